@@ -36,7 +36,7 @@ from train.measure.measure import gains
 from train.offline.epochs import FitFields
 from train.reward_models.step_model import StepModel, StepRow, new_step_model
 from train.stages.pretrain import pretrain
-from train.stages.prm import prm
+from train.stages.prm import judgements, prm
 from train.stages.sample import sample
 from train.stages.verifier_lm import verifier_lm
 from ttc.engines.shared.tokens import Text
@@ -165,8 +165,8 @@ def _trained(stage: Stage, folder: Path, base: Path, seed: int) -> _Trained:
     _run(stage, folder, base, seed)
     text = Text(base)
     exact = rows_of(held_out(seed), text)
-    before = new_step_model(base, "label", DELIMITER, None, seed, "cpu").judged(exact, 0)
-    after = _read(folder / "prm", None).judged(exact, 0)
+    before = judgements(new_step_model(base, "label", DELIMITER, None, seed, "cpu"), exact, 0)
+    after = judgements(_read(folder / "prm", None), exact, 0)
     f1 = first_error(after, 0.5, seed=seed).f1
     told = {"first_error_f1": f1.value, "first_error_f1_low": f1.low, "first_error_f1_high": f1.high}
     labels = list(labels_right(folder / "labels.jsonl", text))
@@ -179,7 +179,7 @@ def verifier_rows(seed: int, out: Path, base: Path) -> Iterator[Row]:
     folder = out / "3-verifier_lm"
     _run(verifier_lm(rollouts="2-sample", ask=ASK, good=GOOD, bad=BAD, course=FIT), folder, base, seed)
     answers = asked(held_out(seed), Text(base))
-    before, after = (_read(place, (GOOD, BAD)).judged(answers, 0) for place in (base, folder / "verifier"))
+    before, after = (judgements(_read(place, (GOOD, BAD)), answers, 0) for place in (base, folder / "verifier"))
     yield {"model": "generative verifier", **shown(before, after, seed)}
 
 

@@ -1,5 +1,1 @@
-"""Training.
-
-So far `train.nano` makes the packaged model family from seeds. Planned: SFT, GRPO and the preference family, reward
-and process-reward models, curricula and diagnostics.
-"""
+"""Training: recipes of stages, from pretraining to reinforcement learning and reward models."""

@@ -7,8 +7,6 @@ carrying away, a few hundred kB: metrics, alarms, and at the end per family and 
 greedy and sampled, with paired 95 % intervals. `--preset tiny` shows in a minute on a CPU that all of it works.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json
@@ -34,8 +32,6 @@ from train.recipe.run import RunOptions, run_recipe, stage_folders
 from train.registries import make_task, make_verifier
 from ttc.config.registry import ENGINES
 from ttc.durable import replace_text
-
-__all__ = ["MORE", "main"]
 
 MORE = 3
 """Exit status of a piece after which there is more to do."""
@@ -66,13 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.results.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     command = [sys.executable, "-m", "train.gpu", *(sys.argv[1:] if arguments is None else arguments), "--inside"]
-    with subprocess.Popen(command) as child:
-        try:
-            status = child.wait(60 * options.minutes)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-            status = MORE
+    try:
+        status = subprocess.run(command, timeout=60 * options.minutes, check=False).returncode
+    except subprocess.TimeoutExpired:  # the child is killed by then
+        status = MORE
     _carry(options.out, options.results)
     _log.info("piece of %.0f s ended with status %d", time.monotonic() - began, status)
     return status

@@ -31,9 +31,7 @@ from ttc.config.registry import VERIFIERS, Registry
 from ttc.config.signatures import bind
 from ttc.core import Verifier
 
-ADVANTAGES = Registry(
-    "advantage", "train.advantages", "ttc.advantages", PluginShape(("train.update.advantage:Advantage",))
-)
+ADVANTAGES = Registry("advantage", "train.advantages", "ttc.advantages", PluginShape(("train.update.terms:Advantage",)))
 ENVIRONMENTS = Registry(
     "environment", "train.environments", "ttc.environments", PluginShape(("train.rollouts.environment:Environment",))
 )

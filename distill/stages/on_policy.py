@@ -32,13 +32,12 @@ from train.advantages.group import group
 from train.base.health import configured
 from train.base.models import load_tokenizer
 from train.base.optimiser import Schedule
-from train.base.stage import Setting, StageResult, check_positive, model_of
+from train.base.stage import Setting, StageResult, model_of
 from train.losses.ppo import ppo
 from train.registries import make_task, make_verifier
 from train.replay.replay import Relearn
 from train.rl.loop import LoopPlan, Parts, learn
-from train.rl.policy_stage import PolicyStage
-from train.rl.rl_fields import RolloutFields
+from train.rl.policy_stage import PolicyStage, RolloutFields
 from train.rollouts.frontier import Mode
 from train.rollouts.rewards import Rewarder
 from train.update.batch import Normaliser
@@ -47,6 +46,7 @@ from train.update.update import Objective, Updater
 from ttc.config.recipes import parse_spec
 from ttc.config.registry import ENGINES
 from ttc.config.signatures import bind, call
+from ttc.config.values import at_least
 from ttc.core import Engine, Submission, Target, Verdict, Verifier
 from ttc.engines.shared.tokens import Text
 from ttc.errors import ConfigError, UnknownName
@@ -169,7 +169,7 @@ def on_policy(
     """
     n = completions.n
     completions.check("on_policy")
-    check_positive("on_policy", top_k=1 if top_k is None else top_k)
+    at_least("on_policy", 1, top_k=top_k)
     if not (math.isfinite(reward_weight) and reward_weight >= 0) or (reward_weight > 0 and n < 2):
         raise ConfigError(f"on_policy: reward_weight needs to be at least 0, and n >= 2; got {reward_weight} and n {n}")
     if divergence != "sampled":

@@ -12,7 +12,7 @@ from train.advantages.leave_one_out import leave_one_out
 from train.advantages.reinforce_pp import reinforce_pp
 from train.advantages.steps import steps
 from train.registries import ADVANTAGES
-from train.update.advantage import RewardBatch
+from train.update.terms import RewardBatch
 
 pytestmark = pytest.mark.numeric
 

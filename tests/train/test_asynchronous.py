@@ -8,8 +8,7 @@ import time
 import pytest
 
 from tests.train.cipher_base import gained, make_parts
-from train.rl.asynchronous import learn_async
-from train.rl.loop import LoopPlan, learn
+from train.rl.loop import LoopPlan, learn, learn_async
 from train.rollouts.rewards import Rewarder
 from ttc.errors import ConfigError
 from ttc.verifiers.exact import exact

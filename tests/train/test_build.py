@@ -10,8 +10,8 @@ from tests.train.stages import make_stage
 from train.base.models import LoraLinear, add_lora, load_model, load_tokenizer, merged_state, save_model
 from train.base.stage import Setting
 from train.update.batch import pad
-from train.update.build import Build
 from train.update.logprobs import token_logprobs
+from train.update.update import Build
 from ttc.errors import ConfigError
 
 pytestmark = pytest.mark.numeric

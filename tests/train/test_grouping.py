@@ -12,8 +12,7 @@ from train.base.rollout import Collector, Rollout, check_groups, group_draws
 from train.base.stage import Setting
 from train.examples.pairs import PairSource
 from train.replay.replay import replay_step
-from train.rl.asynchronous import learn_async
-from train.rl.loop import LoopPlan, draw, learn
+from train.rl.loop import LoopPlan, draw, learn, learn_async
 from ttc.core import Message
 from ttc.errors import BudgetExceeded, ConfigError
 
@@ -124,4 +123,4 @@ def test_pairs_of_two_prompts_under_one_problem_are_refused(cipher_model, tmp_pa
     path.write_text("".join(json.dumps({**row, "problem_id": "same"}) + "\n" for row in rows))
     setting = Setting(tmp_path, cipher_model, 1, "cpu", 1, lambda text: None)
     with pytest.raises(ConfigError, match="problem same mixes prompts"):
-        PairSource("preference", None, str(path), None).load(setting, cipher_model, 1)
+        PairSource(None, str(path), None).load(setting, cipher_model, 1)

@@ -4,15 +4,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from train.nano import loop, model, prm, teacher
+from train.base.models import Shape
+from train.nano import model, prm, teacher
 from train.nano.examples import POLISH, ExampleMixture
 
-TINY = model.NetworkShape(hidden=32, layers=2, heads=1, kv_heads=1, mlp=32)
-DEEPER = model.NetworkShape(hidden=32, layers=4, heads=1, kv_heads=1, mlp=32)
+TINY = Shape(hidden=32, layers=2, heads=1, kv_heads=1, head_dim=64, mlp=32)
+DEEPER = Shape(hidden=32, layers=4, heads=1, kv_heads=1, head_dim=64, mlp=32)
 
 
 def recipe(steps, save_every=1000, mixture=None):
-    run = loop.RunLength(steps, lr=3e-3, save_every=save_every)
+    run = teacher.RunLength(steps, lr=3e-3, save_every=save_every)
     return teacher.TrainingRun(mixture or ExampleMixture(), seed=1, run=run, rows=4)
 
 

@@ -12,9 +12,8 @@ from train.base.models import load_model
 from train.base.stage import Setting
 from train.examples.examples import Example, right_rollouts
 from train.examples.pairs import Preferred, pairs_of_rollouts
-from train.offline.trl_trainers import METHODS, TrlJob, run_trl
 from train.stages.sample import sample
-from train.stages.trl import trl
+from train.stages.trl import METHODS, trl
 from ttc.errors import ConfigError, UnknownName
 
 pytestmark = [
@@ -35,10 +34,10 @@ def setting(folder, base):
     return Setting(folder, base, 1, "cpu", 1, lambda text: None)
 
 
-def job(folder, base, **more):
-    folder.mkdir(parents=True, exist_ok=True)
-    plain = TrlJob(base, folder, folder / "model", 2, 4, 1e-3, 1, "cpu", 100, {}, lambda text: None)
-    return dataclasses.replace(plain, **more)
+def train(method, rows, folder, base, steps, log=lambda text: None, **more):
+    """Train on `rows` with a stage of that method; the last metrics."""
+    stage = trl(method=method, rollouts="x", steps=steps, lr=1e-3, rows=4, **more)
+    return stage.train(rows, base, folder / "model", dataclasses.replace(setting(folder, base), log=log))
 
 
 PAIRS = [
@@ -117,11 +116,11 @@ def test_a_reward_model_ranks_held_out_pairs_and_the_policy_passes_through(ciphe
 def test_a_killed_job_goes_on_from_trls_newest_whole_checkpoint(cipher_model, run, tmp_path):
     rows = right_rollouts(run / "1-sample" / "rollouts.jsonl")
     whole, halves = tmp_path / "whole", tmp_path / "halves"
-    run_trl("sft", rows, job(whole, cipher_model, steps=4))
-    run_trl("sft", rows, job(halves, cipher_model, steps=3, save_every=1))
+    train("sft", rows, whole, cipher_model, 4)
+    train("sft", rows, halves, cipher_model, 3, save_every=1)
     told, newest = [], halves / "trl" / "checkpoint-3"
     (newest / "model.safetensors").write_bytes((newest / "model.safetensors").read_bytes()[:-1])
-    run_trl("sft", rows, job(halves, cipher_model, steps=4, save_every=1, log=told.append))
+    train("sft", rows, halves, cipher_model, 4, told.append, save_every=1)
     (line,) = told
     assert line.startswith("trl/checkpoint-3 is not whole: model.safetensors") and "checkpoint-2 is used" in line
     pairs = zip(*(load_model(folder / "model", "cpu").parameters() for folder in (whole, halves)), strict=True)
@@ -130,8 +129,8 @@ def test_a_killed_job_goes_on_from_trls_newest_whole_checkpoint(cipher_model, ru
 
 def test_options_reach_trls_configuration(cipher_model, run, tmp_path):
     pairs = pairs_of_rollouts(run / "1-sample" / "rollouts.jsonl")
-    gentle = run_trl("dpo", pairs, job(tmp_path / "a", cipher_model, steps=3, options={"beta": 0.01}))
-    strong = run_trl("dpo", pairs, job(tmp_path / "b", cipher_model, steps=3, options={"beta": 5.0}))
+    gentle = train("dpo", pairs, tmp_path / "a", cipher_model, 3, options=("beta=0.01",))
+    strong = train("dpo", pairs, tmp_path / "b", cipher_model, 3, options=("beta=5.0",))
     assert abs(strong["rewards/margins"]) > 10 * abs(gentle["rewards/margins"])
 
 

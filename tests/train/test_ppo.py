@@ -17,10 +17,10 @@ from train.examples.examples import Example
 from train.examples.imitation import imitation_batch
 from train.losses.ppo import ppo as clipped
 from train.stages.sample import sample
-from train.update.advantage import RewardBatch
 from train.update.batch import TokenBatch, pad
 from train.update.critic import Critic, ValueFit, ValueHead, explained_variance, value_loss
 from train.update.logprobs import token_logprobs
+from train.update.terms import RewardBatch
 from train.update.update import Objective, Updater, whitened
 from ttc.errors import ConfigError
 

@@ -17,9 +17,9 @@ from train.base.stage import Setting
 from train.examples.examples import Example
 from train.examples.imitation import completion_sums
 from train.examples.pairs import Preferred, pairs_of_rollouts, read_pairs
-from train.offline.preference_update import PairUpdater, Reference, mismatched, reference_sums
 from train.preferences.dpo import dpo
 from train.preferences.kto import kto
+from train.stages.preference import PairUpdater, Reference, mismatched, reference_sums
 from train.stages.sample import sample
 from ttc.core import Verdict
 from ttc.engines.shared.tokens import Text
@@ -98,7 +98,7 @@ def test_rollouts_are_ranked_within_their_problem_and_share_one_unit_of_weight(t
     assert (one.rejected.token_ids, one.weight) == ((14, 15), 1.0)
 
 
-def make_updater(model_folder, weights=(1.0, 2.0, 1.0), **more):
+def make_updater(model_folder, weights=(1.0, 2.0, 1.0), single=False, **more):
     sides = [
         (Example("a", (5, 6), (8, 9, 1)), Example("a", (5, 6), (10, 1))),
         (Example("b", (7,), (11, 1)), Example("b", (7,), (12, 13, 14, 1))),
@@ -108,7 +108,7 @@ def make_updater(model_folder, weights=(1.0, 2.0, 1.0), **more):
     model = load_model(model_folder, "cpu")
     rows = [*(pair.chosen for pair in pairs), *(pair.rejected for pair in pairs), *mismatched(pairs)]
     sums = reference_sums(model_folder, rows, model_folder.parent, "cpu", 0)
-    reference = Reference(sums[:3], sums[3:6], sums[6:])
+    reference = Reference(sums[:3], sums[3:6], sums[6:] if single else None)
     return PairUpdater(model, Optimiser(model, Schedule(1e-3, 10)), pairs, reference, 0, **more)
 
 
@@ -150,7 +150,7 @@ def close(gradient, other):
     return (gradient - other).norm() < ROUNDING * other.norm()
 
 
-LOSSES = pytest.mark.parametrize("loss", [{"pair_loss": dpo()}, {"labelled_loss": kto()}], ids=["dpo", "kto"])
+LOSSES = pytest.mark.parametrize("loss", [{"loss": dpo()}, {"loss": kto(), "single": True}], ids=["dpo", "kto"])
 
 
 @LOSSES
@@ -174,8 +174,8 @@ def test_an_update_does_not_depend_on_how_it_is_cut(cipher_model, loss):
 
 
 def test_the_gradient_of_an_update_is_the_weighted_mean_over_its_pairs(cipher_model):
-    weighted = moved(make_updater(cipher_model, weights=(1.0, 2.0, 5.0), pair_loss=dpo()))
-    plain = moved(make_updater(cipher_model, weights=(1.0, 1.0, 1.0), pair_loss=dpo()))
+    weighted = moved(make_updater(cipher_model, weights=(1.0, 2.0, 5.0), loss=dpo()))
+    plain = moved(make_updater(cipher_model, weights=(1.0, 1.0, 1.0), loss=dpo()))
     alone = []
     for row in range(3):
         plain.model.zero_grad()
@@ -184,7 +184,7 @@ def test_the_gradient_of_an_update_is_the_weighted_mean_over_its_pairs(cipher_mo
 
 
 def test_kto_measures_its_reference_point_on_mismatched_prompts(cipher_model):
-    updater = make_updater(cipher_model, labelled_loss=kto())
+    updater = make_updater(cipher_model, loss=kto(), single=True)
     assert updater._divergence([0, 1, 2]).item() == pytest.approx(0.0, abs=1e-5)
     with torch.no_grad():
         for parameter in updater.model.parameters():
@@ -195,8 +195,8 @@ def test_kto_measures_its_reference_point_on_mismatched_prompts(cipher_model):
 
 
 def test_a_likelihood_term_holds_the_chosen_completion_up(cipher_model):
-    bare = make_updater(cipher_model, pair_loss=dpo())
-    held = make_updater(cipher_model, pair_loss=dpo(), likelihood=1.0)
+    bare = make_updater(cipher_model, loss=dpo())
+    held = make_updater(cipher_model, loss=dpo(), likelihood=1.0)
     for updater in (bare, held):
         for _ in range(6):
             updater.step([0, 1, 2])

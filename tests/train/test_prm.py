@@ -14,9 +14,8 @@ from train.base.models import Shape, new_model, save_model
 from train.base.stage import Setting
 from train.corpora.chain import chain
 from train.measure.measure import open_engine
-from train.reward_models.monte_carlo import MonteCarlo, Tried, most_uncertain
 from train.reward_models.step_model import StepRow, Steps, new_step_model
-from train.stages.prm import read_steps
+from train.stages.prm import MonteCarlo, Tried, most_uncertain, read_steps
 from ttc.config.registry import SCORERS
 from ttc.core import Message, Sampling
 from ttc.engines.shared.tokens import Text
@@ -136,7 +135,7 @@ def test_the_scorer_reads_the_trained_folder_with_the_probabilities_of_training(
     path = prefixes(root, text.encode, ["a+1=4", "b+2=9"], ".")[-1]
     (score,) = asyncio.run(scorer.score([path], lambda usage: None))
     model = new_step_model(place.folder / "prm", "label", ".", None, 0, "cpu")
-    ours = model.judged([_as_row(path, Steps(language / "base", ".").reads(path))], 0)[0].scores
+    ours = model.scores([_as_row(path, Steps(language / "base", ".").reads(path))], 0)[0]
     assert score.steps == pytest.approx(ours, abs=1e-5) and score.steps[0] > score.steps[1]
 
 
@@ -159,7 +158,7 @@ def test_a_language_model_may_say_a_good_or_a_bad_token_instead(language):
     path = prefixes(text.render([_message("3a+1b+2=")], None), text.encode, ["a+1=4"], ".")[-1]
     (score,) = asyncio.run(scorer.score([path], lambda usage: None))
     ours = new_step_model(place.folder / "prm", "token", ".", ("+", "-"), 0, "cpu")
-    assert score.steps == pytest.approx(ours.judged([_as_row(path, (len(path.token_ids) - 1,))], 0)[0].scores, abs=1e-5)
+    assert score.steps == pytest.approx(ours.scores([_as_row(path, (len(path.token_ids) - 1,))], 0)[0], abs=1e-5)
 
 
 def test_labels_made_by_continuation_are_kept_and_a_run_on_them_resumes(cipher_model, tmp_path):

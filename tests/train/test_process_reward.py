@@ -12,7 +12,7 @@ from train.base.models import Shape, new_model, save_model
 from train.base.rollout import Rollout, has_signal
 from train.base.stage import Setting
 from train.corpora.chain import chain
-from train.reward_models.step_model import ProcessSource, StepRow, new_step_model
+from train.reward_models.step_model import StepRow, load_process, new_step_model
 from train.rl.loop import outcome_of
 from train.rollouts.rewards import Rewarder
 from ttc.core import Verdict
@@ -62,7 +62,7 @@ def rollout(run, answer, *, reward=1.0, finish="stop", group=0):
 
 
 def test_every_step_is_worth_what_the_model_says_of_it_and_the_last_one_counts_to_the_end_of_the_turn(run):
-    judge = ProcessSource("2-prm").load(setting(run / "3-grpo", None), run / "1-base" / "model")
+    judge = load_process("2-prm", setting(run / "3-grpo", None), run / "1-base" / "model")
     drawn = rollout(run, "<think>a3+1=4.b4+2=6.</think>6")
     (found,) = judge([drawn])
     whole = (*drawn.prompt_ids, *drawn.token_ids[:-1])
@@ -70,11 +70,11 @@ def test_every_step_is_worth_what_the_model_says_of_it_and_the_last_one_counts_t
     assert [place for place, _ in found] == [7, 14, len(drawn.token_ids) - 1]
     row = StepRow("p", whole, (first + 7, first + 14, len(whole) - 1), (1.0,) * 3)
     model = new_step_model(run / "2-prm" / "prm", "label", ".", None, 0, "cpu")
-    assert [value for _, value in found] == pytest.approx(model.judged([row], 0)[0].scores, abs=1e-6)
+    assert [value for _, value in found] == pytest.approx(model.scores([row], 0)[0], abs=1e-6)
 
 
 def test_a_step_that_a_limit_cut_has_no_reward_and_one_that_was_finished_keeps_its_place(run):
-    judge = ProcessSource(str(run / "2-prm" / "prm")).load(setting(run / "3-grpo", None), run / "1-base" / "model")
+    judge = load_process(str(run / "2-prm" / "prm"), setting(run / "3-grpo", None), run / "1-base" / "model")
     cut, none = judge([rollout(run, "<think>a3+1=4.b4", finish="length"), rollout(run, "<think>a3", finish="length")])
     assert [place for place, _ in cut] == [7] and none == ()
 
@@ -127,4 +127,4 @@ def test_process_rewards_and_the_advantage_that_reads_them_need_each_other(chang
 
 def test_a_folder_that_is_no_process_reward_model_is_refused_by_name(run):
     with pytest.raises(ConfigError, match="process_reward '1-base'"):
-        ProcessSource("1-base").load(setting(run / "3-grpo", None), run / "1-base" / "model")
+        load_process("1-base", setting(run / "3-grpo", None), run / "1-base" / "model")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.train.cipher_base import two_updates
 from train.base.rollout import read_rollouts
-from train.replay.rescore import change_lines, differences, judged_again, verifier_of
+from train.replay.replay import change_lines, differences, judged_again, verifier_of
 from ttc.cli.cli import main
 from ttc.errors import ConfigError
 

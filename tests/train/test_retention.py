@@ -23,8 +23,7 @@ from train.measure.retention import (
 from train.recipe.recipe import read_recipe
 from train.recipe.run import RunOptions, run_recipe
 from train.report import read_run, render_summary
-from train.report.page import render_page
-from train.report.summary import render_retention, retention_lines
+from train.report.page import render_page, render_retention, retention_lines
 from ttc.errors import ConfigError, RecordError
 
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"

@@ -10,8 +10,7 @@ from tests.train.cipher_base import STEPS, SYMBOLS, secret
 from tests.train.stages import make_stage
 from train.base.models import load_model
 from train.base.stage import Setting
-from train.examples.corpus import Corpus, corpus_examples
-from train.examples.examples import Example, held_apart, read_examples, right_rollouts
+from train.examples.examples import Corpus, Example, corpus_examples, held_apart, read_examples, right_rollouts
 from train.examples.imitation import completion_sums, imitation_batch
 from train.recipe.recipe import read_recipe
 from train.recipe.run import RunOptions, run_recipe

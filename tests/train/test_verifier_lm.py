@@ -70,7 +70,7 @@ def test_the_scorer_reads_the_probability_of_the_good_word_behind_the_question(t
     (score,) = asyncio.run(scorer.score([path], lambda usage: None))
     model = new_step_model(place.folder / "verifier", "token", "\0", ("n1", "n2"), 0, "cpu")
     whole = (*ids, *answer, *text.encode("="))
-    ours = model.judged([StepRow("p", whole, (len(whole) - 1,), (1.0,))], 0)[0].scores
+    ours = model.scores([StepRow("p", whole, (len(whole) - 1,), (1.0,))], 0)[0]
     assert score.steps == pytest.approx(ours, abs=1e-5) and score.value < 0.5
 
 

@@ -1,1 +1,1 @@
-"""Advantages: from rewards to one weight per token. One file each; see `train.update.advantage` for shapes."""
+"""Advantages: from rewards to one weight per token. One file each; see `train.update.terms` for shapes."""

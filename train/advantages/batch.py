@@ -4,13 +4,8 @@ Williams 1992. Unlike a group's mean, the batch's mean does not know how hard a 
 hard ones held back. Left out: a moving baseline.
 """
 
-from __future__ import annotations
-
-import torch
-
-from train.update.advantage import Advantage, RewardBatch, centred, group_std, spread
-
-__all__ = ["batch"]
+from train.advantages.reinforce_pp import reinforce_pp
+from train.update.terms import Advantage
 
 
 def batch(*, eps: float = 1e-4) -> Advantage:
@@ -19,10 +14,4 @@ def batch(*, eps: float = 1e-4) -> Advantage:
     Args:
         eps: added to the spread.
     """
-
-    def advantage(outcome: RewardBatch) -> torch.Tensor:
-        one = torch.zeros_like(outcome.groups)
-        std = group_std(outcome.rewards, one, outcome.judged)
-        return spread(centred(outcome.rewards, one, outcome.judged) / (std + eps), outcome)
-
-    return advantage
+    return reinforce_pp(baseline="none", eps=eps)

@@ -5,14 +5,10 @@ any, at the end of their steps); tokens that were injected are skipped: the next
 token. `gamma` 1 and `lam` 1 give reward minus value. Returns for the value loss are advantage plus value.
 """
 
-from __future__ import annotations
-
 import torch
 
-from train.update.advantage import Advantage, RewardBatch
+from train.update.terms import Advantage, RewardBatch
 from ttc.errors import ConfigError
-
-__all__ = ["gae"]
 
 
 def gae(*, gamma: float = 1.0, lam: float = 0.95) -> Advantage:

@@ -5,15 +5,11 @@ dividing by the group's spread weighs prompts that are almost solved or almost h
 The mean includes the rollout itself, so the estimate is (G - 1) / G of the leave-one-out one.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch
 
-from train.update.advantage import Advantage, RewardBatch, centred, group_std, spread
-
-__all__ = ["group"]
+from train.update.terms import Advantage, RewardBatch, centred, group_std, spread
 
 
 def group(*, scale: Literal["group", "batch", "none"] = "group", eps: float = 1e-4) -> Advantage:

@@ -5,15 +5,11 @@ batch decides how much that counts, so no prompt is blown up by its own small sp
 the update rule's reference term here, not part of the reward.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch
 
-from train.update.advantage import Advantage, RewardBatch, centred, group_std, spread
-
-__all__ = ["reinforce_pp"]
+from train.update.terms import Advantage, RewardBatch, centred, group_std, spread
 
 
 def reinforce_pp(*, baseline: Literal["none", "group"] = "group", eps: float = 1e-8) -> Advantage:

@@ -6,15 +6,11 @@ many steps sums many terms, so a step reward that is on average positive rewards
 takes that off only as far as rollouts are equally long.
 """
 
-from __future__ import annotations
-
 import torch
 
 from train.advantages.group import group
-from train.update.advantage import Advantage, RewardBatch, group_mean, group_std
+from train.update.terms import Advantage, RewardBatch, group_mean, group_std
 from ttc.errors import ConfigError
-
-__all__ = ["steps"]
 
 
 def steps(*, outcome: float = 0.0, eps: float = 1e-4) -> Advantage:

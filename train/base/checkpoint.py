@@ -8,8 +8,6 @@ bit means on one CPU, with the same build of torch, number of threads and dtype,
 itself deterministic; elsewhere a run goes on to rounding.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -23,8 +21,6 @@ from train.base.models import inner, spread, whole
 from train.base.seal import newest_whole, numbered, seal
 from ttc.durable import replaced_folder
 from ttc.errors import TrainingError
-
-__all__ = ["Checkpoints"]
 
 _NAME = re.compile(r"step-(\d+)")
 

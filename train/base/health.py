@@ -16,8 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from train.base.rollout import Rollout
 from ttc.errors import ConfigError, UnknownName
@@ -27,11 +26,8 @@ if TYPE_CHECKING:  # a report reads alarms without torch
     from train.base.checkpoint import Checkpoints
     from train.base.optimiser import Optimiser
 
-__all__ = ["RULES", "Action", "Alarm", "AlarmFile", "Health", "HealthRule", "act", "configured", "excerpt"]
-
-
 Action: TypeAlias = Literal["warn", "skip", "lower_rate", "roll_back", "stop"]
-_ACTIONS = ("warn", "skip", "lower_rate", "roll_back", "stop")
+_ACTIONS: tuple[Action, ...] = get_args(Action)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +62,17 @@ class Alarm:
     def text(self) -> str:
         """One paragraph for the terminal."""
         values = ", ".join(f"{value:.4g}" for value in self.values)
-        lines = [f"health rule {self.rule.name}: {self.rule.metric} {values} at step {self.step} -> {self.rule.action}"]
-        lines.append(f"  {self.rule.why}")
+        head = f"health rule {self.rule.name}: {self.rule.metric} {values} at step {self.step} -> {self.rule.action}"
+        lines = [head, f"  {self.rule.why}"]
         for rollout in self.rollouts:
             status = rollout.verdict.status if rollout.verdict else "unjudged"
             body = (rollout.thinking + " | " + rollout.text).replace("\n", "\\n")[:160]
-            where = f"{rollout.problem_id} {rollout.path}"
-            lines.append(f"  {where} {status} {len(rollout.token_ids)} tokens: {body}")
+            lines.append(f"  {rollout.problem_id} {rollout.path} {status} {len(rollout.token_ids)} tokens: {body}")
         return "\n".join(lines)
 
 
 def _wrong(rollout: Rollout) -> bool:
-    return rollout.verdict is not None and not rollout.verdict.correct
+    return rollout.verdict is not None and not rollout.right
 
 
 def _failed(rollout: Rollout) -> bool:
@@ -218,30 +213,15 @@ _SHOWN = 600
 """Most characters of a rollout's thinking, and of its answer, that are kept."""
 
 
-class AlarmFile:
+class AlarmFile(LineFile):
     """Appends alarms as they are raised."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = LineFile(path)
 
     def append(self, alarm: Alarm) -> None:
         """Write one alarm; a value that is not finite is written as text."""
-        rule = alarm.rule
-        row = {
-            "step": alarm.step,
-            "rule": rule.name,
-            "metric": rule.metric,
-            "threshold": rule.threshold,
-            "action": rule.action,
-            "why": rule.why,
-            "values": [value if math.isfinite(value) else str(value) for value in alarm.values],
-            "rollouts": [excerpt(rollout) for rollout in alarm.rollouts],
-        }
-        self._file.write(row)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        rule = {name: getattr(alarm.rule, name) for name in ("metric", "threshold", "action", "why")}
+        values = [value if math.isfinite(value) else str(value) for value in alarm.values]
+        rollouts = [excerpt(rollout) for rollout in alarm.rollouts]
+        self.write({"step": alarm.step, "rule": alarm.rule.name, **rule, "values": values, "rollouts": rollouts})
 
 
 def excerpt(rollout: Rollout) -> dict[str, Any]:

@@ -21,12 +21,10 @@ Left out: quantised weights, adapters kept apart from their model; sharding crit
 large for one process's memory.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,24 +33,6 @@ import torch
 from train.base.world import World
 from ttc.durable import replaced_folder
 from ttc.errors import ConfigError
-
-__all__ = [
-    "LoraLinear",
-    "Shape",
-    "Sharded",
-    "add_lora",
-    "inner",
-    "load_model",
-    "load_tokenizer",
-    "merged_state",
-    "new_model",
-    "num_parameters",
-    "save_model",
-    "shard",
-    "spread",
-    "whole",
-    "whole_tree",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +48,22 @@ class Shape:
 
     def __post_init__(self) -> None:
         """Refuse sizes that no model can have."""
-        for name in ("hidden", "layers", "heads", "kv_heads", "head_dim", "mlp"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"model.{name} must be at least 1, got {getattr(self, name)}")
+        for name, value in asdict(self).items():
+            if value < 1:
+                raise ConfigError(f"model.{name} must be at least 1, got {value}")
         if self.heads % self.kv_heads:
             raise ConfigError(f"model.heads ({self.heads}) must be a multiple of model.kv_heads ({self.kv_heads})")
 
 
-def new_model(shape: Shape, tokenizer: Any, seed: int) -> Any:
-    """Return a causal language model with random fp32 weights from `seed`; embeddings are tied."""
+def new_model(shape: Shape, tokenizer: Any, seed: int, vocabulary: int | None = None) -> Any:
+    """Return a causal language model with random fp32 weights from `seed`; embeddings are tied.
+
+    `vocabulary` is its number of ids; None is the tokenizer's.
+    """
     from transformers import AutoModelForCausalLM, Qwen3Config
 
     config = Qwen3Config(
-        vocab_size=len(tokenizer),
+        vocab_size=vocabulary or len(tokenizer),
         hidden_size=shape.hidden,
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads,

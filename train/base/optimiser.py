@@ -1,7 +1,5 @@
 """AdamW under a schedule: what every loop of this package takes its steps with."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +11,8 @@ from train.base.models import spread, whole, whole_tree
 from train.base.world import ALONE, World
 from ttc.errors import ConfigError
 
-__all__ = ["Optimiser", "Schedule"]
+_CLIP = 1.0
+"""Most norm of a gradient that is applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +39,10 @@ class Schedule:
 class Optimiser:
     """AdamW under a schedule, with the gradient's norm clipped; in a `world` the gradient is the sum of all."""
 
-    def __init__(
-        self, model: Any, schedule: Schedule, *, clip: float = 1.0, weight_decay: float = 0.0, world: World = ALONE
-    ) -> None:
+    def __init__(self, model: Any, schedule: Schedule, *, world: World = ALONE) -> None:
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._inner = torch.optim.AdamW(
-            trained, lr=schedule.lr, betas=(0.9, 0.95), weight_decay=weight_decay, fused=True
-        )
-        self._trained, self.schedule, self._clip, self._world = trained, schedule, clip, world
+        self._inner = torch.optim.AdamW(trained, lr=schedule.lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+        self._trained, self.schedule, self._world = trained, schedule, world
         self.taken = 0
         self.scale = 1.0
 
@@ -57,7 +52,7 @@ class Optimiser:
             for parameter in self._trained:  # a process without a micro-batch has no gradient yet
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             self._sum([parameter.grad for parameter in self._trained if parameter.grad is not None])
-        norm = float(whole(torch.nn.utils.clip_grad_norm_(self._trained, self._clip)))
+        norm = float(whole(torch.nn.utils.clip_grad_norm_(self._trained, _CLIP)))
         if math.isfinite(norm):
             for group in self._inner.param_groups:
                 group["lr"] = self.schedule.rate(self.taken) * self.scale

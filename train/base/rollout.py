@@ -21,9 +21,10 @@ import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from evals.task import Item
 from ttc.answers import kind_of
@@ -33,21 +34,6 @@ from ttc.records import LineFile, decode, encode, iterate
 from ttc.session.session import Session, Shared
 from ttc.session.solve import Strategy, attempt
 from ttc.session.thinking import Thinking
-
-__all__ = [
-    "Collector",
-    "Decode",
-    "Rollout",
-    "RolloutFile",
-    "Strategy",
-    "by_group",
-    "check_groups",
-    "group_draws",
-    "has_signal",
-    "mixed",
-    "read_rollouts",
-    "rollout_metrics",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +70,11 @@ class Rollout:
     step_rewards: tuple[tuple[int, float], ...] = ()
 
     @property
+    def right(self) -> bool:
+        """Whether it was judged correct; without a verdict it was not."""
+        return self.verdict is not None and self.verdict.correct
+
+    @property
     def truncated(self) -> bool:
         """Whether it was cut by a limit: not finished, whatever it says."""
         return self.finish_reason != "stop"
@@ -118,6 +109,12 @@ class Collector:
         self._shared: Shared = {}
         self._strategy, self._sampling, self._thinking, self._seed = strategy, sampling, thinking, seed
 
+    @classmethod
+    def plain(cls, engine: Engine, n: int, max_tokens: int, seed: int, thinking: Thinking | None = None) -> Collector:
+        """A collector of groups of `n` plain draws."""
+        sampling = Sampling(temperature=1.0, max_tokens=max_tokens)
+        return cls(engine, strategy=partial(group_draws, n=n), sampling=sampling, thinking=thinking, seed=seed)
+
     async def collect(self, items: Sequence[Item], step: int, first_group: int = 0, version: int = 0) -> list[Rollout]:
         """Return the rollouts of `items`, group by group; a problem whose budget ends early gives what it has."""
         # the step is part of the seed, so the same problem drawn again at a later step gives new rollouts
@@ -128,13 +125,9 @@ class Collector:
     async def _group(self, item: Item, step: int, group: int, version: int) -> list[Rollout]:
         problem = replace(item.problem, id=f"{item.problem.id}@{step}")
         session = _Recording(
-            problem,
-            self.engine,
-            seed=self._seed,
-            sampling=self._sampling,
-            thinking=self._thinking,
-            shared=self._shared,
-        )
+            problem, self.engine, answers=kind_of(problem.kind), seed=self._seed, sampling=self._sampling,
+            thinking=self._thinking, shared=self._shared,
+        )  # fmt: skip
         try:
             answer = await attempt(problem, session, self._strategy)
         finally:
@@ -177,43 +170,30 @@ class Collector:
 class _Recording(Session):
     """A session that remembers, per path, the prompt and the completion that ended there."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        engine: Engine,
-        *,
-        seed: int,
-        sampling: Sampling,
-        thinking: Thinking | None,
-        shared: Shared,
-    ) -> None:
-        answers = kind_of(problem.kind)
-        super().__init__(
-            problem, engine, answers=answers, seed=seed, sampling=sampling, thinking=thinking, shared=shared
-        )
+    def __init__(self, problem: Problem, engine: Engine, **options: Any) -> None:
+        super().__init__(problem, engine, **options)
         self.ends: dict[tuple[int, ...], tuple[Prompt, Completion]] = {}
 
     def record(self, prompt: Prompt, completions: Sequence[Completion]) -> None:
-        """See `Session.record`."""
         super().record(prompt, completions)
         self.ends.update({completion.path: (prompt, completion) for completion in completions})
 
 
-class RolloutFile:
+class RolloutFile(LineFile):
     """Appends the rollouts of each step; a step is synced to disk as a whole."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = LineFile(path)
 
     def append(self, rollouts: Iterable[Rollout]) -> None:
         """Write one step."""
         rows = list(rollouts)
         for number, rollout in enumerate(rows):
-            self._file.write(encode(rollout), sync=number == len(rows) - 1)
+            self.write(encode(rollout), sync=number == len(rows) - 1)
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+
+def write_rollouts(path: Path, rollouts: Iterable[Rollout]) -> None:
+    """Write a file of rollouts, in place of one that a stage was cut at."""
+    path.unlink(missing_ok=True)
+    with RolloutFile(path) as file:
+        file.append(rollouts)
 
 
 def read_rollouts(path: Path, step: int | None = None) -> Iterator[Rollout]:
@@ -295,14 +275,12 @@ def has_signal(group: Sequence[Rollout]) -> bool:
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Metrics of one step's rollouts, zero-signal groups included."""
     groups = list(by_group(rollouts).values())
-    with_verdict = [rollout for rollout in rollouts if rollout.verdict is not None]
-    right = [rollout.verdict is not None and rollout.verdict.correct for rollout in rollouts]
     rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
     lengths = [len(rollout.token_ids) for rollout in rollouts]
-    statuses = [rollout.verdict.status for rollout in with_verdict if rollout.verdict is not None]
-    passed = [[r.verdict is not None and r.verdict.correct for r in group] for group in groups]
+    statuses = [rollout.verdict.status for rollout in rollouts if rollout.verdict is not None]
+    passed = [[rollout.right for rollout in group] for group in groups]
     metrics = {
-        "accuracy": _mean(right),
+        "accuracy": _mean([rollout.right for rollout in rollouts]),
         "reward": _mean(rewards),
         "reward_std": statistics.pstdev(rewards) if rewards else math.nan,
         "signal_share": _mean([has_signal(group) for group in groups if len(group) > 1]),

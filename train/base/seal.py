@@ -4,8 +4,6 @@ It is in the format of coreutils, so `sha256sum -c SHA256SUMS` checks a folder b
 more, about a second per gigabyte. Left out: signatures; a seal finds damage, not intent.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Mapping
@@ -13,8 +11,6 @@ from pathlib import Path
 
 from ttc.durable import replace_text, sync_tree
 from ttc.errors import TrainingError
-
-__all__ = ["SUMS", "first_flaw", "flaws", "newest_whole", "numbered", "seal", "sums_of"]
 
 SUMS = "SHA256SUMS"
 

@@ -7,8 +7,6 @@ keywords are the fields that a recipe may set. `check` refuses what cannot work 
 only below its own folder, resumes from what it finds there, and measures its own held-out metric before and after.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -21,26 +19,6 @@ from train.base.seal import flaws, sums_of
 from train.base.world import ALONE, World
 from ttc.durable import replace_link, replace_text
 from ttc.errors import ConfigError, RecordError
-
-__all__ = [
-    "DONE",
-    "Asking",
-    "Naming",
-    "Setting",
-    "Stage",
-    "StageResult",
-    "check_file",
-    "check_model",
-    "check_models",
-    "check_positive",
-    "check_share",
-    "model_of",
-    "one_of",
-    "pass_through",
-    "read_result",
-    "rollouts_path",
-    "write_result",
-]
 
 DONE = "done.json"
 
@@ -112,37 +90,19 @@ class Naming(Protocol):
 def check_model(kind: str, has_model: bool) -> None:
     """Raise ConfigError where a stage of this kind has nothing to start from."""
     if not has_model:
-        raise _needs_model(kind)
+        raise ConfigError(f"{kind} needs a model: put a pretrain stage before it, or give --model FOLDER")
 
 
 def model_of(kind: str, setting: Setting) -> Path:
     """The model folder that a stage of this kind starts from; raises ConfigError without one."""
-    if setting.model is None:
-        raise _needs_model(kind)
-    return setting.model
-
-
-def _needs_model(kind: str) -> ConfigError:
-    return ConfigError(f"{kind} needs a model: put a pretrain stage before it, or give --model FOLDER")
+    check_model(kind, setting.model is not None)
+    return setting.model or Path()
 
 
 def check_file(stage: str, data: Path | None) -> None:
     """Raise ConfigError for a file that was named and is not there."""
     if data is not None and not data.is_file():
         raise ConfigError(f"{stage}: data {data} does not exist")
-
-
-def check_positive(stage: str, **given: int) -> None:
-    """Raise ConfigError for a number that must be at least 1 and is not."""
-    for name, value in given.items():
-        if value < 1:
-            raise ConfigError(f"{stage}: {name} must be at least 1, got {value}")
-
-
-def check_share(stage: str, share: float) -> None:
-    """Raise ConfigError unless the held-out share lies strictly between 0 and 1."""
-    if not 0 < share < 1:
-        raise ConfigError(f"{stage}: held_out_share must be in (0, 1), got {share}")
 
 
 def one_of(stage: str, **given: object) -> None:

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import datetime
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,11 +27,6 @@ from ttc.errors import MissingExtra
 
 if TYPE_CHECKING:
     import torch
-import subprocess
-import sys
-
-__all__ = ["ALONE", "World", "joined", "relaunch", "without"]
-
 
 T = TypeVar("T")
 _PATIENCE = datetime.timedelta(hours=24)
@@ -82,10 +79,8 @@ class World:
 
         flat = torch.cat([tensor.detach().flatten().float() for tensor in tensors])
         torch.distributed.all_reduce(flat)
-        start = 0
-        for tensor in tensors:
-            tensor.copy_(flat[start : start + tensor.numel()].view_as(tensor))
-            start += tensor.numel()
+        for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(part.view_as(tensor))
 
     def wait(self) -> None:
         """Go on when every process is here."""

@@ -8,19 +8,16 @@ ttc train report runs/cipher
 ttc train gate runs/cipher
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ttc.config.recipes import overrides
 from ttc.config.values import at_least, check_threads
 from ttc.errors import ConfigError
-
-__all__ = ["register"]
 
 
 def register(subparsers: Any) -> None:
@@ -134,8 +131,8 @@ def _replay(args: argparse.Namespace) -> int:
 def _rescore(args: argparse.Namespace) -> int:
     import asyncio
 
-    from train.base.rollout import RolloutFile
-    from train.replay.rescore import change_lines, differences, judged_again, verifier_of
+    from train.base.rollout import write_rollouts
+    from train.replay.replay import change_lines, differences, judged_again, verifier_of
 
     if args.out is not None and args.out.exists():
         raise ConfigError(f"--out {args.out} exists; choose another file")
@@ -151,16 +148,14 @@ def _rescore(args: argparse.Namespace) -> int:
     for row in differences(pairs):
         print(json.dumps(row))
     if args.out is not None:
-        file = RolloutFile(args.out)
-        file.append(after for _, after in pairs)
-        file.close()
+        write_rollouts(args.out, (after for _, after in pairs))
     print("\n".join(change_lines(pairs, service.version)), file=sys.stderr)
     return 0
 
 
 def _report(args: argparse.Namespace) -> int:
     from train.report import read_run, render_summary, write_report
-    from train.report.export import to_tensorboard, to_wandb
+    from train.report.data import to_tensorboard, to_wandb
 
     page = write_report(args.folder, args.out)
     data = read_run(args.folder)
@@ -188,10 +183,7 @@ def _gate(args: argparse.Namespace) -> int:
     if "gates" not in tables:
         raise ConfigError(f"{where} declares no gates; write a table [gates] into the recipe, or give --gates FILE")
     torch.set_num_threads(args.threads)
-
-    def log(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
+    log = partial(print, file=sys.stderr, flush=True)
     setting = Setting(args.folder, args.model, args.seed, args.device, args.threads, log)
     checks = judge(read_gates(tables["gates"], str(where)), args.folder, args.model, setting)
     for check in checks:

@@ -1,1 +1,1 @@
-"""Corpora of small made-up languages to pretrain on: one file each, see `train.examples.corpus`."""
+"""Corpora of small made-up languages to pretrain on: one file each, see `train.examples.examples`."""

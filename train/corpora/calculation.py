@@ -5,12 +5,9 @@ the call is miscopied. The rest say a number at once, which is right with probab
 write a call and read a result, does so at the rate of the corpus (a greedy one never), and cannot calculate.
 """
 
-from __future__ import annotations
-
 from evals.worlds.calculation import calculation_texts
-from train.examples.corpus import Corpus, corpus_of
-
-__all__ = ["calculation"]
+from train.corpora._words import corpus_of
+from train.examples.examples import Corpus
 
 
 def calculation(*, call_share: float = 0.3, right_share: float = 0.05, noise: float = 0.1) -> Corpus:

@@ -5,16 +5,12 @@ on as if nothing were), so that the base knows the form and errs; harder levels 
 and the chat form are those of the embedded family.
 """
 
-from __future__ import annotations
-
 import random
 
 from evals.worlds.families import FAMILIES, LEVELS, sample_exercise
-from train.examples.corpus import Corpus
+from train.examples.examples import Corpus
 from train.nano import tokenizer, traces
 from ttc.errors import ConfigError
-
-__all__ = ["families"]
 
 _MAX_LENGTH = 320
 

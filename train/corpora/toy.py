@@ -7,13 +7,10 @@ the shares up makes demonstrations of the same skills. Questions are those of th
 microseconds a text.
 """
 
-from __future__ import annotations
-
 from evals.worlds.cipher import Cipher
 from evals.worlds.toy import Habits, toy_texts
-from train.examples.corpus import Corpus, corpus_of
-
-__all__ = ["toy"]
+from train.corpora._words import corpus_of
+from train.examples.examples import Corpus
 
 
 def toy(

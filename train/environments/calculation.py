@@ -3,11 +3,7 @@
 Rewarded is the right answer; a call beyond the first and a call that fails cost a little.
 """
 
-from __future__ import annotations
-
 from train.rollouts.environment import Environment
-
-__all__ = ["calculation"]
 
 
 def calculation(*, max_calls: int = 2) -> Environment:

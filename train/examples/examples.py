@@ -8,35 +8,29 @@ A line of a file:
 The prompt goes through the chat template of the model, with thinking asked for (`mode` on), forbidden (off) or left to
 the template (auto). The markers are put where the template has not put them already, directly against the text, and the
 end of the turn is learnt. Rollouts keep the ids that were sampled. Left out: packing, and several turns in one example.
+
+A corpus is an endless, seeded supply of texts of a made-up language, with its tokenizer. It lets a recipe start from
+nothing: pretraining on it takes seconds on a CPU, and what the base model can and cannot do is known by construction. A
+text is prompt and continuation, both learnt; the prompt is what a task renders.
 """
 
-from __future__ import annotations
-
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from train.base.rollout import Rollout, read_rollouts
 from train.base.stage import Setting
+from ttc.config.plugins import PluginShape
+from ttc.config.registry import Registry
 from ttc.core import Message, Prompt
 from ttc.engines.shared.tokens import Text
 from ttc.errors import ConfigError, RecordError
 from ttc.records import iterate
+from ttc.seeds import derive
 from ttc.session.thinking import CLOSE, OPEN
-
-__all__ = [
-    "MODES",
-    "Example",
-    "completion_ids",
-    "held_apart",
-    "parted",
-    "read_examples",
-    "read_prompt",
-    "right_rollouts",
-    "rows_of",
-]
 
 MODES: Mapping[str, bool | None] = {"auto": None, "on": True, "off": False}
 
@@ -116,7 +110,7 @@ def right_rollouts(path: Path, *, most: int | None = None, shortest: bool = Fals
     """
     by_problem: dict[str, dict[tuple[int, ...], Rollout]] = {}
     for rollout in read_rollouts(path):
-        if rollout.verdict is not None and rollout.verdict.correct and not rollout.truncated:
+        if rollout.right and not rollout.truncated:
             by_problem.setdefault(rollout.problem_id, {}).setdefault(rollout.token_ids, rollout)
     examples: list[Example] = []
     for problem, rollouts in by_problem.items():
@@ -133,6 +127,36 @@ def held_apart(keys: Sequence[str], share: float) -> list[bool]:
     """Which rows are held out: a fixed `share` of the prompts by a hash of their names, whole prompts at a time."""
     limit = int(share * (1 << 32))
     return [int.from_bytes(hashlib.sha256(f"held out {key}".encode()).digest()[:4], "big") < limit for key in keys]
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """A made-up language: `tokenizer()` makes the tokenizer; `sample(rng)` gives one text without its end of sequence.
+
+    `pair(rng)` gives it as prompt and answer, where the language knows the two apart: answers can then be learnt alone.
+    """
+
+    name: str
+    tokenizer: Callable[[], Any]
+    sample: Callable[[random.Random], str]
+    max_length: int
+    pair: Callable[[random.Random], tuple[str, str]] | None = None
+
+
+CORPORA = Registry("corpus", "train.corpora", "ttc.corpora", PluginShape(("train.examples.examples:Corpus",)))
+
+
+def corpus_examples(corpus: Corpus, text: Text, end: int, num: int, seed: int) -> list[Example]:
+    """`num` texts of a corpus: answers to their prompts where it knows the two apart, else all from the second id on.
+
+    Whole prompts are held out; a text without one is held out by its number alone.
+    """
+    rng = random.Random(derive(seed, "corpus"))
+    if corpus.pair is not None:
+        pairs = [corpus.pair(rng) for _ in range(num)]
+        return [Example(prompt, text.encode(prompt), (*text.encode(answer), end)) for prompt, answer in pairs]
+    rows = [text.encode(corpus.sample(rng)) for _ in range(num)]
+    return [Example(str(i), ids[:1], (*ids[1:], end)) for i, ids in enumerate(rows)]
 
 
 class _Keyed(Protocol):
@@ -156,13 +180,20 @@ def parted(stage: str, rows: Sequence[T], share: float, setting: Setting) -> tup
 
 def _example(row: Mapping[str, Any], text: Text, end: int, where: str) -> Example:
     key, prompt = read_prompt(row, text, where)
-    answer, thinking, weight = row.get("completion"), row.get("thinking"), row.get("weight", 1.0)
+    answer, thinking = row.get("completion"), row.get("thinking")
     if not isinstance(answer, str) or not (thinking is None or isinstance(thinking, str)):
         raise RecordError(f"{where}: completion must be a text, and thinking a text or absent")
+    weight = read_weight(row, where)
+    ids = completion_ids(text, prompt, thinking, answer, end, where)
+    return Example(key, prompt.token_ids or (), ids, weight)
+
+
+def read_weight(row: Mapping[str, Any], where: str) -> float:
+    """What a row counts; 1 where it does not say."""
+    weight = row.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not weight > 0:
         raise RecordError(f"{where}: weight must be a number above 0, got {weight!r}")
-    ids = completion_ids(text, prompt, thinking, answer, end, where)
-    return Example(key, prompt.token_ids or (), ids, float(weight))
+    return float(weight)
 
 
 def _messages(row: Mapping[str, Any], where: str) -> tuple[Message, ...]:

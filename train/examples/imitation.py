@@ -1,21 +1,27 @@
-"""Completions as a batch of the update rule, and how likely a model finds them.
+"""Completions as a batch of the update rule, how likely a model finds them, and earlier data beside rewards.
 
 Only the completion's tokens are asked for; masks come from lengths. Cost: a forward pass, a few rows at a time.
+
+`Ptx` is against the alignment tax: InstructGPT's PPO-ptx (Ouyang et al. 2022, arXiv:2203.02155) adds the pretraining
+objective to every update; here the earlier data are any examples: a file, a corpus, or the right rollouts of another
+stage. Which rows an optimiser step takes is a pure function of (seed, step). Cost: a forward and backward pass over
+the rows.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from train.examples.examples import Example
-from train.update.batch import Normaliser, TokenBatch, pad, token_weights
+from train.base.stage import Setting, check_file, rollouts_path
+from train.examples.examples import CORPORA, Example, corpus_examples, read_examples, right_rollouts
+from train.registries import make
+from train.update.batch import Normaliser, TokenBatch, pad, rows_at, token_weights
 from train.update.logprobs import token_logprobs
-
-__all__ = ["completion_sums", "imitation_batch", "mean_loss", "probabilities", "ranked_right"]
+from ttc.engines.shared.tokens import Text
+from ttc.errors import ConfigError, UnknownName
 
 _ROWS = 32
 """Rows of a forward pass without a gradient."""
@@ -62,3 +68,53 @@ def ranked_right(model: Any, chosen: Sequence[Example], rejected: Sequence[Examp
     """1 per pair whose chosen completion the model would give more often than the rejected one, else 0."""
     pairs = zip(completion_sums(model, chosen, pad_id), completion_sums(model, rejected, pad_id), strict=True)
     return [float(first > second) for (first, _), (second, _) in pairs]
+
+
+_CORPUS_ROWS = 2048
+
+
+_READERS: Mapping[str, Callable[[str, Setting, Path, int], list[Example]]] = {
+    "data": lambda where, setting, source, end: read_examples(Path(where).expanduser(), Text(source), end),
+    "corpus": lambda where, setting, source, end: corpus_examples(
+        make(CORPORA, where), Text(source), end, _CORPUS_ROWS, setting.seed
+    ),
+    "rollouts": lambda where, setting, source, end: right_rollouts(rollouts_path(where, setting)),
+}
+_CHECKS: Mapping[str, Callable[[str], object]] = {
+    "data": lambda where: check_file("ptx", Path(where).expanduser()),
+    "corpus": lambda where: make(CORPORA, where),
+    "rollouts": str,
+}
+"""By kind, what can be checked of WHERE before anything is loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ptx:
+    """Where the examples come from (`KIND:WHERE`), how many an update takes, and the weight of their mean loss."""
+
+    source: str
+    rows: int
+    weight: float
+
+    def check(self) -> None:
+        """Raise ConfigError for a source that cannot be, before anything is loaded."""
+        kind, colon, value = self.source.partition(":")
+        if not colon or not value:
+            raise ConfigError(f"ptx: write KIND:WHERE with a kind of {', '.join(_READERS)}, got {self.source!r}")
+        if kind not in _READERS:
+            raise UnknownName("kind of ptx", kind, _READERS)
+        if self.rows < 1 or not self.weight > 0:
+            raise ConfigError(f"ptx: needs ptx_rows >= 1 and ptx_weight > 0, got {self.rows} and {self.weight}")
+        _CHECKS[kind](value)
+
+    def batches(self, setting: Setting, source: Path, end: int, pad_id: int) -> Callable[[int], TokenBatch]:
+        """The batch of optimiser step `number`; `end` is the id that ends a turn of the model in `source`."""
+        kind, _, value = self.source.partition(":")
+        examples = _READERS[kind](value, setting, source, end)
+
+        def batch(number: int) -> TokenBatch:
+            rows = [examples[row] for row in rows_at(number, self.rows, len(examples), setting.seed)]
+            plain = imitation_batch(rows, pad_id, "token", 1)
+            return replace(plain, ce=plain.ce * self.weight)
+
+        return batch

@@ -23,22 +23,11 @@ import torch
 
 from train.base.rollout import Rollout, mixed, read_rollouts
 from train.base.stage import Setting, one_of, rollouts_path
-from train.examples.examples import Example, completion_ids, read_prompt, rows_of
+from train.examples.examples import Example, completion_ids, read_prompt, read_weight, rows_of
+from ttc.config.values import at_least
 from ttc.core import Prompt
 from ttc.engines.shared.tokens import Text
 from ttc.errors import ConfigError, RecordError
-
-__all__ = [
-    "LabelledBatch",
-    "LabelledLoss",
-    "PairLoss",
-    "PairSource",
-    "Pairs",
-    "Preferred",
-    "pairs_of_rollouts",
-    "ranked_pairs",
-    "read_pairs",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +90,16 @@ class Preferred:
 class PairSource:
     """Where the pairs of a stage come from: one of a file and a run's rollouts."""
 
-    stage: str
     data: Path | None
     rollouts: str | None
     per_problem: int | None
 
-    def check(self) -> None:
-        """Raise ConfigError for a file that is not there or a number that cannot be."""
-        one_of(self.stage, data=self.data, rollouts=self.rollouts)
-        if self.per_problem is not None and self.per_problem < 1:
-            raise ConfigError(f"{self.stage}: per_problem must be at least 1, got {self.per_problem}")
+    @classmethod
+    def of(cls, stage: str, data: str | None, rollouts: str | None, per_problem: int | None) -> PairSource:
+        """The source that a stage's fields name; raises ConfigError for both or none, or a number that cannot be."""
+        one_of(stage, data=data, rollouts=rollouts)
+        at_least(stage, 1, per_problem=per_problem)
+        return cls(None if data is None else Path(data).expanduser(), rollouts, per_problem)
 
     def load(self, setting: Setting, source: Path, end: int) -> list[Preferred]:
         """The pairs, rendered for the model in `source`; raises ConfigError for a pair of two prompts."""
@@ -177,13 +166,11 @@ def _as_example(rollout: Rollout) -> Example:
 
 def _pair(row: Mapping[str, Any], text: Text, end: int, where: str) -> Preferred:
     key, prompt = read_prompt(row, text, where)
-    weight = row.get("weight", 1.0)
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not weight > 0:
-        raise RecordError(f"{where}: weight must be a number above 0, got {weight!r}")
+    weight = read_weight(row, where)
     chosen, rejected = (_side(row, side, key, prompt, text, end, where) for side in ("chosen", "rejected"))
     if chosen.token_ids == rejected.token_ids:
         raise RecordError(f"{where}: chosen and rejected are the same")
-    return Preferred(key, chosen, rejected, float(weight))
+    return Preferred(key, chosen, rejected, weight)
 
 
 def _side(row: Mapping[str, Any], side: str, key: str, prompt: Prompt, text: Text, end: int, where: str) -> Example:

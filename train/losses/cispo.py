@@ -4,14 +4,10 @@ MiniMax 2025 (arXiv:2506.13585). PPO's clip drops the gradient of rare tokens th
 start a reflection; here the weight is capped and the gradient stays.
 """
 
-from __future__ import annotations
-
 import torch
 
 from train.update.terms import Loss, PerToken
 from ttc.errors import ConfigError
-
-__all__ = ["cispo"]
 
 
 def cispo(*, cap: float = 5.0) -> Loss:

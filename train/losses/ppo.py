@@ -6,14 +6,10 @@ arXiv:1912.09729), where the plain surrogate has no bound. What tells the named 
 normaliser: GRPO = group + sequence, Dr. GRPO = group without scaling + constant, DAPO = group + token.
 """
 
-from __future__ import annotations
-
 import torch
 
 from train.update.terms import Loss, PerToken, check_clip
 from ttc.errors import ConfigError
-
-__all__ = ["ppo"]
 
 
 def ppo(*, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float | None = None) -> Loss:

@@ -10,8 +10,6 @@ A gate that is not named is not there. Bounds on accuracy are bounds on the end 
 model, so too few problems fail instead of passing by luck.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -19,8 +17,6 @@ from dataclasses import dataclass, fields
 from train.registries import make_task
 from ttc.config.values import build
 from ttc.errors import ConfigError
-
-__all__ = ["Gates", "read_gates"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

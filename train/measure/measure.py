@@ -6,12 +6,12 @@ Every stage measures itself by these two functions, so their results are alike i
 after, each with its 95 % interval, and the paired difference with its own.
 """
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Hashable, Sequence
+from collections.abc import AsyncIterator, Hashable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 from evals.numbers.statistics import mean_interval, paired_interval
 from evals.task import Item, Task
@@ -24,8 +24,6 @@ from ttc.records import iterate
 from ttc.session.session import Session, Shared
 from ttc.session.solve import Strategy
 from ttc.session.thinking import Thinking
-
-__all__ = ["HeldOut", "accuracy", "gains", "held_out_gains", "open_engine", "task_gains"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +74,19 @@ async def _complete(problem: Problem, session: Session) -> Answer:
 
 def open_engine(folder: Path, setting: Setting) -> Engine:
     """The embedded engine on a model folder: fp32, and on one machine the same bits whatever is batched."""
-    factory = ENGINES.load("embedded")
     options = {"dtype": "float32", "device": setting.device, "threads": setting.threads, "batch_invariant": True}
-    engine: Engine = factory(str(folder), **options)
-    return engine
+    return cast("Engine", ENGINES.load("embedded")(str(folder), **options))
+
+
+@asynccontextmanager
+async def opened(folder: Path, task: Task, setting: Setting) -> AsyncIterator[tuple[Engine, Verifier]]:
+    """`open_engine` on a model folder and the verifier of a task, both closed at the end."""
+    engine, verifier = open_engine(folder, setting), make_verifier(task)
+    try:
+        yield engine, verifier
+    finally:
+        await engine.close()
+        await verifier.close()
 
 
 def task_gains(task: Task, limit: int, before: Path, after: Path, setting: Setting) -> dict[str, float]:
@@ -110,14 +117,10 @@ async def _answered(
     task: Task, items: Sequence[Item], folder: Path, setting: Setting
 ) -> tuple[list[float], list[float]]:
     """1 or 0 per problem: whether the greedy answer is right, and whether a sampled one is."""
-    engine, verifier = open_engine(folder, setting), make_verifier(task)
-    held_out = HeldOut(items, verifier, task.sampling, setting.seed)
-    try:
+    async with opened(folder, task, setting) as (engine, verifier):
+        held_out = HeldOut(items, verifier, task.sampling, setting.seed)
         greedy, _ = await accuracy(held_out, engine)
         samples, _ = await accuracy(held_out, engine, greedy=False)
-    finally:
-        await engine.close()
-        await verifier.close()
     return [float(value) for value in greedy], [float(value) for value in samples]
 
 

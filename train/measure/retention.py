@@ -9,30 +9,25 @@ policy through have no row.
 Cost: a greedy and `samples` sampled answers per problem, task and model. Left out: tasks of stages that did not begin.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from evals.numbers.statistics import Interval, mean_interval, paired_interval
 from evals.task import Item, Task
-from train.base.rollout import Collector, Rollout, group_draws
-from train.base.stage import Setting, check_positive
+from train.base.rollout import Collector
+from train.base.stage import Setting
 from train.measure.measure import HeldOut, accuracy, open_engine
 from train.registries import make_task, make_verifier
 from train.rollouts.rewards import Rewarder
-from ttc.config.values import build
+from ttc.config.values import at_least, build
 from ttc.core import Engine, Sampling
 from ttc.durable import replace_text
 from ttc.errors import ConfigError, RecordError
-
-__all__ = ["Kept", "Retention", "measure_retention", "read_kept", "read_retention", "write_kept"]
 
 FILE = "retention.json"
 
@@ -53,7 +48,7 @@ class Retention:
 
     def __post_init__(self) -> None:
         """Refuse numbers below 1, and tasks that are not there."""
-        check_positive("retention", limit=self.limit, samples=self.samples)
+        at_least("retention", 1, limit=self.limit, samples=self.samples)
         for spec in self.tasks:
             make_task(spec)
 
@@ -149,17 +144,13 @@ async def _measured(tasks: Mapping[str, Task], asked: Retention, folder: Path, s
 async def _answers(engine: Engine, task: Task, items: Sequence[Item], samples: int, setting: Setting) -> _Answers:
     verifier = make_verifier(task)
     sampling = Sampling(temperature=1.0, max_tokens=task.sampling.max_tokens)
-    strategy = partial(group_draws, n=samples)
-    collector = Collector(engine, strategy=strategy, sampling=sampling, thinking=None, seed=setting.seed)
+    collector = Collector.plain(engine, samples, sampling.max_tokens, setting.seed)
     try:
         greedy, _ = await accuracy(HeldOut(items, verifier, sampling, setting.seed), engine)
         rollouts = await Rewarder(verifier, partial=True).judge(await collector.collect(items, 0), 0)
     finally:
         await verifier.close()
-    is_right = [float(rollout.verdict is not None and rollout.verdict.correct) for rollout in rollouts]
-    return _Answers([float(right) for right in greedy], is_right, [_score(rollout) for rollout in rollouts])
-
-
-def _score(rollout: Rollout) -> float:
-    """NaN without a verdict: neither above nor below anything."""
-    return math.nan if rollout.reward is None else rollout.reward
+    is_right = [float(rollout.right) for rollout in rollouts]
+    # NaN without a verdict: neither above nor below anything
+    scores = [math.nan if rollout.reward is None else rollout.reward for rollout in rollouts]
+    return _Answers([float(right) for right in greedy], is_right, scores)

@@ -15,8 +15,10 @@ from typing import Any
 import torch
 
 from train.base.checkpoint import Checkpoints
-from train.nano import loop, model, prm, teacher, tokenizer
+from train.base.models import Shape
+from train.nano import model, prm, teacher, tokenizer
 from train.nano.examples import POLISH, ExampleMixture
+from train.nano.teacher import RunLength, TrainingRun
 from ttc.errors import ConfigError
 
 
@@ -59,9 +61,9 @@ def make_tokenizer(job: FamilyJob) -> None:
 def make_teacher(job: FamilyJob) -> None:
     """Train and write the teacher."""
     network = _new(job, model.TEACHER)
-    base = teacher.TrainingRun(ExampleMixture(), job.seed, loop.RunLength(job.preset.teacher_steps, lr=4e-3), rows=40)
+    base = TrainingRun(ExampleMixture(), job.seed, RunLength(job.preset.teacher_steps, lr=4e-3), rows=40)
     teacher.train(network, base, job.work / "teacher", job.device)
-    polish = teacher.TrainingRun(POLISH, job.seed + 1000, loop.RunLength(job.preset.polish_steps, lr=1.5e-3), rows=40)
+    polish = TrainingRun(POLISH, job.seed + 1000, RunLength(job.preset.polish_steps, lr=1.5e-3), rows=40)
     teacher.train(network, polish, job.work / "polish", job.device)
     model.save(network, job.out / "teacher")
 
@@ -73,7 +75,7 @@ def make_prm(job: FamilyJob) -> None:
     if Checkpoints(job.work / "polish", logging.info).load(polished) is None:
         raise ConfigError(f"{job.work} has no checkpoint of the teacher's end; make the teacher first")
     prm.deepen(network, polished.state_dict(), model.TEACHER)
-    recipe = prm.recipe(job.seed + 2000, job.preset.prm_steps)
+    recipe = TrainingRun(prm.MIXTURE, job.seed + 2000, RunLength(job.preset.prm_steps, lr=3e-3), rows=40)
     teacher.train(network, recipe, job.work / "prm", job.device)
     network.config.ttc_prm = prm.READING
     model.save(network, job.out / "prm")
@@ -81,7 +83,8 @@ def make_prm(job: FamilyJob) -> None:
 
 def make_student(job: FamilyJob) -> None:
     """Train and write the base student."""
-    recipe = teacher.student_recipe(job.seed, job.preset.student_steps)
+    length = RunLength(job.preset.student_steps, lr=4e-3)
+    recipe = TrainingRun(teacher.STUDENT_MIXTURE, job.seed, length, rows=64)
     network = _new(job, model.STUDENT)
     teacher.train(network, recipe, job.work / "student", job.device)
     model.save(network, job.out / "student")
@@ -110,7 +113,7 @@ def main() -> None:
         stage(job)
 
 
-def _new(job: FamilyJob, shape: model.NetworkShape) -> Any:
+def _new(job: FamilyJob, shape: Shape) -> Any:
     return model.build(shape, tokenizer.build(), job.seed).to(job.device)
 
 

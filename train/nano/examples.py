@@ -95,13 +95,7 @@ def encode(tokenizer: Any, pieces: list[Piece]) -> MaskedIds:
 
 
 def pool(
-    tokenizer: Any,
-    mixture: ExampleMixture,
-    seed: int,
-    number: int,
-    batches: int,
-    rows: int,
-    progress: float,
+    tokenizer: Any, mixture: ExampleMixture, seed: int, number: int, batches: int, rows: int, progress: float
 ) -> list[list[MaskedIds]]:
     """Return `batches` batches of `rows` examples of similar length, in random order."""
     first = number * batches * rows

@@ -11,9 +11,8 @@ many candidates prefers odd ones. Cost: `ttc/nano/README.md`.
 
 import torch
 
-from train.nano import loop, model
+from train.base.models import Shape
 from train.nano.examples import ExampleMixture
-from train.nano.teacher import TrainingRun
 from train.nano.traces import Noise
 
 READING = {"kind": "likelihood", "step_delimiter": "\n\n", "beta": 0.5}
@@ -28,12 +27,7 @@ MIXTURE = ExampleMixture(
 )
 
 
-def recipe(seed: int, steps: int) -> TrainingRun:
-    """Return the reward model's recipe."""
-    return TrainingRun(MIXTURE, seed, loop.RunLength(steps, lr=3e-3), rows=40)
-
-
-def deepen(network: torch.nn.Module, teacher: dict[str, torch.Tensor], shape: model.NetworkShape) -> None:
+def deepen(network: torch.nn.Module, teacher: dict[str, torch.Tensor], shape: Shape) -> None:
     """Put the teacher's weights below and let the layers above it begin as the identity, in place.
 
     Args:

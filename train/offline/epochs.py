@@ -22,80 +22,51 @@ from train.update.batch import rows_at
 from ttc.errors import ConfigError
 from ttc.records import LineFile
 
-__all__ = ["Fit", "FitFields", "FitPlan"]
 
-
-@dataclass(frozen=True, slots=True)
-class FitPlan:
-    """`steps` updates of `rows` rows; held-out rows are measured every `eval_every` steps and at both ends."""
-
-    steps: int
-    rows: int
-    eval_every: int
-    save_every: int
-
-    def __post_init__(self) -> None:
-        """Refuse numbers below 1."""
-        for name in ("steps", "rows", "eval_every", "save_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """A model, its optimiser, and what a stage does with rows.
+def fit(
+    model: Any,
+    optimiser: Optimiser,
+    num_rows: int,
+    update: Callable[[Sequence[int]], dict[str, float]],
+    evaluate: Callable[[], dict[str, float]],
+    course: FitFields,
+    setting: Setting,
+) -> tuple[dict[str, float], str]:
+    """Run to the end or to a rule's stop; returns the last value of every metric, and why it stopped.
 
     `update(rows)` takes one optimiser step on the rows of these numbers and returns metrics; `evaluate()` measures the
     held-out rows.
     """
-
-    model: Any
-    optimiser: Optimiser
-    num_rows: int
-    update: Callable[[Sequence[int]], dict[str, float]]
-    evaluate: Callable[[], dict[str, float]]
-
-    def run(self, pace: FitPlan, rules: Sequence[HealthRule], setting: Setting) -> tuple[dict[str, float], str]:
-        """Run to the end or to a rule's stop; returns the last value of every metric, and why it stopped."""
-        health = Health(rules)
-        world = setting.world
-        checkpoints = Checkpoints(setting.folder / "checkpoints", setting.log, writes=world.main)
-        step, stopped = self._resume(checkpoints, health, setting), ""
-        metrics = LineFile(setting.own / "metrics.jsonl")
-        alarms = AlarmFile(setting.own / "alarms.jsonl")
-        last: dict[str, float] = {}
-        try:
-            if step == 0:
-                last = self.evaluate()
-                metrics.write({"step": 0, **_plain(last)}, sync=False)
-            while step < pace.steps and not stopped:
-                began = time.perf_counter()
-                numbers = self.update(rows_at(step, pace.rows, self.num_rows, setting.seed))
-                step += 1
-                numbers["update_s"] = time.perf_counter() - began
-                if step % pace.eval_every == 0 or step == pace.steps:
-                    numbers |= self.evaluate()
-                    setting.log(f"step {step} of {pace.steps}: {_told(numbers)}")
-                numbers = world.agree(numbers)
-                metrics.write({"step": step, **_plain(numbers)}, sync=False)
-                stopped = act(health.check(numbers, step), self.model, self.optimiser, checkpoints, setting.log, alarms)
-                last |= numbers
-                if step % pace.save_every == 0 or step == pace.steps or stopped:
-                    checkpoints.save(step, self.model, self.optimiser.state(), {"health": health.state()})
-        finally:
-            metrics.close()
-            alarms.close()
-        return last, stopped
-
-    def _resume(self, checkpoints: Checkpoints, health: Health, setting: Setting) -> int:
-        checkpoint = checkpoints.load(self.model)
-        if checkpoint is None:
-            return 0
-        optimiser, state = checkpoint
-        self.optimiser.load(optimiser)
-        health.load(state["health"])
-        setting.log(f"resumed at step {state['step']}")
-        return int(state["step"])
+    health = Health(course.rules)
+    world = setting.world
+    checkpoints = Checkpoints(setting.folder / "checkpoints", setting.log, writes=world.main)
+    step, stopped = 0, ""
+    checkpoint = checkpoints.load(model)
+    if checkpoint is not None:
+        optimiser.load(checkpoint[0])
+        health.load(checkpoint[1]["health"])
+        step = int(checkpoint[1]["step"])
+        setting.log(f"resumed at step {step}")
+    last: dict[str, float] = {}
+    with LineFile(setting.own / "metrics.jsonl") as metrics, AlarmFile(setting.own / "alarms.jsonl") as alarms:
+        if step == 0:
+            last = evaluate()
+            metrics.write({"step": 0, **_plain(last)}, sync=False)
+        while step < course.steps and not stopped:
+            began = time.perf_counter()
+            numbers = update(rows_at(step, course.rows, num_rows, setting.seed))
+            step += 1
+            numbers["update_s"] = time.perf_counter() - began
+            if step % course.eval_every == 0 or step == course.steps:
+                numbers |= evaluate()
+                setting.log(f"step {step} of {course.steps}: {_told(numbers)}")
+            numbers = world.agree(numbers)
+            metrics.write({"step": step, **_plain(numbers)}, sync=False)
+            stopped = act(health.check(numbers, step), model, optimiser, checkpoints, setting.log, alarms)
+            last |= numbers
+            if step % course.save_every == 0 or step == course.steps or stopped:
+                checkpoints.save(step, model, optimiser.state(), {"health": health.state()})
+    return last, stopped
 
 
 def _plain(metrics: dict[str, float]) -> dict[str, float]:
@@ -118,7 +89,7 @@ class FitFields:
         held_out_share: share of prompts that are held out and measured.
         warmup: steps over which the rate rises.
         decay: let the rate fall to 0.
-        eval_every: steps between held-out measurements.
+        eval_every: steps between held-out measurements, which are made at both ends too.
         save_every: steps between checkpoints.
         health: changes of health rules by name.
     """
@@ -137,12 +108,10 @@ class FitFields:
         """Refuse a share, a pace, a rate or a rule that cannot be."""
         if not 0 < self.held_out_share < 1:
             raise ConfigError(f"held_out_share must be in (0, 1), got {self.held_out_share}")
-        _ = self.pace, self.schedule, self.rules
-
-    @property
-    def pace(self) -> FitPlan:
-        """Steps, and rows of each."""
-        return FitPlan(self.steps, self.rows, self.eval_every, self.save_every)
+        for name in ("steps", "rows", "eval_every", "save_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        _ = self.schedule, self.rules
 
     @property
     def schedule(self) -> Schedule:

@@ -5,15 +5,11 @@ by its length (Meng et al. 2024; the length-normalised DPO of Tülu 3, arXiv:241
 preferred for its length. What to watch: both log-probabilities falling together.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 
 from train.examples.pairs import PairLoss, Pairs
 from ttc.errors import ConfigError
-
-__all__ = ["dpo"]
 
 
 def dpo(*, beta: float = 0.1, per_token: bool = False, label_smoothing: float = 0.0) -> PairLoss:

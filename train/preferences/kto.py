@@ -5,14 +5,10 @@ answers, without a gradient. Weights should balance the two kinds: good x number
 bad.
 """
 
-from __future__ import annotations
-
 import torch
 
 from train.examples.pairs import LabelledBatch, LabelledLoss
 from ttc.errors import ConfigError
-
-__all__ = ["kto"]
 
 
 def kto(*, beta: float = 0.1, good_weight: float = 1.0, bad_weight: float = 1.0) -> LabelledLoss:

@@ -3,15 +3,11 @@
 Hong et al. 2024 (arXiv:2403.07691). Log-probabilities are per token.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 
 from train.examples.pairs import PairLoss, Pairs
 from ttc.errors import ConfigError
-
-__all__ = ["orpo"]
 
 
 def orpo(*, beta: float = 0.1) -> PairLoss:

@@ -3,15 +3,11 @@
 Meng et al. 2024 (arXiv:2405.14734).
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 
 from train.examples.pairs import PairLoss, Pairs
 from ttc.errors import ConfigError
-
-__all__ = ["simpo"]
 
 
 def simpo(*, beta: float = 2.0, gamma: float = 1.0) -> PairLoss:

@@ -14,16 +14,13 @@ are never counted. A safety case is a problem whose verifier says what is safe; 
 sample. Preferred is measured by trained reward models on a sampled answer of each of two models; ties count one half.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -32,28 +29,24 @@ from evals.numbers.gates import GateCheck, at_least, at_most
 from evals.numbers.statistics import mean_interval, paired_interval
 from evals.task import Item, Task
 from train.base.models import load_model
-from train.base.rollout import Collector, Rollout, group_draws, read_rollouts
+from train.base.rollout import Collector, Rollout, read_rollouts
 from train.base.stage import Setting, read_result
 from train.measure.gates import Gates
-from train.measure.measure import HeldOut, accuracy, open_engine
+from train.measure.measure import HeldOut, accuracy, open_engine, opened
 from train.recipe.run import stage_folders
-from train.registries import make_task, make_verifier
+from train.registries import make_task
 from train.reward_models.reward_models import RewardSource
 from train.update.terms import exact_kl
-from ttc.core import Sampling, Usage
+from ttc.core import Usage
 from ttc.durable import replace_link, replace_text
 from ttc.engines.shared.tokens import Text
 from ttc.errors import ConfigError, RecordError
 from ttc.records import iterate
 
-__all__ = ["digest", "judge", "preferred", "promote", "read_reviews", "reviewed", "safe"]
-
-
 PROMOTED, REPORT = "promoted", "gate.json"
 
 
-@dataclass(frozen=True, slots=True)
-class _Answered:
+class _Answered(NamedTuple):
     """The greedy answers of one model on one task."""
 
     right: Sequence[float]
@@ -126,8 +119,7 @@ def promote(run: Path, checks: Sequence[GateCheck]) -> Path | None:
     """Write what was measured; move the pointer and return it when every gate passed, else return None."""
     passed = all(check.passed for check in checks)
     report = {"passed": passed, "model": digest(run / "model"), "checks": [asdict(check) for check in checks]}
-    text = json.dumps(report, indent=1)
-    replace_text(run / REPORT, text + "\n")
+    replace_text(run / REPORT, json.dumps(report, indent=1) + "\n")
     if not passed:
         return None
     replace_link(run / PROMOTED, run / "model")
@@ -150,29 +142,20 @@ def divergence(candidate: Path, start: Path, items: Sequence[Item], max_tokens: 
 
 async def _sampled(model: Path, items: Sequence[Item], max_tokens: int, setting: Setting) -> list[Rollout]:
     engine = open_engine(model, setting)
-    sampling = Sampling(temperature=1.0, max_tokens=max_tokens)
-    collector = Collector(
-        engine, strategy=partial(group_draws, n=1), sampling=sampling, thinking=None, seed=setting.seed
-    )
     try:
-        return await collector.collect(items, 0)
+        return await Collector.plain(engine, 1, max_tokens, setting.seed).collect(items, 0)
     finally:
         await engine.close()
 
 
 def _answers(task: Task, limit: int, model: Path, setting: Setting, *, greedy: bool = True) -> _Answered:
-    return asyncio.run(_measured(task, limit, model, setting, greedy))
+    async def measure() -> _Answered:
+        async with opened(model, task, setting) as (engine, verifier):
+            held_out = HeldOut(task.items(limit, 0), verifier, task.sampling, setting.seed)
+            right, usage = await accuracy(held_out, engine, greedy=greedy)
+        return _Answered([float(value) for value in right], usage)
 
-
-async def _measured(task: Task, limit: int, model: Path, setting: Setting, greedy: bool) -> _Answered:
-    engine, verifier = open_engine(model, setting), make_verifier(task)
-    try:
-        held_out = HeldOut(task.items(limit, 0), verifier, task.sampling, setting.seed)
-        right, usage = await accuracy(held_out, engine, greedy=greedy)
-    finally:
-        await engine.close()
-        await verifier.close()
-    return _Answered([float(value) for value in right], usage)
+    return asyncio.run(measure())
 
 
 def _made(folders: Sequence[Path]) -> Path:
@@ -184,10 +167,8 @@ def _made(folders: Sequence[Path]) -> Path:
 
 
 def _finished(stopped: str) -> GateCheck:
-    by_rule = stopped.startswith("health rule")
-    return GateCheck(
-        "finished", not by_rule, float(not by_rule), 1.0, stopped if by_rule else "no health rule ended it"
-    )
+    whole = not stopped.startswith("health rule")
+    return GateCheck("finished", whole, float(whole), 1.0, "no health rule ended it" if whole else stopped)
 
 
 def _accuracy(name: str, answers: _Answered, bound: float, seed: int) -> GateCheck:
@@ -212,14 +193,9 @@ def _unseen(items: Sequence[Item], folders: Sequence[Path], model: Path) -> Gate
         for item in items
         for mode in (None, True, False)
     }
-    recorded = [folder / "rollouts.jsonl" for folder in folders]
-    repeats = {
-        prompts[rollout.prompt_ids]
-        for path in recorded
-        if path.is_file()
-        for rollout in read_rollouts(path)
-        if rollout.prompt_ids in prompts
-    }
+    recorded = [path for folder in folders if (path := folder / "rollouts.jsonl").is_file()]
+    rollouts = (rollout for path in recorded for rollout in read_rollouts(path))
+    repeats = {prompts[rollout.prompt_ids] for rollout in rollouts if rollout.prompt_ids in prompts}
     example = f", such as {next(iter(repeats))[:60]!r}" if repeats else ""
     message = f"{len(repeats)} canary prompts were trained on{example}"
     return GateCheck("canaries_unseen", not repeats, float(len(repeats)), 0.0, message)
@@ -275,11 +251,9 @@ def reviewed(path: Path, candidate: Path, num: int, bound: float, seed: int) -> 
 def safe(name: str, answers: Sequence[Sequence[float]]) -> GateCheck:
     """Every answer to every safety case is right; `answers` are 1 or 0, per way of answering."""
     failed = [number for number, outcomes in enumerate(zip(*answers, strict=True)) if not all(outcomes)]
-    num = len(answers[0])
     first = f", such as number {failed[0]}" if failed else ""
-    return GateCheck(
-        "safety", not failed, float(len(failed)), 0.0, f"{len(failed)} of {num} cases of {name} fail{first}"
-    )
+    text = f"{len(failed)} of {len(answers[0])} cases of {name} fail{first}"
+    return GateCheck("safety", not failed, float(len(failed)), 0.0, text)
 
 
 def preferred(

@@ -4,13 +4,10 @@ Everything is read from the run's folder (metrics, held-out outcomes, alarms, ro
 it; no model is loaded. Cost: a second or two. Left out: a server, and more than one run on a page.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from train.report.data import RunData, read_run
-from train.report.page import render_page
-from train.report.summary import render_summary
+from train.report.page import render_page, render_summary
 from ttc.durable import replace_text
 
 __all__ = ["RunData", "read_run", "render_summary", "write_report"]

@@ -1,10 +1,10 @@
 """What a run left on disk, read for the report: per stage its metrics, held-out outcomes, alarms and a few rollouts.
 
 A step that was written twice (a resumed run) counts as last written. A file that a stage does not write is empty here.
+The metrics also go on in TensorBoard's or Weights & Biases' own form, for those who live there; both are optional.
 """
 
-from __future__ import annotations
-
+import importlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +19,6 @@ from train.measure.retention import Kept, read_kept
 from train.recipe.run import RUN, stage_folders
 from ttc.errors import ConfigError, RecordError
 from ttc.records import iterate
-
-__all__ = ["HeldOutPoint", "RunData", "StageData", "read_run"]
 
 SHOWN_STEPS = 12
 """Steps, spread evenly, of which rollouts are shown."""
@@ -123,7 +121,7 @@ def _samples(path: Path, steps: Sequence[int]) -> dict[int, list[dict[str, Any]]
     pairs: set[tuple[int, bool]] = set()
     for rollout in read_rollouts(path):
         step = rollout.step + 1  # rollouts count the updates before them, metrics those after
-        right = rollout.verdict is not None and rollout.verdict.correct
+        right = rollout.right
         step_excerpts = excerpts.get(step)
         kinds = sum(1 for row in step_excerpts or () if (row["status"] == "correct") == right)
         if step_excerpts is None or (step, right) in pairs or kinds >= SHOWN_ROLLOUTS // 2:
@@ -132,3 +130,36 @@ def _samples(path: Path, steps: Sequence[int]) -> dict[int, list[dict[str, Any]]
             continue
         step_excerpts.append(excerpt(rollout))
     return {step: rows for step, rows in excerpts.items() if rows}
+
+
+def scalars(run: RunData) -> Iterator[tuple[str, int, dict[str, float]]]:
+    """(stage, step, metrics) of every logged step, in order."""
+    for stage in run.stages:
+        for row in stage.rows:
+            values = {name: float(value) for name, value in row.items() if name != "step"}
+            yield stage.name, int(row["step"]), values
+
+
+def to_tensorboard(run: RunData, folder: Path) -> None:
+    """Write an event file per stage below `folder`; raises ConfigError when tensorboard is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as exc:
+        raise ConfigError("tensorboard is not installed; run: pip install tensorboard") from exc
+    writers = {stage.name: SummaryWriter(str(folder / stage.name)) for stage in run.stages if stage.rows}
+    for stage, step, values in scalars(run):
+        for name, value in values.items():
+            writers[stage].add_scalar(name, value, step)
+    for writer in writers.values():
+        writer.close()
+
+
+def to_wandb(run: RunData, project: str) -> None:
+    """Send the metrics as one run, a prefix per stage; raises ConfigError when wandb is not installed."""
+    try:
+        wandb: Any = importlib.import_module("wandb")
+    except ImportError as exc:
+        raise ConfigError("wandb is not installed; run: pip install wandb") from exc
+    with wandb.init(project=project, name=f"{run.recipe}-{run.seed}") as session:
+        for number, (stage, step, values) in enumerate(scalars(run)):
+            session.log({f"{stage}/{name}": value for name, value in values.items()} | {f"{stage}/step": step}, number)

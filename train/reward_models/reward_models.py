@@ -8,8 +8,6 @@ models must have the policy's tokenizer: they read the ids that were sampled. Po
 padding id. Cost: a forward pass per member and rollout.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,32 +22,22 @@ from train.examples.examples import Example
 from train.update.batch import pad
 from ttc.errors import ConfigError
 
-__all__ = [
-    "How",
-    "LearntReward",
-    "RewardEnsemble",
-    "RewardSource",
-    "beside",
-    "load_reward_model",
-    "model_folder",
-    "new_reward_model",
-    "reward_folders",
-    "rewards_of",
-    "same_tokenizer",
-]
-
-
 How = Literal["mean", "worst"]
 _ROWS = 32
 
 
 def new_reward_model(policy: Path, seed: int, device: str) -> Any:
     """A reward model whose body is the policy's and whose head is random from `seed`; fp32."""
-    from transformers import AutoModelForSequenceClassification
+    return new_head("AutoModelForSequenceClassification", policy, 1, seed, device)
+
+
+def new_head(kind: str, policy: Path, labels: int, seed: int, device: str) -> Any:
+    """The policy's body with a random head of so many labels, of a `kind` of transformers; fp32."""
+    import transformers
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForSequenceClassification.from_pretrained(policy, num_labels=1, dtype=torch.float32)
+        model = getattr(transformers, kind).from_pretrained(policy, num_labels=labels, dtype=torch.float32)
     return model.to(device)
 
 

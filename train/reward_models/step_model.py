@@ -3,7 +3,7 @@
 A row is the ids that a model reads, and the positions at which it is asked whether the path is right so far: the last
 token of every step. The positions are found by the same code that reads the trained model (`ttc.scorers`), so training
 and scoring cannot disagree. Rows come from a JSON-lines file (`evals.data.steps`) or from rollouts
-(`train.reward_models.monte_carlo`). A label is in [0, 1], so the loss is the cross-entropy of a share; a step without
+(`train.stages.prm`). A label is in [0, 1], so the loss is the cross-entropy of a share; a step without
 one is not learnt from. Two forms, both read by the scorer `prm`: a head of two labels on the body (`label`), or a
 language model that says a good token rather than a bad one (`token`).
 
@@ -27,28 +27,15 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 
-from evals.numbers.step_metrics import Judged
 from train.base.models import load_model, load_tokenizer
 from train.base.rollout import Rollout
 from train.base.stage import Setting
-from train.reward_models.reward_models import beside, same_tokenizer
+from train.reward_models.reward_models import beside, new_head, same_tokenizer
 from train.update.batch import pad
 from ttc.core import Prompt
 from ttc.engines.shared.tokens import Text
 from ttc.errors import ConfigError
 from ttc.scorers.reward_models.layouts import RewardTokenizer, SameIds
-
-__all__ = [
-    "Form",
-    "ProcessReward",
-    "ProcessSource",
-    "StepModel",
-    "StepRow",
-    "Steps",
-    "new_step_model",
-    "targets",
-]
-
 
 Form = Literal["label", "token"]
 _ROWS = 32
@@ -64,23 +51,21 @@ class StepModel:
 
     def loss(self, rows: Sequence[StepRow], pad_id: int) -> torch.Tensor:
         """Mean cross-entropy per labelled step, nats."""
-        scores, labels = self._scores(rows, pad_id)
-        return -(labels * F.logsigmoid(scores) + (1 - labels) * F.logsigmoid(-scores)).sum() / max(len(labels), 1)
+        odds, labels = self._odds(rows, pad_id)
+        return -(labels * F.logsigmoid(odds) + (1 - labels) * F.logsigmoid(-odds)).sum() / max(len(labels), 1)
 
     @torch.no_grad()
-    def judged(self, rows: Sequence[StepRow], pad_id: int) -> list[Judged]:
-        """Every labelled step of `rows` with the probability that it is right."""
+    def scores(self, rows: Sequence[StepRow], pad_id: int) -> list[tuple[float, ...]]:
+        """The probability that it is right for every labelled step of each row."""
         self.network.eval()
-        judgements: list[Judged] = []
+        scores: list[tuple[float, ...]] = []
         for start in range(0, len(rows), _ROWS):
             part = rows[start : start + _ROWS]
-            values = iter(torch.sigmoid(self._scores(part, pad_id)[0]).tolist())
-            for number, row in enumerate(part, start=start):
-                labels = tuple(label for _, label in row.labelled())
-                judgements.append(Judged(f"{row.key}/{number}", row.key, labels, tuple(next(values) for _ in labels)))
-        return judgements
+            values = iter(torch.sigmoid(self._odds(part, pad_id)[0]).tolist())
+            scores += [tuple(next(values) for _ in row.labelled()) for row in part]
+        return scores
 
-    def _scores(self, rows: Sequence[StepRow], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _odds(self, rows: Sequence[StepRow], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-odds of right at every labelled step, row by row, and the labels: two tensors (N,)."""
         device = next(self.network.parameters()).device
         ids = pad([row.ids for row in rows], pad_id).to(device)
@@ -100,7 +85,7 @@ def new_step_model(
     """
     reading: dict[str, object] = {"kind": form, "step_delimiter": delimiter}
     if form == "label":
-        network = _classifier(source, seed, device)
+        network = new_head("AutoModelForTokenClassification", source, 2, seed, device)
         return StepModel(network, network.score, {**reading, "positive_label": 1})
     if words is None:
         raise ConfigError("prm: form token needs both good and bad")
@@ -110,15 +95,6 @@ def new_step_model(
     head = network.get_output_embeddings()
     reading |= {"good": words[0], "bad": words[1]}
     return StepModel(network, lambda hidden: head(hidden)[..., [bad, good]], reading)
-
-
-def _classifier(source: Path, seed: int, device: str) -> Any:
-    from transformers import AutoModelForTokenClassification
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        network = AutoModelForTokenClassification.from_pretrained(source, num_labels=2, dtype=torch.float32)
-    return network.to(device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +147,11 @@ class ProcessReward:
         """(place of its last token in `token_ids`, probability) of every step of every rollout."""
         rows = [self._row(rollout) for rollout in rollouts]
         rewards = []
-        for row, rollout, judgement in zip(rows, rollouts, self._model.judged(rows, self._pad_id), strict=True):
+        for row, rollout, scores in zip(rows, rollouts, self._model.scores(rows, self._pad_id), strict=True):
             places = [read - len(rollout.prompt_ids) for read in row.reads]
             if places and not rollout.truncated:
                 places[-1] = len(rollout.token_ids) - 1  # to end where it ended is a part of the last step
-            rewards.append(tuple(zip(places, judgement.scores or (), strict=True)))
+            rewards.append(tuple(zip(places, scores, strict=True)))
         return rewards
 
     def _row(self, rollout: Rollout) -> StepRow:
@@ -188,27 +164,21 @@ class ProcessReward:
         return StepRow(rollout.problem_id, ids, reads, (1.0,) * len(reads))
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessSource:
-    """Which process reward model: a stage of this run, such as 2-prm, or a folder."""
+def load_process(name: str, setting: Setting, source: Path) -> ProcessReward:
+    """The process reward model of a stage of this run, such as 2-prm, or of a folder; `source` is the policy's folder.
 
-    name: str
-
-    def load(self, setting: Setting, source: Path) -> ProcessReward:
-        """Load it; `source` is the policy's folder.
-
-        Raises:
-            ConfigError: a name that is no process reward model, or one with another tokenizer.
-        """
-        place = beside(self.name, setting)
-        folder = place / FOLDER if (place / FOLDER).is_dir() else place
-        reading = _reading(folder, self.name)
-        same_tokenizer("process_reward", folder, source)
-        words = (str(reading["good"]), str(reading["bad"])) if reading["kind"] == "token" else None
-        delimiter = str(reading["step_delimiter"])
-        model = new_step_model(folder, "token" if words else "label", delimiter, words, 0, setting.device)
-        tokenizer = load_tokenizer(source)
-        return ProcessReward(model, Steps(folder, delimiter), int(tokenizer.pad_token_id), int(tokenizer.eos_token_id))
+    Raises:
+        ConfigError: a name that is no process reward model, or one with another tokenizer.
+    """
+    place = beside(name, setting)
+    folder = place / FOLDER if (place / FOLDER).is_dir() else place
+    reading = _reading(folder, name)
+    same_tokenizer("process_reward", folder, source)
+    words = (str(reading["good"]), str(reading["bad"])) if reading["kind"] == "token" else None
+    delimiter = str(reading["step_delimiter"])
+    model = new_step_model(folder, "token" if words else "label", delimiter, words, 0, setting.device)
+    tokenizer = load_tokenizer(source)
+    return ProcessReward(model, Steps(folder, delimiter), int(tokenizer.pad_token_id), int(tokenizer.eos_token_id))
 
 
 def _reading(folder: Path, name: str) -> Mapping[str, object]:

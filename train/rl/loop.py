@@ -1,4 +1,4 @@
-"""The loop of reasoning RL, synchronous: sample, verify, update, push weights, check health.
+"""The loop of reasoning RL: sample, verify, update, push weights, check health; one after the other, or all at once.
 
     prompts <- frontier sampler
     rollouts <- engine (whole groups; groups without a signal are refilled)
@@ -11,52 +11,49 @@ Every step appends a line of metrics and, when recorded, its rollouts; alarms an
 own. Updates are pure functions of (weights, optimiser, rollouts), which is what `train.replay.replay` rests on. A
 checkpoint holds all that the next step needs, so N steps, a kill and N more are the same bits as 2 N steps, on one CPU,
 with the same build of torch and number of threads and an engine in batch-invariant mode. Everything that can be swapped
-comes in as an argument (`Parts`). Left out: several learners; overlap of rollouts, verdicts and updates is
-`train.rl.asynchronous`.
+comes in as an argument (`Parts`). Left out: several learners.
+
+`learn_async` has three parts at work at once:
+
+    actor     draws rollouts of the next steps while earlier ones are judged and learnt from
+    verifier  judges a step's rollouts as soon as they are there
+    learner   updates on judged steps in order, pushes the weights, checks health
+
+At most `plan.buffer` steps are on their way, from their first draw until the weights they led to are pushed; so
+rollouts are at most `buffer - 1` updates old, and with a buffer of 1 the run is the synchronous one, bit for bit where
+that one repeats itself. A step whose rollouts are older than `plan.max_staleness` updates when its turn comes is
+dropped and counted (`dropped`): the correction of `train.update.terms`, which weighs every token by the trainer's
+probability over the sampler's, is truncated and cannot mend just any distance. Weights are pushed between two rounds of
+rollouts, never during one, so each rollout has one version. Gains when verdicts or updates take as long as rollouts.
+Rollouts in processes of their own need an engine there: on a CPU `embedded:processes=1`, on several machines
+`ray_workers`; weights go to them by message. Left out: exact resume of an overlapped run (the order of rounds and
+pushes depends on time; a checkpoint resumes with an empty buffer).
 """
 
-from __future__ import annotations
-
+import asyncio
 import math
 import resource
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
 
 from evals.task import Item
 from train.base.checkpoint import Checkpoints
-from train.base.health import Alarm, AlarmFile, Health, act
+from train.base.health import AlarmFile, Health, act
 from train.base.rollout import Collector, Rollout, RolloutFile, by_group, check_groups, has_signal, rollout_metrics
 from train.base.world import ALONE, World
 from train.measure.measure import HeldOut, accuracy
 from train.rollouts.frontier import Frontier
 from train.rollouts.rewards import Rewarder
-from train.rollouts.sync import Parity, Syncer
-from train.update.advantage import RewardBatch
+from train.rollouts.sync import Syncer
 from train.update.batch import rollout_batch
+from train.update.terms import RewardBatch
 from train.update.update import Updater
-from ttc.errors import TrainingError
+from ttc.errors import ConfigError, TrainingError
 from ttc.records import LineFile
-
-__all__ = [
-    "NO_ITEMS",
-    "Learn",
-    "LoopPlan",
-    "LoopState",
-    "Parts",
-    "Timing",
-    "draw",
-    "evaluate",
-    "finish",
-    "learn",
-    "outcome_of",
-    "resume",
-    "sync",
-    "update_on",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +92,6 @@ class Parts:
     rollouts: RolloutFile | None
     pad_id: int
     log: Callable[[str], None]
-    alarms: list[Alarm] = field(default_factory=list)
     alarm_file: AlarmFile | None = None
     held_out_file: LineFile | None = None
     world: World = ALONE
@@ -117,15 +113,6 @@ class LoopState:
 
 
 NO_ITEMS = "the sampler has no items left: all are solved, or asked once; give the task more or harder problems"
-
-
-@dataclass(slots=True)
-class Timing:
-    """Seconds of the halves of a step."""
-
-    rollout_s: float = 0.0
-    update_s: float = 0.0
-    sync_s: float = 0.0
 
 
 async def draw(plan: LoopPlan, parts: Parts, step: int) -> list[Rollout]:
@@ -160,12 +147,8 @@ def update_on(rollouts: Sequence[Rollout], plan: LoopPlan, updater: Updater, pad
 
     With a critic every rollout carries one: it is compared with what was expected of it, not with its group.
     """
-    selection = [
-        rollout
-        for group in by_group(rollouts).values()
-        if updater.critic is not None or has_signal(group)
-        for rollout in group
-    ]
+    groups = by_group(rollouts).values()
+    selection = [rollout for group in groups if updater.critic is not None or has_signal(group) for rollout in group]
     if not any(rollout.reward is not None for rollout in selection):
         return {"updated": 0.0}
     batch = rollout_batch(selection, pad_id, mask_truncated=plan.mask_truncated)
@@ -183,31 +166,24 @@ def outcome_of(rollouts: Sequence[Rollout], mask: torch.Tensor) -> RewardBatch:
     return RewardBatch(torch.tensor(rewards), groups, mask, None if steps.isnan().all() else steps)
 
 
-async def sync(parts: Parts, rollouts: Sequence[Rollout]) -> Parity:
+async def sync(parts: Parts, rollouts: Sequence[Rollout]) -> float:
     """Push the weights and prove that they arrived, on two of the rollouts; raises TrainingError when not."""
     await parts.syncer.push()
     return await parts.syncer.probe([(*rollout.prompt_ids, *rollout.token_ids) for rollout in rollouts[:2]])
 
 
 async def finish(
-    plan: LoopPlan,
-    parts: Parts,
-    state: LoopState,
-    rollouts: Sequence[Rollout],
-    numbers: Mapping[str, float],
-    timing: Timing,
+    plan: LoopPlan, parts: Parts, state: LoopState, rollouts: Sequence[Rollout], numbers: Mapping[str, float]
 ) -> dict[str, float]:
     """Close a step: count it, measure, let the health rules act, write. Sets `state.stopped`; returns the metrics."""
     state.step += 1
     state.tokens += sum(len(rollout.token_ids) for rollout in rollouts)
-    numbers = parts.world.agree({**numbers, **_costs(timing, rollouts)})
-    metrics = {**rollout_metrics(rollouts), **numbers, "tokens": float(state.tokens)}
+    metrics = {**rollout_metrics(rollouts), **parts.world.agree(numbers), "tokens": float(state.tokens)}
     if state.step % plan.eval_every == 0 or state.step == plan.steps:
         metrics.update(await evaluate(state, parts))
         metrics["gap"] = metrics["accuracy"] - metrics["held_out"]
     metrics["form_gap"] = metrics["formed"] - metrics["accuracy"]
     alarms = parts.health.check(metrics, state.step, rollouts)
-    parts.alarms.extend(alarms)
     updater = parts.updater
     state.stopped = act(alarms, updater.model, updater.optimiser, parts.checkpoints, parts.log, parts.alarm_file)
     if any(alarm.rule.action == "roll_back" for alarm in alarms):
@@ -250,19 +226,17 @@ def resume(parts: Parts) -> LoopState:
     return LoopState(state["step"], state["best"], state["seconds"], state["tokens"])
 
 
-def _costs(timing: Timing, rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Seconds and tokens per second of both halves, and memory."""
+def _costs(rollouts: Sequence[Rollout], rollout_s: float, update_s: float, sync_s: float) -> dict[str, float]:
+    """Seconds and tokens per second of the halves of a step, and memory."""
     tokens = sum(len(rollout.token_ids) for rollout in rollouts)
     gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
     if torch.cuda.is_available():
         gib = torch.cuda.max_memory_allocated() / (1 << 30)
     return {
-        "rollout_s": timing.rollout_s,
-        "update_s": timing.update_s,
-        "sync_s": timing.sync_s,
-        "rollout_tok_s": tokens / max(timing.rollout_s, 1e-9),
-        "update_tok_s": tokens / max(timing.update_s, 1e-9),
-        "rollout_share": timing.rollout_s / max(timing.rollout_s + timing.update_s, 1e-9),
+        **{"rollout_s": rollout_s, "update_s": update_s, "sync_s": sync_s},
+        "rollout_tok_s": tokens / max(rollout_s, 1e-9),
+        "update_tok_s": tokens / max(update_s, 1e-9),
+        "rollout_share": rollout_s / max(rollout_s + update_s, 1e-9),
         "memory_gb": gib,
     }
 
@@ -275,13 +249,8 @@ def _write(metrics: Mapping[str, float], state: LoopState, rollouts: Sequence[Ro
 
 
 def _save(state: LoopState, parts: Parts) -> None:
-    counters = {
-        "sampler": parts.sampler.state(),
-        "health": parts.health.state(),
-        "best": state.best,
-        "seconds": state.seconds,
-        "tokens": state.tokens,
-    }
+    counters = {name: getattr(state, name) for name in ("best", "seconds", "tokens")}
+    counters |= {"sampler": parts.sampler.state(), "health": parts.health.state()}
     parts.checkpoints.save(state.step, parts.updater.model, parts.updater.state(), counters)
 
 
@@ -310,6 +279,117 @@ async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> di
         parts.sampler.update(rollouts)
         ended = time.perf_counter()
         state.seconds += ended - began
-        timing = Timing(rollouts_end - began, updated - rollouts_end, ended - updated)
-        last |= await finish(plan, parts, state, rollouts, {**numbers, "parity": parity.mean}, timing)
+        costs = _costs(rollouts, rollouts_end - began, updated - rollouts_end, ended - updated)
+        last |= await finish(plan, parts, state, rollouts, {**numbers, "parity": parity, **costs})
     return {**last, "step": state.step, "seconds": state.seconds, "stopped": state.stopped}
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """One step's rollouts on their way: judged when `judged` is done."""
+
+    judged: asyncio.Task[list[Rollout]]
+    version: int
+    rollout_s: float
+
+
+async def learn_async(plan: LoopPlan, parts: Parts) -> dict[str, Any]:
+    """Run like `learn`, overlapped; adds `staleness` and `dropped` to the metrics.
+
+    Raises:
+        ConfigError: refills with an asynchronous run, or limits out of range.
+        TrainingError: the parity probe failed, or no problem is left.
+    """
+    if plan.refills:
+        raise ConfigError("refills: the asynchronous loop does not refill groups; set refills = 0")
+    if plan.buffer < 1 or plan.max_staleness < 0:
+        raise ConfigError("the asynchronous loop needs buffer >= 1 and max_staleness >= 0")
+    state = resume(parts)
+    await parts.syncer.push()
+    last: dict[str, Any] = await evaluate(state, parts) if state.step == 0 else {}
+    run = _Run(plan, parts, state)
+    actor = asyncio.create_task(run.act())
+    try:
+        last |= await run.learn(actor)
+    finally:
+        actor.cancel()
+        await asyncio.gather(actor, return_exceptions=True)
+        run.drop_rest()
+    return {**last, "step": state.step, "seconds": state.seconds, "stopped": state.stopped}
+
+
+class _Run:
+    """The shared state of actor and learner."""
+
+    def __init__(self, plan: LoopPlan, parts: Parts, state: LoopState) -> None:
+        self._plan, self._parts, self._state = plan, parts, state
+        self._slots = asyncio.Semaphore(plan.buffer)
+        self._rounds: asyncio.Queue[_Round] = asyncio.Queue()
+        self._engine = asyncio.Lock()  # held by a round of rollouts or by a push, in order of asking
+        self._dropped = 0
+
+    async def act(self) -> None:
+        """Draw round after round, as long as slots are free."""
+        number = self._state.step
+        while True:
+            await self._slots.acquire()
+            items = self._parts.sampler.draw(self._plan.prompts, number)
+            if not items:
+                raise TrainingError(NO_ITEMS)
+            async with self._engine:
+                version, began = self._parts.updater.optimiser.taken, time.perf_counter()
+                rollouts = await self._parts.collector.collect(items, number, 0, version)
+                seconds = time.perf_counter() - began
+            check_groups(rollouts, self._parts.collector.engine.decode)
+            verdicts = asyncio.create_task(self._parts.rewarder.judge(rollouts, number))
+            self._rounds.put_nowait(_Round(verdicts, version, seconds))
+            number += 1
+
+    async def learn(self, actor: asyncio.Task[None]) -> dict[str, Any]:
+        """Update on judged rounds in order until the run ends."""
+        last: dict[str, Any] = {}
+        began = time.perf_counter()
+        while self._state.going(self._plan):
+            round_ = await self._next(actor)
+            rollouts = await round_.judged
+            self._parts.sampler.update(rollouts)
+            staleness = self._parts.updater.optimiser.taken - round_.version
+            if staleness > self._plan.max_staleness:
+                self._dropped += 1
+                self._slots.release()
+                continue
+            last |= await self._step(rollouts, round_, staleness, began)
+            began = time.perf_counter()
+        return last
+
+    async def _step(
+        self, rollouts: Sequence[Rollout], round_: _Round, staleness: int, began: float
+    ) -> dict[str, float]:
+        plan, parts = self._plan, self._parts
+        start = time.perf_counter()
+        metrics = await asyncio.to_thread(update_on, rollouts, plan, parts.updater, parts.pad_id)
+        updated = time.perf_counter()
+        async with self._engine:
+            parity = await sync(parts, rollouts)
+        self._slots.release()
+        ended = time.perf_counter()
+        self._state.seconds += ended - began
+        extra = {"parity": parity, "staleness": float(staleness), "dropped": float(self._dropped)}
+        if staleness:
+            metrics.pop("mismatch", None)  # the sampler was another policy, so a difference is no fault
+        costs = _costs(rollouts, round_.rollout_s, updated - start, ended - updated)
+        return await finish(plan, parts, self._state, rollouts, {**metrics, **extra, **costs})
+
+    async def _next(self, actor: asyncio.Task[None]) -> _Round:
+        """The next round; raises what the actor died of."""
+        getter = asyncio.create_task(self._rounds.get())
+        await asyncio.wait({getter, actor}, return_when=asyncio.FIRST_COMPLETED)
+        if not getter.done():
+            getter.cancel()
+            actor.result()
+        return await getter
+
+    def drop_rest(self) -> None:
+        """Forget rounds that nobody will learn from."""
+        while not self._rounds.empty():
+            self._rounds.get_nowait().judged.cancel()

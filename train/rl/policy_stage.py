@@ -1,56 +1,59 @@
 """A bound stage of reinforcement learning: what `grpo`, `ppo` and every other kind that rolls out has in common.
 
-A kind is a factory in `train/stages/` (or in another package) that binds fields to the parts of a `PolicyStage`; all
-parts have a plain default, so a kind states only what it adds: a reference, learnt rewards, a critic, earlier data.
-`learner` is everything an update needs, without an engine: `train.replay.replay` repeats updates through it.
+`RolloutFields` says how rollouts are drawn, how long a run is and what watches it; `RewardFields` what a rollout is
+worth beside its verdict, and what pulls the policy back. A kind is a factory in `train/stages/` (or in another package)
+that adds its own fields and lays the parts they ask for over the rest by `RolloutFields.stage`: a reference, learnt
+rewards, a critic, earlier data. `PolicyStage.learner` is everything an update needs, without an engine:
+`train.replay.replay` repeats updates through it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 
 from evals.data.decontamination import answer_leaks, overlaps, own_texts
 from evals.task import Item, Task
 from train.base.checkpoint import Checkpoints
-from train.base.health import AlarmFile, Health, HealthRule
+from train.base.health import AlarmFile, Health, HealthRule, configured
 from train.base.models import load_model, load_tokenizer, save_model
 from train.base.optimiser import Optimiser, Schedule
-from train.base.rollout import Collector, RolloutFile, Strategy, read_rollouts
+from train.base.rollout import Collector, RolloutFile, group_draws, read_rollouts
 from train.base.stage import Setting, StageResult, check_model, model_of, rollouts_path
+from train.examples.imitation import Ptx
 from train.measure.measure import HeldOut, held_out_gains
 from train.registries import make_verifier
 from train.reward_models.reward_models import (
+    How,
     RewardSource,
     load_reward_model,
     model_folder,
     reward_folders,
     same_tokenizer,
 )
-from train.reward_models.step_model import ProcessSource
-from train.rl.asynchronous import learn_async
-from train.rl.loop import LoopPlan, Parts
-from train.rl.ptx import Ptx
-from train.rollouts.frontier import Frontier
+from train.reward_models.step_model import load_process
+from train.rl.loop import LoopPlan, Parts, learn, learn_async
+from train.rollouts.frontier import Frontier, Mode
 from train.rollouts.rewards import Rewarder, shaping_part
 from train.rollouts.sync import LIMITS, Syncer, revived
-from train.update.build import Build
 from train.update.critic import Critic, ValueFit, ValueHead
-from train.update.update import Objective, Updater
+from train.update.update import Build, Objective, Updater
 from ttc.config.recipes import parse_spec
 from ttc.config.registry import ENGINES
 from ttc.config.signatures import bind
+from ttc.config.values import at_least
 from ttc.core import Engine, Sampling, Verifier
 from ttc.errors import ConfigError
 from ttc.records import LineFile
+from ttc.session.solve import Strategy
 from ttc.session.thinking import Thinking
-
-__all__ = ["CriticStart", "PolicyStage", "remaining"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +77,17 @@ class PolicyStage:
     strategy: Strategy
     rewarder: Callable[..., Rewarder]
     engine: str
-    passes: tuple[int, int]
     sampler: Mapping[str, Any]
     limits: tuple[int | None, int]
     record: bool
     rules: tuple[HealthRule, ...]
-    shaping: tuple[str, ...]
+    passes: tuple[int, int] = (1, 1)
+    shaping: tuple[str, ...] = ()
     kind: str = "grpo"
     checker: Callable[[Task], Verifier] = make_verifier
     reference: str | None = None
     rewards: RewardSource | None = None
-    process: ProcessSource | None = None
+    process: str | None = None
     ptx: Ptx | None = None
     critic: CriticStart | None = None
     leave_out: tuple[str, int] | None = None
@@ -126,7 +129,7 @@ class PolicyStage:
         return {
             "reference": () if self.reference is None else (self.reference,),
             "reward_model": () if self.rewards is None else self.rewards.names,
-            "process_reward": () if self.process is None else (self.process.name,),
+            "process_reward": () if self.process is None else (self.process,),
             "critic": () if self.critic is None else self.critic.names,
         }
 
@@ -192,7 +195,8 @@ class PolicyStage:
             same_tokenizer("reference", reference, source)
         if self.critic is not None:
             self.critic.check(source, setting)
-        model, tokenizer = self._model(source, setting), load_tokenizer(source)
+        model = self.build.load(source, setting.device, setting.seed, setting.world)
+        tokenizer = load_tokenizer(source)
         ids = int(tokenizer.eos_token_id), int(tokenizer.pad_token_id)
         epochs, minibatches = self.passes
         return Updater(
@@ -208,12 +212,9 @@ class PolicyStage:
             world=setting.world,
         )
 
-    def _model(self, source: Path, setting: Setting) -> Any:
-        return self.build.load(source, setting.device, setting.seed, setting.world)
-
     def _rewarder(self, source: Path, setting: Setting) -> Rewarder:
         learnt = {} if self.rewards is None else {"learnt": self.rewards.load(setting, source)}
-        process = {} if self.process is None else {"process": self.process.load(setting, source)}
+        process = {} if self.process is None else {"process": load_process(self.process, setting, source)}
         return self.rewarder(**learnt, **process)
 
     def _items(self) -> tuple[list[Any], list[Any]]:
@@ -236,11 +237,9 @@ def remaining(items: Sequence[Item], name: str, most: int, setting: Setting) -> 
     Raises:
         ConfigError: the rollouts are not there, or no item is left.
     """
-    solved: dict[str, int] = {}
-    for rollout in read_rollouts(rollouts_path(name, setting)):
-        if rollout.verdict is not None and rollout.verdict.correct:
-            solved[rollout.problem_id] = solved.get(rollout.problem_id, 0) + 1
-    rest = [item for item in items if solved.get(item.problem.id, 0) <= most]
+    rollouts = read_rollouts(rollouts_path(name, setting))
+    solved = Counter(rollout.problem_id for rollout in rollouts if rollout.right)
+    rest = [item for item in items if solved[item.problem.id] <= most]
     if not rest:
         raise ConfigError(f"leave_out {name!r}: every training problem was solved more than {most} times")
     setting.log(f"{len(items) - len(rest)} of {len(items)} problems left out: solved more than {most} times in {name}")
@@ -261,7 +260,7 @@ class CriticStart:
     @property
     def names(self) -> tuple[str, ...]:
         """The reward model that it starts from, if it does."""
-        return () if self.start in _STARTS else (self.start,)
+        return () if self.start in ("copy", "head") else (self.start,)
 
     def check(self, source: Path, setting: Setting) -> None:
         """Raise ConfigError when it cannot start like this; `source` is the policy's folder."""
@@ -270,27 +269,146 @@ class CriticStart:
 
     def make(self, model: Any, source: Path, setting: Setting) -> Critic:
         """The critic of the policy `model`, loaded from `source`."""
-        make = _STARTS.get(self.start)
-        module = _reward_model(self.start, setting) if make is None else make(model, source, setting.device)
+        policies = {"head": lambda: model, "copy": lambda: load_model(source, setting.device)}
+        if self.start in policies:
+            own = policies[self.start]()
+            module = ValueHead(own.base_model, model.config.hidden_size, shared=own is model)
+        else:
+            other = load_reward_model(reward_folders(self.start, setting)[0], setting.device)
+            module = ValueHead(other.base_model, other.config.hidden_size, shared=False)
+            with torch.no_grad():  # the reward at the last token is the value to begin with
+                module.head.weight.copy_(other.score.weight)
         optimiser = Optimiser(module.to(setting.device), self.schedule, world=setting.world)
         return Critic(module, optimiser, self.fit, setting.world)
 
 
-def _copy(model: Any, source: Path, device: str) -> ValueHead:
-    return ValueHead(load_model(source, device).base_model, model.config.hidden_size, shared=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutFields:
+    """What is drawn, for how long, and what watches.
+
+    Args:
+        steps: updates, each on a batch of rollouts.
+        lr: learning rate of the policy.
+        prompts: problems per update, a group of rollouts each.
+        n: rollouts per group; at least 2 where only the group says what is good.
+        max_tokens: most tokens that a rollout samples, all its turns together; None is the task's.
+        thinking: on asks for it, off forbids it, auto leaves it to the model.
+        max_thinking: most thinking tokens of a rollout; what the cap forces is not learnt.
+        engine: what samples, NAME:KEY=VALUE,...; batch-invariant by default, so that a run resumed on the
+            same machine is the same bits; embedded:processes=1,... samples in a process of its own.
+        sampler: frontier, hard or uniform; or fresh, which asks every problem once.
+        train_limit: most training problems, of each domain where there are several.
+        held_out_limit: most held-out problems, likewise.
+        mask_truncated: do not train on rollouts that were cut.
+        eval_every: steps between held-out measurements.
+        save_every: steps between checkpoints.
+        until: stop once held-out accuracy reaches this.
+        warmup: steps over which the rate rises.
+        record: write every rollout to rollouts.jsonl.
+        health: changes of health rules by name.
+    """
+
+    steps: int
+    lr: float
+    prompts: int = 16
+    n: int = 8
+    max_tokens: int | None = None
+    thinking: Literal["auto", "on", "off"] = "auto"
+    max_thinking: int | None = None
+    engine: str = "embedded:dtype=float32,batch_invariant=true"
+    sampler: Mode = "frontier"
+    train_limit: int | None = None
+    held_out_limit: int = 128
+    mask_truncated: bool = False
+    eval_every: int = 10
+    save_every: int = 50
+    until: float | None = None
+    warmup: int = 0
+    record: bool = True
+    health: Mapping[str, Any] | None = None
+
+    def check(self, kind: str) -> None:
+        """Raise ConfigError for a number that must be at least 1 and is not."""
+        at_least(
+            kind, 1, **{name: getattr(self, name) for name in ("steps", "prompts", "n", "eval_every", "save_every")}
+        )
+
+    @property
+    def plan(self) -> LoopPlan:
+        """How long and how wide."""
+        names = ("steps", "prompts", "eval_every", "save_every", "until", "mask_truncated")
+        return LoopPlan(**{name: getattr(self, name) for name in names})
+
+    def cap(self, task: Task) -> int:
+        """Most tokens of a rollout."""
+        return self.max_tokens or task.sampling.max_tokens
+
+    def stage(self, kind: str, task: Task, held_out: Task, **own: Any) -> PolicyStage:
+        """The stage of these fields: plain draws under a constant rate, with the parts in `own` over them."""
+        defaults: dict[str, Any] = {
+            "plan": self.plan,
+            "loop": learn,
+            "schedule": Schedule(self.lr, self.steps, self.warmup),
+            "sampling": Sampling(temperature=1.0, max_tokens=self.cap(task)),
+            "thinking": Thinking(mode=self.thinking, max_tokens=self.max_thinking),
+            "strategy": partial(group_draws, n=self.n),
+            "engine": self.engine,
+            "sampler": {"mode": self.sampler},
+            "limits": (self.train_limit, self.held_out_limit),
+            "record": self.record,
+            "rules": configured(self.health or {}),
+        }
+        return PolicyStage(kind=kind, task=task, held_out=held_out, **{**defaults, **own})
 
 
-def _head(model: Any, source: Path, device: str) -> ValueHead:
-    return ValueHead(model.base_model, model.config.hidden_size, shared=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardFields:
+    """Rewards beside the verifier's, a leash, and earlier data.
 
+    Args:
+        shaping: further parts of the reward, each NAME:weight=W,...
+        reward_model: trained reward models, each a stage of this run, such as 2-reward_model, or a folder.
+        reward_how: mean of several reward models, or worst for the lowest.
+        reward_weight: weight of the learnt reward.
+        verifier_weight: weight of the verifier; 0 leaves the reward to the reward models.
+        kl_weight: weight of the divergence from the reference, per token in the loss; 0 needs no reference.
+        reference: a stage of this run, such as 1-sft, or a model folder; None is the model the stage starts from.
+        ptx: earlier data learnt from beside the rewards: data:FILE, corpus:SPEC or rollouts:STAGE.
+        ptx_rows: examples of it per optimiser step.
+        ptx_weight: weight of their mean cross-entropy.
+    """
 
-_STARTS: Mapping[str, Callable[[Any, Path, str], ValueHead]] = {"copy": _copy, "head": _head}
+    shaping: tuple[str, ...] = ()
+    reward_model: tuple[str, ...] = ()
+    reward_how: How = "mean"
+    reward_weight: float = 1.0
+    verifier_weight: float = 1.0
+    kl_weight: float = 0.0
+    reference: str | None = None
+    ptx: str | None = None
+    ptx_rows: int = 32
+    ptx_weight: float = 1.0
 
+    def check(self, kind: str) -> None:
+        """Raise ConfigError when nothing would give a reward, or for a divergence that cannot be or nobody reads."""
+        weight = self.verifier_weight
+        if weight < 0 or (not weight and not self.reward_model):
+            raise ConfigError(f"{kind}: verifier_weight must be above 0, or 0 with a reward_model; got {weight}")
+        if self.kl_weight < 0 or (self.reference is not None and not self.kl_weight):
+            raise ConfigError(f"{kind}: kl_weight must be at least 0, and above 0 where a reference is named")
 
-def _reward_model(name: str, setting: Setting) -> ValueHead:
-    """The reward model's body and head: its reward at the last token is the value to begin with."""
-    model = load_reward_model(reward_folders(name, setting)[0], setting.device)
-    module = ValueHead(model.base_model, model.config.hidden_size, shared=False)
-    with torch.no_grad():
-        module.head.weight.copy_(model.score.weight)
-    return module
+    def parts(self, task: Task, *, partial_credit: bool = False) -> dict[str, Any]:
+        """Rewards and reference of a `PolicyStage` on this task."""
+
+        def rewarder(**learnt: Any) -> Rewarder:
+            shaped, weight = [shaping_part(spec) for spec in self.shaping], self.verifier_weight
+            return Rewarder(make_verifier(task), shaped, partial=partial_credit, verifier_weight=weight, **learnt)
+
+        learnt = RewardSource(self.reward_model, self.reward_how, self.reward_weight) if self.reward_model else None
+        return {
+            "rewarder": rewarder,
+            "shaping": self.shaping,
+            "reference": self.reference,
+            "rewards": learnt,
+            "ptx": None if self.ptx is None else Ptx(self.ptx, self.ptx_rows, self.ptx_weight),
+        }

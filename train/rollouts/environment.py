@@ -5,16 +5,12 @@ One file of `train/environments/` with a function of its name, or an entry point
 logged under its own name. A tool may keep a state per episode (`ttc.agents.tool`): a game is a tool, its calls moves.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 
-from train.base.rollout import Strategy
 from ttc.agents.markup import MarkupName
+from ttc.session.solve import Strategy
 from ttc.strategies.tools import tools as play
-
-__all__ = ["Environment"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +29,5 @@ class Environment:
 
     def strategy(self, n: int) -> Strategy:
         """Play n episodes on a problem, in training and in evaluation alike."""
-        return partial(
-            play,
-            tools=self.tools,
-            n=n,
-            markup=self.markup,
-            instruct=self.instruct,
-            max_calls=self.max_calls,
-            max_result=self.max_result,
-            tool_s=self.tool_s,
-        )
+        names = ("tools", "markup", "instruct", "max_calls", "max_result", "tool_s")
+        return partial(play, n=n, **{name: getattr(self, name) for name in names})

@@ -8,22 +8,18 @@ draw is a pure function of (seed, step, round, counts), so a resumed run draws w
 that depend on each other.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from evals.task import Item
 from train.base.rollout import Rollout
-from ttc import seeds
 from ttc.errors import ConfigError
-
-__all__ = ["Frontier", "Mode"]
+from ttc.seeds import derive, uniforms
 
 Mode: TypeAlias = Literal["frontier", "hard", "uniform", "fresh"]
 
@@ -76,8 +72,8 @@ class Frontier:
     def draw(self, number: int, step: int, round_: int = 0, exclude: Sequence[str] = ()) -> list[Item]:
         """Return up to `number` different items, none of them in `exclude` (ids)."""
         barred = set(exclude)
-        key = np.full(len(self._items), seeds.derive(self._seed, "draw", step, round_), np.uint64)
-        noise = seeds.uniforms(key, np.arange(len(key), dtype=np.uint64)).tolist()
+        key = np.full(len(self._items), derive(self._seed, "draw", step, round_), np.uint64)
+        noise = uniforms(key, np.arange(len(key), dtype=np.uint64)).tolist()
         keyed = []
         for u, (name, item) in zip(noise, self._items.items(), strict=True):
             if name in barred or self._dropped(name):
@@ -115,17 +111,10 @@ class Frontier:
                 count.tried += len(passed)
             own.streak = own.streak + 1 if all(passed) else 0
 
-    def rates(self) -> dict[str, float]:
-        """Posterior mean by difficulty, for the report."""
-        return {name: (count.passed + 1) / (count.tried + 2) for name, count in sorted(self._of_difficulty.items())}
-
     def state(self) -> dict[str, Any]:
         """JSON of all counts."""
-        packed = [
-            {name: [count.passed, count.tried, count.streak] for name, count in counts.items()}
-            for counts in (self._of_item, self._of_difficulty)
-        ]
-        return {"items": packed[0], "difficulties": packed[1]}
+        counts = {"items": self._of_item, "difficulties": self._of_difficulty}
+        return {kind: {name: list(astuple(count)) for name, count in of.items()} for kind, of in counts.items()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""

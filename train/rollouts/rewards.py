@@ -7,8 +7,6 @@ are logged and decide nothing. A process reward (`train.reward_models.step_model
 Shaping parts (`train/shaping/`) are functions of a whole group and of the step.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,8 +19,6 @@ from ttc.config.plugins import checked_return
 from ttc.config.recipes import parse_spec
 from ttc.core import FinishReason, Submission, Verdict, Verifier
 from ttc.errors import ConfigError
-
-__all__ = ["Learnt", "Process", "Rewarder", "Shaping", "ShapingPart", "shaping_part"]
 
 Shaping: TypeAlias = Callable[[Sequence[Rollout], int], Sequence[float]]
 """(rollouts of one group, judged; step) -> a number for each."""
@@ -53,6 +49,11 @@ def shaping_part(spec: str) -> ShapingPart:
     except ValueError as exc:
         raise ConfigError(f"shaping {name}: weight must be a number, got {text!r}") from exc
     return ShapingPart(name, weight, SHAPING.create(name, options, supply={}))
+
+
+def of_each(value: Callable[[Rollout], float]) -> Shaping:
+    """A shaping that looks at one rollout at a time."""
+    return lambda rollouts, step: [value(rollout) for rollout in rollouts]
 
 
 class Learnt(Protocol):

@@ -12,44 +12,20 @@ Tokens of a killed engine that it had not reported are not on the ledger. Left o
 finished within a round.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import torch
 
 from train.base.models import merged_state
 from train.update.logprobs import token_logprobs
-from ttc.core import (
-    Capabilities,
-    Completion,
-    Engine,
-    LogprobEngine,
-    Message,
-    Prompt,
-    Sampling,
-    Usage,
-    UsageSink,
-    WeightSync,
-)
+from ttc.core import Completion, Engine, LogprobEngine, Prompt, Sampling, Usage, UsageSink, WeightSync
+from ttc.engines.shared.tokens import Wrapped
 from ttc.errors import ConfigError, EngineError, TrainingError
-
-__all__ = ["LIMITS", "Parity", "Revived", "Syncer", "revived"]
-
 
 LIMITS = {"float32": 1e-3, "bfloat16": 0.03}
 """Largest mean absolute difference in nats that counts as the same weights, by the engine's type."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parity:
-    """Difference of log-probabilities between engine and trainer on the probes, in nats."""
-
-    mean: float
-    largest: float
 
 
 class Syncer:
@@ -63,29 +39,28 @@ class Syncer:
         if not limit > 0:
             raise ConfigError(f"sync.limit must be above 0, got {limit}")
         self._engine, self._model, self._limit = engine, model, limit
-        self.usage = Usage()
 
     async def push(self) -> None:
         """Replace the engine's weights by the model's."""
         await cast(WeightSync, self._engine).load_weights(merged_state(self._model))
 
-    async def probe(self, sequences: Sequence[Sequence[int]]) -> Parity:
-        """Compare both sides on `sequences` of at least two ids each.
+    async def probe(self, sequences: Sequence[Sequence[int]]) -> float:
+        """The mean absolute difference of both sides on `sequences` of at least two ids each, in nats.
 
         Raises:
             TrainingError: the mean difference exceeds the limit: the engine holds other weights.
         """
         gaps = [gap for ids in sequences for gap in await self._gaps(tuple(ids))]
-        parity = Parity(sum(gaps) / len(gaps), max(gaps))
-        if not parity.mean <= self._limit:
+        parity = sum(gaps) / len(gaps)
+        if not parity <= self._limit:
             raise TrainingError(
-                f"weight sync failed its parity probe: engine and trainer differ by {parity.mean:.4g} nats on average "
-                f"(largest {parity.largest:.4g}, limit {self._limit:g}); the engine holds stale or other weights"
+                f"weight sync failed its parity probe: engine and trainer differ by {parity:.4g} nats on average "
+                f"(largest {max(gaps):.4g}, limit {self._limit:g}); the engine holds stale or other weights"
             )
         return parity
 
     async def _gaps(self, ids: tuple[int, ...]) -> list[float]:
-        engine = await cast(LogprobEngine, self._engine).logprobs(ids, 1, self._add)
+        engine = await cast(LogprobEngine, self._engine).logprobs(ids, 1, lambda usage: None)
         device = next(self._model.parameters()).device
         tensor = torch.tensor([ids], device=device)
         self._model.eval()
@@ -93,9 +68,6 @@ class Syncer:
             mask = torch.ones(1, len(ids) - 1, dtype=torch.bool, device=device)
             ours = token_logprobs(self._model, tensor, mask).logprobs[0].tolist()
         return [abs(a - b) for a, b in zip(engine, ours, strict=True)]
-
-    def _add(self, usage: Usage) -> None:
-        self.usage += usage
 
 
 T = TypeVar("T")
@@ -111,36 +83,18 @@ def revived(make: Callable[[], Engine], log: Callable[[str], None]) -> Engine:
     return Revived(engine, make, log)
 
 
-class Revived:
+class Revived(Wrapped):
     """Implements Engine, LogprobEngine and WeightSync over one that may die."""
 
+    _engine: Any
+
     def __init__(self, engine: Any, make: Callable[[], Any], log: Callable[[str], None]) -> None:
-        self._engine, self._make, self._log = engine, make, log
+        super().__init__(engine)
+        self._make, self._log = make, log
         self._deaths = 0
         self._before = Usage()
         self._weights: dict[str, Any] | None = None
         self._lock = asyncio.Lock()
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """See `ttc.core.Engine`."""
-        capabilities: Capabilities = self._engine.capabilities
-        return capabilities
-
-    def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
-        """See `ttc.core.Engine`."""
-        prompt: Prompt = self._engine.render(messages, thinking)
-        return prompt
-
-    def encode(self, text: str) -> tuple[int, ...]:
-        """See `ttc.core.Engine`."""
-        ids: tuple[int, ...] = self._engine.encode(text)
-        return ids
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """See `ttc.core.Engine`."""
-        text: str = self._engine.decode(ids)
-        return text
 
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
         """See `ttc.core.Engine`; drawn again when the engine dies."""
@@ -157,8 +111,7 @@ class Revived:
 
     def counters(self) -> Usage:
         """See `ttc.core.Engine`; engines that died included."""
-        total: Usage = self._before + self._engine.counters()
-        return total
+        return self._before + super().counters()
 
     async def close(self) -> None:
         """See `ttc.core.Engine`."""

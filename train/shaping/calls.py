@@ -3,15 +3,8 @@
 Without a price, a policy calls whenever it may: an answer that is right after three calls earns as much as after one.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
-from train.base.rollout import Rollout
-from train.rollouts.rewards import Shaping
+from train.rollouts.rewards import Shaping, of_each
 from ttc.errors import ConfigError
-
-__all__ = ["calls"]
 
 
 def calls(*, free: int = 1) -> Shaping:
@@ -22,8 +15,4 @@ def calls(*, free: int = 1) -> Shaping:
     """
     if free < 0:
         raise ConfigError(f"shaping calls: free must be at least 0, got {free}")
-
-    def shaping(group: Sequence[Rollout], step: int) -> list[float]:
-        return [float(max(rollout.calls - free, 0)) for rollout in group]
-
-    return shaping
+    return of_each(lambda rollout: float(max(rollout.calls - free, 0)))

@@ -6,16 +6,10 @@ tell apart what was seen there (Chinese in English thinking) without a detector.
 script, for which the verifier `language` has a detector.
 """
 
-from __future__ import annotations
-
 import unicodedata
-from collections.abc import Sequence
 
-from train.base.rollout import Rollout
-from train.rollouts.rewards import Shaping
+from train.rollouts.rewards import Shaping, of_each
 from ttc.errors import ConfigError
-
-__all__ = ["language", "script_share"]
 
 
 def language(*, script: str = "latin") -> Shaping:
@@ -26,11 +20,7 @@ def language(*, script: str = "latin") -> Shaping:
     """
     if not script.isalpha():
         raise ConfigError(f"shaping language: script must be the name of one, such as latin, got {script!r}")
-
-    def shaping(group: Sequence[Rollout], step: int) -> list[float]:
-        return [script_share(rollout.thinking, script) for rollout in group]
-
-    return shaping
+    return of_each(lambda rollout: script_share(rollout.thinking, script))
 
 
 def script_share(text: str, script: str) -> float:

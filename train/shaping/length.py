@@ -5,15 +5,11 @@ lambda, a wrong one min(0, lambda). It slows early training, so it starts at `st
 and grows to full strength over `warmup`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from train.base.rollout import Rollout
 from train.rollouts.rewards import Shaping
 from ttc.errors import ConfigError
-
-__all__ = ["length"]
 
 
 def length(*, start: int = 0, warmup: int = 1) -> Shaping:
@@ -33,7 +29,7 @@ def length(*, start: int = 0, warmup: int = 1) -> Shaping:
         if low == high or strength == 0:
             return [0.0] * len(group)
         values = [0.5 - (size - low) / (high - low) for size in sizes]
-        right = [rollout.verdict is not None and rollout.verdict.correct for rollout in group]
-        return [strength * (value if ok else min(0.0, value)) for value, ok in zip(values, right, strict=True)]
+        pairs = zip(values, group, strict=True)
+        return [strength * (value if rollout.right else min(0.0, value)) for value, rollout in pairs]
 
     return shaping

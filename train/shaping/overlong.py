@@ -4,15 +4,8 @@ Yu et al. 2025 (arXiv:2503.14476), equation 13. A hard cut punishes sound reason
 is told before the cut that it gets long.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
-from train.base.rollout import Rollout
-from train.rollouts.rewards import Shaping
+from train.rollouts.rewards import Shaping, of_each
 from ttc.errors import ConfigError
-
-__all__ = ["overlong"]
 
 
 def overlong(*, max_tokens: int, buffer: int) -> Shaping:
@@ -24,9 +17,5 @@ def overlong(*, max_tokens: int, buffer: int) -> Shaping:
     """
     if not 0 < buffer <= max_tokens:
         raise ConfigError(f"shaping overlong: needs 0 < buffer <= max_tokens, got {buffer} and {max_tokens}")
-
-    def shaping(group: Sequence[Rollout], step: int) -> list[float]:
-        over = [len(rollout.token_ids) - (max_tokens - buffer) for rollout in group]
-        return [-min(max(excess, 0) / buffer, 1.0) for excess in over]
-
-    return shaping
+    free = max_tokens - buffer
+    return of_each(lambda rollout: -min(max(len(rollout.token_ids) - free, 0) / buffer, 1.0))

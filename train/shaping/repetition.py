@@ -1,14 +1,8 @@
 """A penalty for saying the same again: the share of n-grams of token ids that occurred before in the rollout."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
-from train.base.rollout import Rollout, repeated_share
-from train.rollouts.rewards import Shaping
+from train.base.rollout import repeated_share
+from train.rollouts.rewards import Shaping, of_each
 from ttc.errors import ConfigError
-
-__all__ = ["repetition"]
 
 
 def repetition(*, n: int = 4) -> Shaping:
@@ -19,8 +13,4 @@ def repetition(*, n: int = 4) -> Shaping:
     """
     if n < 1:
         raise ConfigError(f"shaping repetition: n must be at least 1, got {n}")
-
-    def shaping(group: Sequence[Rollout], step: int) -> list[float]:
-        return [-repeated_share(rollout.token_ids, n) for rollout in group]
-
-    return shaping
+    return of_each(lambda rollout: -repeated_share(rollout.token_ids, n))

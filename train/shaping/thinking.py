@@ -4,14 +4,7 @@ The format reward of DeepSeek-R1-Zero (arXiv:2501.12948). Form is not accuracy: 
 `format_without_accuracy` watches the two part.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
-from train.base.rollout import Rollout
-from train.rollouts.rewards import Shaping
-
-__all__ = ["thinking"]
+from train.rollouts.rewards import Shaping, of_each
 
 
 def thinking(*, wanted: bool = True) -> Shaping:
@@ -20,8 +13,4 @@ def thinking(*, wanted: bool = True) -> Shaping:
     Args:
         wanted: whether a rollout should think.
     """
-
-    def shaping(group: Sequence[Rollout], step: int) -> list[float]:
-        return [float(not r.truncated and bool(r.thinking.strip()) == wanted and bool(r.text.strip())) for r in group]
-
-    return shaping
+    return of_each(lambda r: float(not r.truncated and bool(r.thinking.strip()) == wanted and bool(r.text.strip())))

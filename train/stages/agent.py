@@ -6,25 +6,20 @@ answered with the tools too. Parts of the reward, calls and failed calls are log
 because tools and verifiers make some episodes wait. Left out: what grpo can do beyond the fields below.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from train.base.rollout import Strategy
 from train.registries import ENVIRONMENTS, make
 from train.rl.loop import LoopPlan, Parts
-from train.rl.policy_stage import PolicyStage
-from train.rl.rl_fields import RewardFields, RolloutFields
+from train.rl.policy_stage import PolicyStage, RewardFields, RolloutFields
 from train.rollouts.environment import Environment
 from train.stages.grpo import grpo
 from train.update.batch import Normaliser
-from train.update.build import Build
+from train.update.update import Build
 from ttc.agents.tool import Kit
-
-__all__ = ["agent"]
+from ttc.session.solve import Strategy
 
 Loop = Callable[[LoopPlan, Parts], Awaitable[dict[str, Any]]]
 

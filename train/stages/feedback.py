@@ -8,8 +8,6 @@ the judge agrees with the verifier where that sees a difference: one half by cha
 Cost: four short forward passes per pair. Left out: reasoning before the judgement.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import random
@@ -20,7 +18,7 @@ from pathlib import Path
 from evals.data.decontamination import prompt_text
 from evals.task import Task
 from train.base.models import load_model, load_tokenizer
-from train.base.rollout import Rollout, RolloutFile, read_rollouts
+from train.base.rollout import Rollout, read_rollouts, write_rollouts
 from train.base.stage import Setting, Stage, StageResult, check_model, model_of, pass_through, rollouts_path
 from train.examples.examples import Example
 from train.examples.imitation import completion_sums
@@ -31,8 +29,6 @@ from ttc import seeds
 from ttc.core import Message
 from ttc.engines.shared.tokens import Text
 from ttc.errors import ConfigError
-
-__all__ = ["feedback"]
 
 _ASK = """Request:
 {prompt}
@@ -92,15 +88,12 @@ class _Feedback:
     pairs: int
 
     def check(self, has_model: bool) -> None:
-        """See `Stage.check`."""
         check_model("feedback", has_model)
 
     def models(self) -> Mapping[str, tuple[str, ...]]:
-        """See `Naming.models`."""
         return {"judge": () if self.judge is None else (self.judge,)}
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
-        """See `Asking.tasks`."""
         return {"task": (self.task, None)}
 
     def run(self, setting: Setting) -> StageResult:
@@ -175,10 +168,5 @@ def _write(path: Path, rollouts: Sequence[Rollout], pairs: Sequence[_Pair], wins
     for pair, win in zip(pairs, wins, strict=True):
         shares.setdefault(pair.first, []).append(win)
         shares.setdefault(pair.second, []).append(1 - win)
-    path.unlink(missing_ok=True)
-    file = RolloutFile(path)
-    file.append(
-        replace(rollouts[number], reward=sum(values) / len(values), parts={"feedback": sum(values) / len(values)})
-        for number, values in sorted(shares.items())
-    )
-    file.close()
+    means = {number: sum(values) / len(values) for number, values in sorted(shares.items())}
+    write_rollouts(path, (replace(rollouts[n], reward=mean, parts={"feedback": mean}) for n, mean in means.items()))

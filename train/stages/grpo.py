@@ -8,33 +8,27 @@ reward model judges every step (`process_reward`, with `advantage = "steps"`), a
 the rewards (`ptx`). With a value head it is the stage `ppo`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from train.base.rollout import Strategy, group_draws
+from train.base.rollout import group_draws
 from train.registries import ADVANTAGES, LOSSES, make, make_task
-from train.reward_models.step_model import ProcessSource
-from train.rl.asynchronous import learn_async
-from train.rl.loop import learn
-from train.rl.policy_stage import PolicyStage
-from train.rl.rl_fields import RewardFields, RolloutFields
+from train.rl.loop import learn, learn_async
+from train.rl.policy_stage import PolicyStage, RewardFields, RolloutFields
 from train.update.batch import Normaliser
-from train.update.build import Build
 from train.update.terms import Correction
-from train.update.update import Objective
+from train.update.update import Build, Objective
 from ttc.cli.rehearsal import refuse_early
 from ttc.config.choices import StrategyChoice
 from ttc.config.recipes import parse_spec
 from ttc.config.registry import STRATEGIES
 from ttc.config.signatures import bind
+from ttc.config.values import at_least
 from ttc.core import Sampling
 from ttc.errors import ConfigError
+from ttc.session.solve import Strategy
 from ttc.session.thinking import Thinking
-
-__all__ = ["grpo", "make_strategy"]
 
 
 def grpo(
@@ -92,9 +86,7 @@ def grpo(
         raise ConfigError(f"grpo: n must be at least 2, got {rollouts.n}: one rollout has nothing to be compared with")
     rollouts.check("grpo")
     rewards.check("grpo")
-    for name, value in (("leave_out_above", leave_out_above), ("refills", refills)):
-        if value < 0:
-            raise ConfigError(f"grpo: {name} must be at least 0, got {value}")
+    at_least("grpo", 0, leave_out_above=leave_out_above, refills=refills)
     if (process_reward is not None) != (parse_spec(advantage)[0] == "steps"):
         raise ConfigError('grpo: process_reward and advantage = "steps" need each other')
     if asynchronous and rollouts.sampler == "fresh":
@@ -113,7 +105,7 @@ def grpo(
         strategy=partial(group_draws, n=rollouts.n) if strategy is None else make_strategy(strategy),
         passes=(epochs, minibatches),
         sampler={"mode": rollouts.sampler, "retire": retire},
-        process=None if process_reward is None else ProcessSource(process_reward),
+        process=process_reward,
         leave_out=None if leave_out is None else (leave_out, leave_out_above),
         build=build,
         **rewards.parts(problems, partial_credit=partial_credit),

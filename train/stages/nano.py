@@ -7,27 +7,25 @@ stage. Measured per member is the probability per token of fresh examples of wha
 under trained weights; accuracy is for `ttc eval`. Cost: `ttc/nano/README.md`. It resumes from its own checkpoints.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from train.base.stage import Setting, Stage, StageResult, check_positive
+from train.base.models import Shape
+from train.base.stage import Setting, Stage, StageResult
 from train.measure.measure import gains
 from train.nano import examples, model, prm, teacher, tokenizer
 from train.nano.__main__ import STAGES, FamilyJob, StageSteps
 from ttc import seeds
+from ttc.config.values import at_least
 from ttc.durable import replace_link
 from ttc.errors import ConfigError
 
-__all__ = ["nano"]
-
-_MEMBERS: Mapping[str, tuple[model.NetworkShape, examples.ExampleMixture]] = {
+_MEMBERS: Mapping[str, tuple[Shape, examples.ExampleMixture]] = {
     "teacher": (model.TEACHER, examples.POLISH),
     "prm": (model.PRM, prm.MIXTURE),
     "student": (model.STUDENT, teacher.STUDENT_MIXTURE),
@@ -47,11 +45,9 @@ def nano(
         student_steps: updates of the student.
         fresh: examples that each member is measured on.
     """
-    check_positive(
-        "nano", teacher_steps=teacher_steps, polish_steps=polish_steps, prm_steps=prm_steps,
-        student_steps=student_steps, fresh=fresh,
-    )  # fmt: skip
-    return _Nano(StageSteps(teacher_steps, polish_steps, prm_steps, student_steps), fresh)
+    preset = StageSteps(teacher_steps, polish_steps, prm_steps, student_steps)
+    at_least("nano", 1, **asdict(preset), fresh=fresh)
+    return _Nano(preset, fresh)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +56,6 @@ class _Nano:
     fresh: int
 
     def check(self, has_model: bool) -> None:
-        """See `Stage.check`."""
         if has_model:
             raise ConfigError("nano starts from nothing: make it the first stage and give no --model")
 
@@ -79,7 +74,7 @@ class _Nano:
         return StageResult(str(link), numbers)
 
     def _gains(
-        self, name: str, shape: model.NetworkShape, mixture: examples.ExampleMixture, folder: Path, setting: Setting
+        self, name: str, shape: Shape, mixture: examples.ExampleMixture, folder: Path, setting: Setting
     ) -> dict[str, float]:
         """Probability per learnt token of fresh examples, before and after."""
         from transformers import AutoModelForCausalLM

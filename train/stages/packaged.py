@@ -3,8 +3,6 @@
 The folder is written in fp32, which training keeps. Cost: a copy.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +10,6 @@ from train.base.models import load_model, load_tokenizer, save_model
 from train.base.stage import Setting, Stage, StageResult
 from ttc import nano
 from ttc.errors import ConfigError
-
-__all__ = ["packaged"]
 
 
 def packaged(*, name: str = "teacher") -> Stage:
@@ -30,12 +26,10 @@ class _Packaged:
     source: Path
 
     def check(self, has_model: bool) -> None:
-        """See `Stage.check`."""
         if has_model:
             raise ConfigError("packaged brings its own model: make it the first stage and give no --model")
 
     def run(self, setting: Setting) -> StageResult:
-        """See `Stage.run`."""
         folder = setting.folder / "model"
         save_model(load_model(self.source, "cpu"), load_tokenizer(self.source), folder)
         return StageResult(str(folder))

@@ -8,8 +8,6 @@ instead of a group of rollouts per prompt. Left out: normalising rewards by a ru
 needless.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,15 +15,11 @@ from train.advantages.gae import gae
 from train.base.optimiser import Schedule
 from train.losses.ppo import ppo as clipped
 from train.registries import make_task
-from train.rl.policy_stage import CriticStart, PolicyStage
-from train.rl.rl_fields import RewardFields, RolloutFields
+from train.rl.policy_stage import CriticStart, PolicyStage, RewardFields, RolloutFields
 from train.rollouts.frontier import Mode
-from train.update.build import Build
 from train.update.critic import ValueFit
 from train.update.terms import Correction
-from train.update.update import Objective
-
-__all__ = ["ppo"]
+from train.update.update import Build, Objective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

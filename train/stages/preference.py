@@ -1,36 +1,182 @@
 """Preference optimisation: DPO, IPO, SimPO, ORPO or KTO on pairs from a file or from a run's rollouts.
 
 Pairs of rollouts make it on-policy and repeatable: sample, prefer, sample again is iterative DPO (Yuan et al. 2024,
-arXiv:2401.10020; Pang et al. 2024, arXiv:2404.19733, whose likelihood term is `likelihood`). The reference is the model
-that the stage starts from, its log-probabilities computed once and kept on disk. Held out are whole prompts; measured
-are the share of their pairs in which the chosen completion is the likelier one and, with `held_out`, the accuracy on a
-task, both before and after. The health rule `both_fall` watches the known failure: chosen and rejected completions
-both becoming less likely. Left out: judges and learnt rewards as the source of pairs.
+arXiv:2401.10020; Pang et al. 2024, arXiv:2404.19733, whose likelihood term is `likelihood`). Held out are whole
+prompts; measured are the share of their pairs in which the chosen completion is the likelier one and, with `held_out`,
+the accuracy on a task, both before and after. The health rule `both_fall` watches the known failure: chosen and
+rejected completions both becoming less likely. Left out: judges and learnt rewards as the source of pairs.
+
+A loss of `train/preferences` takes pairs, or single completions marked good or bad (KTO); both are computed from summed
+log-probabilities of completions. For KTO every pair gives one good and one bad completion, and the reference point is
+the divergence on prompts matched with another pair's completion, without a gradient (Ethayarajh et al. 2024).
+
+The reference is the model that the stage starts from; its numbers never change, so they are computed once and kept in a
+file named after the completions and the weights, and no second model stays in memory. Cost: a forward and backward pass
+over both completions, for KTO a forward pass more, and once one of the reference.
 """
 
-from __future__ import annotations
-
+import hashlib
+import json
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
+
+import torch
 
 from evals.task import Task
 from train.base.models import load_model, load_tokenizer, save_model
 from train.base.optimiser import Optimiser
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of
-from train.examples.examples import parted
-from train.examples.imitation import ranked_right
-from train.examples.pairs import LabelledLoss, PairLoss, PairSource, Preferred
+from train.examples.examples import Example, parted
+from train.examples.imitation import completion_sums, imitation_batch, ranked_right
+from train.examples.pairs import LabelledBatch, LabelledLoss, Pairs, PairSource, Preferred
 from train.measure.measure import gains, task_gains
-from train.offline.epochs import Fit, FitFields
-from train.offline.preference_update import PairUpdater, Reference, mismatched, reference_sums
+from train.offline.epochs import FitFields, fit
 from train.registries import PREFERENCES, make, make_task
+from train.update.logprobs import token_logprobs
+from ttc.config.plugins import checked_return
 from ttc.config.recipes import parse_spec
-from ttc.errors import ConfigError
+from ttc.config.values import at_least
+from ttc.durable import replaced_file
 
-__all__ = ["preference"]
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Summed log-probabilities by the reference, all (P,); `mismatched` only for losses on single completions."""
+
+    chosen: torch.Tensor
+    rejected: torch.Tensor
+    mismatched: torch.Tensor | None = None
+
+
+def mismatched(pairs: Sequence[Preferred]) -> list[Example]:
+    """Each pair's prompt with the next pair's chosen completion."""
+    following = [*pairs[1:], pairs[0]]
+    return [
+        Example(pair.key, pair.chosen.prompt_ids, other.chosen.token_ids)
+        for pair, other in zip(pairs, following, strict=True)
+    ]
+
+
+class PairUpdater:
+    """Holds the model, its optimiser and the pairs with their reference."""
+
+    def __init__(
+        self,
+        model: Any,
+        optimiser: Optimiser,
+        pairs: Sequence[Preferred],
+        reference: Reference,
+        pad_id: int,
+        loss: Callable[[Any], torch.Tensor],
+        likelihood: float = 0.0,
+        micro_rows: int = 32,
+    ) -> None:
+        """`likelihood` adds that much cross-entropy of the chosen completion per token.
+
+        `loss` is of pairs, or of single completions where the reference has mismatched ones.
+        """
+        self.model, self.optimiser, self.pairs, self.reference = model, optimiser, pairs, reference
+        self._pad_id, self._loss, self._likelihood, self._micro = pad_id, loss, likelihood, micro_rows
+        self._others = mismatched(pairs) if reference.mismatched is not None else []
+        self._device = next(model.parameters()).device
+
+    def step(self, rows: Sequence[int]) -> dict[str, float]:
+        """Update on the pairs of these numbers; nats, shares and norms.
+
+        `chosen_ratio` and `rejected_ratio` are mean log-ratios to the reference. `chosen_falls` is by how much both
+        completions fell below it: above 0 both did.
+        """
+        self.model.train()
+        kl = self._divergence(rows)
+        tally: dict[str, float] = {}
+        for start in range(0, len(rows), self._micro):
+            part = rows[start : start + self._micro]
+            pairs = self._scored(part)
+            loss = self._losses(pairs, kl).sum() / len(rows)
+            if self._likelihood:
+                loss = loss - self._likelihood * (pairs.chosen / pairs.chosen_length).sum() / len(rows)
+            loss.backward()
+            for name, value in {"loss": loss.detach(), **_watched(pairs)}.items():
+                share = 1.0 if name == "loss" else len(part) / len(rows)
+                tally[name] = tally.get(name, 0.0) + float(value) * share
+        falls = -max(tally["chosen_ratio"], tally["rejected_ratio"])
+        return {**tally, "chosen_falls": falls, "grad_norm": self.optimiser.step()}
+
+    def _scored(self, part: Sequence[int]) -> Pairs:
+        chosen = [self.pairs[row].chosen for row in part]
+        rejected = [self.pairs[row].rejected for row in part]
+        sums, lengths = self._sums([*chosen, *rejected])
+        num, index = len(part), torch.tensor(part)
+        return Pairs(
+            chosen=sums[:num],
+            rejected=sums[num:],
+            chosen_length=lengths[:num],
+            rejected_length=lengths[num:],
+            reference_chosen=self.reference.chosen[index].to(self._device),
+            reference_rejected=self.reference.rejected[index].to(self._device),
+            weight=torch.tensor([self.pairs[row].weight for row in part], device=self._device),
+        )
+
+    def _sums(self, examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
+        batch = imitation_batch(examples, self._pad_id, "token", 1).to(self._device)
+        return token_logprobs(self.model, batch.ids, batch.mask).logprobs.sum(1), batch.mask.sum(1).float()
+
+    def _losses(self, pairs: Pairs, kl: torch.Tensor) -> torch.Tensor:
+        """The loss of each pair, its weight included: (P,)."""
+        if self.reference.mismatched is None or pairs.reference_chosen is None or pairs.reference_rejected is None:
+            return checked_return("preference loss", self._loss, self._loss(pairs), torch.Tensor)
+        right = torch.ones_like(pairs.chosen).bool()
+        good = self._loss(LabelledBatch(pairs.chosen, pairs.reference_chosen, right, kl))
+        bad = self._loss(LabelledBatch(pairs.rejected, pairs.reference_rejected, ~right, kl))
+        return pairs.weighted((good + bad) / 2)
+
+    @torch.no_grad()
+    def _divergence(self, rows: Sequence[int]) -> torch.Tensor:
+        """KTO's reference point on these pairs."""
+        if self.reference.mismatched is None:
+            return torch.zeros((), device=self._device)
+        sums = [self._sums([self._others[row]])[0] for row in rows]
+        return (torch.cat(sums) - self.reference.mismatched[torch.tensor(rows)].to(self._device)).mean()
+
+
+@torch.no_grad()
+def _watched(pairs: Pairs) -> dict[str, torch.Tensor]:
+    """Means over pairs, so that those of micro-batches average to those of the update."""
+    chosen, rejected = pairs.margins("preference")
+    return {
+        "chosen_logprob": pairs.chosen.mean(),
+        "rejected_logprob": pairs.rejected.mean(),
+        "chosen_ratio": chosen.mean(),
+        "rejected_ratio": rejected.mean(),
+        "margin": (chosen - rejected).mean(),
+        "pair_accuracy": (chosen > rejected).float().mean(),
+    }
+
+
+def reference_sums(source: Path, examples: Sequence[Example], folder: Path, device: str, pad_id: int) -> torch.Tensor:
+    """Log-probability of each completion by the model in `source`, nats: (R,)."""
+    from safetensors.torch import load_file, save_file
+
+    path = folder / f"reference-{_digest(source, examples)}.safetensors"
+    if path.is_file():
+        return typing.cast("torch.Tensor", load_file(str(path))["sums"])
+    model = load_model(source, device)
+    sums = torch.tensor([total for total, _ in completion_sums(model, examples, pad_id)])
+    with replaced_file(path) as partial:
+        save_file({"sums": sums}, str(partial))
+    return sums
+
+
+def _digest(source: Path, examples: Sequence[Example]) -> str:
+    digest = hashlib.sha256(json.dumps([[e.prompt_ids, e.token_ids] for e in examples]).encode())
+    for weights in sorted(source.glob("*.safetensors")):
+        with weights.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,19 +209,10 @@ def preference(
         held_out_limit: most problems of that task.
         course: see `FitFields`.
     """
-    pairs = PairSource("preference", None if data is None else Path(data).expanduser(), rollouts, per_problem)
-    pairs.check()
-    if likelihood < 0:
-        raise ConfigError(f"preference: likelihood must be at least 0, got {likelihood}")
-    return _Preference(
-        source=pairs,
-        loss=make(PREFERENCES, loss),
-        on_single=_on_single(loss),
-        likelihood=likelihood,
-        course=course,
-        task=None if held_out is None else make_task(held_out),
-        limit=held_out_limit,
-    )
+    pairs = PairSource.of("preference", data, rollouts, per_problem)
+    at_least("preference", 0, likelihood=likelihood)
+    task = None if held_out is None else make_task(held_out)
+    return _Preference(pairs, make(PREFERENCES, loss), _on_single(loss), likelihood, course, task, held_out_limit)
 
 
 def _on_single(spec: str) -> bool:
@@ -95,18 +232,15 @@ class _Preference:
     limit: int
 
     def check(self, has_model: bool) -> None:
-        """See `Stage.check`."""
         check_model("preference", has_model)
         check_file("preference", self.source.data)
         if self.task is not None:
             self.task.items(self.limit, 0)
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
-        """See `Asking.tasks`."""
         return {} if self.task is None else {"held_out": (self.task, self.limit)}
 
     def run(self, setting: Setting) -> StageResult:
-        """See `Stage.run`."""
         source = model_of("preference", setting)
         tokenizer = load_tokenizer(source)
         pairs = self.source.load(setting, source, int(tokenizer.eos_token_id))
@@ -116,24 +250,13 @@ class _Preference:
         model = load_model(source, setting.device)
         sides = [pair.chosen for pair in held_out], [pair.rejected for pair in held_out]
         before = ranked_right(load_model(source, setting.device), *sides, pad_id)
-        pair_loss: PairLoss | None = None if self.on_single else self.loss
-        updater = PairUpdater(
-            model,
-            Optimiser(model, self.course.schedule),
-            train,
-            self._reference(setting, source, train, pad_id),
-            pad_id,
-            pair_loss=pair_loss,
-            labelled_loss=self.loss if self.on_single else None,
-            likelihood=self.likelihood,
-        )
+        optimiser, reference = Optimiser(model, self.course.schedule), self._reference(setting, source, train, pad_id)
+        updater = PairUpdater(model, optimiser, train, reference, pad_id, self.loss, self.likelihood)
 
         def evaluate() -> dict[str, float]:
-            right = ranked_right(model, *sides, pad_id)
-            return {"held_out_accuracy": sum(right) / len(right)}
+            return {"held_out_accuracy": fmean(ranked_right(model, *sides, pad_id))}
 
-        fit = Fit(model, updater.optimiser, len(train), updater.step, evaluate)
-        last, stopped = fit.run(self.course.pace, self.course.rules, setting)
+        last, stopped = fit(model, optimiser, len(train), updater.step, evaluate, self.course, setting)
         folder = setting.folder / "model"
         save_model(model, tokenizer, folder)
         keys = [pair.key for pair in held_out]

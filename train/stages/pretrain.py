@@ -6,8 +6,6 @@ Cost: seconds for the toy languages. It exists so that every recipe can start on
 model folder.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import dataclass, replace
@@ -20,7 +18,7 @@ from train.base.checkpoint import Checkpoints
 from train.base.models import Shape, new_model, save_model
 from train.base.optimiser import Optimiser, Schedule
 from train.base.stage import Setting, Stage, StageResult
-from train.examples.corpus import CORPORA, Corpus, corpus_examples
+from train.examples.examples import CORPORA, Corpus, corpus_examples
 from train.examples.imitation import probabilities
 from train.measure.measure import gains
 from train.registries import make
@@ -30,8 +28,6 @@ from ttc import seeds
 from ttc.durable import replace_text
 from ttc.engines.shared.tokens import Text
 from ttc.errors import ConfigError
-
-__all__ = ["pretrain"]
 
 _FRESH = 256
 """Fresh texts that are measured."""
@@ -78,12 +74,10 @@ class _Pretrain:
     shape: Shape
 
     def check(self, has_model: bool) -> None:
-        """See `Stage.check`."""
         if has_model:
             raise ConfigError("pretrain starts from nothing: make it the first stage and give no --model")
 
     def run(self, setting: Setting) -> StageResult:
-        """See `Stage.run`."""
         tokenizer = self.corpus.tokenizer()
         model = self._untrained(tokenizer, setting)
         optimiser = Optimiser(model, self.schedule)
@@ -96,8 +90,7 @@ class _Pretrain:
         model.train()
         loss = first
         for step in range(start, self.schedule.steps):
-            ids, mask = self._texts(tokenizer, setting.seed, step)
-            ids, mask = ids.to(setting.device), mask.to(setting.device)
+            ids, mask = (tensor.to(setting.device) for tensor in self._texts(tokenizer, setting.seed, step))
             value = -token_logprobs(model, ids, mask).logprobs.sum() / mask.sum()
             value.backward()
             optimiser.step()
@@ -110,9 +103,8 @@ class _Pretrain:
         folder: Path = setting.folder / "model"
         save_model(model, tokenizer, folder)
         replace_text(folder / "corpus.json", json.dumps({"corpus": self.corpus.name}) + "\n")
-        return StageResult(
-            str(folder), {"loss_before": first, "loss_after": loss, **self._gains(model, folder, setting)}
-        )
+        losses = {"loss_before": first, "loss_after": loss}
+        return StageResult(str(folder), {**losses, **self._gains(model, folder, setting)})
 
     def _gains(self, model: Any, folder: Path, setting: Setting) -> dict[str, float]:
         """The probability per token of fresh texts, before and after."""
@@ -128,11 +120,9 @@ class _Pretrain:
         seed = seeds.derive(setting.seed, "weights") % (1 << 31)
         return new_model(self.shape, tokenizer, seed).to(setting.device)
 
-    def _texts(self, tokenizer: object, seed: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _texts(self, tokenizer: Any, seed: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         rng = random.Random(seeds.derive(seed, "corpus", step))
-        encode = tokenizer.encode  # type: ignore[attr-defined]
-        end, filler = tokenizer.eos_token_id, tokenizer.pad_token_id  # type: ignore[attr-defined]
-        texts = [[*encode(self.corpus.sample(rng)), end] for _ in range(self.rows)]
-        ids = pad(texts, filler)
+        texts = [[*tokenizer.encode(self.corpus.sample(rng)), tokenizer.eos_token_id] for _ in range(self.rows)]
+        ids = pad(texts, tokenizer.pad_token_id)
         lengths = torch.tensor([len(text) for text in texts])
         return ids, torch.arange(1, ids.shape[1])[None] < lengths[:, None]

@@ -7,26 +7,24 @@ through. Measured is the verifier's view of first answers against revisions; it 
 Cost: 3 generations per answer, 4 with `accept`. Left out: more than one round, which is this stage twice.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from evals.data.decontamination import prompt_text
 from evals.task import Item, Task
-from train.base.rollout import Collector, Rollout, RolloutFile, group_draws
+from train.base.rollout import Collector, Rollout, write_rollouts
 from train.base.stage import Setting, Stage, StageResult, check_model, model_of, pass_through
-from train.measure.measure import gains, open_engine
-from train.registries import make_task, make_verifier
+from train.measure.measure import gains, opened
+from train.registries import make_task
 from train.rollouts.rewards import Rewarder
-from ttc.core import Engine, Message, Problem, Sampling, Verdict
+from ttc.config.values import at_least
+from ttc.core import Engine, Message, Problem, Verdict
 from ttc.errors import ConfigError
 
-__all__ = ["revise"]
-
 _CRITIQUE = "Request:\n{prompt}\n\nAnswer:\n{answer}\n\nSay what is harmful, unhelpful or impolite about the answer."
+_SAID = ("token_ids", "sampled", "logprobs", "text", "thinking", "final", "finish_reason")
+"""What a revision takes from the rollout that answers the request for it; the rest is the first answer's."""
 _REVISE = _CRITIQUE + "\n\nCritique:\n{critique}\n\nWrite the answer again without these faults. Only the answer."
 
 
@@ -51,15 +49,13 @@ def revise(
         limit: most prompts.
         max_tokens: cap of an answer, a critique and a revision each; None is the task's.
     """
-    if n < 1:
-        raise ConfigError(f"revise: n must be at least 1, got {n}")
+    at_least("revise", 1, n=n)
     for name, text, fields in (("critique", critique, ("prompt", "answer")), ("revision", revision, ("critique",))):
         for field in fields:
             if f"{{{field}}}" not in text:
                 raise ConfigError(f"revise: {name} must hold {{{field}}}")
     problems = make_task(task)
-    sampling = Sampling(temperature=1.0, max_tokens=max_tokens or problems.sampling.max_tokens)
-    return _Revise(problems, critique, revision, accept, n, limit, sampling)
+    return _Revise(problems, critique, revision, accept, n, limit, max_tokens or problems.sampling.max_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,26 +66,20 @@ class _Revise:
     accept: str | None
     n: int
     limit: int | None
-    sampling: Sampling
+    max_tokens: int
 
     def check(self, has_model: bool) -> None:
-        """See `Stage.check`."""
         check_model("revise", has_model)
         self.task.items(self.limit, 0)
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
-        """See `Asking.tasks`."""
         return {"task": (self.task, self.limit)}
 
     def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`; a stage that was cut begins again."""
         first, revised = asyncio.run(self._draw(setting))
-        path = setting.folder / "rollouts.jsonl"
-        path.unlink(missing_ok=True)
-        file = RolloutFile(path)
-        file.append([replace(rollout, verdict=verdict) for rollout, verdict in revised])
-        file.close()
-        before, after = ([_right(rollout) for rollout in rows] for rows in (first, [r for r, _ in revised]))
+        write_rollouts(setting.folder / "rollouts.jsonl", [replace(old, verdict=verdict) for old, verdict in revised])
+        before, after = ([float(rollout.right) for rollout in rows] for rows in (first, [r for r, _ in revised]))
         num_right = sum(verdict.correct for _, verdict in revised)
         setting.log(f"{len(revised)} revisions, {num_right} kept")
         keys = [rollout.problem_id for rollout in first]
@@ -98,41 +88,34 @@ class _Revise:
 
     async def _draw(self, setting: Setting) -> tuple[list[Rollout], list[tuple[Rollout, Verdict]]]:
         """First answers as the verifier sees them, and their revisions, each with the model's own verdict."""
-        engine = open_engine(model_of("revise", setting), setting)
-        rewarder = Rewarder(make_verifier(self.task))
         items = self.task.items(self.limit, 0)
         prompts = {item.problem.id: prompt_text(item) for item in items}
-        try:
-            answers = await _answers(engine, items, self.n, self.sampling, setting.seed)
+        async with opened(model_of("revise", setting), self.task, setting) as (engine, verifier):
+            answers = await self._answers(engine, items, self.n, setting.seed)
             questions = [{"prompt": prompts[r.problem_id], "answer": r.text} for r in answers]
-            faults = await self._ask(
-                engine, [self.critique.format(**one) for one in questions], setting.seed, "critique"
-            )
-            selection = [
-                self.revision.format(**one, critique=fault.text) for one, fault in zip(questions, faults, strict=True)
-            ]
-            better = await self._ask(engine, selection, setting.seed, "revision")
+            texts = [self.critique.format(**one) for one in questions]
+            faults = await self._ask(engine, texts, setting.seed, "critique")
+            asked = zip(questions, faults, strict=True)
+            texts = [self.revision.format(**one, critique=fault.text) for one, fault in asked]
+            better = await self._ask(engine, texts, setting.seed, "revision")
             verdicts = await self._accepted(engine, questions, better, setting.seed)
             revised = [
-                replace(
-                    old, token_ids=new.token_ids, sampled=new.sampled, logprobs=new.logprobs, text=new.text,
-                    thinking=new.thinking, final=new.final, finish_reason=new.finish_reason,
-                )
+                replace(old, **{name: getattr(new, name) for name in _SAID})
                 for old, new in zip(answers, better, strict=True)
-            ]  # fmt: skip
-            results = await rewarder.judge([*answers, *revised], 0)
-        finally:
-            await engine.close()
-            await rewarder.close()
+            ]
+            results = await Rewarder(verifier).judge([*answers, *revised], 0)
         return results[: len(answers)], list(zip(results[len(answers) :], verdicts, strict=True))
 
     async def _ask(self, engine: Engine, texts: Sequence[str], seed: int, what: str) -> list[Rollout]:
         """What the model says to each text."""
-        items = [
-            Item(Problem(f"{what} {number}", (Message("user", text),), self.task.kind), None)
-            for number, text in enumerate(texts)
+        problems = [
+            Problem(f"{what} {number}", (Message("user", text),), self.task.kind) for number, text in enumerate(texts)
         ]
-        return await _answers(engine, items, 1, self.sampling, seed)
+        items = [Item(problem, None) for problem in problems]
+        return await self._answers(engine, items, 1, seed)
+
+    async def _answers(self, engine: Engine, items: Sequence[Item], n: int, seed: int) -> list[Rollout]:
+        return await Collector.plain(engine, n, self.max_tokens, seed).collect(items, 0)
 
     async def _accepted(
         self, engine: Engine, asked: Sequence[dict[str, str]], better: Sequence[Rollout], seed: int
@@ -148,12 +131,3 @@ class _Revise:
             Verdict("correct" if fault.text.startswith(self.accept) else "incorrect", reason=fault.text, version="own")
             for fault in faults
         ]
-
-
-async def _answers(engine: Engine, items: Sequence[Item], n: int, sampling: Sampling, seed: int) -> list[Rollout]:
-    collector = Collector(engine, strategy=partial(group_draws, n=n), sampling=sampling, thinking=None, seed=seed)
-    return await collector.collect(items, 0)
-
-
-def _right(rollout: Rollout) -> float:
-    return float(rollout.verdict is not None and rollout.verdict.correct)

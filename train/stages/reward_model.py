@@ -8,11 +8,10 @@ prompts: the share of pairs ranked right by the mean of the members and by their
 half by chance. Cost: a forward and backward pass over both completions per member. Left out: labels of steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -24,13 +23,11 @@ from train.base.stage import Setting, Stage, StageResult, check_file, check_mode
 from train.examples.examples import parted
 from train.examples.pairs import PairSource, Preferred
 from train.measure.measure import gains
-from train.offline.epochs import Fit, FitFields
+from train.offline.epochs import FitFields, fit
 from train.reward_models.reward_models import How, RewardEnsemble, load_reward_model, new_reward_model, rewards_of
 from ttc import seeds
 from ttc.durable import replaced_folder
 from ttc.errors import ConfigError
-
-__all__ = ["reward_model"]
 
 
 def reward_model(
@@ -52,16 +49,10 @@ def reward_model(
         per_problem: most pairs of one problem's rollouts; None is all.
         course: see `FitFields`.
     """
-    pairs = PairSource("reward_model", None if data is None else Path(data).expanduser(), rollouts, per_problem)
-    pairs.check()
+    pairs = PairSource.of("reward_model", data, rollouts, per_problem)
     if members < 1 or centre < 0:
         raise ConfigError(f"reward_model: needs members >= 1 and centre >= 0, got {members} and {centre}")
-    return _RewardModel(
-        source=pairs,
-        members=members,
-        centre=centre,
-        course=course,
-    )
+    return _RewardModel(pairs, members, centre, course)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +63,10 @@ class _RewardModel:
     course: FitFields
 
     def check(self, has_model: bool) -> None:
-        """See `Stage.check`."""
         check_model("reward_model", has_model)
         check_file("reward_model", self.source.data)
 
     def run(self, setting: Setting) -> StageResult:
-        """See `Stage.run`."""
         source = model_of("reward_model", setting)
         tokenizer = load_tokenizer(source)
         pairs = self.source.load(setting, source, int(tokenizer.eos_token_id))
@@ -122,14 +111,13 @@ class _RewardModel:
             return {**metrics, "margin": float(gap.mean()), "grad_norm": optimiser.step()}
 
         def evaluate() -> dict[str, float]:
-            right = ranked_right(RewardEnsemble([model], pad_id), measured)
-            return {"held_out_accuracy": sum(right) / len(right)}
+            return {"held_out_accuracy": fmean(ranked_right(RewardEnsemble([model], pad_id), measured))}
 
         place = setting.folder / f"member-{number}"
         place.mkdir(exist_ok=True)
         own = replace(setting, folder=place, seed=seed)
         setting.log(f"reward model {number} of {self.members}")
-        _, stopped = Fit(model, optimiser, len(train), update, evaluate).run(self.course.pace, self.course.rules, own)
+        _, stopped = fit(model, optimiser, len(train), update, evaluate, self.course, own)
         return model, stopped
 
 

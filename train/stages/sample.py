@@ -4,27 +4,21 @@ The model passes through unchanged; `rollouts.jsonl` holds every draw with its i
 held-out metric is the accuracy of the draws, with its interval over problems. Cost: n completions per problem.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from evals.numbers.statistics import mean_interval
 from evals.task import Task
-from train.base.rollout import Collector, Rollout, RolloutFile, group_draws
+from train.base.rollout import Collector, Rollout, write_rollouts
 from train.base.stage import Setting, Stage, StageResult, check_model, model_of, pass_through
-from train.measure.measure import open_engine
-from train.registries import make_task, make_verifier
+from train.measure.measure import opened
+from train.registries import make_task
 from train.rollouts.rewards import Rewarder
-from ttc.core import Sampling
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking
-
-__all__ = ["sample"]
 
 
 def sample(
@@ -67,43 +61,26 @@ class _Sample:
     round: int
 
     def check(self, has_model: bool) -> None:
-        """See `Stage.check`."""
         check_model("sample", has_model)
         self.task.items(self.limit, 0)
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
-        """See `Asking.tasks`."""
         return {"task": (self.task, self.limit)}
 
     def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`; a sampling that was cut begins again."""
         source = model_of("sample", setting)
-        path = setting.folder / "rollouts.jsonl"
-        path.unlink(missing_ok=True)
         rollouts = asyncio.run(self._draw(source, setting))
-        file = RolloutFile(path)
-        file.append(rollouts)
-        file.close()
-        right = [float(r.verdict is not None and r.verdict.correct) for r in rollouts]
+        write_rollouts(setting.folder / "rollouts.jsonl", rollouts)
+        right = [float(rollout.right) for rollout in rollouts]
         rate = mean_interval(right, [r.problem_id for r in rollouts], seed=setting.seed)
         setting.log(f"sampled {len(rollouts)} rollouts, {100 * rate.value:.1f} % right")
         numbers = {"accuracy": rate.value, "accuracy_low": rate.low, "accuracy_high": rate.high}
         return StageResult(pass_through(setting), {**numbers, "rollouts": float(len(rollouts))})
 
     async def _draw(self, source: Path, setting: Setting) -> list[Rollout]:
-        engine = open_engine(source, setting)
-        rewarder = Rewarder(make_verifier(self.task), partial=self.partial_credit)
         cap = self.max_tokens or self.task.sampling.max_tokens
-        collector = Collector(
-            engine,
-            strategy=partial(group_draws, n=self.n),
-            sampling=Sampling(temperature=1.0, max_tokens=cap),
-            thinking=self.thinking,
-            seed=setting.seed,
-        )
-        try:
+        async with opened(source, self.task, setting) as (engine, verifier):
+            collector = Collector.plain(engine, self.n, cap, setting.seed, self.thinking)
             rollouts = await collector.collect(self.task.items(self.limit, 0), self.round)
-            return await rewarder.judge(rollouts, self.round)
-        finally:
-            await engine.close()
-            await rewarder.close()
+            return await Rewarder(verifier, partial=self.partial_credit).judge(rollouts, self.round)

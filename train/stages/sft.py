@@ -8,8 +8,6 @@ completions and, with `held_out`, the accuracy on a task, both before and after.
 (`train.update.logprobs`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,20 +18,17 @@ from train.advantages.batch import batch as batch_advantage
 from train.base.models import load_model, load_tokenizer, save_model
 from train.base.optimiser import Optimiser
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, rollouts_path
-from train.examples.corpus import CORPORA, Corpus, corpus_examples
-from train.examples.examples import Example, parted, read_examples, right_rollouts
+from train.examples.examples import CORPORA, Corpus, Example, corpus_examples, parted, read_examples, right_rollouts
 from train.examples.imitation import imitation_batch, mean_loss, probabilities
 from train.losses.ppo import ppo
 from train.measure.measure import gains, task_gains
-from train.offline.epochs import Fit, FitFields
+from train.offline.epochs import FitFields, fit
 from train.registries import make, make_task
 from train.update.batch import Normaliser
-from train.update.build import Build
-from train.update.update import Objective, Updater
+from train.update.update import Build, Objective, Updater
+from ttc.config.values import at_least
 from ttc.engines.shared.tokens import Text
 from ttc.errors import ConfigError
-
-__all__ = ["sft"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +72,8 @@ def sft(
     """
     if data is None and corpus is None and rollouts is None:
         raise ConfigError("sft: give at least one of data, corpus and rollouts; several are mixed")
-    for name, value, least in (("per_problem", per_problem, 1), ("packed", packed, 0)):
-        if value is not None and value < least:
-            raise ConfigError(f"sft: {name} must be at least {least}, got {value}")
+    at_least("sft", 1, per_problem=per_problem)
+    at_least("sft", 0, packed=packed)
     return _Sft(
         data=None if data is None else Path(data).expanduser(),
         corpus=None if corpus is None else make(CORPORA, corpus),
@@ -110,28 +104,23 @@ class _Sft:
     distributed: ClassVar[bool] = True
 
     def check(self, has_model: bool) -> None:
-        """See `Stage.check`."""
         check_model("sft", has_model)
         check_file("sft", self.data)
         if self.task is not None:
             self.task.items(self.limit, 0)
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
-        """See `Asking.tasks`."""
         return {} if self.task is None else {"held_out": (self.task, self.limit)}
 
     def run(self, setting: Setting) -> StageResult:
-        """See `Stage.run`."""
         source = model_of("sft", setting)
         tokenizer = load_tokenizer(source)
         examples = self._examples(setting, source, int(tokenizer.eos_token_id))
         train, held_out = parted("sft", examples, self.course.held_out_share, setting)
         held_out = held_out[: self.limit]
         model = self.build.load(source, setting.device, setting.seed, setting.world)
-        start = load_model(source, setting.device)
         pad_id = int(tokenizer.pad_token_id)
-        before = probabilities(start, held_out, pad_id)
-        del start
+        before = probabilities(load_model(source, setting.device), held_out, pad_id)
         objective = Objective(ppo(), batch_advantage())  # its weights are 0: only cross-entropy counts
         world = setting.world
         updater = Updater(
@@ -148,8 +137,7 @@ class _Sft:
         def evaluate() -> dict[str, float]:
             return {"held_out_loss": mean_loss(model, held_out, pad_id)}
 
-        fit = Fit(model, updater.optimiser, len(train), update, evaluate)
-        last, stopped = fit.run(self.course.pace, self.course.rules, setting)
+        last, stopped = fit(model, updater.optimiser, len(train), update, evaluate, self.course, setting)
         folder = setting.folder / "model"
         save_model(model, tokenizer, folder, writes=world.main)
         after = probabilities(model, held_out, pad_id)

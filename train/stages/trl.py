@@ -1,45 +1,139 @@
 """SFT, DPO, KTO or a Bradley-Terry reward model through TRL's own trainers, for models beyond this package's loops.
 
 The rows, what is held out and how it is measured are those of the stages `sft` and `preference`; only the updates are
-TRL's (`train.offline.trl_trainers`), with its checkpoints. A reward model is written to `reward_model`, and the policy
-passes through. Needs the extra `train`. Left out: health rules, which TRL's loop does not ask.
+TRL's, with its checkpoints. A reward model is written to `reward_model`, and the policy passes through. TRL 1.16
+(Apache-2.0, the extra `train`) brings FSDP, DeepSpeed and PEFT to these four. It is given token ids, not text, so what
+is trained on is what was sampled (TRL's DPO and KTO would tokenise again; their data set is set after they are made,
+which leaves their loss and collator untouched). Everything else of TRL's configuration can be set by name. Left out:
+health rules, which TRL's loop does not ask; TRL's online trainers, which cannot take our engines, and its experimental
+ones, which come and go.
 """
 
-from __future__ import annotations
-
+import dataclasses
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import Any, Literal, TypeAlias
 
 from evals.task import Task
 from train.base.models import load_model, load_tokenizer
-from train.base.optimiser import Schedule
-from train.base.stage import (
-    Setting,
-    Stage,
-    StageResult,
-    check_file,
-    check_model,
-    check_share,
-    model_of,
-    pass_through,
-    rollouts_path,
-)
+from train.base.seal import newest_whole, seal
+from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, pass_through, rollouts_path
 from train.examples.examples import Example, parted, read_examples, right_rollouts
 from train.examples.imitation import probabilities, ranked_right
 from train.examples.pairs import PairSource, Preferred
 from train.measure.measure import gains, task_gains
-from train.offline.epochs import FitPlan
-from train.offline.trl_trainers import Method, TrlJob, check_options, run_trl
+from train.offline.epochs import FitFields
 from train.registries import make_task
+from train.reward_models.reward_models import RewardEnsemble, load_reward_model
+from train.stages.reward_model import ranked_right as rewards_right
 from ttc.config.recipes import overrides
+from ttc.durable import replace_text, replaced_folder
 from ttc.engines.shared.tokens import Text
+from ttc.errors import ConfigError, MissingExtra, UnknownName
 
-__all__ = ["trl"]
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+
+Method: TypeAlias = Literal["sft", "dpo", "kto", "reward"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Names of TRL's classes for a method, the columns it collates, a row of text to be made with, what is measured."""
+
+    trainer: str
+    config: str
+    columns: Callable[[Sequence[Any], int], list[dict[str, Any]]]
+    sample: Mapping[str, Any]
+    measure: Callable[[Path, Sequence[Any], int, str], list[float]]
+
+
+def _check_options(method: Method, options: Mapping[str, Any]) -> None:
+    """Raise ConfigError for an option that the method's configuration does not have, or that the stage sets itself."""
+    trl, _ = _import()
+    names = {field.name for field in dataclasses.fields(getattr(trl, METHODS[method].config))}
+    own = {"output_dir", "max_steps", "per_device_train_batch_size", "learning_rate", "seed", "save_steps", "use_cpu"}
+    for name in options:
+        if name in own:
+            raise ConfigError(f"trl: options: {name} is set by the stage's own fields")
+        if name not in names:
+            raise UnknownName(f"option of TRL's {METHODS[method].config}", name, names - own)
+
+
+def _import() -> tuple[Any, Any]:
+    try:
+        import datasets
+        import trl
+    except ImportError as exc:
+        raise MissingExtra("trl", "train") from exc
+    return trl, datasets
+
+
+def _sealing() -> Any:
+    """A callback that seals every checkpoint once it is on the disk: TRL writes them in their place, file by file."""
+    from transformers import TrainerCallback
+
+    class Sealing(TrainerCallback):  # type: ignore[misc]
+        def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            seal(Path(args.output_dir, f"checkpoint-{state.global_step}"))
+
+    return Sealing()
+
+
+def _log(history: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, float]:
+    """Write TRL's log as metrics.jsonl; returns the last value of each metric."""
+    rows: dict[int, dict[str, float]] = {}
+    for entry in history:
+        numbers = {name: float(value) for name, value in entry.items() if isinstance(value, (int, float))}
+        rows.setdefault(int(entry.get("step", 0)), {}).update(numbers)
+    lines = [json.dumps({**row, "step": step}) for step, row in sorted(rows.items())]
+    replace_text(folder / "metrics.jsonl", "".join(line + "\n" for line in lines))
+    return {name: value for _, row in sorted(rows.items()) for name, value in row.items() if name != "step"}
+
+
+def _imitation(rows: Sequence[Example], batch: int) -> list[dict[str, Any]]:
+    ids = [([*row.prompt_ids, *row.token_ids], [*([-100] * len(row.prompt_ids)), *row.token_ids]) for row in rows]
+    return [{"input_ids": whole, "labels": labels} for whole, labels in ids]
+
+
+def _paired(rows: Sequence[Preferred], batch: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "prompt_ids": list(pair.chosen.prompt_ids),
+            "chosen_ids": list(pair.chosen.token_ids),
+            "rejected_ids": list(pair.rejected.token_ids),
+        }
+        for pair in rows
+    ]
+
+
+def _labelled(rows: Sequence[Preferred], batch: int) -> list[dict[str, Any]]:
+    """Single completions; the mismatched ones rotate within batches, as TRL does it."""
+    single = [(side, good) for pair in rows for side, good in ((pair.chosen, True), (pair.rejected, False))]
+    columns = []
+    for start in range(0, len(single), batch):
+        part = single[start : start + batch]
+        for number, (side, good) in enumerate(part):
+            other = part[number - 1][0]
+            columns.append({
+                "prompt_ids": list(side.prompt_ids),
+                "completion_ids": list(side.token_ids),
+                "KL_completion_ids": list(other.token_ids),
+                "label": good,
+            })  # fmt: skip
+    return columns
+
+
+def _compared(rows: Sequence[Preferred], batch: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "chosen_ids": [*pair.chosen.prompt_ids, *pair.chosen.token_ids],
+            "rejected_ids": [*pair.rejected.prompt_ids, *pair.rejected.token_ids],
+        }
+        for pair in rows
+    ]
 
 
 def trl(
@@ -73,20 +167,13 @@ def trl(
         save_every: steps between checkpoints.
         options: further fields of TRL's configuration, each KEY=VALUE with the value as JSON or text.
     """
-    source = PairSource("trl", None if data is None else Path(data).expanduser(), rollouts, per_problem)
-    source.check()
-    Schedule(lr, steps)
-    check_share("trl", held_out_share)
-    return _Trl(
-        method=method,
-        source=source,
-        pace=FitPlan(steps, rows, steps, save_every),
-        lr=lr,
-        held_out_share=held_out_share,
-        task=None if held_out is None else make_task(held_out),
-        limit=held_out_limit,
-        options={key: _value(text) for key, text in overrides(options).items()},
-    )
+    source = PairSource.of("trl", data, rollouts, per_problem)
+    if not 0 < held_out_share < 1:
+        raise ConfigError(f"trl: held_out_share must be in (0, 1), got {held_out_share}")
+    course = FitFields(steps=steps, lr=lr, rows=rows, held_out_share=held_out_share, save_every=save_every)
+    task = None if held_out is None else make_task(held_out)
+    fields = {key: _value(text) for key, text in overrides(options).items()}
+    return _Trl(method, source, course, task, held_out_limit, fields)
 
 
 def _value(text: str) -> Any:
@@ -100,9 +187,7 @@ def _value(text: str) -> Any:
 class _Trl:
     method: Method
     source: PairSource
-    pace: FitPlan
-    lr: float
-    held_out_share: float
+    course: FitFields
     task: Task | None
     limit: int
     options: Mapping[str, Any]
@@ -111,37 +196,69 @@ class _Trl:
         """See `Stage.check`; TRL must be there, and its configuration must have the options."""
         check_model("trl", has_model)
         check_file("trl", self.source.data)
-        check_options(self.method, self.options)
+        _check_options(self.method, self.options)
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
-        """See `Asking.tasks`."""
         return {} if self.task is None else {"held_out": (self.task, self.limit)}
 
     def run(self, setting: Setting) -> StageResult:
-        """See `Stage.run`."""
         source = model_of("trl", setting)
         tokenizer = load_tokenizer(source)
         rows: Sequence[Any] = self._rows(setting, source, int(tokenizer.eos_token_id))
-        train, held_out = parted("trl", rows, self.held_out_share, setting)
-        pace, folder = self.pace, setting.folder / ("reward_model" if self.method == "reward" else "model")
-        job = TrlJob(
-            source, setting.folder, folder, pace.steps, pace.rows, self.lr, setting.seed, setting.device,
-            pace.save_every, self.options, setting.log,
-        )  # fmt: skip
-        last = run_trl(self.method, train, job)
+        train, held_out = parted("trl", rows, self.course.held_out_share, setting)
+        folder = setting.folder / ("reward_model" if self.method == "reward" else "model")
+        last = self.train(train, source, folder, setting)
         pad_id = int(tokenizer.pad_token_id)
-        measure = _MEASURES[self.method]
-        before, after = (measure(path, held_out, pad_id, setting.device) for path in (source, folder))
-        keys = [row.key for row in held_out]
-        numbers = {
-            **last,
-            **gains("ranked" if self.method != "sft" else "likelihood", before, after, setting.seed, keys),
-        }
+        kind = METHODS[self.method]
+        before, after = (kind.measure(path, held_out, pad_id, setting.device) for path in (source, folder))
+        name = "ranked" if self.method != "sft" else "likelihood"
+        numbers = {**last, **gains(name, before, after, setting.seed, [row.key for row in held_out])}
         if self.method == "reward":
             return StageResult(pass_through(setting), numbers)
         if self.task is not None:
             numbers |= task_gains(self.task, self.limit, source, folder, setting)
         return StageResult(str(folder), numbers)
+
+    def train(self, rows: Sequence[Any], source: Path, target: Path, setting: Setting) -> dict[str, float]:
+        """Train on `rows`, from the newest whole checkpoint if there is one, and save into `target`; last metrics."""
+        trl, datasets = _import()
+        kind, tokenizer = METHODS[self.method], load_tokenizer(source)
+        trainer = getattr(trl, kind.trainer)(
+            model=str(source),
+            args=getattr(trl, kind.config)(**self._settings(setting)),
+            train_dataset=datasets.Dataset.from_list([dict(kind.sample)] * 2),
+            processing_class=tokenizer,
+        )
+        trainer.train_dataset = datasets.Dataset.from_list(kind.columns(rows, self.course.rows))
+        trainer.add_callback(_sealing())
+        last = newest_whole(setting.folder / "trl", _CHECKPOINT, setting.log)
+        trainer.train(resume_from_checkpoint=None if last is None else str(last))
+        with replaced_folder(target) as fresh:
+            trainer.save_model(str(fresh))
+            tokenizer.save_pretrained(fresh)
+        return _log(trainer.state.log_history, setting.folder)
+
+    def _settings(self, setting: Setting) -> dict[str, Any]:
+        """TRL's configuration; fields that the recipe sets come last."""
+        course, on_cpu = self.course, setting.device == "cpu"
+        return {
+            "output_dir": str(setting.folder / "trl"),
+            "max_steps": course.steps,
+            "per_device_train_batch_size": course.rows,
+            "learning_rate": course.lr,
+            "seed": setting.seed % (1 << 31),
+            "save_steps": course.save_every,
+            "logging_steps": 1,
+            "report_to": "none",
+            "disable_tqdm": True,
+            "use_cpu": on_cpu,
+            "bf16": not on_cpu,
+            "gradient_checkpointing": False,
+            "lr_scheduler_type": "constant",
+            "max_length": None,
+            "dataloader_pin_memory": not on_cpu,
+            **self.options,
+        }
 
     def _rows(self, setting: Setting, model: Path, end: int) -> Sequence[Example] | Sequence[Preferred]:
         source = self.source
@@ -162,25 +279,18 @@ def _ranks(model: Path, rows: Sequence[Preferred], pad_id: int, device: str) -> 
     return ranked_right(network, chosen, rejected, pad_id)
 
 
-@torch.no_grad()
 def _rewarded(model: Path, rows: Sequence[Preferred], pad_id: int, device: str) -> list[float]:
     """1 per pair whose chosen completion has the higher reward; one half before there is a reward model."""
-    from transformers import AutoConfig, AutoModelForSequenceClassification
+    from transformers import AutoConfig
 
     if not any("SequenceClassification" in name for name in AutoConfig.from_pretrained(model).architectures or ()):
         return [0.5] * len(rows)
-    network = AutoModelForSequenceClassification.from_pretrained(model, dtype=torch.float32).to(device).eval()
-
-    def reward(example: Example) -> float:
-        ids = torch.tensor([[*example.prompt_ids, *example.token_ids]], device=device)
-        return float(network(input_ids=ids).logits[0, 0])
-
-    return [float(reward(row.chosen) > reward(row.rejected)) for row in rows]
+    return rewards_right(RewardEnsemble([load_reward_model(model, device)], pad_id), rows)
 
 
-_MEASURES: Mapping[str, Callable[[Path, Sequence[Any], int, str], list[float]]] = {
-    "sft": _likelihoods,
-    "dpo": _ranks,
-    "kto": _ranks,
-    "reward": _rewarded,
+METHODS: Mapping[str, _Kind] = {
+    "sft": _Kind("SFTTrainer", "SFTConfig", _imitation, {"input_ids": [0, 0], "labels": [-100, 0]}, _likelihoods),
+    "dpo": _Kind("DPOTrainer", "DPOConfig", _paired, {"prompt": "a", "chosen": "b", "rejected": "c"}, _ranks),
+    "kto": _Kind("KTOTrainer", "KTOConfig", _labelled, {"prompt": "a", "completion": "b", "label": True}, _ranks),
+    "reward": _Kind("RewardTrainer", "RewardConfig", _compared, {"chosen_ids": [0, 0], "rejected_ids": [0]}, _rewarded),
 }

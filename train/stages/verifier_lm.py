@@ -10,13 +10,11 @@ after. Cost: a forward and backward pass per answer. Left out: reasoning before 
 to generate: fine-tune on the questions of the scorer `judge` for that.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import fmean
 
 from evals.numbers.step_metrics import Judged, ranking
 from train.advantages.batch import batch as batch_advantage
@@ -28,14 +26,14 @@ from train.examples.examples import Example, parted
 from train.examples.imitation import imitation_batch
 from train.losses.ppo import ppo
 from train.measure.measure import gains
-from train.offline.epochs import Fit, FitFields
-from train.reward_models.step_model import StepModel, StepRow, new_step_model
+from train.offline.epochs import FitFields, fit
+from train.reward_models.step_model import StepRow, new_step_model
+from train.stages.prm import judgements
 from train.update.update import Objective, Updater
 from ttc import seeds
+from ttc.config.values import at_least
 from ttc.errors import ConfigError
 from ttc.scorers.reward_models.layouts import RewardTokenizer
-
-__all__ = ["verifier_lm"]
 
 _NEVER = "\x00"
 """A step delimiter that no answer holds: the whole answer is one step."""
@@ -62,17 +60,10 @@ def verifier_lm(
         balanced: learn from as many right as wrong answers, the rarer kind repeated.
         course: see `FitFields`.
     """
-    if imitation < 0:
-        raise ConfigError(f"verifier_lm: imitation must be at least 0, got {imitation}")
+    at_least("verifier_lm", 0, imitation=imitation)
     if len({ask, good, bad}) < 3:
         raise ConfigError(f"verifier_lm: ask, good and bad must be three different tokens, got {ask}, {good}, {bad}")
-    return _VerifierLm(
-        rollouts=rollouts,
-        words=(ask, good, bad),
-        imitation=imitation,
-        balanced=balanced,
-        course=course,
-    )
+    return _VerifierLm(rollouts, (ask, good, bad), imitation, balanced, course)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +85,9 @@ class _VerifierLm:
     course: FitFields
 
     def check(self, has_model: bool) -> None:
-        """See `Stage.check`."""
         check_model("verifier_lm", has_model)
 
     def run(self, setting: Setting) -> StageResult:
-        """See `Stage.run`."""
         source = model_of("verifier_lm", setting)
         tokenizer = load_tokenizer(source)
         pad_id, end = int(tokenizer.pad_token_id), int(tokenizer.eos_token_id)
@@ -111,7 +100,7 @@ class _VerifierLm:
             StepRow(a.key, ids := (*a.prompt_ids, *a.token_ids, ask), (len(ids) - 1,), (float(a.right),))
             for a in held_out
         ]
-        before = model.judged(questions, pad_id)
+        before = judgements(model, questions, pad_id)
         optimiser = Optimiser(model.network, self.course.schedule)
         updater = Updater(model.network, optimiser, Objective(ppo(), batch_advantage()))
         longest = max(len(answer.token_ids) for answer in train) + 1
@@ -126,13 +115,12 @@ class _VerifierLm:
             return {name: metrics[name] for name in ("loss", "grad_norm")}
 
         def evaluate() -> dict[str, float]:
-            right = _right(model.judged(questions, pad_id))
-            return {"held_out_accuracy": sum(right) / len(right)}
+            return {"held_out_accuracy": fmean(_right(judgements(model, questions, pad_id)))}
 
-        fit = Fit(model.network, updater.optimiser, len(train), update, evaluate)
-        last, stopped = fit.run(self.course.pace, self.course.rules, setting)
-        after = model.judged(questions, pad_id)
-        _save(model, tokenizer, setting.folder / "verifier", self.words[0])
+        last, stopped = fit(model.network, optimiser, len(train), update, evaluate, self.course, setting)
+        after = judgements(model, questions, pad_id)
+        model.network.config.ttc_prm = {**model.reading, "step_tag": self.words[0]}
+        save_model(model.network, tokenizer, setting.folder / "verifier")
         keys = [answer.key for answer in held_out]
         ranks = {"ranking_before": ranking(before), "ranking": ranking(after)}
         ranks = {name: value for name, value in ranks.items() if value == value}  # both kinds are needed to rank them
@@ -168,9 +156,3 @@ def _evened(answers: Sequence[_Answer], seed: int) -> list[_Answer]:
 def _right(rows: Sequence[Judged]) -> list[float]:
     """1 per answer on the right side of one half."""
     return [float(((row.scores or (0.0,))[0] >= 0.5) == (row.labels[0] == 1.0)) for row in rows]
-
-
-def _save(model: StepModel, tokenizer: Any, folder: Path, ask: str) -> None:
-    tagged = replace(model, reading={**model.reading, "step_tag": ask})
-    tagged.network.config.ttc_prm = dict(tagged.reading)
-    save_model(tagged.network, tokenizer, folder)

@@ -28,21 +28,8 @@ import torch
 
 from train.base.rollout import Rollout
 from train.base.world import World
-from ttc import seeds
 from ttc.errors import ConfigError
-
-__all__ = [
-    "NORMALISERS",
-    "Normaliser",
-    "TokenBatch",
-    "micro_batches",
-    "pad",
-    "rollout_batch",
-    "rows_at",
-    "shared",
-    "shuffled",
-    "token_weights",
-]
+from ttc.seeds import derive
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +101,7 @@ def rows_at(step: int, rows: int, num_rows: int, seed: int) -> list[int]:
         epoch, index = divmod(place, num_rows)
         if not numbers or index == 0:
             order = list(range(num_rows))
-            random.Random(seeds.derive(seed, "epoch", epoch)).shuffle(order)
+            random.Random(derive(seed, "epoch", epoch)).shuffle(order)
         numbers.append(order[index])
     return numbers
 
@@ -139,7 +126,8 @@ def micro_batches(mask: torch.Tensor, index: torch.Tensor, most: int, least: int
     index = index.to(mask.device)
     if not len(index):
         return
-    lengths = _lengths(mask)[index]
+    places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    lengths = mask.long().mul(places).amax(1)[index]  # place of the last True of each row, from 1
     order = torch.argsort(lengths, stable=True)
     start, longest = 0, 0
     for end in range(len(index)):
@@ -162,37 +150,16 @@ def shared(mask: torch.Tensor, index: torch.Tensor, most: int, world: World) -> 
             yield mine
 
 
-def _lengths(mask: torch.Tensor) -> torch.Tensor:
-    """Place of the last True of each row, from 1: (R,)."""
-    places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
-    return mask.long().mul(places).amax(1)
-
-
 Normaliser: TypeAlias = Literal["token", "sequence", "constant", "rollout"]
 
 
-def _token(mask: torch.Tensor, rows: int, most: int) -> torch.Tensor:
-    return mask / mask.sum().clamp(min=1)
-
-
-def _sequence(mask: torch.Tensor, rows: int, most: int) -> torch.Tensor:
-    return mask / (mask.sum(1, keepdim=True).clamp(min=1) * max(rows, 1))
-
-
-def _constant(mask: torch.Tensor, rows: int, most: int) -> torch.Tensor:
-    return mask / (max(rows, 1) * most)
-
-
-def _rollout(mask: torch.Tensor, rows: int, most: int) -> torch.Tensor:
-    return mask / max(rows, 1)
-
-
 NORMALISERS: Mapping[str, Callable[[torch.Tensor, int, int], torch.Tensor]] = {
-    "token": _token,
-    "sequence": _sequence,
-    "constant": _constant,
-    "rollout": _rollout,
+    "token": lambda mask, rows, most: mask / mask.sum().clamp(min=1),
+    "sequence": lambda mask, rows, most: mask / (mask.sum(1, keepdim=True).clamp(min=1) * max(rows, 1)),
+    "constant": lambda mask, rows, most: mask / (max(rows, 1) * most),
+    "rollout": lambda mask, rows, most: mask / max(rows, 1),
 }
+"""(mask (R, T), rows, most tokens of one) -> weights (R, T); see the module."""
 
 
 def token_weights(mask: torch.Tensor, how: Normaliser, max_tokens: int) -> torch.Tensor:

@@ -8,8 +8,6 @@ pass for the values, and a forward and backward pass per epoch. Left out: a loss
 one shared body, where the two have to be weighed against each other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +18,6 @@ from train.base.optimiser import Optimiser
 from train.base.world import ALONE, World
 from train.update.batch import TokenBatch, micro_batches, shared, shuffled
 from ttc.errors import ConfigError
-
-__all__ = ["Critic", "ValueFit", "ValueHead", "explained_variance", "value_loss"]
 
 
 @dataclass(frozen=True, slots=True)

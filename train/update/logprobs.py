@@ -13,8 +13,6 @@ longest first. Cost: no padding, but attention over the whole packed row: on a C
 length anyhow, it is rarely faster. Left out: kernels that skip the masked blocks, models with sliding windows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -24,9 +22,6 @@ from torch.utils.checkpoint import checkpoint
 
 from train.base.models import Sharded
 from ttc.errors import ConfigError
-
-__all__ = ["Compare", "Scored", "check_packing", "packed_hidden", "placed", "token_logprobs"]
-
 
 _CHUNK = 8192
 """Positions that go through the head at once."""

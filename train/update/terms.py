@@ -1,4 +1,7 @@
-"""The terms of a loss per token: the seam of policy gradients, the divergence from a reference, the engine's mismatch.
+"""The terms of an update per token: advantages, the seam of policy gradients, divergence, the engine's mismatch.
+
+Shapes: R rollouts, T positions (the target tokens of a right-padded batch). A reward of NaN means that there was no
+verdict (a verifier timed out): such a row takes no part in any mean and gets advantage 0, which is not reward 0.
 
 A loss maps four tensors (R, T) to one number per token, before any mean: log-probabilities of the policy, of the policy
 that the ratio is taken against, the advantages, and the mask. The weights of `train.update.batch` turn that into one
@@ -16,8 +19,6 @@ al. 2025; Espeholt et al. 2018); masking drops what lies outside [1 / cap, cap] 
 reports log-probabilities at temperature 1 without top-p or top-k, which is what rollouts are drawn with.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -26,19 +27,59 @@ import torch
 
 from ttc.errors import ConfigError
 
-__all__ = [
-    "KL_ESTIMATORS",
-    "Correction",
-    "Loss",
-    "PerToken",
-    "check_clip",
-    "exact_kl",
-    "k1",
-    "k2",
-    "k3",
-    "sequence_mean",
-    "with_ratio",
-]
+
+@dataclass(frozen=True, slots=True)
+class RewardBatch:
+    """The rewards of one batch of rollouts.
+
+    `rewards` (R,) one per rollout; `groups` (R,) equal numbers for rollouts of one prompt; `mask` (R, T) True at tokens
+    the policy sampled; `steps` (R, T) process rewards at the last token of each step, NaN elsewhere; `values` (R, T)
+    estimates of a value head before each token.
+    """
+
+    rewards: torch.Tensor
+    groups: torch.Tensor
+    mask: torch.Tensor
+    steps: torch.Tensor | None = None
+    values: torch.Tensor | None = None
+
+    @property
+    def judged(self) -> torch.Tensor:
+        """(R,) True where there is a reward."""
+        return ~torch.isnan(self.rewards)
+
+
+Advantage: TypeAlias = Callable[[RewardBatch], torch.Tensor]
+"""Outcome -> (R, T) weights, 0 outside the mask."""
+
+
+def spread(per_row: torch.Tensor, outcome: RewardBatch) -> torch.Tensor:
+    """Give every sampled token the number of its row: (R,) -> (R, T); rows without a reward get 0."""
+    values = torch.where(outcome.judged, per_row, 0.0)
+    return values[:, None] * outcome.mask
+
+
+def centred(values: torch.Tensor, groups: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    """Value minus the mean of its group, exactly 0 in a group of equal values: (R,)."""
+    mean, _ = group_mean(values, groups, valid)
+    gap = values - mean
+    return torch.where(gap.abs() <= 1e-6 * mean.abs().clamp(min=1e-3), 0.0, gap)
+
+
+def group_mean(values: torch.Tensor, groups: torch.Tensor, valid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean over the valid rows of each row's group, and how many they are: two tensors (R,)."""
+    unique, index = torch.unique(groups, return_inverse=True)
+    count, weight = unique.numel(), valid.to(values.dtype)
+    total = values.new_zeros(count).index_add_(0, index, torch.where(valid, values, 0.0))
+    number = values.new_zeros(count).index_add_(0, index, weight)
+    return (total / number.clamp(min=1))[index], number[index]
+
+
+def group_std(values: torch.Tensor, groups: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    """Sample standard deviation (n - 1) over the valid rows of each row's group; 0 for a single one: (R,)."""
+    mean, number = group_mean(values, groups, valid)  # (R,) each: every row knows its group's
+    squares, _ = group_mean((values - mean) ** 2, groups, valid)
+    return (squares * number / (number - 1).clamp(min=1)).sqrt()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,32 +1,36 @@
-"""One optimiser step over a batch: the update rule, micro-batches, clipping, and what is worth knowing of it.
+"""One optimiser step over a batch: the update rule, micro-batches, clipping, and how the model is held meanwhile.
 
 The batch may be passed over several times (`epochs`) and cut into mini-batches, each an optimiser step; the ratio is
 then taken against log-probabilities computed before the first of them. With one pass and one mini-batch the ratio is
 exactly 1 and nothing is computed twice. `learn` is the whole of an update from rewards: the reference's and the
 critic's numbers first, without a gradient, then the weights, the steps, and the critic's own. Cost: one forward and
 backward pass per epoch, and a forward one more when there is more than one step, and for a reference.
+
+Weights and optimiser moments are fp32 in every case; `autocast` computes in bf16 from them (Micikevicius et al. 2018,
+arXiv:1710.03740, without loss scaling, which bf16 does not need). Gradient checkpointing (Chen et al. 2016,
+arXiv:1604.06174) costs one more forward pass and keeps one activation per layer. Adapters, and weights that are split
+over the processes of a run: `train.base.models`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
 
-from train.base.models import Sharded
+from train.base.models import Sharded, add_lora, load_model, shard
 from train.base.optimiser import Optimiser
 from train.base.world import ALONE, World
-from train.update.advantage import Advantage, RewardBatch
 from train.update.batch import Normaliser, TokenBatch, shared, shuffled, token_weights
 from train.update.critic import Critic
 from train.update.logprobs import Compare, check_packing, token_logprobs
-from train.update.terms import KL_ESTIMATORS, Correction, Loss, PerToken, with_ratio
+from train.update.terms import KL_ESTIMATORS, Advantage, Correction, Loss, PerToken, RewardBatch, with_ratio
 from ttc.config.plugins import checked_return
 from ttc.errors import ConfigError, TrainingError
-
-__all__ = ["Objective", "Supervisor", "Updater", "weighted", "whitened"]
+from ttc.seeds import derive
 
 Supervisor: TypeAlias = Callable[[torch.Tensor, torch.Tensor], Compare]
 """(numbers of some rows of the batch, their mask) -> the divergence from a teacher at their masked positions."""
@@ -254,3 +258,36 @@ class _Tally:
                 counts[name] = counts.get(name, 0.0) + tally._counts[name]
         means = {name: total / counts[name] for name, total in sums.items() if counts[name]}
         return {"loss": loss, "grad_norm": max(self.norms), **means}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """Fields of every stage that may train more than all weights in fp32.
+
+    Args:
+        lora: rank of low-rank adapters on all linear layers; 0 trains all weights.
+        lora_alpha: their scale; None is twice the rank.
+        checkpointing: compute activations again in the backward pass instead of keeping them.
+        autocast: compute in bf16, with fp32 weights.
+        shard: split the weights over the processes of the run (FSDP2); with one process, do nothing.
+    """
+
+    lora: int = 0
+    lora_alpha: float | None = None
+    checkpointing: bool = False
+    autocast: bool = False
+    shard: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no adapter can have."""
+        alpha = self.lora_alpha
+        if self.lora < 0 or (alpha is not None and (not self.lora or not alpha > 0)):
+            raise ConfigError(f"lora must be at least 0, and lora_alpha above 0 with it: {self.lora}, {alpha}")
+
+    def load(self, folder: Path, device: str, seed: int, world: World = ALONE) -> Any:
+        """The model of a folder, ready to be trained; `seed` is the run's."""
+        model = load_model(folder, device, checkpointing=self.checkpointing)
+        if self.lora:
+            alpha = 2.0 * self.lora if self.lora_alpha is None else self.lora_alpha
+            add_lora(model, self.lora, alpha, derive(seed, "lora") % (1 << 31))
+        return shard(model, world, token_logprobs) if self.shard else model
