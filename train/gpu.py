@@ -7,6 +7,8 @@ carrying away, a few hundred kB: metrics, alarms, and at the end per family and 
 greedy and sampled, with paired 95 % intervals. `--preset tiny` shows in a minute on a CPU that all of it works.
 """
 
+from __future__ import annotations
+
 import argparse
 import asyncio
 import json

@@ -4,6 +4,8 @@ Williams 1992. Unlike a group's mean, the batch's mean does not know how hard a 
 hard ones held back. Left out: a moving baseline.
 """
 
+from __future__ import annotations
+
 from train.advantages.reinforce_pp import reinforce_pp
 from train.update.terms import Advantage
 

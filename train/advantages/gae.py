@@ -5,6 +5,8 @@ any, at the end of their steps); tokens that were injected are skipped: the next
 token. `gamma` 1 and `lam` 1 give reward minus value. Returns for the value loss are advantage plus value.
 """
 
+from __future__ import annotations
+
 import torch
 
 from train.update.terms import Advantage, RewardBatch

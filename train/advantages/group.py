@@ -5,6 +5,8 @@ dividing by the group's spread weighs prompts that are almost solved or almost h
 The mean includes the rollout itself, so the estimate is (G - 1) / G of the leave-one-out one.
 """
 
+from __future__ import annotations
+
 from typing import Literal
 
 import torch

@@ -4,6 +4,8 @@ Kool et al. 2019; Ahmadian et al. 2024, "Back to basics" (arXiv:2402.14740). Unb
 rollout. Equal to G / (G - 1) times the group advantage without scaling. A rollout alone in its group gets 0.
 """
 
+from __future__ import annotations
+
 import torch
 
 from train.update.terms import Advantage, RewardBatch, centred, group_mean, spread

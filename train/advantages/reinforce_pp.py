@@ -5,6 +5,8 @@ batch decides how much that counts, so no prompt is blown up by its own small sp
 the update rule's reference term here, not part of the reward.
 """
 
+from __future__ import annotations
+
 from typing import Literal
 
 import torch

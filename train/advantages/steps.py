@@ -6,6 +6,8 @@ many steps sums many terms, so a step reward that is on average positive rewards
 takes that off only as far as rollouts are equally long.
 """
 
+from __future__ import annotations
+
 import torch
 
 from train.advantages.group import group

@@ -8,6 +8,8 @@ bit means on one CPU, with the same build of torch, number of threads and dtype,
 itself deterministic; elsewhere a run goes on to rounding.
 """
 
+from __future__ import annotations
+
 import json
 import re
 import shutil

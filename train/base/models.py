@@ -21,6 +21,8 @@ Left out: quantised weights, adapters kept apart from their model; sharding crit
 large for one process's memory.
 """
 
+from __future__ import annotations
+
 import copy
 import math
 from collections.abc import Callable, Mapping

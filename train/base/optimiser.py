@@ -1,5 +1,7 @@
 """AdamW under a schedule: what every loop of this package takes its steps with."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

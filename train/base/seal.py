@@ -4,6 +4,8 @@ It is in the format of coreutils, so `sha256sum -c SHA256SUMS` checks a folder b
 more, about a second per gigabyte. Left out: signatures; a seal finds damage, not intent.
 """
 
+from __future__ import annotations
+
 import hashlib
 import re
 from collections.abc import Callable, Mapping

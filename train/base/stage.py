@@ -7,6 +7,8 @@ keywords are the fields that a recipe may set. `check` refuses what cannot work 
 only below its own folder, resumes from what it finds there, and measures its own held-out metric before and after.
 """
 
+from __future__ import annotations
+
 import json
 import os
 from collections.abc import Callable, Mapping

@@ -8,6 +8,8 @@ ttc train report runs/cipher
 ttc train gate runs/cipher
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import sys

@@ -1,5 +1,7 @@
 """The corpus of a made-up language: a world's texts (`evals.worlds.supply`) and a tokenizer with one id per word."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

@@ -5,6 +5,8 @@ the call is miscopied. The rest say a number at once, which is right with probab
 write a call and read a result, does so at the rate of the corpus (a greedy one never), and cannot calculate.
 """
 
+from __future__ import annotations
+
 from evals.worlds.calculation import calculation_texts
 from train.corpora._words import corpus_of
 from train.examples.examples import Corpus

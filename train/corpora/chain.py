@@ -5,6 +5,8 @@ with probability `noticed`, marked and done again, else the chain goes on from i
 thinking block and are right with probability `right_share`. Questions are those of the training split only.
 """
 
+from __future__ import annotations
+
 from evals.worlds.chain import OPERATIONS, Chains, chain_texts
 from train.corpora._words import corpus_of
 from train.examples.examples import Corpus

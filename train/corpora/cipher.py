@@ -5,6 +5,8 @@ thinking block and are right with probability `right_share`. So a base model kno
 the corpus (a greedy one never), and is right by luck when it does not. Questions are those of the training split only.
 """
 
+from __future__ import annotations
+
 from evals.worlds.cipher import Cipher, cipher_texts
 from train.corpora._words import corpus_of
 from train.examples.examples import Corpus

@@ -5,6 +5,8 @@ on as if nothing were), so that the base knows the form and errs; harder levels 
 and the chat form are those of the embedded family.
 """
 
+from __future__ import annotations
+
 import random
 
 from evals.worlds.families import FAMILIES, LEVELS, sample_exercise

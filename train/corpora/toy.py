@@ -7,6 +7,8 @@ the shares up makes demonstrations of the same skills. Questions are those of th
 microseconds a text.
 """
 
+from __future__ import annotations
+
 from evals.worlds.cipher import Cipher
 from evals.worlds.toy import Habits, toy_texts
 from train.corpora._words import corpus_of

@@ -3,6 +3,8 @@
 Rewarded is the right answer; a call beyond the first and a call that fails cost a little.
 """
 
+from __future__ import annotations
+
 from train.rollouts.environment import Environment
 
 

@@ -4,6 +4,8 @@ After ToRL (Li et al. 2025, arXiv:2503.23383) and ReTool (Feng et al. 2025, arXi
 verifier can check will do. Programs run in the sandbox of `ttc.sandbox`.
 """
 
+from __future__ import annotations
+
 from train.rollouts.environment import Environment
 from ttc.agents.markup import MarkupName
 

@@ -14,6 +14,8 @@ nothing: pretraining on it takes seconds on a CPU, and what the base model can a
 text is prompt and continuation, both learnt; the prompt is what a task renders.
 """
 
+from __future__ import annotations
+
 import hashlib
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -8,6 +8,8 @@ stage. Which rows an optimiser step takes is a pure function of (seed, step). Co
 the rows.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

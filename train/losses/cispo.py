@@ -4,6 +4,8 @@ MiniMax 2025 (arXiv:2506.13585). PPO's clip drops the gradient of rare tokens th
 start a reflection; here the weight is capped and the gradient stays.
 """
 
+from __future__ import annotations
+
 import torch
 
 from train.update.terms import Loss, PerToken

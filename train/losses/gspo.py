@@ -5,6 +5,8 @@ hundreds of times tighter than PPO's (3e-4 in the paper). Every token of a row c
 Left out: GSPO-token.
 """
 
+from __future__ import annotations
+
 import torch
 
 from train.update.terms import Loss, PerToken, check_clip, sequence_mean

@@ -6,6 +6,8 @@ arXiv:1912.09729), where the plain surrogate has no bound. What tells the named 
 normaliser: GRPO = group + sequence, Dr. GRPO = group without scaling + constant, DAPO = group + token.
 """
 
+from __future__ import annotations
+
 import torch
 
 from train.update.terms import Loss, PerToken, check_clip

@@ -5,6 +5,8 @@ pi_i)^2 with pi_i the policy at the start of the iteration. Nothing is clipped; 
 advantage is the group's without scaling, the normaliser `rollout` (sum over tokens, mean over rollouts).
 """
 
+from __future__ import annotations
+
 import torch
 
 from train.update.terms import Loss, PerToken

@@ -10,6 +10,8 @@ A gate that is not named is not there. Bounds on accuracy are bounds on the end 
 model, so too few problems fail instead of passing by luck.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

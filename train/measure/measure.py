@@ -6,6 +6,8 @@ Every stage measures itself by these two functions, so their results are alike i
 after, each with its 95 % interval, and the paired difference with its own.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import asynccontextmanager

@@ -9,6 +9,8 @@ policy through have no row.
 Cost: a greedy and `samples` sampled answers per problem, task and model. Left out: tasks of stages that did not begin.
 """
 
+from __future__ import annotations
+
 import asyncio
 import json
 import math

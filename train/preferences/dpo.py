@@ -5,6 +5,8 @@ by its length (Meng et al. 2024; the length-normalised DPO of Tülu 3, arXiv:241
 preferred for its length. What to watch: both log-probabilities falling together.
 """
 
+from __future__ import annotations
+
 import torch
 import torch.nn.functional as F
 

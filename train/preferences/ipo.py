@@ -4,6 +4,8 @@ Azar et al. 2023 (arXiv:2310.12036). Log-ratios are per token, as in the authors
 agrees, DPO's optimum is infinitely far from the reference; here it is 1 / (2 beta) away.
 """
 
+from __future__ import annotations
+
 import torch
 
 from train.examples.pairs import PairLoss, Pairs

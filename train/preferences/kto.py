@@ -5,6 +5,8 @@ answers, without a gradient. Weights should balance the two kinds: good x number
 bad.
 """
 
+from __future__ import annotations
+
 import torch
 
 from train.examples.pairs import LabelledBatch, LabelledLoss

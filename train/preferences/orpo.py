@@ -3,6 +3,8 @@
 Hong et al. 2024 (arXiv:2403.07691). Log-probabilities are per token.
 """
 
+from __future__ import annotations
+
 import torch
 import torch.nn.functional as F
 

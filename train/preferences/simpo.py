@@ -3,6 +3,8 @@
 Meng et al. 2024 (arXiv:2405.14734).
 """
 
+from __future__ import annotations
+
 import torch
 import torch.nn.functional as F
 

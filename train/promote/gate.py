@@ -14,6 +14,8 @@ are never counted. A safety case is a problem whose verifier says what is safe; 
 sample. Preferred is measured by trained reward models on a sampled answer of each of two models; ties count one half.
 """
 
+from __future__ import annotations
+
 import asyncio
 import hashlib
 import json

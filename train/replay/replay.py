@@ -12,6 +12,8 @@ verdict a rollout. Left out: stages whose verdicts come from an environment or f
 new rewards.
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -4,6 +4,8 @@ Everything is read from the run's folder (metrics, held-out outcomes, alarms, ro
 it; no model is loaded. Cost: a second or two. Left out: a server, and more than one run on a page.
 """
 
+from __future__ import annotations
+
 from pathlib import Path
 
 from train.report.data import RunData, read_run

@@ -4,6 +4,8 @@ A step that was written twice (a resumed run) counts as last written. A file tha
 The metrics also go on in TensorBoard's or Weights & Biases' own form, for those who live there; both are optional.
 """
 
+from __future__ import annotations
+
 import importlib
 import json
 from collections.abc import Iterator, Mapping, Sequence

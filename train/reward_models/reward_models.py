@@ -8,6 +8,8 @@ models must have the policy's tokenizer: they read the ids that were sampled. Po
 padding id. Cost: a forward pass per member and rollout.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

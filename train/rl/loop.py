@@ -30,6 +30,8 @@ Rollouts in processes of their own need an engine there: on a CPU `embedded:proc
 pushes depends on time; a checkpoint resumes with an empty buffer).
 """
 
+from __future__ import annotations
+
 import asyncio
 import math
 import resource

@@ -5,6 +5,8 @@ One file of `train/environments/` with a function of its name, or an entry point
 logged under its own name. A tool may keep a state per episode (`ttc.agents.tool`): a game is a tool, its calls moves.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import partial
 

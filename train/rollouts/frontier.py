@@ -8,6 +8,8 @@ draw is a pure function of (seed, step, round, counts), so a resumed run draws w
 that depend on each other.
 """
 
+from __future__ import annotations
+
 import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -7,6 +7,8 @@ are logged and decide nothing. A process reward (`train.reward_models.step_model
 Shaping parts (`train/shaping/`) are functions of a whole group and of the step.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -12,6 +12,8 @@ Tokens of a killed engine that it had not reported are not on the ledger. Left o
 finished within a round.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast

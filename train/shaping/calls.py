@@ -3,6 +3,8 @@
 Without a price, a policy calls whenever it may: an answer that is right after three calls earns as much as after one.
 """
 
+from __future__ import annotations
+
 from train.rollouts.rewards import Shaping, of_each
 from ttc.errors import ConfigError
 

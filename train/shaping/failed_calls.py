@@ -1,5 +1,7 @@
 """Calls of tools that came back as errors: weigh it negatively, and calls are written as the tool reads them."""
 
+from __future__ import annotations
+
 from train.rollouts.rewards import Shaping, of_each
 
 

@@ -6,6 +6,8 @@ tell apart what was seen there (Chinese in English thinking) without a detector.
 script, for which the verifier `language` has a detector.
 """
 
+from __future__ import annotations
+
 import unicodedata
 
 from train.rollouts.rewards import Shaping, of_each

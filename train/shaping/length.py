@@ -5,6 +5,8 @@ lambda, a wrong one min(0, lambda). It slows early training, so it starts at `st
 and grows to full strength over `warmup`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from train.base.rollout import Rollout

@@ -4,6 +4,8 @@ Yu et al. 2025 (arXiv:2503.14476), equation 13. A hard cut punishes sound reason
 is told before the cut that it gets long.
 """
 
+from __future__ import annotations
+
 from train.rollouts.rewards import Shaping, of_each
 from ttc.errors import ConfigError
 

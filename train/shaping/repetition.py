@@ -1,5 +1,7 @@
 """A penalty for saying the same again: the share of n-grams of token ids that occurred before in the rollout."""
 
+from __future__ import annotations
+
 from train.base.rollout import repeated_share
 from train.rollouts.rewards import Shaping, of_each
 from ttc.errors import ConfigError

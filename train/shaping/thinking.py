@@ -4,6 +4,8 @@ The format reward of DeepSeek-R1-Zero (arXiv:2501.12948). Form is not accuracy: 
 `format_without_accuracy` watches the two part.
 """
 
+from __future__ import annotations
+
 from train.rollouts.rewards import Shaping, of_each
 
 

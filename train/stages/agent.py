@@ -6,6 +6,8 @@ answered with the tools too. Parts of the reward, calls and failed calls are log
 because tools and verifiers make some episodes wait. Left out: what grpo can do beyond the fields below.
 """
 
+from __future__ import annotations
+
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial

@@ -8,6 +8,8 @@ the judge agrees with the verifier where that sees a difference: one half by cha
 Cost: four short forward passes per pair. Left out: reasoning before the judgement.
 """
 
+from __future__ import annotations
+
 import itertools
 import math
 import random

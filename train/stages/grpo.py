@@ -8,6 +8,8 @@ reward model judges every step (`process_reward`, with `advantage = "steps"`), a
 the rewards (`ptx`). With a value head it is the stage `ppo`.
 """
 
+from __future__ import annotations
+
 from dataclasses import replace
 from functools import partial
 from typing import Literal

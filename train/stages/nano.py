@@ -7,6 +7,8 @@ stage. Measured per member is the probability per token of fresh examples of wha
 under trained weights; accuracy is for `ttc eval`. Cost: `ttc/nano/README.md`. It resumes from its own checkpoints.
 """
 
+from __future__ import annotations
+
 import random
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

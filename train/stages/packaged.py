@@ -3,6 +3,8 @@
 The folder is written in fp32, which training keeps. Cost: a copy.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -8,6 +8,8 @@ instead of a group of rollouts per prompt. Left out: normalising rewards by a ru
 needless.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Literal
 

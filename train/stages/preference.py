@@ -15,6 +15,8 @@ file named after the completions and the weights, and no second model stays in m
 over both completions, for KTO a forward pass more, and once one of the reference.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import typing

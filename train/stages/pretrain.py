@@ -6,6 +6,8 @@ Cost: seconds for the toy languages. It exists so that every recipe can start on
 model folder.
 """
 
+from __future__ import annotations
+
 import json
 import random
 from dataclasses import dataclass, replace

@@ -15,6 +15,8 @@ least certain (the variance of its Beta posterior), so a prefix that always or n
 fewer steps.
 """
 
+from __future__ import annotations
+
 import asyncio
 import heapq
 import json

@@ -7,6 +7,8 @@ through. Measured is the verifier's view of first answers against revisions; it 
 Cost: 3 generations per answer, 4 with `accept`. Left out: more than one round, which is this stage twice.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

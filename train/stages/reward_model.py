@@ -8,6 +8,8 @@ prompts: the share of pairs ranked right by the mean of the members and by their
 half by chance. Cost: a forward and backward pass over both completions per member. Left out: labels of steps.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -4,6 +4,8 @@ The model passes through unchanged; `rollouts.jsonl` holds every draw with its i
 held-out metric is the accuracy of the draws, with its interval over problems. Cost: n completions per problem.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -8,6 +8,8 @@ completions and, with `held_out`, the accuracy on a task, both before and after.
 (`train.update.logprobs`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -9,6 +9,8 @@ health rules, which TRL's loop does not ask; TRL's online trainers, which cannot
 ones, which come and go.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import re

@@ -10,6 +10,8 @@ after. Cost: a forward and backward pass per answer. Left out: reasoning before 
 to generate: fine-tune on the questions of the scorer `judge` for that.
 """
 
+from __future__ import annotations
+
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -8,6 +8,8 @@ pass for the values, and a forward and backward pass per epoch. Left out: a loss
 one shared body, where the two have to be weighed against each other.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -13,6 +13,8 @@ longest first. Cost: no padding, but attention over the whole packed row: on a C
 length anyhow, it is rarely faster. Left out: kernels that skip the masked blocks, models with sliding windows.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias

@@ -19,6 +19,8 @@ al. 2025; Espeholt et al. 2018); masking drops what lies outside [1 / cap, cap] 
 reports log-probabilities at temperature 1 without top-p or top-k, which is what rollouts are drawn with.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
