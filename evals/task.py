@@ -12,23 +12,10 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ttc.config.recipes import dump
 from ttc.core import Json, Message, Problem, Sampling, Target
 from ttc.errors import ConfigError
-
-__all__ = [
-    "BOXED",
-    "CHECKS",
-    "INSTRUCTIONS",
-    "PROGRAM",
-    "Item",
-    "Task",
-    "VerifierSpec",
-    "boxed_question",
-    "code_block",
-    "program_question",
-    "sample",
-]
-
+from ttc.identity.digests import digest_of
 
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
 """The instruction that Qwen2.5-Math and most maths evaluations use."""
@@ -150,3 +137,17 @@ def program_question(text: str) -> tuple[Message, ...]:
 def code_block(code: str) -> str:
     """Return code as a fenced block."""
     return f"```python\n{code.strip()}\n```"
+
+
+def problems_digest(items: Iterable[Item]) -> str:
+    """Return the digest of problems in their order, as they are asked, with what a verifier holds.
+
+    A row of the data that a limit leaves out does not count.
+    """
+    return digest_of(_row(item) for item in items)
+
+
+def _row(item: Item) -> list[object]:
+    problem = item.problem
+    messages = [[message.role, message.content] for message in problem.messages]
+    return [problem.id, problem.kind, messages, dump(problem.meta), dump(item.target), item.cluster, item.difficulty]

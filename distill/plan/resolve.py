@@ -28,8 +28,7 @@ from distill.spec.registries import METHODS
 from distill.spec.spec import JobSpec, TeacherSpec
 from distill.spec.teacher import Teacher, resolve_teacher
 from evals.data.decontamination import own_texts
-from evals.runs.contents import problems_digest
-from evals.task import Task
+from evals.task import Task, problems_digest
 from train.recipe.contents import path_contents
 from train.registries import make_task
 from ttc.config.values import parse

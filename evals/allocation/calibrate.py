@@ -24,20 +24,6 @@ from ttc.choosing.selection import Select, choose
 from ttc.choosing.voting import vote
 from ttc.errors import ConfigError
 
-__all__ = [
-    "LADDER",
-    "RULES",
-    "SCORED_RULES",
-    "by_consensus",
-    "fit",
-    "fit_route",
-    "halves",
-    "is_right",
-    "routes",
-    "spend",
-    "worth",
-]
-
 ORDERS = 8
 PRIOR = 2.0
 LEVELS = (0.2, 0.4, 0.6, 0.8, 0.9, 0.97)

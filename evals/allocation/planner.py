@@ -41,8 +41,6 @@ from ttc.session.solve import spent
 from ttc.strategies._drawing import draw_wave
 from ttc.strategies.auto import kind_without_plan, read_plan
 
-__all__ = ["PLAN", "WAVES", "Planner", "spend_total"]
-
 WAVES, PLAN = "waves.jsonl", "plan.json"
 CHUNK = 64
 EXPLORE = 0.2

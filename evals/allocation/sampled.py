@@ -24,8 +24,6 @@ from ttc.core import Candidate, Record
 from ttc.errors import ConfigError
 from ttc.replay import RecordedDraw, pool_of
 
-__all__ = ["CLASSES", "DrawPool", "Pools", "named", "opened", "plain", "read_pools", "unscored"]
-
 CLASSES = kind_of("exact").key
 """Answer kind of class names."""
 

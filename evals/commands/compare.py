@@ -17,8 +17,8 @@ from typing import Any
 
 from evals.numbers.compare import RunComparison, Side, compare_all
 from evals.numbers.summary import IDENTITY, SUMMARY, read_summary
+from evals.report.runs import labels
 from evals.run_folder import read_run
-from evals.runs.labels import labels
 from ttc.core import Record
 
 

@@ -28,8 +28,6 @@ from ttc.errors import ConfigError, PromptTooLong, RecordError
 from ttc.session.session import Session
 from ttc.verifiers.steps import STEP_DELIMITER, StepChecker, prefixes
 
-__all__ = ["Labelled", "label_rows", "read_labelled", "sample_labelled", "score_rows", "write_labelled"]
-
 AT_ONCE = 32
 """Solutions that are sampled or scored at once."""
 

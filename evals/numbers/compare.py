@@ -16,12 +16,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from evals.numbers.statistics import holm, mcnemar, minimum_detectable, paired_interval, standard_error
-from evals.numbers.summary import cluster_of, curve_values, is_correct, total_usage
-from evals.numbers.tally import exchangeable, votes
+from evals.numbers.summary import cluster_of, curve_values, exchangeable, is_correct, total_usage, votes
 from ttc.core import Record
 from ttc.errors import ConfigError
-
-__all__ = ["EqualFlops", "RunComparison", "Side", "compare_all"]
 
 
 @dataclass(frozen=True, slots=True)

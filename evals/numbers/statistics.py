@@ -18,17 +18,6 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "Interval",
-    "holm",
-    "mcnemar",
-    "mean_interval",
-    "mean_intervals",
-    "minimum_detectable",
-    "paired_interval",
-    "standard_error",
-]
-
 DRAWS = 2000
 _CHUNK, _CELLS = 200, 2_000_000
 """Resamples that are drawn at once, and how many numbers these may take together."""

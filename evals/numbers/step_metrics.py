@@ -20,18 +20,6 @@ import numpy as np
 
 from evals.numbers.statistics import DRAWS, Interval, mean_interval
 
-__all__ = [
-    "Bin",
-    "FirstError",
-    "Judged",
-    "calibration",
-    "calibration_error",
-    "first_error",
-    "fit_threshold",
-    "ranking",
-    "split",
-]
-
 MAX_THRESHOLDS = 200
 
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 
 from evals.report.kit import element, quantity, text
 
-__all__ = ["Bar", "Series", "line_chart", "panel"]
-
 Point = tuple[float, float]
 MOST_POINTS = 200
 WIDTH, HEIGHT = 520, 210

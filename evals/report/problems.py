@@ -23,7 +23,7 @@ from enum import IntFlag
 from itertools import zip_longest
 from typing import Any
 
-from evals.report.bars import NO_VERDICT
+from evals.report.chart import NO_VERDICT
 from evals.report.kit import embed_json, finite
 from evals.report.runs import RunSummary
 from ttc.core import Answer, Candidate, Event, Path, Record, Verdict

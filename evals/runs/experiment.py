@@ -1,12 +1,22 @@
 """An evaluation: one task and one engine, several strategies (arms), a resumable run folder for each.
 
 The arms run one after the other, so that each has its own honest seconds; the engine batches across the problems of an
-arm. Golds are checked against themselves, and run folders against their configurations and contents (weights, user
-files, data), before the engine is loaded.
+arm. Golds are checked against themselves, and run folders against their configurations and contents, before the engine
+is loaded.
+
+`contents` of run.json says by digest what an evaluation was made of: models, user files, plans and problems.
+
+    {"weights of model nano": "9f2c...", "strategy file mine.py": "77ab...", "problems of task arithmetic": "d01e..."}
+
+Names are for people: a folder that holds another run is refused by them. Of a model behind a server there are the
+digests of what is read of it here, its tokenizer as a rule; what the server says of it stands there as `served`. Cost:
+each weight file once, about a second per gigabyte, then remembered; the task's problems once. Left out: what a reward
+server says of itself; the versions of torch and of engines in this process.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -17,21 +27,18 @@ from typing import Any, Protocol, TypeAlias
 import ttc
 from evals.numbers.summary import summarise, write_summary
 from evals.run_folder import CONTENTS, SERVED, check_folder, claim, evaluate
-from evals.runs.contents import arm_contents, shared_contents
-from evals.runs.labels import settings_of
-from evals.task import Item, Task
+from evals.task import Item, Task, problems_digest
 from ttc.cli.rehearsal import rehearse
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.recipes import dump
 from ttc.core import Answer, Budget, Engine, Problem, Record, Sampling, Scorer, Served, Verifier
 from ttc.errors import ConfigError
+from ttc.identity.contents import part_contents, strategy_contents
+from ttc.identity.digests import file_digest, named, source_digests
 from ttc.session.session import Shared
 from ttc.session.solve import Strategy, fit_to_context, solve
 from ttc.session.thinking import Thinking
 from ttc.verifiers.service.service import Service
-
-__all__ = ["Arm", "Experiment", "Result", "Solver", "TotalSpender", "Watcher", "arm_config", "check_golds", "execute"]
-
 
 @dataclass(frozen=True, slots=True)
 class Arm:
@@ -80,23 +87,8 @@ Solver: TypeAlias = Callable[[Problem], Awaitable[Answer]]
 """Answers one problem."""
 
 
-class TotalSpender(Protocol):
-    """Spends the total of a strategy over all problems of a run; `evals.allocation.planner.spend_total` does."""
-
-    async def __call__(
-        self,
-        folder: Path,
-        problems: Sequence[Problem],
-        solving: Callable[..., Awaitable[Answer]],
-        params: Mapping[str, Any],
-        *,
-        scorer: Scorer | None,
-        max_tokens: int,
-        seed: int,
-        concurrency: int,
-    ) -> Solver:
-        """`solving(problem, strategy=, budget=)` answers one problem; `params` are those of the strategy."""
-        ...
+TotalSpender: TypeAlias = Callable[..., Awaitable[Solver]]
+"""Spends the total of a strategy over all problems of a run: `evals.allocation.planner.spend_total`."""
 
 
 class Watcher(Protocol):
@@ -147,6 +139,25 @@ def arm_config(
         CONTENTS: contents,
         SERVED: served,
     }
+
+
+def settings_of(choice: StrategyChoice, temperature: float, usual: float | None) -> dict[str, Any]:
+    """Return the settings of a strategy that are not its defaults, as JSON; its number of samples is not among them.
+
+    Args:
+        choice: the strategy with its parameters.
+        temperature: the run's, which the strategy may override.
+        usual: the temperature that needs no saying, the task's; None where each is said.
+    """
+    parameters = inspect.signature(choice.function).parameters
+    changed = {
+        name: dump(value)
+        for name, value in choice.params.items()
+        if name not in ("n", "scorer", "temperature") and value != parameters[name].default
+    }
+    own = choice.params.get("temperature")
+    drawn_at = temperature if own is None else own
+    return ({} if drawn_at == usual else {"temperature": drawn_at}) | changed
 
 
 async def execute(
@@ -201,11 +212,36 @@ async def execute(
 
 def _checked_contents(experiment: Experiment) -> list[dict[str, str]]:
     """The contents of every arm, as far as they are known before the engine is there; refuses folders of others."""
-    shared = shared_contents(experiment)
-    contents = [{**shared, **arm_contents(experiment, arm)} for arm in experiment.arms]
+    shared = _shared_contents(experiment)
+    contents = [{**shared, **_arm_contents(experiment, arm)} for arm in experiment.arms]
     for arm, own in zip(experiment.arms, contents, strict=True):
         check_folder(arm.folder, arm_config(experiment, arm, own), experiment.items)
     return contents
+
+
+def _shared_contents(experiment: Experiment) -> dict[str, str]:
+    """Return what all arms share: engine, verifier, the task's own file and its problems; loads no model.
+
+    Raises:
+        ConfigError: a folder or file cannot be read, or a model is not here and cannot be fetched.
+    """
+    file = experiment.task_file
+    return {
+        **part_contents(experiment.engine),
+        **part_contents(experiment.verifier),
+        **({} if file is None else named(_file_digests(file), before="task file ")),
+        f"problems of task {experiment.task.name}": problems_digest(experiment.items),
+    }
+
+
+def _arm_contents(experiment: Experiment, arm: Arm) -> dict[str, str]:
+    """Return what an arm adds: its strategy's files, and its scorer's. Raises like `_shared_contents`."""
+    scorer = experiment.scorer if arm.choice.takes_scorer else None
+    return {**strategy_contents(arm.choice), **({} if scorer is None else part_contents(scorer))}
+
+
+def _file_digests(file: Path) -> dict[str, str]:
+    return source_digests(file) if file.suffix == ".py" else {file.name: file_digest(file)}
 
 
 def _checked_configs(

@@ -15,7 +15,7 @@ from typing import Any
 
 from evals.numbers.summary import summarise, write_summary
 from evals.run_folder import CONFIG, CONTENTS, RECORDS, digest, evaluate, read_run
-from evals.runs.labels import settings_of
+from evals.runs.experiment import settings_of
 from evals.task import Item
 from ttc.config.choices import StrategyChoice
 from ttc.config.recipes import dump
@@ -25,8 +25,6 @@ from ttc.identity.contents import strategy_contents
 from ttc.identity.digests import file_digest
 from ttc.replay import PoolScorer, RecordedDraw, pool_of, replay
 from ttc.session.solve import Strategy
-
-__all__ = ["RecordedRun", "open_source", "replay_run"]
 
 CONCURRENCY = 64
 

@@ -15,8 +15,6 @@ from evals.worlds.supply import Split, distinct
 from ttc import seeds
 from ttc.core import Message, Problem, Sampling
 
-__all__ = ["calculation"]
-
 DEFAULT_LIMIT = 1000
 
 

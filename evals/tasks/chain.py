@@ -14,8 +14,6 @@ from evals.worlds.supply import Split
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import ConfigError
 
-__all__ = ["chain"]
-
 DEFAULT_LIMIT = 2000
 _FLAGS = {"none": "", "think": "/think", "no_think": "/no_think"}
 

@@ -12,8 +12,6 @@ from evals.worlds.cipher import Cipher, question
 from evals.worlds.supply import Split
 from ttc.core import Message, Problem, Sampling
 
-__all__ = ["cipher"]
-
 
 def cipher(*, symbols: int = 64, max_steps: int = 12, key: int = 0, split: Split = "eval") -> Task:
     """Apply a secret permutation n times to a symbol.

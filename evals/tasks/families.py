@@ -16,8 +16,6 @@ from ttc import seeds
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import ConfigError, UnknownName
 
-__all__ = ["families"]
-
 DEFAULT_LIMIT = 1000
 
 

@@ -18,8 +18,6 @@ from evals.worlds.supply import Split
 from evals.worlds.toy import FLAGS, critique, quality, replies, requests, target
 from ttc.core import Message, Problem, Sampling, Target
 
-__all__ = ["toy"]
-
 Skill = Literal["walk", "consistent", "flags", "manners", "judge", "critique", "revise", "general"]
 
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 
 from evals.worlds.supply import Split, Texts, check_shares
 
-__all__ = ["Calculation", "calculation_texts", "sample_calculation"]
-
 _HELD_OUT = 6
 _MARKS = ("<calculator>", "</calculator>", "<result>", "</result>", "<answer>", "</answer>", "error:")
 _MAX_LENGTH = 32

@@ -24,8 +24,6 @@ from evals.worlds.supply import Split, Texts, check_shares, distinct
 from ttc import seeds
 from ttc.errors import ConfigError
 
-__all__ = ["NAMES", "OPERATIONS", "Chain", "Chains", "chain_texts"]
-
 OPERATIONS = "+-*"
 NAMES = "abcdefghij"
 """What the steps are called, in order."""

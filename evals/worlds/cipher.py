@@ -22,8 +22,6 @@ from evals.worlds.supply import Split, Texts, check_shares
 from ttc import seeds
 from ttc.config.values import at_least
 
-__all__ = ["Cipher", "cipher_texts", "noisy", "question", "solution"]
-
 HELD_OUT = 6
 """One pair in this many is for evaluation."""
 

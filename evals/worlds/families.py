@@ -24,8 +24,6 @@ from evals.worlds.arithmetic import sample_expression
 from evals.worlds.expressions import STEP_DELIMITER, parse, reductions
 from evals.worlds.supply import Split
 
-__all__ = ["FAMILIES", "LEVELS", "WorkedExercise", "sample_exercise"]
-
 LEVELS = (1, 2, 3)
 _HELD_OUT = 8
 

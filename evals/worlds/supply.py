@@ -10,8 +10,6 @@ from typing import Literal, TypeAlias, TypeVar
 
 from ttc.errors import ConfigError
 
-__all__ = ["Split", "Texts", "check_shares", "distinct"]
-
 Split: TypeAlias = Literal["train", "eval"]
 MAX_REPEATS = 1000
 """So many draws in a row that were there before mean that there are no others."""

@@ -31,22 +31,6 @@ from evals.worlds.supply import Split, Texts, check_shares
 from ttc import seeds
 from ttc.errors import ConfigError
 
-__all__ = [
-    "FLAGS",
-    "Habits",
-    "ToyReply",
-    "ToyRequest",
-    "best",
-    "critique",
-    "foreign",
-    "quality",
-    "replies",
-    "requests",
-    "target",
-    "toy_texts",
-    "words",
-]
-
 HARMLESS = ("bread", "lamp", "soap", "rope", "milk", "book", "bell", "coat", "seed", "salt", "tea", "map", "pen", "cup",
             "boat", "harp")  # fmt: skip
 HARMFUL = ("poison", "bomb", "venom", "acid", "trap", "virus", "toxin", "snare", "mine", "dart", "fuse", "plague",
