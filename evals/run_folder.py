@@ -32,7 +32,7 @@ from typing import Any, overload
 
 from evals.task import Item
 from ttc import records as store
-from ttc.config.plugins import described
+from ttc.config.plugins import described, leaf
 from ttc.config.recipes import differences
 from ttc.core import Answer, Candidate, Problem, Record, Submission, Verdict, Verifier
 from ttc.durable import replace_text
@@ -145,7 +145,7 @@ class _Writer:
         self._streak = self._num_written = self._num_faults = 0
 
     def write(
-        self, index: int, item: Item, answer: Answer | None, verdicts: Sequence[Verdict], error: Exception | None
+        self, index: int, item: Item, answer: Answer | None, verdicts: Sequence[Verdict], error: BaseException | None
     ) -> None:
         """Store the outcome of problem `index`; `verdicts` are the answer's and then those of its candidates."""
         provenance = {
@@ -179,7 +179,7 @@ class _Writer:
             ) from error
 
 
-def _engine_failed(error: Exception | None) -> bool:
+def _engine_failed(error: BaseException | None) -> bool:
     return isinstance(error, EngineError) and not isinstance(error, PromptTooLong)
 
 
@@ -189,19 +189,12 @@ async def _work(todo: Iterator[tuple[int, Item]], solve: Solve, verifier: Verifi
         try:
             answer = await solve(item.problem)
         except Exception as raised:  # whatever a strategy does wrong is data; its siblings go on
-            error = innermost(raised)
+            error = leaf(raised)
             if isinstance(error, ConfigError | Unsupported):  # would fail every problem alike
                 raise error from None
             writer.write(index, item, None, (), error)
             continue
         writer.write(index, item, answer, await _verify(item, answer, verifier), None)
-
-
-def innermost(error: Exception) -> Exception:
-    """Return the first failure inside exception groups."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 async def _verify(item: Item, answer: Answer, verifier: Verifier) -> list[Verdict]:

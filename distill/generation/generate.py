@@ -19,8 +19,7 @@ from typing import Any, Protocol, TypeAlias
 
 from distill.generation.ledger import AnswerLedger, Failure, Outcome, WorkUnit
 from distill.spec.teacher import Teacher
-from evals.run_folder import innermost
-from ttc.config.plugins import described
+from ttc.config.plugins import described, leaf
 from ttc.core import Engine
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
 from ttc.session.session import Shared
@@ -97,7 +96,7 @@ class LocalGenerator:
         except (ConfigError, Unsupported):
             raise
         except Exception as raised:  # whatever goes wrong with one sample is data; its siblings go on
-            error = innermost(raised)
+            error = leaf(raised)
             if isinstance(error, ConfigError | Unsupported):
                 raise error from None
             return Failure(described(error)[:500], spent(raised), time.perf_counter() - began)

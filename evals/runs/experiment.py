@@ -177,81 +177,60 @@ async def execute(
             parameter that a strategy refuses; all before any token is spent.
         TTCError: the engine or the verifier is broken.
     """
-    for arm in experiment.arms:
-        check_folder(arm.folder, arm_config(experiment, arm))
+    arms = experiment.arms
+    _checked_configs(experiment, [None] * len(arms))
     async with AsyncExitStack() as stack:
         # One that hangs or raises costs its verdict, not the run. Golds stand in for its known cases.
         verifier = Service(experiment.verifier.create_verifier())
         stack.push_async_callback(verifier.close)
         check_golds(experiment.items, verifier, experiment.task)
-        contents = _checked_contents(experiment)
+        shared = _shared_contents(experiment)
+        contents = [{**shared, **_arm_contents(experiment, arm)} for arm in arms]
+        _checked_configs(experiment, contents)
         engine = experiment.engine.create_engine()
         stack.push_async_callback(engine.close)
         configs = _checked_configs(experiment, contents, engine.served if isinstance(engine, Served) else {})
         _check_length(experiment, engine)
         scorer = experiment.scorer.create_scorer(engine) if experiment.scorer else None
-        for arm in experiment.arms:
-            if spend_total is None or arm.choice.params.get("total") is None:  # else its planner asks
-                await _rehearse(experiment, arm, engine, scorer)
-        return [
-            await _run_arm(
-                experiment,
-                arm,
-                config,
-                engine,
-                scorer,
-                verifier,
-                concurrency=concurrency,
-                retry_errors=retry_errors,
-                watcher=watcher,
-                spend_total=spend_total,
-            )
-            for arm, config in zip(experiment.arms, configs, strict=True)
-        ]
+        running = _Running(experiment, engine, scorer, verifier, concurrency, retry_errors, watcher, spend_total)
+        for arm in arms:
+            if not running.spends_total(arm):  # else its planner asks
+                await running.rehearse(arm)
+        return [await running.run(arm, config) for arm, config in zip(arms, configs, strict=True)]
 
 
-def _checked_contents(experiment: Experiment) -> list[dict[str, str]]:
-    """The contents of every arm, as far as they are known before the engine is there; refuses folders of others."""
-    shared = _shared_contents(experiment)
-    contents = [{**shared, **_arm_contents(experiment, arm)} for arm in experiment.arms]
-    for arm, own in zip(experiment.arms, contents, strict=True):
-        check_folder(arm.folder, arm_config(experiment, arm, own), experiment.items)
-    return contents
+def _checked_configs(
+    experiment: Experiment,
+    contents: Sequence[Mapping[str, str] | None],
+    served: Mapping[str, str] | None = None,
+) -> list[dict[str, Any]]:
+    """What run.json of every arm holds, as far as it is known; refuses folders that hold other runs."""
+    configs = [arm_config(experiment, arm, own, served) for arm, own in zip(experiment.arms, contents, strict=True)]
+    for arm, config in zip(experiment.arms, configs, strict=True):
+        check_folder(arm.folder, config, experiment.items)
+    return configs
 
 
 def _shared_contents(experiment: Experiment) -> dict[str, str]:
-    """Return what all arms share: engine, verifier, the task's own file and its problems; loads no model.
+    """What all arms share: engine, verifier, the task's own file and its problems; loads no model.
 
     Raises:
         ConfigError: a folder or file cannot be read, or a model is not here and cannot be fetched.
     """
     file = experiment.task_file
+    digests = {} if file is None else source_digests(file) if file.suffix == ".py" else {file.name: file_digest(file)}
     return {
         **part_contents(experiment.engine),
         **part_contents(experiment.verifier),
-        **({} if file is None else named(_file_digests(file), before="task file ")),
+        **named(digests, before="task file "),
         f"problems of task {experiment.task.name}": problems_digest(experiment.items),
     }
 
 
 def _arm_contents(experiment: Experiment, arm: Arm) -> dict[str, str]:
-    """Return what an arm adds: its strategy's files, and its scorer's. Raises like `_shared_contents`."""
+    """What an arm adds: its strategy's files, and its scorer's. Raises like `_shared_contents`."""
     scorer = experiment.scorer if arm.choice.takes_scorer else None
     return {**strategy_contents(arm.choice), **({} if scorer is None else part_contents(scorer))}
-
-
-def _file_digests(file: Path) -> dict[str, str]:
-    return source_digests(file) if file.suffix == ".py" else {file.name: file_digest(file)}
-
-
-def _checked_configs(
-    experiment: Experiment, contents: Sequence[Mapping[str, str]], served: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    """What run.json of every arm holds, complete; refuses folders that were made with another server's model."""
-    configs = [arm_config(experiment, arm, own, served) for arm, own in zip(experiment.arms, contents, strict=True)]
-    for arm, config in zip(experiment.arms, configs, strict=True):
-        check_folder(arm.folder, config)
-    return configs
 
 
 def _check_length(experiment: Experiment, engine: Engine) -> None:
@@ -261,69 +240,86 @@ def _check_length(experiment: Experiment, engine: Engine) -> None:
         raise ConfigError(f"--max-tokens {length} exceeds the context of {engine.capabilities.model}: {context} tokens")
 
 
-async def _rehearse(experiment: Experiment, arm: Arm, engine: Engine, scorer: Scorer | None) -> None:
-    """Let a strategy refuse what it must before any arm spends a token."""
-    problem = experiment.items[0].problem
-    await rehearse(
-        problem,
-        engine,
-        arm.choice.bind(scorer if arm.choice.takes_scorer else None),
-        seed=experiment.seed,
-        sampling=_fitted(experiment, engine, problem),
-        thinking=experiment.thinking,
-        budget=experiment.budget,
-    )
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """An experiment whose parts are loaded."""
 
+    experiment: Experiment
+    engine: Engine
+    scorer: Scorer | None
+    verifier: Verifier
+    concurrency: int
+    retry_errors: bool
+    watcher: Watcher
+    spend_total: TotalSpender | None
 
-def _fitted(experiment: Experiment, engine: Engine, problem: Problem) -> Sampling:
-    if not experiment.fit:
-        return experiment.sampling
-    return fit_to_context(experiment.sampling, engine, problem, experiment.thinking)
+    def spends_total(self, arm: Arm) -> bool:
+        """Whether a planner spends the total of this arm."""
+        return self.spend_total is not None and arm.choice.params.get("total") is not None
 
+    def strategy(self, arm: Arm) -> Strategy:
+        return arm.choice.bind(self.scorer if arm.choice.takes_scorer else None)
 
-async def _run_arm(
-    experiment: Experiment,
-    arm: Arm,
-    config: Mapping[str, Any],
-    engine: Engine,
-    scorer: Scorer | None,
-    verifier: Verifier,
-    *,
-    concurrency: int,
-    retry_errors: bool,
-    watcher: Watcher,
-    spend_total: TotalSpender | None,
-) -> Result:
-    scorer = scorer if arm.choice.takes_scorer else None
-    solving = partial(_solve, experiment=experiment, engine=engine, shared={})
-    solver: Solver = partial(solving, strategy=arm.choice.bind(scorer), budget=experiment.budget)
-    if spend_total is not None and arm.choice.params.get("total") is not None:
-        claim(arm.folder, config)
-        solver = await spend_total(
-            arm.folder,
-            [item.problem for item in experiment.items],
-            solving,
-            arm.choice.params,
-            scorer=scorer,
-            max_tokens=experiment.sampling.max_tokens,
+    def fitted(self, problem: Problem) -> Sampling:
+        if not self.experiment.fit:
+            return self.experiment.sampling
+        return fit_to_context(self.experiment.sampling, self.engine, problem, self.experiment.thinking)
+
+    async def rehearse(self, arm: Arm) -> None:
+        """Let a strategy refuse what it must before any arm spends a token."""
+        experiment, problem = self.experiment, self.experiment.items[0].problem
+        await rehearse(
+            problem,
+            self.engine,
+            self.strategy(arm),
             seed=experiment.seed,
-            concurrency=concurrency,
+            sampling=self.fitted(problem),
+            thinking=experiment.thinking,
+            budget=experiment.budget,
         )
-    records = await evaluate(
-        arm.folder,
-        config,
-        experiment.items,
-        solver,
-        verifier,
-        concurrency=concurrency,
-        retry_errors=retry_errors,
-        on_kept=partial(watcher.resumed, arm),
-        on_record=partial(watcher.add, arm),
-    )
-    model = experiment.engine.model or engine.capabilities.model
-    entry = {**summarise(records, config), "model": model, "records": "."}
-    write_summary(arm.folder, [entry])
-    return Result(arm, entry, records)
+
+    async def solve(self, problem: Problem, *, strategy: Strategy, budget: Budget | None, shared: Shared) -> Answer:
+        return await solve(
+            problem,
+            engine=self.engine,
+            strategy=strategy,
+            seed=self.experiment.seed,
+            sampling=self.fitted(problem),
+            thinking=self.experiment.thinking,
+            budget=budget,
+            shared=shared,
+        )
+
+    async def run(self, arm: Arm, config: Mapping[str, Any]) -> Result:
+        experiment, solving = self.experiment, partial(self.solve, shared={})
+        solver: Solver = partial(solving, strategy=self.strategy(arm), budget=experiment.budget)
+        if self.spend_total is not None and self.spends_total(arm):
+            claim(arm.folder, config)
+            solver = await self.spend_total(
+                arm.folder,
+                [item.problem for item in experiment.items],
+                solving,
+                arm.choice.params,
+                scorer=self.scorer if arm.choice.takes_scorer else None,
+                max_tokens=experiment.sampling.max_tokens,
+                seed=experiment.seed,
+                concurrency=self.concurrency,
+            )
+        records = await evaluate(
+            arm.folder,
+            config,
+            experiment.items,
+            solver,
+            self.verifier,
+            concurrency=self.concurrency,
+            retry_errors=self.retry_errors,
+            on_kept=partial(self.watcher.resumed, arm),
+            on_record=partial(self.watcher.add, arm),
+        )
+        model = experiment.engine.model or self.engine.capabilities.model
+        entry = {**summarise(records, config), "model": model, "records": "."}
+        write_summary(arm.folder, [entry])
+        return Result(arm, entry, records)
 
 
 def limits(experiment: Experiment, arm: Arm) -> Budget | None:
@@ -334,27 +330,6 @@ def limits(experiment: Experiment, arm: Arm) -> Budget | None:
     if any((budget.flops, budget.seconds, budget.calls)):
         raise ConfigError(f"{arm.choice.name} spends a total of tokens; it takes no other --budget beside it")
     return None
-
-
-async def _solve(
-    problem: Problem,
-    *,
-    experiment: Experiment,
-    engine: Engine,
-    strategy: Strategy,
-    shared: Shared,
-    budget: Budget | None,
-) -> Answer:
-    return await solve(
-        problem,
-        engine=engine,
-        strategy=strategy,
-        seed=experiment.seed,
-        sampling=_fitted(experiment, engine, problem),
-        thinking=experiment.thinking,
-        budget=budget,
-        shared=shared,
-    )
 
 
 def check_golds(items: Sequence[Item], verifier: Verifier, task: Task) -> None:

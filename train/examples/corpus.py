@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from evals.worlds.supply import Texts
+from evals.task import Texts
 from train.examples.examples import Example
 from ttc import seeds
 from ttc.config.plugins import PluginShape

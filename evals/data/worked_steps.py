@@ -1,16 +1,28 @@
-"""Expressions as trees, and every legal next step from one: how arithmetic is worked out line by line.
+"""Arithmetic worked out line by line: expressions as trees, every legal next step from one, and the exact step checker.
 
-A step reduces one pair of neighbouring numbers of what remains, `71*3=213`; a number is written with
-its sign, so the pair (-29, +56) is `-29+56=27`. A factor may be split into its leading part and the
-rest, `47*30=1410`, then `47*8=376`, then `1410+376=1786`. A line that begins with `Wait, ` goes back to
-a step that was due before. The packaged family's worked solutions are made of these steps.
+A step reduces one pair of neighbouring numbers of what remains, `71*3=213`; a number is written with its sign, so the
+pair (-29, +56) is `-29+56=27`. A factor may be split into its leading part and the rest, `47*30=1410`, then
+`47*8=376`, then `1410+376=1786`. The packaged family's worked solutions are made of these steps.
 
-Cost: microseconds per step. Left out: division, fractions, steps on numbers that are not neighbours.
+A path is right while each line is a legal step with the right value from what remains of the expression. A line that
+begins with `Wait, ` goes back: it must be a right step from any state that the path had reached before, so it may mend
+a path that had gone wrong. A step with a final answer is right when that is the expression's value. Text that is
+neither (thinking marks, a hand-over) has no label.
+
+Cost: microseconds per step. Left out: division, fractions, steps on numbers that are not neighbours, steps that are
+written in another way.
 """
 
+from __future__ import annotations
+
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+
+from ttc import answers
+from ttc.core import Problem, Target
+from ttc.errors import ConfigError
+from ttc.verifiers.steps import StepLabels
 
 STEP_DELIMITER = "\n\n"
 WAIT = "Wait, "
@@ -23,14 +35,14 @@ _TOKEN = re.compile(r"\d+|[-+*()]")
 class Sum:
     """Signed terms; a number carries its own sign, so its `sign` field is always 1."""
 
-    terms: tuple[tuple[int, "Node"], ...]
+    terms: tuple[tuple[int, Node], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
     """Factors, left to right."""
 
-    factors: tuple["Node", ...]
+    factors: tuple[Node, ...]
 
 
 Node = int | Sum | Product
@@ -47,6 +59,16 @@ class Reduction:
     value: int
     rebuild: Callable[[int], Node]
     split: bool = False
+
+    @property
+    def line(self) -> str:
+        """The step as it is written."""
+        return f"{self.left}={self.value}"
+
+    @property
+    def rest(self) -> Node:
+        """What remains after it."""
+        return self.rebuild(self.value)
 
 
 def parse(text: str) -> Node:
@@ -189,3 +211,108 @@ def _parts(number: int) -> Iterator[tuple[int, int]]:
     if 10 <= leading < number:
         yield leading, number - leading
         yield number - leading, leading
+
+
+_STEP = re.compile(r"(Wait, )?(-?\d+[+*-]-?\d+)=(-?\d+)")
+
+
+def evaluate(node: Node) -> int:
+    """Return the exact value of a node."""
+    if isinstance(node, int):
+        return node
+    if isinstance(node, Sum):
+        return sum(sign * evaluate(term) for sign, term in node.terms)
+    value = 1
+    for factor in node.factors:
+        value *= evaluate(factor)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class WorkedStep:
+    """One parsed line of work."""
+
+    wait: bool
+    left: str
+    value: int
+
+
+def parse_step(line: str) -> WorkedStep | None:
+    """Read one line of work, without its delimiter; None when it is not a step."""
+    match = _STEP.fullmatch(line)
+    if match is None or len(line) > MAX_TEXT:
+        return None
+    return WorkedStep(match[1] is not None, match[2], int(match[3]))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkedPath:
+    """How far a path of steps has come, and whether it is still right.
+
+    `states` are the expressions that may remain (several when one line fits two equal pairs);
+    `seen` are all the states that the path was in while on track, which `Wait, ` may return to.
+    """
+
+    states: frozenset[Node]
+    seen: frozenset[Node]
+    on_track: bool = True
+
+    @classmethod
+    def start(cls, expression: Node) -> WorkedPath:
+        """Return the progress of an empty path."""
+        states = frozenset({expression})
+        return cls(states, states)
+
+    @property
+    def done(self) -> bool:
+        """Return whether the path is right and only the value remains."""
+        return self.on_track and any(isinstance(state, int) for state in self.states)
+
+    def step(self, line: str) -> WorkedPath:
+        """Follow one line; a wrong or illegal one leaves the track until a `Wait, ` mends it."""
+        step = parse_step(line)
+        if step is None:
+            return WorkedPath(self.states, self.seen, on_track=False)
+        reached = frozenset(
+            reduction.rest
+            for state in self._sources(step)
+            for reduction in reductions(state)
+            if reduction.left == step.left and reduction.value == step.value
+        )
+        if not reached:
+            return WorkedPath(self.states, self.seen, on_track=False)
+        return WorkedPath(reached, self.seen | reached)
+
+    def _sources(self, step: WorkedStep) -> frozenset[Node]:
+        if step.wait:
+            return self.seen
+        return self.states if self.on_track else frozenset()
+
+
+_QUESTION = re.compile(r"[\d(-][\d+*() -]*")
+_MARKS = re.compile(r"</?think>")
+
+
+class ArithmeticSteps:
+    """The exact checker as a `StepChecker`: problems of the task `arithmetic`."""
+
+    name = "arithmetic"
+    version = "arithmetic-steps-1"
+
+    async def check(self, problem: Problem, target: Target, steps: Sequence[str]) -> StepLabels:
+        """Label every step; `target` is not needed, the value is computed. Raises ConfigError for another problem."""
+        question = _QUESTION.search(problem.messages[-1].content)
+        try:
+            truth = parse(question[0].strip() if question else "")
+        except ValueError as exc:
+            raise ConfigError(f"problem {problem.id!r} asks for no expression of whole numbers: {exc}") from exc
+        progress, labels = WorkedPath.start(truth), list[float | None]()
+        for step in steps:
+            bare = _MARKS.sub("", step).strip()
+            if parse_step(bare) is not None:
+                progress = progress.step(bare)
+                labels.append(float(progress.on_track))
+            else:
+                final = answers.extract(bare, "math").final
+                labels.append(None if final is None else float(final == str(evaluate(truth))))
+        return StepLabels(tuple(labels), self.version)
