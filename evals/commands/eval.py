@@ -312,10 +312,7 @@ def _limit(text: str) -> int | None:
 def _arms(choices: Sequence[StrategyChoice], baselines: Sequence[StrategyChoice], out: Path) -> list[Arm]:
     """Give each strategy its folder; one that was asked for alone has `out` itself, beside its baselines'."""
     if len(choices) == 1:
-        return [
-            *(Arm(choice, out / _folder_name(choice), baseline=True) for choice in baselines),
-            Arm(choices[0], out),
-        ]
+        return [*(Arm(choice, out / _folder_name(choice), baseline=True) for choice in baselines), Arm(choices[0], out)]
     return [Arm(choice, out / _folder_name(choice)) for choice in choices]
 
 

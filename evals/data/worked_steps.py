@@ -91,10 +91,25 @@ def parse(text: str) -> Node:
 
 def reductions(node: Node) -> Iterator[Reduction]:
     """Yield every legal next step from what remains of an expression."""
-    if isinstance(node, Sum):
-        yield from _sum_reductions(node)
-    if isinstance(node, Product):
-        yield from _product_reductions(node)
+    if isinstance(node, int):
+        return
+    terms = list(node.terms) if isinstance(node, Sum) else [(1, factor) for factor in node.factors]
+    build = _sum if isinstance(node, Sum) else _product
+    for i, (sign, term) in enumerate(terms):
+
+        def inside(new: Node, i: int = i, sign: int = sign) -> Node:
+            return build([*terms[:i], (sign, new), *terms[i + 1 :]])
+
+        def merged(new: Node, i: int = i) -> Node:
+            return build([*terms[:i], (1, new), *terms[i + 2 :]])
+
+        for inner in reductions(term):
+            yield _within(inner, inside)
+        following = terms[i + 1][1] if i + 1 < len(terms) else None
+        if isinstance(term, int) and isinstance(following, int):
+            summed = Reduction(f"{term}{following:+d}", term + following, lambda value: value)
+            for pair in [summed] if isinstance(node, Sum) else _pair_reductions(term, following):
+                yield _within(pair, merged)
 
 
 def _parse_sum(tokens: list[str], at: int) -> tuple[Node, int]:
@@ -112,10 +127,10 @@ def _parse_sum(tokens: list[str], at: int) -> tuple[Node, int]:
 
 def _parse_product(tokens: list[str], at: int) -> tuple[Node, int]:
     node, at = _parse_atom(tokens, at)
-    factors = [node]
+    factors = [(1, node)]
     while at < len(tokens) and tokens[at] == "*":
         node, at = _parse_atom(tokens, at + 1)
-        factors.append(node)
+        factors.append((1, node))
     return _product(factors), at
 
 
@@ -140,49 +155,9 @@ def _sum(terms: list[tuple[int, Node]]) -> Node:
     return Sum(folded)
 
 
-def _product(factors: list[Node]) -> Node:
-    return factors[0] if len(factors) == 1 else Product(tuple(factors))
-
-
-def _sum_reductions(node: Sum) -> Iterator[Reduction]:
-    terms = list(node.terms)
-    for i, (sign, term) in enumerate(terms):
-
-        def inside(new: Node, i: int = i, sign: int = sign) -> Node:
-            return _sum([*terms[:i], (sign, new), *terms[i + 1 :]])
-
-        for inner in reductions(term):
-            yield _within(inner, inside)
-        if i + 1 == len(terms):
-            continue
-        following = terms[i + 1][1]
-        if isinstance(term, int) and isinstance(following, int):
-
-            def merged(value: int, i: int = i) -> Node:
-                return _sum([*terms[:i], (1, value), *terms[i + 2 :]])
-
-            yield Reduction(f"{term}{following:+d}", term + following, merged)
-
-
-def _product_reductions(node: Product) -> Iterator[Reduction]:
-    factors = list(node.factors)
-    for i, factor in enumerate(factors):
-
-        def inside(new: Node, i: int = i) -> Node:
-            return _product([*factors[:i], new, *factors[i + 1 :]])
-
-        for inner in reductions(factor):
-            yield _within(inner, inside)
-        if i + 1 == len(factors):
-            continue
-        following = factors[i + 1]
-        if isinstance(factor, int) and isinstance(following, int):
-
-            def merged(new: Node, i: int = i) -> Node:
-                return _product([*factors[:i], new, *factors[i + 2 :]])
-
-            for pair in _pair_reductions(factor, following):
-                yield _within(pair, merged)
+def _product(factors: list[tuple[int, Node]]) -> Node:
+    """Build a product of factors, whose signs are their own; a lone one stands alone."""
+    return factors[0][1] if len(factors) == 1 else Product(tuple(factor for _, factor in factors))
 
 
 def _within(inner: Reduction, place: Callable[[Node], Node]) -> Reduction:

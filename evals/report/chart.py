@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from evals.report.kit import count, element, finite, interval, percent, quantity, text
+from evals.report.kit import count, element, finite, interval, level, percent, quantity, svg, text
 from evals.report.runs import ORACLE_KINDS, Axis, Curve, Point, RunSummary, drawn_curves, frontier, headline
 from ttc.core import Candidate, Record, Verdict
 from ttc.durable import replaced_file
@@ -79,9 +79,7 @@ def accuracy_chart(runs: Sequence[RunSummary], axis: Axis, *, width: int = 880, 
         _labels(frame, runs, axis),
     ]
     name = f"Accuracy against {AXIS_TITLES[axis]}: " + "; ".join(_describe(r.label, r.point, axis) for r in runs)
-    return element(
-        "svg", *layers, class_="chart", role="img", viewBox=f"0 0 {width} {height}", aria_label=name
-    )  # fmt: skip
+    return svg(width, height, *layers, label=name)
 
 
 def slot(index: int) -> int:
@@ -128,31 +126,25 @@ def _frame(runs: Sequence[RunSummary], axis: Axis, width: int, height: int) -> F
     low, high = min(shares), max(shares)
     pad = max(0.06 * (high - low), 0.02)
     margin = max((max(costs) / min(costs)) ** 0.06, 1.25)
-    return Frame(
-        width, height, min(costs) / margin, max(costs) * margin, max(0.0, low - pad), min(1.0, high + pad)
-    )  # fmt: skip
+    floor, ceiling = max(0.0, low - pad), min(1.0, high + pad)
+    return Frame(width, height, min(costs) / margin, max(costs) * margin, floor, ceiling)
 
 
 def _grid(frame: Frame, axis: Axis) -> str:
     base, right = frame.height - frame.bottom, frame.width - frame.right
     parts = []
     for share in share_ticks(frame.share_low, frame.share_high):
-        y = frame.y(share)
-        parts.append(element("line", class_="grid", x1=frame.left, x2=right, y1=y, y2=y))
-        label = f"{100 * share:.0f} %"
-        parts.append(element("text", label, class_="tick", x=frame.left - 8, y=y + 4, text_anchor="end"))
+        parts += level(frame.y(share), frame.left, right, f"{100 * share:.0f} %", gap=8)
     for cost in log_ticks(frame.cost_low, frame.cost_high, most=max(3, frame.width // 95)):
         x = frame.x(cost)
         parts.append(element("line", class_="grid", x1=x, x2=x, y1=frame.top, y2=base))
         label = count(cost) if axis == "tokens" else quantity(cost)
         parts.append(element("text", label, class_="tick", x=x, y=base + 18, text_anchor="middle"))
     middle = (frame.left + right) / 2
-    title = AXIS_TITLES[axis]
+    title, half = AXIS_TITLES[axis], (frame.top + base) / 2
     parts.append(element("text", title, class_="axis", x=middle, y=frame.height - 10, text_anchor="middle"))
-    turn = f"rotate(-90 14 {(frame.top + base) / 2:.1f})"
-    parts.append(
-        element("text", "accuracy", class_="axis", x=14, y=(frame.top + base) / 2, text_anchor="middle", transform=turn)
-    )
+    turn = f"rotate(-90 14 {half:.1f})"
+    parts.append(element("text", "accuracy", class_="axis", x=14, y=half, text_anchor="middle", transform=turn))
     parts.append(element("line", class_="base", x1=frame.left, x2=right, y1=base, y2=base))
     return "".join(parts)
 
@@ -320,28 +312,28 @@ def success_by_score(records: Sequence[Record]) -> list[tuple[float, float, floa
 
 def success_figures(runs: Sequence[RunSummary], records: Mapping[str, Sequence[Record]]) -> str:
     """Histograms of per-problem success, one small figure per run that has pools; empty markup when none has."""
+    names = ["0", *(f"{10 * i}" for i in range(1, NUM_BINS + 1))]
     figures = []
-    for i, run in enumerate(runs):
+    for number, run in enumerate(runs):
         shares = success_shares(records.get(run.key, ()))
         if shares:
             counts = histogram(shares)
-            names = ["0", *(f"{10 * i}" for i in range(1, NUM_BINS + 1))]
             tips = [f"{_bin_name(i)}: {count(c)} of {count(len(shares))} problems" for i, c in enumerate(counts)]
             bars = _bars([c / len(shares) for c in counts], names, tips, "right candidates per problem, %")
-            figures.append(_small(run.label, bars, slot(i)))
+            figures.append(_small(run.label, bars, slot(number)))
     return "".join(figures)
 
 
 def score_figures(runs: Sequence[RunSummary], records: Mapping[str, Sequence[Record]]) -> str:
     """Share of right candidates by rank of their score, one small figure per run that has scores."""
+    names = ["lowest fifth", "", "middle", "", "highest fifth"]
     figures = []
-    for i, run in enumerate(runs):
+    for number, run in enumerate(runs):
         ranks = success_by_score(records.get(run.key, ()))
         if ranks:
-            names = ["lowest fifth", "", "middle", "", "highest fifth"]
             tips = [f"scores {a:.3g} to {b:.3g}: {percent(s)} of {count(n)} candidates right" for a, b, s, n in ranks]
             bars = _bars([share for _, _, share, _ in ranks], names, tips, "candidates by score", top=1.0)
-            figures.append(_small(run.label, bars, slot(i)))
+            figures.append(_small(run.label, bars, slot(number)))
     return "".join(figures)
 
 
@@ -401,9 +393,7 @@ def _bars(
     step = (width - left - 6) / len(shares)
     parts = []
     for tick in share_ticks(0.0, high):
-        y = base - (base - 12) * tick / high
-        parts.append(element("line", class_="grid", x1=left, x2=width - 6, y1=y, y2=y))
-        parts.append(element("text", f"{100 * tick:.0f} %", class_="tick", x=left - 6, y=y + 4, text_anchor="end"))
+        parts += level(base - (base - 12) * tick / high, left, width - 6, f"{100 * tick:.0f} %")
     for i, (share, name, tip) in enumerate(zip(shares, names, tips, strict=True)):
         x, tall = left + i * step, (base - 12) * share / high
         parts.append(
@@ -413,9 +403,7 @@ def _bars(
         at = {"start": x, "middle": x + step / 2, "end": x + step}[anchor]
         parts.append(element("text", text(name), class_="tick", x=at, y=base + 16, text_anchor=anchor))
     parts.append(element("text", text(axis), class_="axis", x=(left + width) / 2, y=height - 6, text_anchor="middle"))
-    return element(
-        "svg", *parts, class_="chart", viewBox=f"0 0 {width} {height}", role="img", aria_label="; ".join(tips)
-    )
+    return svg(width, height, *parts, label="; ".join(tips))
 
 
 def _bin_name(index: int) -> str:

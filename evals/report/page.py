@@ -169,17 +169,10 @@ def _figure(runs: Sequence[RunSummary]) -> str:
             shown_axes.append(axis)
     if not charts:
         return element("p", "No run has a positive cost, so there is no figure.", class_="note")
-    buttons = [
-        element(
-            "button",
-            axes[a],
-            type="button",
-            data_axis_button=a,
-            aria_pressed=str(a == shown_axes[0]).lower(),
-            title=AXIS_TITLES[a],
-        )
-        for a in shown_axes
-    ]
+    buttons = []
+    for axis in shown_axes:
+        state = {"data_axis_button": axis, "aria_pressed": str(axis == shown_axes[0]).lower()}
+        buttons.append(element("button", axes[axis], type="button", **state, title=AXIS_TITLES[axis]))
     switch = element("span", *buttons, class_="switch") if len(buttons) > 1 else ""
     table = element("details", element("summary", "the numbers behind the figure"), curve_table(runs))
     controls = element("div", switch, *_legend(runs), class_="controls")

@@ -77,10 +77,7 @@ def _items(file: Path, default_kind: str) -> Iterator[Item]:
         name = _optional(data, "id", where) or f"{file.name.split('.')[0]}-{number}"
         problem = Problem(name, _messages(data, where, kind), kind, meta)
         yield Item(
-            problem,
-            _target(data, where),
-            _optional(data, "cluster", where) or "",
-            _optional(data, "difficulty", where),
+            problem, _target(data, where), _optional(data, "cluster", where) or "", _optional(data, "difficulty", where)
         )
 
 

@@ -164,9 +164,6 @@ def chain(
 def _items(chains: Chains, split: Split, limit: int, seed: int, flag: str) -> Iterator[Item]:
     for one in chains.distinct(split, seed, limit):
         problem = Problem(
-            f"chain-{one.question}{flag}",
-            (Message("user", one.question + flag),),
-            "exact",
-            {"length": chains.length},
+            f"chain-{one.question}{flag}", (Message("user", one.question + flag),), "exact", {"length": chains.length}
         )
         yield Item(problem, str(one.value), one.question, str(chains.length))
