@@ -24,8 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from evals.allocation.calibrate import LADDER, by_consensus, fit_route
-from evals.allocation.sampled import CLASSES, DrawPool, Pools, named
+from evals.allocation.calibrate import CLASSES, LADDER, DrawPool, Pools, by_consensus, fit_route, named
 from ttc import records as store
 from ttc import seeds
 from ttc.allocation.policy import StoppingPolicy, follow, mix, state_of

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from evals.numbers.statistics import holm, mcnemar, minimum_detectable, paired_interval, standard_error
 from evals.numbers.summary import cluster_of, curve_values, exchangeable, is_correct, total_usage, votes
@@ -62,10 +61,6 @@ class RunComparison:
     equal_flops: EqualFlops | None
     needed_n: int | None
     """Samples that the first would need to reach the second's FLOPs, where its pool is too small for `equal_flops`."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
-        return asdict(self)
 
 
 def compare_all(sides: Sequence[Side], *, seed: int) -> list[RunComparison]:
