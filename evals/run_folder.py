@@ -171,16 +171,13 @@ class _Writer:
         self._num_faults += isinstance(error, PluginError)
         if self._num_faults == self._num_written >= MAX_STREAK:
             raise PluginError(f"{error}; so did the first {MAX_STREAK} problems: mend it, and add --retry-errors")
-        self._streak = self._streak + 1 if _engine_failed(error) else 0
+        in_engine = isinstance(error, EngineError) and not isinstance(error, PromptTooLong)
+        self._streak = self._streak + 1 if in_engine else 0
         if error is not None and self._streak >= MAX_STREAK:
             raise EngineError(
                 f"{self._streak} problems in a row failed in the engine, the last with: {error}; "
                 "the run is stopped, retry them with --retry-errors"
             ) from error
-
-
-def _engine_failed(error: BaseException | None) -> bool:
-    return isinstance(error, EngineError) and not isinstance(error, PromptTooLong)
 
 
 async def _work(todo: Iterator[tuple[int, Item]], solve: Solve, verifier: Verifier, writer: _Writer) -> None:

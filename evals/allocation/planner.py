@@ -70,10 +70,6 @@ class _Progress:
         self.last = self.last if answer.stop_cause == "budget" else wave
         return answer.usage.tokens
 
-    def got(self, wave: int) -> bool:
-        """Whether that wave gave it all that was asked for."""
-        return self.last == wave
-
     @property
     def candidates(self) -> list[Candidate]:
         return [candidate for part in self.parts for candidate in part.candidates]
@@ -219,14 +215,12 @@ class Planner:
                 return sum(count * policy.climbs[at].ahead[rung][state] for (at, state), count in counts.items())
 
             mixture = mix(plan, self._left / rate, spends)
-            on = [p for p in going if states[p.id] in self._go(mixture.pick(self._dice(p)), p)[rung]]
+            climbs = {p.id: mixture.pick(self._dice(p)).climbs[self._state[p.id].route] for p in going}
+            on = [p for p in going if states[p.id] in climbs[p.id].go[rung]]
             going = []
             for route, members in zip(plan.routes, self._by_route(plan, on), strict=True):
                 if rung + 1 < len(route.ladder):
                     going += await self._wave(members, route.kind, range(*route.ladder[rung : rung + 2]))
-
-    def _go(self, policy: StoppingPolicy, problem: Problem) -> Sequence[frozenset[str]]:
-        return policy.climbs[self._state[problem.id].route].go
 
     def _name(self, plan: Plan, rung: int, problem: Problem) -> str:
         progress = self._state[problem.id]
@@ -255,7 +249,7 @@ class Planner:
             now, queue = queue[:size], queue[size:]
             limit = Budget(tokens=min(self._left // len(now), longest))
             self._left -= sum(await gather(self._one(number, problem, kind, draws, limit) for problem in now))
-        return [problem for problem in members if self._state[problem.id].got(number)]
+        return [problem for problem in members if self._state[problem.id].last == number]
 
     async def _one(self, wave: int, problem: Problem, kind: DrawKind, draws: range, limit: Budget) -> int:
         """Draw for one problem, or read what was drawn before the run was killed; return its tokens."""

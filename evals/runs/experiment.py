@@ -26,7 +26,7 @@ from typing import Any, Protocol, TypeAlias
 
 import ttc
 from evals.numbers.summary import summarise, write_summary
-from evals.run_folder import CONTENTS, SERVED, check_folder, claim, evaluate
+from evals.run_folder import CONTENTS, SERVED, Solve, check_folder, claim, evaluate
 from evals.task import Item, Task, problems_digest
 from ttc.cli.rehearsal import rehearse
 from ttc.config.choices import PartChoice, StrategyChoice
@@ -83,11 +83,7 @@ class Result:
     records: Sequence[Record]
 
 
-Solver: TypeAlias = Callable[[Problem], Awaitable[Answer]]
-"""Answers one problem."""
-
-
-TotalSpender: TypeAlias = Callable[..., Awaitable[Solver]]
+TotalSpender: TypeAlias = Callable[..., Awaitable[Solve]]
 """Spends the total of a strategy over all problems of a run: `evals.allocation.planner.spend_total`."""
 
 
@@ -292,7 +288,7 @@ class _Running:
 
     async def run(self, arm: Arm, config: Mapping[str, Any]) -> Result:
         experiment, solving = self.experiment, partial(self.solve, shared={})
-        solver: Solver = partial(solving, strategy=self.strategy(arm), budget=experiment.budget)
+        solver: Solve = partial(solving, strategy=self.strategy(arm), budget=experiment.budget)
         if self.spend_total is not None and self.spends_total(arm):
             claim(arm.folder, config)
             solver = await self.spend_total(
