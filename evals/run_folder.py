@@ -3,7 +3,7 @@
 A run is a folder. `run.json` holds the resolved configuration and its digest; `records.jsonl` gets one record per
 problem, synced to the disk before the next one. Starting again with the same configuration goes on where the file ends;
 another configuration is refused by the name of what differs. What decided the results stands in it by content
-(`contents`, see `evals.runs.experiment`), so other weights under the same path are another run. Problems are keyed by
+(`contents`, see `evals.experiment`), so other weights under the same path are another run. Problems are keyed by
 id and seeds by (run seed, id, path), so neither order, nor concurrency, nor the place of the cut changes a result on a
 deterministic engine.
 

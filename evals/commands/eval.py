@@ -28,9 +28,9 @@ from typing import Any, NoReturn
 
 from tqdm import tqdm
 
+from evals.experiment import Arm, Experiment, Result, TotalSpender, execute
 from evals.numbers.summary import write_summary
 from evals.report import render_table, write_report
-from evals.runs.experiment import Arm, Experiment, Result, TotalSpender, execute
 from evals.task import Task
 from evals.tasks import TASKS, load_task, task_file
 from ttc.cli.memory import keep_little

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from evals.experiment import settings_of
 from evals.report.runs import labels
-from evals.runs.experiment import settings_of
 from ttc.config.choices import StrategyChoice
 from ttc.config.registry import STRATEGIES
 

@@ -11,7 +11,7 @@ import datasets
 import pytest
 
 from evals.data.worked_steps import evaluate, parse
-from evals.runs.experiment import check_golds
+from evals.experiment import check_golds
 from evals.task import Task
 from evals.tasks import TASKS, load_task
 from evals.tasks.arithmetic import ArithmeticProblem, arithmetic

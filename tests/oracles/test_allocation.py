@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from benchmarks.oracle_allocation import Arm, Kind, allocate, hull
 from evals.allocation.calibrate import fit, read_pools, worth
 from evals.commands import calibrate as command
-from evals.runs.replay import open_source
+from evals.commands.replay import open_source
 from tests.oracles.tools import ballots
 from tests.ttc.questions import ask
 from ttc.allocation.policy import Climb, Mixture, StoppingPolicy, follow, policy_at, state_of

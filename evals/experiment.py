@@ -40,6 +40,7 @@ from ttc.session.solve import Strategy, fit_to_context, solve
 from ttc.session.thinking import Thinking
 from ttc.verifiers.service.service import Service
 
+
 @dataclass(frozen=True, slots=True)
 class Arm:
     """One strategy of an evaluation and its run folder; a `baseline` was added for comparison."""
