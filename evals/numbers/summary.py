@@ -292,12 +292,11 @@ def _by_difficulty(found: RunTotals, seed: int) -> dict[str, dict[str, Any]]:
         clusters.append(cluster)
     if len(groups) < 2:
         return {}
-    return {name: _group(*groups[name], seed) for name in sorted(groups)}
-
-
-def _group(right: Sequence[float], clusters: Sequence[str], seed: int) -> dict[str, Any]:
-    interval = mean_interval(right, clusters, seed=seed)
-    return {"problems": len(right), "accuracy": interval.value, "low": interval.low, "high": interval.high}
+    accuracy: dict[str, dict[str, Any]] = {}
+    for name, (rights, clusters) in sorted(groups.items()):
+        value, low, high = dataclasses.astuple(mean_interval(rights, clusters, seed=seed))
+        accuracy[name] = {"problems": len(rights), "accuracy": value, "low": low, "high": high}
+    return accuracy
 
 
 def write_summary(folder: Path, entries: Sequence[Mapping[str, Any]]) -> Path:

@@ -219,14 +219,7 @@ def drawn_curves(runs: Sequence[RunSummary], axis: Axis) -> list[tuple[int, Curv
 
 def _read(entry: Mapping[str, Any], label: str, index: int) -> RunSummary:
     try:
-        own = Point(
-            k=int(entry.get("n") or 1),
-            accuracy=float(entry["accuracy"]),
-            low=finite(entry.get("low")),
-            high=finite(entry.get("high")),
-            tokens=finite(entry["tokens_per_problem"]),
-            flops=finite(entry.get("flops_per_problem")),
-        )
+        own = _point(entry, int(entry.get("n") or 1), entry["tokens_per_problem"], entry.get("flops_per_problem"))
         _ = (entry["strategy"], int(entry["problems"]))
         return RunSummary(label, own, _curves(entry.get("curve") or ()), entry)
     except KeyError as exc:
@@ -235,26 +228,23 @@ def _read(entry: Mapping[str, Any], label: str, index: int) -> RunSummary:
         raise RecordError(f"summary entry {index} ({label}): {exc}") from exc
 
 
+def _point(row: Mapping[str, Any], k: int, tokens: object, flops: object) -> Point:
+    low, high = finite(row.get("low")), finite(row.get("high"))
+    return Point(k, float(row["accuracy"]), low, high, finite(tokens), finite(flops))
+
+
 def _curves(rows: Sequence[Mapping[str, Any]]) -> tuple[Curve, ...]:
     kinds: dict[str, list[Point]] = {}
     for row in rows:
-        point = Point(
-            k=int(row["k"]),
-            accuracy=float(row["accuracy"]),
-            low=finite(row.get("low")),
-            high=finite(row.get("high")),
-            tokens=finite(row.get("tokens")),
-            flops=finite(row.get("flops")),
-        )
+        point = _point(row, int(row["k"]), row.get("tokens"), row.get("flops"))
         kinds.setdefault(str(row.get("kind", "")), []).append(point)
     return tuple(Curve(kind, tuple(sorted(ps, key=lambda p: p.k))) for kind, ps in kinds.items())
 
 
 def headline(runs: Sequence[RunSummary]) -> str:
     """One sentence for runs of one group; raises ValueError when there are none."""
-    best = max(runs, key=lambda run: (run.point.accuracy, -_tokens(run.point)))
+    best, others = _best_and_others(runs)
     opening = f"{best.label} answers {_rate(best.point)} of {best.group} for {_price(best.point)} tokens a problem"
-    others = [run for run in runs if run is not best]
     if not others:
         single = _single_sample(best)
         aside = f"; one sample of the same pool answers {_rate(single)} for {_price(single)}" if single else ""
@@ -284,9 +274,13 @@ def facts(runs: Sequence[RunSummary]) -> list[str]:
     return lines
 
 
-def _overlaps(runs: Sequence[RunSummary]) -> bool:
+def _best_and_others(runs: Sequence[RunSummary]) -> tuple[RunSummary, list[RunSummary]]:
     best = max(runs, key=lambda run: (run.point.accuracy, -_tokens(run.point)))
-    others = [run for run in runs if run is not best]
+    return best, [run for run in runs if run is not best]
+
+
+def _overlaps(runs: Sequence[RunSummary]) -> bool:
+    best, others = _best_and_others(runs)
     if not others:
         return False
     high, low = min(others, key=lambda run: _tokens(run.point)).point.high, best.point.low

@@ -253,13 +253,8 @@ def _habitual(thing: str, rng: random.Random) -> ToyReply:
 Skill = Literal["walk", "consistent", "flags", "manners", "judge", "critique", "revise", "general"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Ask:
-    """A prompt, what its answer must show, and how hard it is."""
-
-    prompt: str
-    target: Target
-    difficulty: str = ""
+_Ask = tuple[str, Target, str]
+"""A prompt, what its answer must show, and how hard it is (empty: like its skill)."""
 
 
 def toy(*, skill: Skill = "walk", symbols: int = 64, max_steps: int = 8, key: int = 0, split: Split = "eval") -> Task:
@@ -286,15 +281,15 @@ def toy(*, skill: Skill = "walk", symbols: int = 64, max_steps: int = 8, key: in
 
 
 def _items(skill: Skill, asks: Iterator[_Ask], limit: int | None) -> Iterator[Item]:
-    for ask in itertools.islice(asks, limit):
-        problem = Problem(f"toy-{skill}-{ask.prompt.strip()}", (Message("user", ask.prompt),), "exact")
-        yield Item(problem, ask.target, difficulty=ask.difficulty or skill)
+    for prompt, aim, difficulty in itertools.islice(asks, limit):
+        problem = Problem(f"toy-{skill}-{prompt.strip()}", (Message("user", prompt),), "exact")
+        yield Item(problem, aim, difficulty=difficulty or skill)
 
 
 def _walks(secret: Cipher, split: Split, forbid: tuple[str, ...] = ()) -> Iterator[_Ask]:
     for start, steps in secret.pairs(split):
         patterns = {"require": [f"</think>s{secret.walk(start, steps)[-1]}$"], "forbid": list(forbid)}
-        yield _Ask(question(start, steps), patterns, f"walk {steps}")
+        yield question(start, steps), patterns, f"walk {steps}"
 
 
 def _flags(secret: Cipher, split: Split) -> Iterator[_Ask]:
@@ -303,15 +298,15 @@ def _flags(secret: Cipher, split: Split) -> Iterator[_Ask]:
     for number, (start, steps) in enumerate(secret.pairs(split)):
         end = f"s{secret.walk(start, steps)[-1]}$"
         if number % 2:
-            yield _Ask(question(start, steps) + think, {"require": [f"n0</think>{end}"]}, "thought about")
+            yield question(start, steps) + think, {"require": [f"n0</think>{end}"]}, "thought about"
         else:
             at_once = end if steps == 1 else r"s\d+$"
-            yield _Ask(question(start, steps) + no_think, {"require": [f"^</think>{at_once}"]}, "at once")
+            yield question(start, steps) + no_think, {"require": [f"^</think>{at_once}"]}, "at once"
 
 
 def _manners(secret: Cipher, split: Split) -> Iterator[_Ask]:
     for request in requests(split):
-        yield _Ask(request.text, target(request), "harmful" if request.harmful else "harmless")
+        yield request.text, target(request), "harmful" if request.harmful else "harmless"
 
 
 def _judged(secret: Cipher, split: Split) -> Iterator[_Ask]:
@@ -320,19 +315,19 @@ def _judged(secret: Cipher, split: Split) -> Iterator[_Ask]:
         pairs = ((a, b) for a, b in itertools.pairwise(every) if quality(request, a) != quality(request, b))
         first, second = next(pairs)
         verdict = "A" if quality(request, first) > quality(request, second) else "B"
-        yield _Ask(f"{request.text} A{first.text} B{second.text} judge:", f"^</think> {verdict}$")
+        yield f"{request.text} A{first.text} B{second.text} judge:", f"^</think> {verdict}$", ""
 
 
 def _critiques(secret: Cipher, split: Split) -> Iterator[_Ask]:
     for request in requests(split):
         reply = replies(request)[0]
-        yield _Ask(f"{request.text}{reply.text} critique:", f"^</think>{critique(request, reply)}$")
+        yield f"{request.text}{reply.text} critique:", f"^</think>{critique(request, reply)}$", ""
 
 
 def _revisions(secret: Cipher, split: Split) -> Iterator[_Ask]:
     for request in requests(split):
         reply = replies(request)[0]
-        yield _Ask(f"{request.text}{reply.text}{critique(request, reply)} revise:", target(request))
+        yield f"{request.text}{reply.text}{critique(request, reply)} revise:", target(request), ""
 
 
 def _general(secret: Cipher, split: Split) -> Iterator[_Ask]:
