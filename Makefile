@@ -16,7 +16,7 @@ SMOLLM2 ?= build/smollm2
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-cpus test-vllm test-sglang conformance mutants lint format nano bench gpu-nano gpu-train gpu-test gpu-bench clean
+.PHONY: demo test test-wheel test-cpus test-vllm test-sglang conformance mutants lint format nano bench gpu-nano gpu-train gpu-test gpu-bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.stamp-base
@@ -25,6 +25,14 @@ demo: $(VENV)/.stamp-base
 # One worker per core; the tests of a file stay together, since they share what is slow to make.
 test: $(VENV)/.stamp-test
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+
+# What a user installs, used in an empty folder, away from this checkout.
+test-wheel: $(VENV)/.stamp-base
+	rm -rf build/wheel && mkdir -p build/wheel/empty
+	$(BIN)/python -m pip wheel --disable-pip-version-check --quiet --no-deps --wheel-dir build/wheel .
+	$(BIN)/python -m zipfile --extract build/wheel/*.whl build/wheel/site
+	cd build/wheel/empty && PYTHONPATH=../site $(abspath $(BIN))/python -P -m ttc eval --strategy tree --limit 2
+	cd build/wheel/empty && PYTHONPATH=../site $(abspath $(BIN))/python -P -m ttc doctor > doctor.txt
 
 # The tests that hang on rounding, with the kernels that other processors would take.
 test-cpus: $(VENV)/.stamp-test

@@ -1,19 +1,28 @@
 """The runner of other processors' kernels: no numeric file is forgotten, no failure is lost."""
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
+import torch
 
 from tests.processors import ROOT, SETTINGS, features, numeric_files, report
 
 HARDWARE = re.compile(r"pytestmark = .*(gpu|vllm)")
+INDIFFERENT = {
+    "tests/test_processors.py": "names the functions only",
+    "tests/train/test_grouping.py": "compares weights that nobody may have touched",
+}
+"""File that compares tensors -> why no kernel can change its outcome."""
 
 
 def test_every_file_that_compares_tensors_runs_with_the_kernels_of_other_processors():
     texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
     compares = re.compile(r"torch\.(equal|allclose|testing)\b")
     files = {path for path, text in texts.items() if compares.search(text) and not HARDWARE.search(text)}
-    assert files - {ROOT / "tests/test_processors.py"} <= set(numeric_files())
+    assert files - {ROOT / path for path in INDIFFERENT} <= set(numeric_files())
 
 
 @pytest.mark.parametrize(
@@ -30,7 +39,9 @@ def test_what_a_processor_does_not_have_is_skipped_with_a_word(capability, has_m
     assert report(SETTINGS, here, lambda setting: (ran.append(setting), (0, "1 passed"))[1], lines.append) == 0
     assert {setting.value for setting in SETTINGS} - {setting.value for setting in ran} == skipped
     left = [line for line in lines if line.startswith("skipped")]
-    assert len(left) == 2 * len(skipped) and all("there is no " in line for line in left)
+    assert len(left) == sum(setting.value in skipped for setting in SETTINGS) and all(
+        "there is no " in line for line in left
+    )
     assert len(ran) + len(left) == len(SETTINGS) == sum(line.startswith(("ok", "skipped")) for line in lines)
 
 
@@ -45,3 +56,16 @@ def test_a_setting_that_fails_finds_no_test_or_crashes_fails_the_run_and_shows_i
 
 def test_nothing_to_run_is_no_success():
     assert report([], features("AVX512", True), lambda setting: (0, ""), lambda line: None) == 1
+
+
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="the kernels are not MKL's")
+def test_where_kernels_treat_rows_unlike_the_advice_of_the_refusal_helps() -> None:
+    code = "from ttc.engines.embedded.engine import embedded; embedded(batch_invariant=True, dtype='float32')"
+    plain = {key: value for key, value in os.environ.items() if key != "MKL_CBWR"}
+    avx2 = {**plain, "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+    refused, helped = (
+        subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+        for environment in (avx2, {**avx2, "MKL_CBWR": "AVX2,STRICT"})
+    )
+    assert refused.returncode == 0 or "set MKL_CBWR=AVX2,STRICT in the environment" in refused.stderr
+    assert helped.returncode == 0, helped.stderr

@@ -18,8 +18,6 @@ from train.recipe.run import RunOptions, run_recipe
 from train.rl.loop import LoopPlan, learn
 from ttc.errors import RecordError, TrainingError
 
-pytestmark = pytest.mark.numeric
-
 FILES = ("model.safetensors", "optimiser.pt", "state.json", SUMS)
 
 
@@ -145,6 +143,7 @@ def run(plan, parts):
         asyncio.run(parts.collector.engine.close())
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("damage", ["cut", "flipped"])
 def test_a_run_with_a_damaged_checkpoint_ends_as_the_one_without(base, tmp_path, damage):
     plan = LoopPlan(steps=4, prompts=2, eval_every=9, save_every=1)

@@ -17,8 +17,6 @@ from train.rl.loop import LoopPlan, draw, learn
 from ttc.core import Message
 from ttc.errors import BudgetExceeded, ConfigError
 
-pytestmark = pytest.mark.numeric
-
 
 def rollout(group, problem, prompt, step=5):
     return Rollout(

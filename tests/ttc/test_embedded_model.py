@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -172,19 +169,6 @@ def test_invariance_holds_here_and_is_refused_where_it_does_not(folder, dtype: s
     body.kernel = whimsical
     with pytest.raises(EngineError, match="batch_invariant"):
         check(body)
-
-
-@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="the kernels are not MKL's")
-def test_where_kernels_treat_rows_unlike_the_advice_of_the_refusal_helps() -> None:
-    code = "from ttc.engines.embedded.engine import embedded; embedded(batch_invariant=True, dtype='float32')"
-    plain = {key: value for key, value in os.environ.items() if key != "MKL_CBWR"}
-    avx2 = {**plain, "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
-    refused, helped = (
-        subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-        for environment in (avx2, {**avx2, "MKL_CBWR": "AVX2,STRICT"})
-    )
-    assert refused.returncode == 0 or "set MKL_CBWR=AVX2,STRICT in the environment" in refused.stderr
-    assert helped.returncode == 0, helped.stderr
 
 
 ids_lists = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=25)
