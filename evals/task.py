@@ -157,6 +157,7 @@ def _row(item: Item) -> list[object]:
     return [problem.id, problem.kind, messages, dump(problem.meta), dump(item.target), item.cluster, item.difficulty]
 
 
+# -- problems that are made --------------------------------------------------------------------------------------------
 Split: TypeAlias = Literal["train", "eval"]
 MAX_REPEATS = 1000
 """So many draws in a row that were there before mean that there are no others."""

@@ -233,6 +233,7 @@ def _class(key: str) -> str:
     return "class" + hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
 
 
+# -- plans -------------------------------------------------------------------------------------------------------------
 ORDERS = 8
 PRIOR = 2.0
 LEVELS = (0.2, 0.4, 0.6, 0.8, 0.9, 0.97)

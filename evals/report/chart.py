@@ -259,6 +259,7 @@ _SHAPES: dict[int, tuple[tuple[float, float], ...]] = {
 }  # fmt: skip
 
 
+# -- smaller figures ---------------------------------------------------------------------------------------------------
 NO_VERDICT = frozenset({"timeout", "limit", "error"})
 MIN_POOL = 4
 """A problem with fewer judged candidates says nothing about its success rate."""
@@ -410,6 +411,7 @@ def _bin_name(index: int) -> str:
     return "none right" if index == 0 else f"over {10 * (index - 1)} to {10 * index} % right"
 
 
+# -- figure.png --------------------------------------------------------------------------------------------------------
 _LEGEND_WIDTH = 44
 """Characters of a line of the legend: a longer one would leave no room for the axes."""
 _COLOURS = ("#0b62c4", "#c2410c", "#15803d", "#7c3aed", "#0e7490", "#be185d", "#7a6400", "#475569")

@@ -213,6 +213,7 @@ def _sample_note(data: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+# -- tables ------------------------------------------------------------------------------------------------------------
 Column = tuple[str, str, Callable[[RunSummary], str]]
 CSV_FIELDS = ("task", "run", "strategy", "kind", "k", "accuracy", "low", "high", "tokens", "flops")
 
