@@ -9,6 +9,7 @@ from __future__ import annotations
 from distill.preflight import Finding, fine, method_of, refused
 from distill.spec.method import DistillJob
 from train.registries import STAGES
+from ttc.config.signatures import parsed
 from ttc.errors import ConfigError
 
 __all__ = ["training"]
@@ -20,7 +21,7 @@ def training(job: DistillJob) -> Finding:
     # health is a table, as in a recipe; the stage itself checks the names of its rules
     fields = {key: value for key, value in job.spec.train.items() if key not in ("epochs", "packing", "health")}
     try:
-        STAGES.check_fields(kind, fields)
+        parsed(STAGES.load(kind), fields, supply={})
     except ConfigError as exc:
         return refused(f"[train]: {exc}", f"see the fields by: ttc list stages {kind}")
     return fine(f"[train] has fields of the stage {kind}")

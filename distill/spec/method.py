@@ -30,8 +30,6 @@ from train.base.stage import Setting
 from ttc.core import Sampling
 from ttc.session.thinking import Thinking
 
-__all__ = ["Assignment", "Data", "DistillJob", "Domain", "Method"]
-
 
 @dataclass(frozen=True, slots=True)
 class Domain:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from ttc.config.plugins import PluginShape
 from ttc.config.registry import Registry
 
-__all__ = ["FILTERS", "METHODS", "SELECTORS"]
-
 METHODS = Registry("method", "distill.methods", "ttc.methods", PluginShape(("distill.spec.method:Method",)))
 FILTERS = Registry("filter", "distill.filters", "ttc.filters", PluginShape(("distill.data.pipeline:Filter",)))
 SELECTORS = Registry("selector", "distill.select", "ttc.selectors", PluginShape(("distill.data.pipeline:Selector",)))

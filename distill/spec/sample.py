@@ -14,8 +14,6 @@ from typing import Any
 from evals.task import Item
 from ttc.core import Answer, Message, Verdict
 
-__all__ = ["Sample", "TrainingRow", "row_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:

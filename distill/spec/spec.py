@@ -26,19 +26,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar, get_origin, get_type_hints
+from typing import Any
 
 from distill.spec.registries import METHODS
 from ttc.config.recipes import load_toml, merge
-from ttc.config.registry import bind
-from ttc.config.values import at_least, build, check_threads, nearest
+from ttc.config.signatures import bind
+from ttc.config.values import at_least, build, check_threads, nearest, parse
 from ttc.core import Sampling
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking
 
-__all__ = ["DomainSpec", "EvalSpec", "JobSpec", "MixSpec", "TeacherSpec", "parse_spec", "read_spec"]
-
-T = TypeVar("T", "JobSpec", "TeacherSpec")
 _WRITTEN = ("teacher", "task", "held_out", "domain")
 """Keys of a file that become the fields `teachers` and `domains`."""
 
@@ -183,34 +180,13 @@ def parse_spec(table: Mapping[str, Any]) -> JobSpec:
         if key not in (*keys, *apart):
             names = [*keys, *apart]
             raise ConfigError(f"unknown key {key!r}{nearest(key, names)} (known: {', '.join(names)})")
-    options = _table(table, own)
+    options = parse(own, table.get(own, {}), Mapping[str, Any])
     method_fields = bind(factory, options, supply={})
-    spec = _read(
-        JobSpec,
-        {
-            **{key: value for key, value in table.items() if key not in apart},
-            "teachers": _teachers(table.get("teacher")),
-            "domains": _domains(table),
-            "options": options,
-        },
-    )
+    written = {key: value for key, value in table.items() if key not in apart}
+    teachers, domains = _teachers(table.get("teacher")), _domains(table)
+    spec = build(JobSpec, {**written, "teachers": teachers, "domains": domains, "options": options})
     factory(**method_fields).check(spec)
     return spec
-
-
-def _read(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
-    """A table as a dataclass: typed fields by the one reader, mappings as they stand."""
-    mappings = {name for name, hint in get_type_hints(cls).items() if get_origin(hint) is Mapping}
-    typed = build(cls, {key: value for key, value in table.items() if key not in mappings}, where=where)
-    free: dict[str, Any] = {name: dict(_table(table, name)) for name in mappings & table.keys()}
-    return replace(typed, **free)
-
-
-def _table(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = table.get(name, {})
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{name} must be a table [{name}], got {value!r}")
-    return value
 
 
 def _teachers(value: Any) -> tuple[TeacherSpec, ...]:
@@ -222,13 +198,12 @@ def _teachers(value: Any) -> tuple[TeacherSpec, ...]:
     for name, table in zip(names, tables, strict=True):
         if not isinstance(table, Mapping):
             raise ConfigError(f"{name} must be a model folder or a table, got {table!r}")
-    return tuple(
-        _read(TeacherSpec, {"name": name, **table}, "teacher.") for name, table in zip(names, tables, strict=True)
-    )
+    pairs = zip(names, tables, strict=True)
+    return tuple(build(TeacherSpec, {"name": name, **table}, where="teacher.") for name, table in pairs)
 
 
 def _domains(table: Mapping[str, Any]) -> tuple[DomainSpec, ...]:
-    several = _table(table, "domain")
+    several = parse("domain", table.get("domain", {}), Mapping[str, Any])
     if ("task" in table) == bool(several):
         raise ConfigError("give either task (and held_out), or a table [domain.NAME] for each of several")
     if not several:
@@ -236,6 +211,5 @@ def _domains(table: Mapping[str, Any]) -> tuple[DomainSpec, ...]:
         return (build(DomainSpec, {"name": "task", **single}),)
     if "held_out" in table:
         raise ConfigError("held_out belongs into the tables [domain.NAME]")
-    return tuple(
-        build(DomainSpec, {"name": name, **_table(several, name)}, where=f"domain.{name}.") for name in several
-    )
+    tables = {name: parse(f"domain.{name}", value, Mapping[str, Any]) for name, value in several.items()}
+    return tuple(build(DomainSpec, {"name": name, **own}, where=f"domain.{name}.") for name, own in tables.items())

@@ -16,15 +16,13 @@ from typing import Any
 from distill.spec.spec import JobSpec, TeacherSpec
 from ttc.cli.rehearsal import refuse_early
 from ttc.config.choices import PartChoice, StrategyChoice
-from ttc.config.recipes import dump, label_of, parse_spec, split_model
-from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, bind
+from ttc.config.recipes import dump, parse_spec
+from ttc.config.registry import ENGINES, SCORERS
 from ttc.core import Engine, Sampling, Scorer
 from ttc.errors import ConfigError
 from ttc.identity.contents import part_contents, strategy_contents
 from ttc.identity.digests import digest_of, model_digests, named
 from ttc.session.solve import Strategy
-
-__all__ = ["Teacher", "name_of", "resolve_teacher"]
 
 
 def name_of(data: Any) -> str:
@@ -96,13 +94,10 @@ def resolve_teacher(written: TeacherSpec, spec: JobSpec) -> Teacher:
         ConfigError: an unknown engine, strategy, scorer or parameter, or a folder that is no model.
     """
     model = spec.student if written.model is None else written.model
-    factory = ENGINES.load(written.engine)
     options = {**_exact(written.engine, spec), **written.options}
-    engine = PartChoice("engine", written.engine, model, factory, _bound(factory, options, {"model": model}))
+    engine = PartChoice.of(ENGINES, written.engine, options, model)
     name, inline = parse_spec(written.strategy)
-    function = STRATEGIES.load(name)
-    params = _bound(function, inline, {"scorer": None})
-    strategy = StrategyChoice(name, label_of(name, inline), function, params)
+    strategy = StrategyChoice.of(name, inline)
     scorer = _scorer(written)
     if strategy.needs_scorer and scorer is None:
         raise ConfigError(f'teacher {written.name}: strategy {name} needs a scorer: scorer = "prm:FOLDER"')
@@ -136,16 +131,9 @@ def _exact(engine: str, spec: JobSpec) -> Mapping[str, Any]:
     return {"dtype": "float32", "device": spec.device, "threads": spec.threads, "batch_invariant": True}
 
 
-def _bound(factory: Any, params: Mapping[str, Any], supply: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in bind(factory, params, supply=supply).items() if key not in supply}
-
-
 def _scorer(written: TeacherSpec) -> PartChoice | None:
-    if written.scorer is None:
-        if written.scorer_options:
-            raise ConfigError(f"teacher {written.name}: scorer_options without a scorer")
-        return None
-    name, model = split_model(written.scorer)
-    factory = SCORERS.load(name)
-    supply = {"engine": None, **({} if model is None else {"model": model})}
-    return PartChoice("scorer", name, model, factory, _bound(factory, written.scorer_options, supply))
+    if written.scorer is not None:
+        return PartChoice.of(SCORERS, written.scorer, written.scorer_options)
+    if written.scorer_options:
+        raise ConfigError(f"teacher {written.name}: scorer_options without a scorer")
+    return None

@@ -41,8 +41,8 @@ from train.update.batch import Normaliser
 from train.update.terms import Correction
 from train.update.update import Objective, Updater
 from ttc.config.recipes import overrides, split_model
-from ttc.config.registry import ENGINES, bind
-from ttc.config.signatures import call
+from ttc.config.registry import ENGINES
+from ttc.config.signatures import bind, call
 from ttc.core import Engine
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, UnknownName

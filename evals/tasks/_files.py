@@ -34,7 +34,8 @@ from typing import Any
 from evals.data.sources import json_lines
 from evals.task import CHECKS, INSTRUCTIONS, Item, Task, VerifierSpec, sample
 from ttc.answers import KINDS
-from ttc.config.registry import VERIFIERS, bind
+from ttc.config.registry import VERIFIERS
+from ttc.config.signatures import bind
 from ttc.config.values import nearest
 from ttc.core import Json, Message, Problem, Sampling, Target
 from ttc.errors import ConfigError, RecordError, TTCError

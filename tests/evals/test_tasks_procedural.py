@@ -9,7 +9,7 @@ import pytest
 from evals.experiment import check_golds
 from evals.tasks import load_task
 from evals.tasks.reasoning_gym import reasoning_gym
-from ttc.config.registry import bind
+from ttc.config.signatures import bind
 from ttc.core import Message
 from ttc.errors import ConfigError, UnknownName
 from ttc.verifiers.procedural.verifier import procedural

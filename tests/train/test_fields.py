@@ -1,12 +1,10 @@
 """Shared fields: a stage takes them as one value, and is bound and listed as if it had written them out."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.train.stages import make_stage
 from train.offline.epochs import FitFields
-from train.recipe.recipe import bind_stage, read_recipe
+from train.recipe.recipe import bind_stage
 from train.registries import STAGES
 from train.stages.sft import sft
 from ttc.errors import ConfigError
@@ -30,36 +28,6 @@ def test_text_is_parsed_by_the_type_of_a_shared_field_and_comes_as_one_value() -
     assert isinstance(stage.course, FitFields)
     assert (stage.course.steps, stage.course.save_every, stage.course.health) == (3, 100, {})
     assert (stage.limit, stage.build.lora, stage.build.lora_alpha) == (7, 2, None)
-
-
-def test_shared_fields_may_stand_in_a_table_of_their_own() -> None:
-    plain = {key: value for key, value in SFT.items() if key == "data"}
-    assert make_stage("sft", **plain, course={"steps": 3, "lr": 1e-3}) == make_stage("sft", **SFT)
-    with pytest.raises(ConfigError, match=r"course has no field 'stesp'; did you mean 'steps'"):
-        make_stage("sft", **plain, course={"stesp": 3})
-    with pytest.raises(ConfigError, match=r"steps is given twice"):
-        make_stage("sft", **SFT, course={"steps": 3})
-    with pytest.raises(ConfigError, match=r"course is a table of fields \(steps, lr"):
-        make_stage("sft", **SFT, course=3)
-
-
-def test_a_recipe_may_write_shared_fields_flat_or_as_tables_at_every_scale(tmp_path: Path) -> None:
-    flat, nested = tmp_path / "flat.toml", tmp_path / "nested.toml"
-    flat.write_text(
-        '[[stage]]\nkind = "sft"\ncorpus = "cipher"\nsteps = 9\nlr = 0.1\n[stage.nano]\nsteps = 2\nlora = 1\n'
-    )
-    nested.write_text(
-        '[[stage]]\nkind = "sft"\ncorpus = "cipher"\n[stage.course]\nsteps = 9\nlr = 0.1\n'
-        "[stage.nano.course]\nsteps = 2\n[stage.nano.build]\nlora = 1\n"
-    )
-    for scale in (None, "nano"):
-        first, second = (read_recipe(str(path), scale=scale).steps[0] for path in (flat, nested))
-        assert first.fields == second.fields and first.digest == second.digest
-    changed = [
-        read_recipe(str(nested), scale="nano", overrides={key: "4"}).steps[0].stage
-        for key in ("1.steps", "sft.course.steps")
-    ]
-    assert [stage.course.steps for stage in changed] == [4, 4]
 
 
 def test_a_shared_field_is_missed_and_misspelt_by_its_own_name() -> None:

@@ -14,8 +14,8 @@ from tests.ttc import bad_plugins
 from ttc.cli.cli import main
 from ttc.cli.rehearsal import refuse_early, rehearse
 from ttc.config.choices import StrategyChoice
-from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, bind
-from ttc.config.signatures import call
+from ttc.config.registry import ENGINES, SCORERS, STRATEGIES
+from ttc.config.signatures import bind, call
 from ttc.core import Answer, Message, Problem, Sampling
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ttc.config.registry import VERIFIERS, bind
+from ttc.config.registry import VERIFIERS
+from ttc.config.signatures import bind
 from ttc.core import Status, Submission, Target, Verdict
 from ttc.errors import ConfigError, UnknownName, VerifierError
 from ttc.verifiers.composite import CompositeVerifier, Part, composite

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ttc.config.registry import ENGINES, bind
+from ttc.config.registry import ENGINES
+from ttc.config.signatures import bind
 from ttc.engines.vllm.factory import vllm
 from ttc.engines.vllm.options import VllmOptions
 from ttc.engines.vllm.requests import Counts

@@ -26,8 +26,6 @@ from ttc.config.registry import VERIFIERS
 from ttc.identity.contents import code_digests, part_contents, texts_in
 from ttc.identity.digests import file_digest, model_digests, named, source_digests
 
-__all__ = ["path_contents", "run_contents", "task_contents"]
-
 _BETWEEN = re.compile(r"[:=,]")
 """What stands between the parts of a text: NAME:KEY=VALUE,..., KIND:WHERE, DOMAIN=FOLDER."""
 

@@ -40,8 +40,6 @@ from ttc.config.recipes import load_toml
 from ttc.config.values import nearest
 from ttc.errors import ConfigError, UnknownName
 
-__all__ = ["Recipe", "RecipeStep", "bind_stage", "packaged", "read_recipe"]
-
 _TOP = {"about", "stage", "gates", "retention"}
 _FOLDER = Path(__file__).parents[1] / "recipes"
 _STAGE = re.compile(r"[1-9][0-9]*-[a-z_]+")
@@ -101,7 +99,7 @@ def read_recipe(name: str, *, scale: str | None = None, overrides: Mapping[str, 
     tables = data.get("stage", [])
     if not isinstance(tables, list) or not tables:
         raise ConfigError(f"{path.name} has no [[stage]]")
-    tables = [_scaled(_opened(table), scale) for table in tables if table.get("only") in (None, scale)]
+    tables = [_scaled(table, scale) for table in tables if table.get("only") in (None, scale)]
     _override(tables, overrides or {}, path.name)
     steps = tuple(bind_stage(table, f"{path.name}, stage {number}") for number, table in enumerate(tables, start=1))
     if scale is not None and not any(scale in table or table.get("only") == scale for table in data["stage"]):
@@ -161,17 +159,6 @@ def _scaled(table: Mapping[str, Any], scale: str | None) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value != ""}
 
 
-def _opened(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The table of a stage with its shared fields flat, here and at every scale (see `train.registries`)."""
-    if "kind" not in table:
-        return dict(table)  # refused when it is bound
-    kind = str(table["kind"])
-    return {
-        key: STAGES.flat(kind, value) if isinstance(value, Mapping) and key != "health" else value
-        for key, value in STAGES.flat(kind, table).items()
-    }
-
-
 def _override(tables: Sequence[dict[str, Any]], overrides: Mapping[str, object], where: str) -> None:
     for key, value in overrides.items():
         which, dot, field = key.partition(".")
@@ -179,8 +166,7 @@ def _override(tables: Sequence[dict[str, Any]], overrides: Mapping[str, object],
         if not dot or not matches:
             raise ConfigError(f"--set {key}: write STAGE.FIELD=VALUE with a stage of {where} (its number or its kind)")
         for table in matches:
-            shared, _, name = field.rpartition(".")
-            table |= STAGES.flat(str(table["kind"]), {shared: {name: value}}) if shared else {field: value}
+            table[field] = value
 
 
 def bind_stage(table: Mapping[str, Any], where: str) -> RecipeStep:

@@ -26,19 +26,6 @@ from ttc.durable import is_scratch, replace_link, replace_text
 from ttc.errors import ConfigError, TrainingError
 from ttc.identity.digests import differing
 
-__all__ = [
-    "ROLLOUTS",
-    "RUN",
-    "Recorded",
-    "RunOptions",
-    "claim",
-    "read_asked",
-    "recorded_stage",
-    "run_recipe",
-    "stage_folders",
-]
-
-
 RUN = "run.json"
 CONTENTS = "contents"
 _BY_CONTENT = (CONTENTS, "model")

@@ -43,7 +43,8 @@ from train.update.build import Build
 from train.update.critic import Critic, ValueFit, ValueHead
 from train.update.update import Objective, Updater
 from ttc.config.recipes import parse_spec
-from ttc.config.registry import ENGINES, bind
+from ttc.config.registry import ENGINES
+from ttc.config.signatures import bind
 from ttc.core import Engine, Sampling, Verifier
 from ttc.errors import ConfigError
 from ttc.records import LineFile

@@ -28,7 +28,8 @@ from train.update.update import Objective
 from ttc.cli.rehearsal import refuse_early
 from ttc.config.choices import StrategyChoice
 from ttc.config.recipes import parse_spec
-from ttc.config.registry import STRATEGIES, bind
+from ttc.config.registry import STRATEGIES
+from ttc.config.signatures import bind
 from ttc.core import Sampling
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking

@@ -33,8 +33,6 @@ from ttc.config.recipes import load_toml, overrides
 from ttc.config.values import nearest, parse
 from ttc.errors import ConfigError
 
-__all__ = ["add_options", "add_recipe_option", "option", "read_options"]
-
 T = TypeVar("T")
 _RECIPE = "recipe"
 

@@ -26,24 +26,6 @@ from ttc.errors import ConfigError
 from ttc.search.tree import make_policy
 from ttc.session.thinking import Thinking
 
-__all__ = [
-    "SEVERAL",
-    "EngineOptions",
-    "SamplingOptions",
-    "StrategyOptions",
-    "ThinkingOptions",
-    "check_parts",
-    "check_writable",
-    "resolve_budget",
-    "resolve_engine",
-    "resolve_sampling",
-    "resolve_scorer",
-    "resolve_strategies",
-    "resolve_thinking",
-    "settings",
-    "strategies",
-]
-
 PARTS = ("engine", "scorer", "thinking")
 SEVERAL = "; repeat it, or separate by commas, to run several"
 

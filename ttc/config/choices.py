@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ttc.config.recipes import dump, label_of, split_model
-from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS, Registry, bind
-from ttc.config.signatures import call
+from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS, Registry
+from ttc.config.signatures import bind, call
 from ttc.core import Answer, Engine, Scorer, Verifier
 from ttc.errors import ConfigError
-
-__all__ = ["DEFAULT_ENGINE", "DEFAULT_SCORER", "PartChoice", "StrategyChoice"]
 
 DEFAULT_ENGINE, DEFAULT_SCORER = "embedded", "prm"
 """What runs the packaged model, and scores its steps."""

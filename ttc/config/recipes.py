@@ -31,20 +31,6 @@ from typing import Any
 
 from ttc.errors import ConfigError
 
-__all__ = [
-    "differences",
-    "dump",
-    "label_of",
-    "load_toml",
-    "merge",
-    "overrides",
-    "parse_spec",
-    "split_model",
-    "split_specs",
-    "user_file",
-]
-
-
 _KEY = re.compile(r"\s*[A-Za-z_][\w.-]*\s*=")
 """How a parameter begins."""
 

@@ -29,20 +29,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ttc.config.plugins import LABEL, PluginShape, line_in
-from ttc.config.signatures import Description, bind, call, describe
+from ttc.config.signatures import Description, call, describe
 from ttc.errors import ConfigError, MissingExtra, UnknownName
-
-__all__ = [
-    "ENGINES",
-    "POLICIES",
-    "SCORERS",
-    "STRATEGIES",
-    "VERIFIERS",
-    "Registry",
-    "bind",
-    "describe",
-    "plugins",
-]
 
 DISTRIBUTION = "ttckit"
 

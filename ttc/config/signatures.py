@@ -4,14 +4,15 @@
     bind(vllm, {"threads": "2"}, supply={"model": "m"})        {"threads": 2, "model": "m"}
     call(vllm, {"threads": "2"}, supply={"model": "m"})        vllm(model="m", options=VllmOptions(threads=2))
 
-What a user can name are the keyword-only parameters, or the fields of the parameter `options`, a dataclass; a union of
+What a user can name are the keyword-only parameters, and in place of one that is an options class its fields: a
+dataclass that must be given by keyword, which several functions may share, or the parameter `options`. A union of
 dataclasses there has one for each backend, told apart by a field of one `Literal` value. `describe` says what a
 function takes, for `ttc list` and help texts; `bind` checks values against it and parses text by the annotations. So
 documentation, help and checks cannot drift apart. The text of an option is its entry in the `Args:` section of the
-docstring (Google style). What types cannot say, an options class checks when it is made, and a factory with
-`checked_by`: both before anything is loaded.
+docstring (Google style), the nearest class's that has one. What types cannot say, an options class checks when it is
+made, and a factory with `checked_by`: both before anything is loaded.
 
-Left out: positional parameters other than `model`; they belong to the caller.
+Left out: positional parameters other than `model`; they belong to the caller. Shared fields with default factories.
 """
 
 from __future__ import annotations
@@ -29,8 +30,6 @@ from typing import Any, Literal, TypeVar, cast
 
 from ttc.config.values import nearest, read_named, type_text, variant, variants
 from ttc.errors import ConfigError
-
-__all__ = ["Description", "Parameter", "arguments_of", "bind", "call", "checked_by", "describe", "options_of"]
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 _CHECK = "__ttc_check__"
@@ -90,14 +89,15 @@ def describe(kind: str, name: str, function: Callable[..., Any]) -> Description:
     own_module = function.__module__.rpartition(".")[2] == function.__name__
     lines = ((module_doc if own_module else "") or own_doc or module_doc).strip().splitlines()
     schema = _Schema.of(function)
-    classes = (base for kind in schema.kinds for base in reversed(kind.__mro__) if base is not object)
+    kinds = [kind for kinds in schema.classes.values() for kind in kinds]
+    classes = (base for kind in kinds for base in reversed(kind.__mro__) if base is not object)
     docs = [module_doc, *(inspect.getdoc(each) or "" for each in classes), own_doc]
     argument_docs = {name: text for doc in docs for name, text in _argument_docs(doc).items()}
     parameters = tuple(
         Parameter(
             name=name,
             type=type_text(annotation),
-            required=default is _REQUIRED and all(name in _fields(each) for each in schema.kinds),
+            required=default is _REQUIRED and all(name in _fields(kind) for kind in schema.kinds_beside(name)),
             default=None if default is _REQUIRED else default,
             doc=argument_docs.get(name, ""),
         )
@@ -130,30 +130,42 @@ def bind(function: Callable[..., Any], params: Mapping[str, object], *, supply: 
         ConfigError: an unknown option (with the nearest), a value that does not fit, or a required one missing;
             or what the function's own check refuses (`checked_by`), or its options class.
     """
+    schema, settings = _Schema.of(function), parsed(function, params, supply=supply)
+    names = schema.names_for(schema.choice(settings, function.__name__))
+    missing = [name for name in names if schema.options[name][1] is _REQUIRED and name not in settings]
+    if missing:
+        kinds = schema.kinds_beside(missing[0])
+        tag = f" {_tag(variant(kinds, settings, ''))}" if len(kinds) > 1 else ""
+        wants = type_text(schema.options[missing[0]][0])
+        raise ConfigError(f"{function.__name__}{tag} needs {missing[0]!r} ({wants}), which was not given")
+    arguments = {**schema.defaults, **schema.arguments(settings)}
+    if hasattr(function, _CHECK):
+        _check(getattr(function, _CHECK), arguments)
+    return settings
+
+
+def parsed(
+    function: Callable[..., Any], params: Mapping[str, object], *, supply: Mapping[str, object]
+) -> dict[str, Any]:
+    """As `bind`, but required options may still be missing, and nothing is checked that types do not say."""
     schema, label = _Schema.of(function), function.__name__
     values = {name.replace("-", "_"): value for name, value in params.items()}
-    kind = variant(schema.kinds, values, f"{label}: ") if schema.kinds else None
-    takes = {name: schema.options[name][0] for name in schema.names_for(kind) if name not in supply}
+    choice = schema.choice(values, f"{label}: ")
+    takes = {name: schema.options[name][0] for name in schema.names_for(choice) if name not in supply}
 
     def unknown(name: str) -> ConfigError:
         if name in schema.options and name not in supply:
-            readers = " or ".join(_tag(other) for other in schema.kinds if name in _fields(other))
-            return ConfigError(f"{label} {_tag(kind)} does not read {name}: it is for {readers}")
+            kinds = schema.kinds_beside(name)
+            readers = " or ".join(_tag(kind) for kind in kinds if name in _fields(kind))
+            own = next(kind for kind in choice.values() if kind in kinds)
+            return ConfigError(f"{label} {_tag(own)} does not read {name}: it is for {readers}")
         names = ", ".join(takes) or "none"
         return ConfigError(f"{label} has no parameter {name!r}{nearest(name, list(takes))} (it takes: {names})")
 
     free = set(values) - set(schema.options) - set(supply) if schema.is_open else set()
     settings = read_named({n: v for n, v in values.items() if n not in free}, takes, f"{label}: ", unknown)
     settings |= {name: values[name] for name in values if name in free}
-    settings |= {name: value for name, value in supply.items() if name in schema.options or name in schema.positional}
-    missing = [name for name in schema.names_for(kind) if schema.options[name][1] is _REQUIRED and name not in settings]
-    if missing:
-        owner, wants = f"{label} {_tag(kind)}" if len(schema.kinds) > 1 else label, schema.options[missing[0]][0]
-        raise ConfigError(f"{owner} needs {missing[0]!r} ({type_text(wants)}), which was not given")
-    arguments = {**schema.defaults, **schema.arguments(settings)}
-    if hasattr(function, _CHECK):
-        _check(getattr(function, _CHECK), arguments)
-    return settings
+    return settings | {n: v for n, v in supply.items() if n in schema.options or n in schema.positional}
 
 
 def call(function: Callable[..., Any], params: Mapping[str, object], *, supply: Mapping[str, object]) -> Any:
@@ -191,47 +203,61 @@ def _check(check: Callable[..., None], arguments: Mapping[str, Any]) -> None:
 class _Schema:
     """What a function takes: by place, and by name as options with type and default.
 
-    `defaults` has every parameter, None where it has no default; `kinds` are its options classes.
+    `defaults` has every parameter, None where it has no default; `classes` has the options classes of those that are
+    one: several where it is a union.
     """
 
     positional: tuple[str, ...]
     options: Mapping[str, tuple[Any, Any]]
     defaults: Mapping[str, Any]
-    kinds: tuple[Any, ...]
+    classes: Mapping[str, tuple[Any, ...]]
     is_open: bool
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> _Schema:
         """Read it from a function, or from a class."""
         parameters, hints = inspect.signature(function).parameters.values(), _hints(function)
-        positional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
-        kinds = variants(hints[_OPTIONS]) if _OPTIONS in positional else ()
-        options = {p.name: (hints[p.name], p.default) for p in parameters if p.kind is p.KEYWORD_ONLY}
-        for name, (annotation, default) in (item for kind in kinds for item in _fields(kind).items()):
-            first, first_default = options.get(name, (annotation, default))
-            options[name] = (_joined(first, annotation), first_default)
+        required = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty}
+        classes = {name: variants(hints[name]) for name in (*required, *({_OPTIONS} & hints.keys()))}
+        classes = {name: kinds for name, kinds in classes.items() if kinds}
+        options: dict[str, tuple[Any, Any]] = {}
+        for parameter in parameters:
+            own = {parameter.name: (hints[parameter.name], parameter.default)}
+            shown = own if parameter.kind is parameter.KEYWORD_ONLY else {}
+            for fields in map(_fields, classes[parameter.name]) if parameter.name in classes else (shown,):
+                for name, (annotation, default) in fields.items():
+                    first, first_default = options.get(name, (annotation, default))
+                    options[name] = (_joined(first, annotation), first_default)
         plain = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         return cls(
-            positional=positional,
+            positional=tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD),
             options=options,
             defaults={p.name: None if p.default is p.empty else p.default for p in plain},
-            kinds=kinds,
+            classes=classes,
             is_open=any(p.kind is p.VAR_KEYWORD for p in parameters),
         )
 
-    def names_for(self, kind: Any) -> list[str]:
-        """The options that can be named where `kind` is the options class."""
-        elsewhere = {name for other in self.kinds for name in _fields(other)} - set(_fields(kind) if kind else ())
+    def kinds_beside(self, name: str) -> tuple[Any, ...]:
+        """The options classes among which one has the option called `name`."""
+        return next((kinds for kinds in self.classes.values() if any(name in _fields(kind) for kind in kinds)), ())
+
+    def choice(self, values: Mapping[str, object], where: str) -> dict[str, Any]:
+        """The options class of each parameter that is one, as the tags among `values` pick it."""
+        return {name: variant(kinds, values, where) for name, kinds in self.classes.items()}
+
+    def names_for(self, choice: Mapping[str, Any]) -> list[str]:
+        """The options that can be named with this choice of options classes."""
+        elsewhere = {name for kinds in self.classes.values() for kind in kinds for name in _fields(kind)}
+        elsewhere -= {name for kind in choice.values() for name in _fields(kind)}
         return [name for name in self.options if name not in elsewhere]
 
     def arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call, in which those of the options class are one value of it."""
-        if not self.kinds:
-            return dict(values)
-        kind = variant(self.kinds, values, "")
-        names = _fields(kind).keys() & values.keys()
-        rest = {name: value for name, value in values.items() if name not in names}
-        return {**rest, _OPTIONS: kind(**{name: values[name] for name in names})}
+        """Return the arguments of a call, in which the options of a class are one value of it."""
+        rest = dict(values)
+        return {
+            name: kind(**{field: rest.pop(field) for field in _fields(kind) if field in rest})
+            for name, kind in self.choice(values, "").items()
+        } | rest
 
 
 @functools.cache

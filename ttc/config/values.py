@@ -15,7 +15,7 @@ given; NaN is outside every range.
     within("simulated", 0, 1, p=p)
     at_most("confidence", n, "n", warmup=warmup)       warmup must be at most n=4, got 8: lower it or raise n
 
-Left out: mappings with keys of their own, and arbitrary classes; such parameters are supplied by code.
+A mapping is a table with keys of its own, left to its reader. Left out: arbitrary classes, which code supplies.
 """
 
 from __future__ import annotations
@@ -29,22 +29,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from ttc.errors import ConfigError
-
-__all__ = [
-    "above",
-    "at_least",
-    "at_most",
-    "build",
-    "check_threads",
-    "nearest",
-    "parse",
-    "read_named",
-    "type_text",
-    "variant",
-    "variants",
-    "within",
-]
-
 
 T = TypeVar("T")
 
@@ -74,6 +58,8 @@ def parse(name: str, value: object, annotation: Any) -> Any:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return _parse_literal(name, value, arguments)
+    if origin is Mapping:
+        return _parse_mapping(name, value)
     if isinstance(value, Mapping) and variants(annotation):
         return build(annotation, value, where=f"{name}.")
     if origin in (Union, types.UnionType):
@@ -210,6 +196,13 @@ def _parse_union(name: str, value: object, annotation: Any, members: tuple[Any, 
     if failure is not None and len(candidates) == 1 and get_origin(candidates[0]) is not None:
         raise failure
     raise _mismatch(name, value, annotation)
+
+
+def _parse_mapping(name: str, value: object) -> dict[str, Any]:
+    """A table whose keys are its own; what reads it checks them."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise ConfigError(f"{name} must be a table [{name}], got {value!r}")
 
 
 def _parse_sequence(name: str, value: object, annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> Any:

@@ -17,8 +17,8 @@ from typing import Literal
 
 from ttc.concurrent import gather
 from ttc.config.recipes import overrides, split_model
-from ttc.config.registry import SCORERS, bind
-from ttc.config.signatures import checked_by
+from ttc.config.registry import SCORERS
+from ttc.config.signatures import bind, checked_by
 from ttc.core import Engine, Price, PricedScorer, Prompt, Score, Scorer, UsageSink, WholeAnswerScorer
 from ttc.errors import ConfigError
 from ttc.identity.reads import InnerPart, reads

@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ttc.concurrent import gather, settle
-from ttc.config.registry import ENGINES, bind
+from ttc.config.registry import ENGINES
+from ttc.config.signatures import bind
 from ttc.config.values import at_least
 from ttc.core import Capabilities, Completion, Engine, Prompt, Sampling, Usage, UsageSink
 from ttc.engines.shared.folder import generator_folder, reads_generator

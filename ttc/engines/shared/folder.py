@@ -15,8 +15,6 @@ from ttc.engines.shared.shape import read_config
 from ttc.errors import ConfigError
 from ttc.identity.reads import ModelFolder
 
-__all__ = ["Dtype", "check_model", "check_place", "generator_folder", "reads_generator", "resolve"]
-
 
 def generator_folder(model: str | None) -> Path:
     """Return the folder of a generator; None is the packaged teacher. Raises like `resolve`."""

@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from ttc.config.values import check_threads
+from ttc.config.values import above, at_least, at_most, check_threads
 from ttc.errors import ConfigError
-
-__all__ = ["Backend", "VllmOptions"]
 
 Backend: TypeAlias = Literal["mp", "ray", "uni"]
 
@@ -64,16 +62,13 @@ class VllmOptions:
 
     def __post_init__(self) -> None:
         """Refuse what no machine could run."""
-        counts = ("max_num_seqs", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "threads")
-        for name in (*counts, "kv_cache_bytes"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"vllm: {name} must be at least 1, got {value}")
         check_threads("vllm", self.threads)
-        if self.max_context is not None and self.max_context < 2:
-            raise ConfigError(f"vllm: max_context must be at least 2, got {self.max_context}")
-        if not 0 < self.gpu_memory_utilization <= 1:
-            raise ConfigError(f"vllm: gpu_memory_utilization must be in (0, 1], got {self.gpu_memory_utilization}")
+        at_least("vllm", 1, max_num_seqs=self.max_num_seqs, kv_cache_bytes=self.kv_cache_bytes)
+        sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+        at_least("vllm", 1, **{name: getattr(self, name) for name in sizes})
+        at_least("vllm", 2, max_context=self.max_context)
+        above("vllm", 0, gpu_memory_utilization=self.gpu_memory_utilization)
+        at_most("vllm", 1, gpu_memory_utilization=self.gpu_memory_utilization)
         if self.distributed_executor_backend not in (None, "mp", "ray", "uni"):
             backend = self.distributed_executor_backend
             raise ConfigError(f"vllm: distributed_executor_backend must be mp, ray or uni, got {backend!r}")

@@ -10,8 +10,6 @@ from typing import Literal
 
 from ttc.engines.shared.folder import Dtype, check_place
 
-__all__ = ["EmbeddedCore", "InVllm", "OverHttp", "StepsOverHttp"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedCore:
