@@ -26,8 +26,7 @@ import numpy as np
 
 from benchmarks.effects.common import is_right
 from benchmarks.oracle_allocation import Arm, Kind, curve, reached
-from evals.allocation.calibrate import RULES, SCORED_RULES, fit_route, spend
-from evals.allocation.sampled import DrawPool, Pools, named, plain
+from evals.allocation.calibrate import RULES, SCORED_RULES, DrawPool, Pools, fit_route, named, plain, spend
 from ttc.allocation.plan import DrawKind as Draws
 from ttc.allocation.plan import Plan
 from ttc.core import Answer, Message, Problem, Sampling

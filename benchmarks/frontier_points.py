@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from evals.allocation.calibrate import LADDER, fit, is_right, spend
-from evals.allocation.sampled import DrawPool, Pools
+from evals.allocation.calibrate import LADDER, DrawPool, Pools, fit, is_right, spend
 from evals.numbers.metrics import Vote, best_at_k, majority_at_k, weighted_at_k
 from evals.numbers.statistics import mean_interval, paired_interval
 from ttc.core import Message, Problem, Sampling

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evals.allocation.calibrate import LADDER, is_right
-from evals.allocation.sampled import DrawPool
+from evals.allocation.calibrate import LADDER, DrawPool, is_right
 from ttc.choosing.selection import Select
 from ttc.errors import ConfigError
 

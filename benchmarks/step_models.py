@@ -2,7 +2,7 @@
 
     python -m benchmarks.step_models --seeds 1 2 3 --out build/step_models --save benchmarks/results/step_models.json
 
-The language is the cipher walk (`evals.worlds.cipher`), each step wrong with probability 0.1. A base model is
+The language is the cipher walk (`evals.tasks.cipher`), each step wrong with probability 0.1. A base model is
 pretrained, and its own solutions are labelled by equally many continuations, spread evenly or to the least certain
 prefixes first; a process reward model is trained on either, and on the even ones read as hard labels: right where any
 continuation is. The same base is trained as a generative verifier on its judged answers. Measured on twelve solutions
@@ -30,7 +30,7 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from evals.numbers.step_metrics import Judged, first_error, ranking
-from evals.worlds.cipher import Cipher, noisy, question
+from evals.tasks.cipher import Cipher, noisy, question
 from train.base.stage import Setting, Stage, StageResult, read_result, write_result
 from train.measure.measure import gains
 from train.offline.epochs import FitFields

@@ -150,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--save", type=Path)
     args = parser.parse_args(arguments)
-    from evals.worlds.arithmetic import DEFAULT_LEVEL
+    from evals.tasks.arithmetic import DEFAULT_LEVEL
 
     bench = Bench(args.out, args.limit, args.seed)
     result = {

@@ -3,7 +3,7 @@
 A run is a folder. `run.json` holds the resolved configuration and its digest; `records.jsonl` gets one record per
 problem, synced to the disk before the next one. Starting again with the same configuration goes on where the file ends;
 another configuration is refused by the name of what differs. What decided the results stands in it by content
-(`contents`, made by `evals.runs.contents`), so other weights under the same path are another run. Problems are keyed by
+(`contents`, see `evals.experiment`), so other weights under the same path are another run. Problems are keyed by
 id and seeds by (run seed, id, path), so neither order, nor concurrency, nor the place of the cut changes a result on a
 deterministic engine.
 
@@ -32,31 +32,13 @@ from typing import Any, overload
 
 from evals.task import Item
 from ttc import records as store
-from ttc.config.plugins import described
+from ttc.config.plugins import described, leaf
 from ttc.config.recipes import differences
 from ttc.core import Answer, Candidate, Problem, Record, Submission, Verdict, Verifier
 from ttc.durable import replace_text
 from ttc.errors import ConfigError, EngineError, PluginError, PromptTooLong, RecordError, Unsupported
 from ttc.identity.digests import differing
 from ttc.session.solve import spent
-
-__all__ = [
-    "CONFIG",
-    "CONTENTS",
-    "HELD_BYTES",
-    "RECORDS",
-    "SERVED",
-    "Run",
-    "StoredRecords",
-    "check_folder",
-    "claim",
-    "digest",
-    "evaluate",
-    "innermost",
-    "read_run",
-    "stored",
-]
-
 
 CONFIG = "run.json"
 RECORDS = "records.jsonl"
@@ -163,7 +145,7 @@ class _Writer:
         self._streak = self._num_written = self._num_faults = 0
 
     def write(
-        self, index: int, item: Item, answer: Answer | None, verdicts: Sequence[Verdict], error: Exception | None
+        self, index: int, item: Item, answer: Answer | None, verdicts: Sequence[Verdict], error: BaseException | None
     ) -> None:
         """Store the outcome of problem `index`; `verdicts` are the answer's and then those of its candidates."""
         provenance = {
@@ -189,16 +171,13 @@ class _Writer:
         self._num_faults += isinstance(error, PluginError)
         if self._num_faults == self._num_written >= MAX_STREAK:
             raise PluginError(f"{error}; so did the first {MAX_STREAK} problems: mend it, and add --retry-errors")
-        self._streak = self._streak + 1 if _engine_failed(error) else 0
+        in_engine = isinstance(error, EngineError) and not isinstance(error, PromptTooLong)
+        self._streak = self._streak + 1 if in_engine else 0
         if error is not None and self._streak >= MAX_STREAK:
             raise EngineError(
                 f"{self._streak} problems in a row failed in the engine, the last with: {error}; "
                 "the run is stopped, retry them with --retry-errors"
             ) from error
-
-
-def _engine_failed(error: Exception | None) -> bool:
-    return isinstance(error, EngineError) and not isinstance(error, PromptTooLong)
 
 
 async def _work(todo: Iterator[tuple[int, Item]], solve: Solve, verifier: Verifier, writer: _Writer) -> None:
@@ -207,19 +186,12 @@ async def _work(todo: Iterator[tuple[int, Item]], solve: Solve, verifier: Verifi
         try:
             answer = await solve(item.problem)
         except Exception as raised:  # whatever a strategy does wrong is data; its siblings go on
-            error = innermost(raised)
+            error = leaf(raised)
             if isinstance(error, ConfigError | Unsupported):  # would fail every problem alike
                 raise error from None
             writer.write(index, item, None, (), error)
             continue
         writer.write(index, item, answer, await _verify(item, answer, verifier), None)
-
-
-def innermost(error: Exception) -> Exception:
-    """Return the first failure inside exception groups."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 async def _verify(item: Item, answer: Answer, verifier: Verifier) -> list[Verdict]:

@@ -3,32 +3,23 @@
     Task = name + answer kind + verifier + sampling defaults + a loader of items
 
 A task is made by a factory in `evals/tasks/`, whose keyword parameters are what a user may choose (level, split, data).
-Targets stay in items: only the runner sees them, and hands them only to the verifier.
+Targets stay in items: only the runner sees them, and hands them only to the verifier. Tasks whose problems are made
+share two splits, problems without end (`distinct`) and texts to learn a made-up language from (`Texts`).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+import random
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, TypeVar
 
+from ttc.config.recipes import dump
 from ttc.core import Json, Message, Problem, Sampling, Target
 from ttc.errors import ConfigError
-
-__all__ = [
-    "BOXED",
-    "CHECKS",
-    "INSTRUCTIONS",
-    "PROGRAM",
-    "Item",
-    "Task",
-    "VerifierSpec",
-    "boxed_question",
-    "code_block",
-    "program_question",
-    "sample",
-]
-
+from ttc.identity.digests import digest_of
 
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
 """The instruction that Qwen2.5-Math and most maths evaluations use."""
@@ -150,3 +141,73 @@ def program_question(text: str) -> tuple[Message, ...]:
 def code_block(code: str) -> str:
     """Return code as a fenced block."""
     return f"```python\n{code.strip()}\n```"
+
+
+def problems_digest(items: Iterable[Item]) -> str:
+    """Return the digest of problems in their order, as they are asked, with what a verifier holds.
+
+    A row of the data that a limit leaves out does not count.
+    """
+    return digest_of(_row(item) for item in items)
+
+
+def _row(item: Item) -> list[object]:
+    problem = item.problem
+    messages = [[message.role, message.content] for message in problem.messages]
+    return [problem.id, problem.kind, messages, dump(problem.meta), dump(item.target), item.cluster, item.difficulty]
+
+
+# -- problems that are made --------------------------------------------------------------------------------------------
+Split: TypeAlias = Literal["train", "eval"]
+MAX_REPEATS = 1000
+"""So many draws in a row that were there before mean that there are no others."""
+Drawn = TypeVar("Drawn")
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Texts of a made-up language, at most `max_length` tokens long: what `train.corpora` makes a corpus of.
+
+    `words` are its vocabulary beside the marks of thinking, `pattern` the regular expression of one word. `sample(rng)`
+    gives a text; `pair(rng)` gives it as prompt and answer, where the language knows the two apart.
+    """
+
+    words: Sequence[str]
+    pattern: str
+    max_length: int
+    sample: Callable[[random.Random], str]
+    pair: Callable[[random.Random], tuple[str, str]] | None = None
+
+
+def check_shares(where: str, **shares: float) -> None:
+    """Raise ConfigError for a share that is not in [0, 1]."""
+    for name, share in shares.items():
+        if not 0 <= share <= 1:
+            raise ConfigError(f"{where}: {name} must be in [0, 1], got {share}")
+
+
+def distinct(
+    draw: Callable[[int, int], Drawn], identity: Callable[[Drawn], Hashable], limit: int, shortage: str
+) -> Iterator[Drawn]:
+    """Yield `limit` different problems; problem i is the same whatever the limit.
+
+    Args:
+        draw: makes one, from the number of the attempt and the number of problems before it.
+        identity: two draws with one identity are the same problem.
+        limit: how many.
+        shortage: what the error says when they run out.
+    """
+    identities: set[Hashable] = set()
+    repeats = 0
+    for attempt in itertools.count():
+        if len(identities) >= limit:
+            return
+        problem = draw(attempt, len(identities))
+        if identity(problem) in identities:
+            repeats += 1
+            if repeats > MAX_REPEATS:
+                raise ConfigError(f"{shortage}; lower the limit")
+            continue
+        repeats = 0
+        identities.add(identity(problem))
+        yield problem

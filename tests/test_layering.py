@@ -35,7 +35,7 @@ LAYERS = {
         "strategies verifiers",
         "commands",
     ],
-    "evals": ["task.py numbers worlds", "data run_folder.py", "tasks allocation", "runs", "report", "commands"],
+    "evals": ["task.py numbers", "data run_folder.py", "tasks allocation", "experiment.py", "report", "commands"],
     "train": [
         "base",
         "registries.py update nano",

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from evals.worlds.families import FAMILIES, LEVELS
+from evals.tasks.families import FAMILIES, LEVELS
 from train.base.models import load_model, num_parameters
 from train.base.stage import read_result
 from train.measure.measure import HeldOut, accuracy, gains

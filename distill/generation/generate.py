@@ -25,10 +25,9 @@ from distill.generation.ledger import AnswerLedger, Failure, LedgerEntry, Outcom
 from distill.spec.method import Assignment
 from distill.spec.sample import Sample
 from distill.spec.teacher import Teacher, name_of
-from evals.run_folder import innermost
 from evals.task import Item, Task
 from ttc.config.choices import PartChoice
-from ttc.config.plugins import described
+from ttc.config.plugins import described, leaf
 from ttc.config.recipes import dump, parse_spec
 from ttc.config.registry import VERIFIERS
 from ttc.core import Answer, Engine, Submission, Verdict, Verifier
@@ -102,7 +101,7 @@ class LocalGenerator:
         except (ConfigError, Unsupported):
             raise
         except Exception as raised:  # whatever goes wrong with one sample is data; its siblings go on
-            error = innermost(raised)
+            error = leaf(raised)
             if isinstance(error, ConfigError | Unsupported):
                 raise error from None
             return Failure(described(error)[:500], spent(raised), time.perf_counter() - began)

@@ -19,8 +19,8 @@ from distill.generation.generate import verifier_of
 from distill.spec.method import DistillJob
 from distill.spec.spec import JobSpec, TeacherSpec
 from distill.spec.teacher import Teacher, name_of, resolve_teacher
+from evals.experiment import Arm, Experiment, Result, execute
 from evals.numbers.statistics import Interval, mean_interval, paired_interval
-from evals.runs.experiment import Arm, Experiment, Result, execute
 from evals.task import Task
 from ttc.config.choices import StrategyChoice
 from ttc.config.recipes import dump
@@ -32,10 +32,10 @@ class _Silent:
     """Nobody watches a measurement."""
 
     def resumed(self, arm: Arm, count: int) -> None:
-        """See `evals.runs.experiment.Watcher`."""
+        """See `evals.experiment.Watcher`."""
 
     def add(self, arm: Arm, record: Record) -> None:
-        """See `evals.runs.experiment.Watcher`."""
+        """See `evals.experiment.Watcher`."""
 
 
 def measure_model(job: DistillJob, tasks: Mapping[str, Task], model: Path, folder: Path) -> dict[str, TaskNumbers]:

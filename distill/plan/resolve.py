@@ -61,8 +61,7 @@ from distill.spec.spec import JobSpec, TeacherSpec
 from distill.spec.teacher import Teacher, resolve_teacher
 from evals.data.decontamination import own_texts
 from evals.numbers.gates import GateCheck, at_least, at_most
-from evals.runs.contents import problems_digest
-from evals.task import Task
+from evals.task import Task, problems_digest
 from train.measure.gates import Gates, read_gates
 from train.recipe.contents import path_contents
 from train.registries import make_task

@@ -24,8 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from evals.allocation.calibrate import LADDER, by_consensus, fit_route
-from evals.allocation.sampled import CLASSES, DrawPool, Pools, named
+from evals.allocation.calibrate import CLASSES, LADDER, DrawPool, Pools, by_consensus, fit_route, named
 from ttc import records as store
 from ttc import seeds
 from ttc.allocation.plan import DrawKind, Plan, StoppingPolicy, follow, mix, plan_of, state_of
@@ -37,8 +36,6 @@ from ttc.durable import replace_text
 from ttc.errors import ConfigError, TTCError
 from ttc.session.solve import spent
 from ttc.strategies.auto import draw_wave, kind_without_plan, read_plan
-
-__all__ = ["PLAN", "WAVES", "Planner", "spend_total"]
 
 WAVES, PLAN = "waves.jsonl", "plan.json"
 CHUNK = 64
@@ -69,10 +66,6 @@ class _Progress:
         self.parts.append(answer)
         self.last = self.last if answer.stop_cause == "budget" else wave
         return answer.usage.tokens
-
-    def got(self, wave: int) -> bool:
-        """Whether that wave gave it all that was asked for."""
-        return self.last == wave
 
     @property
     def candidates(self) -> list[Candidate]:
@@ -219,14 +212,12 @@ class Planner:
                 return sum(count * policy.climbs[at].ahead[rung][state] for (at, state), count in counts.items())
 
             mixture = mix(plan, self._left / rate, spends)
-            on = [p for p in going if states[p.id] in self._go(mixture.pick(self._dice(p)), p)[rung]]
+            climbs = {p.id: mixture.pick(self._dice(p)).climbs[self._state[p.id].route] for p in going}
+            on = [p for p in going if states[p.id] in climbs[p.id].go[rung]]
             going = []
             for route, members in zip(plan.routes, self._by_route(plan, on), strict=True):
                 if rung + 1 < len(route.ladder):
                     going += await self._wave(members, route.kind, range(*route.ladder[rung : rung + 2]))
-
-    def _go(self, policy: StoppingPolicy, problem: Problem) -> Sequence[frozenset[str]]:
-        return policy.climbs[self._state[problem.id].route].go
 
     def _name(self, plan: Plan, rung: int, problem: Problem) -> str:
         progress = self._state[problem.id]
@@ -255,7 +246,7 @@ class Planner:
             now, queue = queue[:size], queue[size:]
             limit = Budget(tokens=min(self._left // len(now), longest))
             self._left -= sum(await gather(self._one(number, problem, kind, draws, limit) for problem in now))
-        return [problem for problem in members if self._state[problem.id].got(number)]
+        return [problem for problem in members if self._state[problem.id].last == number]
 
     async def _one(self, wave: int, problem: Problem, kind: DrawKind, draws: range, limit: Budget) -> int:
         """Draw for one problem, or read what was drawn before the run was killed; return its tokens."""

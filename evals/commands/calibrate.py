@@ -17,8 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from evals.allocation.calibrate import fit, halves, routes, worth
-from evals.allocation.sampled import read_pools
+from evals.allocation.calibrate import fit, halves, read_pools, routes, worth
 from evals.numbers.statistics import mean_interval
 from evals.run_folder import digest, read_run
 from ttc.allocation.plan import save_plan

@@ -12,13 +12,14 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from evals.numbers.compare import RunComparison, Side, compare_all
 from evals.numbers.summary import IDENTITY, SUMMARY, read_summary
+from evals.report.runs import labels
 from evals.run_folder import read_run
-from evals.runs.labels import labels
 from ttc.core import Record
 
 
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     sides = [Side(name, records) for name, (_, records) in zip(names, runs, strict=True)]
     comparisons = compare_all(sides, seed=args.seed)
     for comparison in comparisons:
-        print(json.dumps(comparison.to_json()) if args.json else _lines(comparison))
+        print(json.dumps(asdict(comparison)) if args.json else _lines(comparison))
     return 0
 
 

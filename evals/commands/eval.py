@@ -21,15 +21,16 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from evals.allocation.planner import spend_total
+from tqdm import tqdm
+
+from evals.experiment import Arm, Experiment, Result, TotalSpender, execute
 from evals.numbers.summary import write_summary
 from evals.report import render_table, write_report
-from evals.runs.experiment import Arm, Experiment, Result, execute
-from evals.runs.progress import ProgressBar
 from evals.task import Task
 from evals.tasks import TASKS, load_task, task_file
 from ttc.cli.memory import keep_little
@@ -55,10 +56,9 @@ from ttc.config.plugins import without_scores
 from ttc.config.recipes import label_of, parse_spec, split_specs
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import call
-from ttc.core import Budget, Sampling
+from ttc.core import Budget, Record, Sampling
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking
-from ttc.strategies.auto import kind_without_plan
 
 EPILOG = """\
 exit codes:
@@ -134,6 +134,43 @@ class EvalOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptio
         return replace(self, settings={k: v for k, v in self.settings.items() if not k.startswith("task.")})
 
 
+class ProgressBar:
+    """Problems done, accuracy so far, tokens per second and errors, on stderr; nothing where that is no terminal."""
+
+    def __init__(self, total: int) -> None:
+        self._bar: tqdm[NoReturn] = tqdm(
+            total=total, unit=" problems", file=sys.stderr, disable=None, dynamic_ncols=True
+        )
+        self._started = time.monotonic()
+        self._arm: Arm | None = None
+        self._done = self._right = self._errors = self._tokens = 0
+
+    def resumed(self, arm: Arm, count: int) -> None:
+        """Move the bar past problems that an earlier session finished."""
+        if count:
+            self._bar.write(f"{arm.choice.label}: {count} problems were finished before", file=sys.stderr)
+            self._bar.update(count)
+
+    def add(self, arm: Arm, record: Record) -> None:
+        """Count one record; the accuracy is that of its arm."""
+        if arm is not self._arm:
+            self._arm, self._done, self._right = arm, 0, 0
+            self._bar.set_description(arm.choice.label, refresh=False)
+        self._done += 1
+        self._right += record.verdict is not None and record.verdict.correct
+        self._errors += record.error is not None
+        self._tokens += record.answer.usage.tokens if record.answer else 0
+        rate = self._tokens / max(time.monotonic() - self._started, 1e-9)
+        self._bar.set_postfix_str(
+            f"{100 * self._right / self._done:.1f}% right, {rate:,.0f} tok/s, {self._errors} errors", refresh=False
+        )
+        self._bar.update()
+
+    def close(self) -> None:
+        """Leave the bar where it is."""
+        self._bar.close()
+
+
 def register(subparsers: Any) -> None:
     """Add `ttc eval`."""
     parser = subparsers.add_parser(
@@ -160,14 +197,14 @@ def run(args: argparse.Namespace) -> int:
         print(f"{experiment.task.name}: {experiment.task.note}", file=sys.stderr)
     total = len(experiment.items) * len(experiment.arms)
     try:
-        with ProgressBar(total) as progress:
+        with closing(ProgressBar(total)) as progress:
             results = asyncio.run(
                 execute(
                     experiment,
                     concurrency=options.concurrency,
                     retry_errors=options.retry_errors,
                     watcher=progress,
-                    spend_total=spend_total,
+                    spend_total=_total_spender(experiment.arms),
                 )
             )
     except KeyboardInterrupt:
@@ -225,10 +262,22 @@ def _refuse_early(
 ) -> None:
     """Let the strategies refuse their values before a model is loaded; one that learns its plan has none to show."""
     planless = [c for c in choices if c.params.get("total") is not None and c.params.get("plan") is None]
-    for choice in planless:
-        kind_without_plan(choice.params.get("width"), choice.params.get("policy"), None)
+    if planless:
+        from ttc.strategies.auto import kind_without_plan  # with all of allocation, which few runs need
+
+        for choice in planless:
+            kind_without_plan(choice.params.get("width"), choice.params.get("policy"), None)
     others = [choice for choice in choices if choice not in planless]
     refuse_early(others, has_scorer=has_scorer, sampling=sampling, thinking=thinking)
+
+
+def _total_spender(arms: Sequence[Arm]) -> TotalSpender | None:
+    """The planner of totals, loaded where a strategy has one."""
+    if all(arm.choice.params.get("total") is None for arm in arms):
+        return None
+    from evals.allocation.planner import spend_total
+
+    return spend_total
 
 
 def _check_spread(choices: Sequence[StrategyChoice], temperature: float) -> None:
@@ -263,10 +312,7 @@ def _limit(text: str) -> int | None:
 def _arms(choices: Sequence[StrategyChoice], baselines: Sequence[StrategyChoice], out: Path) -> list[Arm]:
     """Give each strategy its folder; one that was asked for alone has `out` itself, beside its baselines'."""
     if len(choices) == 1:
-        return [
-            *(Arm(choice, out / _folder_name(choice), baseline=True) for choice in baselines),
-            Arm(choices[0], out),
-        ]
+        return [*(Arm(choice, out / _folder_name(choice), baseline=True) for choice in baselines), Arm(choices[0], out)]
     return [Arm(choice, out / _folder_name(choice)) for choice in choices]
 
 

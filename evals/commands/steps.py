@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from evals.data.steps import Labelled, label_rows, read_labelled, sample_labelled, score_rows, write_labelled
+from evals.data.worked_steps import ArithmeticSteps
 from evals.numbers.step_metrics import (
     Judged,
     calibration,
@@ -30,7 +31,6 @@ from evals.numbers.step_metrics import (
     split,
 )
 from evals.tasks.arithmetic import arithmetic
-from evals.worlds.worked_steps import ArithmeticSteps
 from ttc.cli.options import add_options, option, read_options
 from ttc.cli.parts import EngineOptions, check_parts, resolve_engine, resolve_scorer, settings
 from ttc.config.choices import PartChoice, StrategyChoice

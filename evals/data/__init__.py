@@ -1,1 +1,1 @@
-"""Where rows come from: sources, JSON lines, labelled steps, and what must not be trained on."""
+"""Where rows come from: sources, JSON lines, labelled and worked steps, and what must not be trained on."""

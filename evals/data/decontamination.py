@@ -17,8 +17,6 @@ from typing import Literal
 
 from evals.task import Item
 
-__all__ = ["Leak", "Overlap", "answer_leaks", "normalised", "overlaps", "own_texts", "prompt_text"]
-
 _GAPS = re.compile(r"[^\w+\-*/=<>^%.]+")
 _MARKS = r"(?:\\boxed\{{\s*{0}\s*\}}|####\s*{0}\b|answer(?:\s+is)?\s*[:=]?\s*\$?{0}\b(?!\s*[-+*/^=]))"
 _LONG = 20

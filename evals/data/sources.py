@@ -25,8 +25,6 @@ from typing import Any
 from evals.task import Item, Loader, sample
 from ttc.errors import ConfigError, RecordError
 
-__all__ = ["Row", "Source", "dataset", "json_lines", "rows_from"]
-
 
 @dataclass(frozen=True, slots=True)
 class Source:

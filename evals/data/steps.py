@@ -12,10 +12,10 @@ ensembles of them) are asked about every prefix. Every token is on the ledger of
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from evals.data.sources import json_lines
 from evals.numbers.step_metrics import Judged
@@ -28,8 +28,8 @@ from ttc.errors import ConfigError, PromptTooLong, RecordError
 from ttc.session.session import Session
 from ttc.verifiers.steps import STEP_DELIMITER, StepChecker, prefixes
 
-__all__ = ["Labelled", "label_rows", "read_labelled", "sample_labelled", "score_rows", "write_labelled"]
-
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
 AT_ONCE = 32
 """Solutions that are sampled or scored at once."""
 
@@ -66,12 +66,10 @@ def write_labelled(file: Path, rows: Sequence[Labelled], version: str) -> None:
     """Write rows that `read_labelled` reads; `version` says who labelled."""
     with replaced_file(file) as scratch, scratch.open("w", encoding="utf-8") as out:
         for row in rows:
-            data: dict[str, Any] = {
+            data = {
                 "id": row.problem.id,
                 "problem": row.problem.messages[-1].content,
-                "steps": list(row.steps),
-            }
-            data |= {
+                "steps": row.steps,
                 "target": row.target,
                 "labels": row.labels,
                 "cluster": row.cluster,
@@ -87,13 +85,9 @@ async def sample_labelled(
     """Sample `n` solutions of each problem, cut them into steps and label them; returns what it cost as well."""
     rows: list[Labelled] = []
     usage = Usage()
-    for start in range(0, len(items), AT_ONCE):
-        parts = await gather(
-            _sample(engine, item, checker, n, sampling, seed) for item in items[start : start + AT_ONCE]
-        )
-        for part, part_usage in parts:
-            rows += part
-            usage += part_usage
+    async for _, (part, part_usage) in _each(items, lambda item: _sample(engine, item, checker, n, sampling, seed)):
+        rows += part
+        usage += part_usage
     return rows, usage
 
 
@@ -101,12 +95,9 @@ async def label_rows(rows: Sequence[Labelled], checker: StepChecker) -> tuple[li
     """Label the steps of every row anew; returns what it cost as well."""
     labelled: list[Labelled] = []
     usage = Usage()
-    for start in range(0, len(rows), AT_ONCE):
-        part = rows[start : start + AT_ONCE]
-        verdicts = await gather(checker.check(row.problem, row.target, row.steps) for row in part)
-        for row, verdict in zip(part, verdicts, strict=True):
-            labelled.append(replace(row, labels=verdict.labels))
-            usage += verdict.usage
+    async for row, verdict in _each(rows, lambda row: checker.check(row.problem, row.target, row.steps)):
+        labelled.append(replace(row, labels=verdict.labels))
+        usage += verdict.usage
     return labelled, usage
 
 
@@ -116,12 +107,20 @@ async def score_rows(
     """Score the steps of every row; one that is too long for the scorer, or has no verdict, has no scores."""
     scored_rows: list[Judged] = []
     usage = Usage()
-    for start in range(0, len(rows), AT_ONCE):
-        parts = await gather(_score(row, engine, scorer, seed) for row in rows[start : start + AT_ONCE])
-        for row, (scores, row_usage) in zip(rows[start : start + AT_ONCE], parts, strict=True):
-            scored_rows.append(Judged(row.problem.id, row.cluster, row.labels, scores))
-            usage += row_usage
+    async for row, (scores, row_usage) in _each(rows, lambda row: _score(row, engine, scorer, seed)):
+        scored_rows.append(Judged(row.problem.id, row.cluster, row.labels, scores))
+        usage += row_usage
     return scored_rows, usage
+
+
+async def _each(
+    inputs: Sequence[_In], work: Callable[[_In], Coroutine[Any, Any, _Out]]
+) -> AsyncIterator[tuple[_In, _Out]]:
+    """Yield (input, what work made of it) in order; `AT_ONCE` are at work at once."""
+    for start in range(0, len(inputs), AT_ONCE):
+        part = inputs[start : start + AT_ONCE]
+        for pair in zip(part, await gather(map(work, part)), strict=True):
+            yield pair
 
 
 async def _sample(

@@ -12,16 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from evals.numbers.statistics import holm, mcnemar, minimum_detectable, paired_interval, standard_error
-from evals.numbers.summary import cluster_of, curve_values, is_correct, total_usage
-from evals.numbers.tally import exchangeable, votes
+from evals.numbers.summary import cluster_of, curve_values, exchangeable, is_correct, total_usage, votes
 from ttc.core import Record
 from ttc.errors import ConfigError
-
-__all__ = ["EqualFlops", "RunComparison", "Side", "compare_all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +61,6 @@ class RunComparison:
     equal_flops: EqualFlops | None
     needed_n: int | None
     """Samples that the first would need to reach the second's FLOPs, where its pool is too small for `equal_flops`."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
-        return asdict(self)
 
 
 def compare_all(sides: Sequence[Side], *, seed: int) -> list[RunComparison]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["GateCheck", "at_least", "at_most", "check_lines"]
-
 
 @dataclass(frozen=True, slots=True)
 class GateCheck:

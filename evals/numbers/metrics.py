@@ -27,8 +27,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Vote", "best_at_k", "majority_at_k", "pass_at_k", "powers_of_two", "weighted_at_k"]
-
 MAX_SUBSETS = 500
 """Up to so many subsets the weighted vote is enumerated; beyond it is sampled."""
 

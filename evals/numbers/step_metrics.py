@@ -20,19 +20,7 @@ import numpy as np
 
 from evals.numbers.statistics import DRAWS, Interval, mean_interval
 
-__all__ = [
-    "Bin",
-    "FirstError",
-    "Judged",
-    "calibration",
-    "calibration_error",
-    "first_error",
-    "fit_threshold",
-    "ranking",
-    "split",
-]
-
-MAX_THRESHOLDS = 200
+MAX_THRESHOLDS, NUM_BINS = 200, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +94,10 @@ def split(rows: Sequence[Judged]) -> tuple[list[Judged], list[Judged]]:
     return first, [row for row, is_odd in zip(rows, odd, strict=True) if not is_odd]
 
 
-def calibration(rows: Sequence[Judged], *, seed: int, num_bins: int = 10) -> list[Bin]:
-    """Return up to `num_bins` equally filled bins over all labelled steps, in order of score."""
+def calibration(rows: Sequence[Judged], *, seed: int) -> list[Bin]:
+    """Return up to `NUM_BINS` equally filled bins over all labelled steps, in order of score."""
     steps = sorted(_steps(rows), key=lambda step: step[0])
-    size = max(1, math.ceil(len(steps) / num_bins))
+    size = max(1, math.ceil(len(steps) / NUM_BINS))
     bins = []
     for start in range(0, len(steps), size):
         part = steps[start : start + size]

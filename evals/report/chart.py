@@ -1,24 +1,42 @@
-"""The main figure as SVG: accuracy against cost per problem (log axis), 95 % error bars, the frontier marked.
+"""The figures: accuracy against cost as SVG and PNG, per-problem success, score against success, and tokens by role.
 
-One colour and one marker shape per run; the run's own point is large and labelled; the curves sub-sampled from its
-pool are thin, their dash says how the answer is chosen; pass@k (chosen with the answer key) is dotted and stands
-outside the frontier. Drawn twice, wide and narrow, because a shrunk figure cannot be read on a phone.
-Left out: zooming, and any library.
+The main figure has a log axis of cost, 95 % error bars and the frontier. One colour and one marker shape per run; the
+run's own point is large and labelled; the curves sub-sampled from its pool are thin, their dash says how the answer is
+chosen; pass@k (chosen with the answer key) is dotted and stands outside the frontier. Drawn twice for the page, wide
+and narrow, because a shrunk figure cannot be read on a phone, and once by matplotlib (`figure.png`), for slides and
+papers: on a figure of its own, so no global state is touched and no display is needed.
+
+Success of a problem is the share of its candidates whose verdict is `correct`, among those that have a verdict
+(timeout, limit and error are no verdict). Brown et al. 2024, "Large Language Monkeys": the tail of that histogram
+is what decides how coverage grows with samples. Score against success ranks candidates by score into five equal
+groups, so that it holds for scores of any scale (probabilities or log-probabilities).
+Left out: zooming, and any library in the page.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import textwrap
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
-from evals.report.kit import count, element, interval, percent, quantity, text
-from evals.report.runs import Axis, Curve, Point, RunSummary, drawn_curves, frontier
+import numpy as np
+
+from evals.report.kit import count, element, finite, interval, level, percent, quantity, svg, text
+from evals.report.runs import ORACLE_KINDS, Axis, Curve, Point, RunSummary, drawn_curves, frontier, headline
+from ttc.core import Candidate, Record, Verdict
+from ttc.durable import replaced_file
 
 NUM_COLOURS = 8
 DASHES = {"majority": "none", "best_of_n": "7 3", "best_of_k": "7 3", "weighted": "2 3 7 3"}
 AXIS_TITLES: dict[Axis, str] = {"tokens": "tokens per problem (log scale)", "flops": "FLOPs per problem (log scale)"}
 _LETTER = 7.4  # width in pixels of a letter of a label, on the wide side
+_Box = tuple[float, float, float, float]
+"""Left, top, right, bottom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +79,7 @@ def accuracy_chart(runs: Sequence[RunSummary], axis: Axis, *, width: int = 880, 
         _labels(frame, runs, axis),
     ]
     name = f"Accuracy against {AXIS_TITLES[axis]}: " + "; ".join(_describe(r.label, r.point, axis) for r in runs)
-    return element(
-        "svg", *layers, class_="chart", role="img", viewBox=f"0 0 {width} {height}", aria_label=name
-    )  # fmt: skip
+    return svg(width, height, *layers, label=name)
 
 
 def slot(index: int) -> int:
@@ -102,7 +118,7 @@ def share_ticks(low: float, high: float) -> list[float]:
 
 
 def _frame(runs: Sequence[RunSummary], axis: Axis, width: int, height: int) -> Frame | None:
-    every = [run.point for run in runs] + [p for run in runs for c in run.curves for p in c.points]
+    every = [point for run in runs for point in run.points]
     costs = [cost for p in every if (cost := p.cost(axis)) is not None]
     if not costs or all(run.point.cost(axis) is None for run in runs):
         return None
@@ -110,31 +126,25 @@ def _frame(runs: Sequence[RunSummary], axis: Axis, width: int, height: int) -> F
     low, high = min(shares), max(shares)
     pad = max(0.06 * (high - low), 0.02)
     margin = max((max(costs) / min(costs)) ** 0.06, 1.25)
-    return Frame(
-        width, height, min(costs) / margin, max(costs) * margin, max(0.0, low - pad), min(1.0, high + pad)
-    )  # fmt: skip
+    floor, ceiling = max(0.0, low - pad), min(1.0, high + pad)
+    return Frame(width, height, min(costs) / margin, max(costs) * margin, floor, ceiling)
 
 
 def _grid(frame: Frame, axis: Axis) -> str:
     base, right = frame.height - frame.bottom, frame.width - frame.right
     parts = []
     for share in share_ticks(frame.share_low, frame.share_high):
-        y = frame.y(share)
-        parts.append(element("line", class_="grid", x1=frame.left, x2=right, y1=y, y2=y))
-        label = f"{100 * share:.0f} %"
-        parts.append(element("text", label, class_="tick", x=frame.left - 8, y=y + 4, text_anchor="end"))
+        parts += level(frame.y(share), frame.left, right, f"{100 * share:.0f} %", gap=8)
     for cost in log_ticks(frame.cost_low, frame.cost_high, most=max(3, frame.width // 95)):
         x = frame.x(cost)
         parts.append(element("line", class_="grid", x1=x, x2=x, y1=frame.top, y2=base))
         label = count(cost) if axis == "tokens" else quantity(cost)
         parts.append(element("text", label, class_="tick", x=x, y=base + 18, text_anchor="middle"))
     middle = (frame.left + right) / 2
-    title = AXIS_TITLES[axis]
+    title, half = AXIS_TITLES[axis], (frame.top + base) / 2
     parts.append(element("text", title, class_="axis", x=middle, y=frame.height - 10, text_anchor="middle"))
-    turn = f"rotate(-90 14 {(frame.top + base) / 2:.1f})"
-    parts.append(
-        element("text", "accuracy", class_="axis", x=14, y=(frame.top + base) / 2, text_anchor="middle", transform=turn)
-    )
+    turn = f"rotate(-90 14 {half:.1f})"
+    parts.append(element("text", "accuracy", class_="axis", x=14, y=half, text_anchor="middle", transform=turn))
     parts.append(element("line", class_="base", x1=frame.left, x2=right, y1=base, y2=base))
     return "".join(parts)
 
@@ -209,9 +219,6 @@ def _labels(frame: Frame, runs: Sequence[RunSummary], axis: Axis) -> str:
     return "".join(parts)
 
 
-_Box = tuple[float, float, float, float]
-
-
 def _box(x: float, y: float, anchor: str, size: float) -> _Box:
     left = x - {"start": 0.0, "middle": size / 2, "end": size}[anchor]
     return (left, y - 12, left + size, y + 4)
@@ -250,3 +257,237 @@ _SHAPES: dict[int, tuple[tuple[float, float], ...]] = {
     6: ((1.1, 0), (0.55, 0.95), (-0.55, 0.95), (-1.1, 0), (-0.55, -0.95), (0.55, -0.95)),
     7: ((-1.1, -0.6), (1.1, -0.6), (1.1, 0.6), (-1.1, 0.6)),
 }  # fmt: skip
+
+
+# -- smaller figures ---------------------------------------------------------------------------------------------------
+NO_VERDICT = frozenset({"timeout", "limit", "error"})
+MIN_POOL = 4
+"""A problem with fewer judged candidates says nothing about its success rate."""
+NUM_BINS, NUM_RANKS = 10, 5
+ROLES: tuple[tuple[str, str], ...] = (
+    ("thinking", "thinking"),
+    ("answer", "answer"),
+    ("scored", "scored by a reward model"),
+    ("judged", "written by a judge"),
+    ("prefilled", "prompt computed"),
+    ("overrun", "decoded, then dropped"),
+)
+
+
+def judged(record: Record) -> list[tuple[Candidate, Verdict]]:
+    """Candidates of a record with their verdicts, without those that have none."""
+    candidates = record.answer.candidates if record.answer else ()
+    pairs = zip(candidates, record.verdicts, strict=False)
+    return [(candidate, verdict) for candidate, verdict in pairs if verdict.status not in NO_VERDICT]
+
+
+def success_shares(records: Sequence[Record]) -> list[float]:
+    """Share of right candidates of each problem that has at least `MIN_POOL` judged ones."""
+    pools = map(judged, records)
+    return [sum(v.correct for _, v in pool) / len(pool) for pool in pools if len(pool) >= MIN_POOL]
+
+
+def histogram(shares: Sequence[float]) -> list[int]:
+    """Counts: none right, then (0, 10 %], (10, 20 %], … up to all right in the last of `NUM_BINS` + 1 bins."""
+    counts = [0] * (NUM_BINS + 1)
+    for share in shares:
+        counts[min(NUM_BINS, -int(-share * NUM_BINS // 1))] += 1
+    return counts
+
+
+def success_by_score(records: Sequence[Record]) -> list[tuple[float, float, float, int]]:
+    """(lowest score, highest score, share right, candidates) of `NUM_RANKS` equal groups; [] without scores."""
+    scores, right = array("d"), array("b")  # a tuple for each would be ten times as large
+    for record in records:
+        for candidate, verdict in judged(record):
+            if (value := finite(candidate.score)) is not None:
+                scores.append(value)
+                right.append(verdict.correct)
+    if len(scores) < 10 * NUM_RANKS:
+        return []
+    order = np.lexsort((right, scores))
+    cuts = [round(i * len(scores) / NUM_RANKS) for i in range(NUM_RANKS + 1)]
+    parts = [order[a:b] for a, b in pairwise(cuts)]
+    return [(scores[p[0]], scores[p[-1]], sum(right[at] for at in p) / len(p), len(p)) for p in parts]
+
+
+def success_figures(runs: Sequence[RunSummary], records: Mapping[str, Sequence[Record]]) -> str:
+    """Histograms of per-problem success, one small figure per run that has pools; empty markup when none has."""
+    names = ["0", *(f"{10 * i}" for i in range(1, NUM_BINS + 1))]
+    figures = []
+    for number, run in enumerate(runs):
+        shares = success_shares(records.get(run.key, ()))
+        if shares:
+            counts = histogram(shares)
+            tips = [f"{_bin_name(i)}: {count(c)} of {count(len(shares))} problems" for i, c in enumerate(counts)]
+            bars = _bars([c / len(shares) for c in counts], names, tips, "right candidates per problem, %")
+            figures.append(_small(run.label, bars, slot(number)))
+    return "".join(figures)
+
+
+def score_figures(runs: Sequence[RunSummary], records: Mapping[str, Sequence[Record]]) -> str:
+    """Share of right candidates by rank of their score, one small figure per run that has scores."""
+    names = ["lowest fifth", "", "middle", "", "highest fifth"]
+    figures = []
+    for number, run in enumerate(runs):
+        ranks = success_by_score(records.get(run.key, ()))
+        if ranks:
+            tips = [f"scores {a:.3g} to {b:.3g}: {percent(s)} of {count(n)} candidates right" for a, b, s, n in ranks]
+            bars = _bars([share for _, _, share, _ in ranks], names, tips, "candidates by score", top=1.0)
+            figures.append(_small(run.label, bars, slot(number)))
+    return "".join(figures)
+
+
+def role_tokens(run: RunSummary) -> dict[str, float]:
+    """Tokens per problem by role; generated is split into thinking and answer, cached prompt tokens are left out."""
+    tokens = run.usage_per_problem
+    return {
+        "thinking": tokens("thinking"),
+        "answer": tokens("generated") - tokens("thinking"),
+        "scored": tokens("scored"),
+        "judged": tokens("judged"),
+        "prefilled": tokens("prompt") - tokens("cached"),
+        "overrun": tokens("overrun"),
+    }
+
+
+def role_bars(runs: Sequence[RunSummary]) -> str:
+    """One stacked horizontal bar per run, in tokens per problem, with its legend."""
+    totals = {run.label: role_tokens(run) for run in runs}
+    longest = max((sum(roles.values()) for roles in totals.values()), default=0.0)
+    if not longest:
+        return ""
+    present = [(key, name) for key, name in ROLES if any(roles[key] > 0 for roles in totals.values())]
+    keys = [element("span", element("i", class_=f"swatch r-{key}"), text(name), class_="item") for key, name in present]
+    rows = [_role_row(label, roles, present, longest) for label, roles in totals.items()]
+    return element("div", *keys, class_="legend") + element("div", *rows, class_="roles")
+
+
+def _role_row(label: str, roles: Mapping[str, float], present: Sequence[tuple[str, str]], longest: float) -> str:
+    parts = [
+        element(
+            "i",
+            class_=f"r-{key}",
+            style=f"width:{100 * roles[key] / longest:.2f}%",
+            data_tip=f"{name}: {count(roles[key])}",
+        )
+        for key, name in present
+        if roles[key] > 0
+    ]
+    spelled = ", ".join(f"{name} {count(roles[key])}" for key, name in present if roles[key] > 0)
+    bar = element("div", *parts, class_="bar", role="img", aria_label=f"{label}: {spelled}")
+    beside = roles["prefilled"] + roles["overrun"]
+    sums = count(sum(roles.values()) - beside) + (f" + {count(beside)}" if beside > 0 else "")
+    total = element("div", text(sums), class_="total", title=spelled)
+    return element("div", element("div", text(label), class_="who"), bar, total, class_="role")
+
+
+def _small(title: str, bars: str, number: int) -> str:
+    return element("figure", element("figcaption", text(title)), bars, class_=f"small c{number}")
+
+
+def _bars(
+    shares: Sequence[float], names: Sequence[str], tips: Sequence[str], axis: str, top: float | None = None
+) -> str:
+    width, height, left, base = 320, 190, 40, 148
+    high = top or min(1.0, max(0.04, *shares) * 1.06)
+    step = (width - left - 6) / len(shares)
+    parts = []
+    for tick in share_ticks(0.0, high):
+        parts += level(base - (base - 12) * tick / high, left, width - 6, f"{100 * tick:.0f} %")
+    for i, (share, name, tip) in enumerate(zip(shares, names, tips, strict=True)):
+        x, tall = left + i * step, (base - 12) * share / high
+        parts.append(
+            element("rect", class_="bin", x=x + 1.5, y=base - tall, width=step - 3, height=max(tall, 0.6), data_tip=tip)
+        )
+        anchor = "start" if i == 0 and len(name) > 3 else "end" if i == len(names) - 1 and len(name) > 3 else "middle"
+        at = {"start": x, "middle": x + step / 2, "end": x + step}[anchor]
+        parts.append(element("text", text(name), class_="tick", x=at, y=base + 16, text_anchor=anchor))
+    parts.append(element("text", text(axis), class_="axis", x=(left + width) / 2, y=height - 6, text_anchor="middle"))
+    return svg(width, height, *parts, label="; ".join(tips))
+
+
+def _bin_name(index: int) -> str:
+    return "none right" if index == 0 else f"over {10 * (index - 1)} to {10 * index} % right"
+
+
+# -- figure.png --------------------------------------------------------------------------------------------------------
+_LEGEND_WIDTH = 44
+"""Characters of a line of the legend: a longer one would leave no room for the axes."""
+_COLOURS = ("#0b62c4", "#c2410c", "#15803d", "#7c3aed", "#0e7490", "#be185d", "#7a6400", "#475569")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "h", "s")
+_LINE_STYLES: dict[str, Any] = {"best_of_n": (0, (6, 3)), "best_of_k": (0, (6, 3)), "weighted": (0, (2, 2, 6, 2))}
+
+
+def write_png(path: Path, groups: dict[str, list[RunSummary]]) -> None:
+    """Draw one panel per group of runs to `path`; groups without a positive token cost are left out."""
+    panels = {name: runs for name, runs in groups.items() if any(run.point.cost("tokens") for run in runs)}
+    from matplotlib.figure import Figure  # takes a second; only here is it needed
+
+    figure = Figure(figsize=(8.6, 4.9 * max(len(panels), 1)), layout="constrained")
+    for i, runs in enumerate(panels.values(), start=1):
+        _png_panel(figure.add_subplot(len(panels), 1, i), runs)
+    with replaced_file(path) as scratch:
+        figure.savefig(scratch, dpi=160, format="png")
+
+
+def _png_panel(axes: Any, runs: Sequence[RunSummary]) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    best = frontier(runs, "tokens")
+    edge = max((p.cost("tokens") or 1.0) for run in runs for p in run.points) * 1.5
+    axes.step(
+        [*(p.tokens for p in best), edge],
+        [*(100 * p.accuracy for p in best), *(100 * p.accuracy for p in best[-1:])],
+        where="post", color="#94a3b8", linewidth=6, alpha=0.35, label="frontier",
+    )  # fmt: skip
+    curves = drawn_curves(runs, "tokens")
+    for i, run in enumerate(runs):
+        colour = _COLOURS[i % len(_COLOURS)]
+        for curve in (curve for number, curve in curves if number == i):
+            _png_curve(axes, curve, colour)
+        _png_point(axes, run, colour, _MARKERS[i % len(_MARKERS)])
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f} %"))
+    axes.set_xlabel("tokens per problem (log scale)")
+    axes.set_ylabel("accuracy, with 95 % interval")
+    axes.set_title(headline(runs).replace("; ", ";\n"), fontsize=9, loc="left", parse_math=False)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    handles, names = axes.get_legend_handles_labels()
+    kinds = dict.fromkeys(curve.kind for _, curve in curves)
+    handles += [Line2D([], [], color="#475569", linestyle=_style(kind)) for kind in kinds]
+    names += map(kind_name, kinds)
+    axes.legend(handles, names, frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def _png_curve(axes: Any, curve: Curve, colour: str) -> None:
+    xs, ys = [p.tokens for p in curve.points], [100 * p.accuracy for p in curve.points]
+    axes.errorbar(
+        xs, ys, yerr=_errors(curve.points), color=colour, alpha=0.45 if curve.oracle else 0.7,
+        linestyle=_style(curve.kind), linewidth=1.3, marker="o", markersize=3, elinewidth=0.8,
+    )  # fmt: skip
+
+
+def _png_point(axes: Any, run: RunSummary, colour: str, marker: str) -> None:
+    if run.point.cost("tokens") is None:
+        return
+    axes.errorbar(
+        [run.point.tokens], [100 * run.point.accuracy], yerr=_errors([run.point]), color=colour, marker=marker,
+        markersize=9, capsize=4, elinewidth=1.6, linestyle="none", zorder=5,
+        label=textwrap.fill(f"{run.label}: {percent(run.point.accuracy)}", _LEGEND_WIDTH),
+    )  # fmt: skip
+
+
+def _style(kind: str) -> Any:
+    return ":" if kind in ORACLE_KINDS else _LINE_STYLES.get(kind, "-")
+
+
+def _errors(found: Sequence[Point]) -> list[list[float]]:
+    low = [100 * max(p.accuracy - (p.accuracy if p.low is None else p.low), 0.0) for p in found]
+    high = [100 * max((p.accuracy if p.high is None else p.high) - p.accuracy, 0.0) for p in found]
+    return [low, high]

@@ -34,6 +34,17 @@ def element(name: str, *children: str, **attributes: object) -> str:
     return f"<{name}{pairs}>{''.join(children)}</{name}>"
 
 
+def svg(width: int, height: int, *parts: str, label: str) -> str:
+    """A chart of this size; `label` is for those who cannot see it."""
+    return element("svg", *parts, class_="chart", role="img", viewBox=f"0 0 {width} {height}", aria_label=label)
+
+
+def level(y: float, left: float, right: float, label: str, gap: float = 6) -> list[str]:
+    """A horizontal line of a chart's grid, with its label on the left."""
+    line = element("line", class_="grid", x1=left, x2=right, y1=y, y2=y)
+    return [line, element("text", text(label), class_="tick", x=left - gap, y=y + 4, text_anchor="end")]
+
+
 def embed_json(value: Any) -> str:
     """JSON that is inert inside a script element whatever strings it holds."""
     plain = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

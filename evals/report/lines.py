@@ -11,9 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from evals.report.kit import element, quantity, text
-
-__all__ = ["Bar", "Series", "line_chart", "panel"]
+from evals.report.kit import element, level, quantity, svg, text
 
 Point = tuple[float, float]
 MOST_POINTS = 200
@@ -77,7 +75,7 @@ def line_chart(title: str, series: Sequence[Series], *, share: bool = False, mar
     parts = [_grid(axes, share), *(_mark(axes, step) for step in sorted(set(marks)))]
     parts += [_line(axes, one, i) for i, one in lines]
     name = f"{title}: " + "; ".join(f"{one.name} {quantity(_last(one))} at the end" for _, one in lines)
-    return element("svg", *parts, class_="chart", role="img", viewBox=f"0 0 {WIDTH} {HEIGHT}", aria_label=name)
+    return svg(WIDTH, HEIGHT, *parts, label=name)
 
 
 def panel(title: str, chart: str, series: Sequence[Series] = (), note: str = "") -> str:
@@ -122,10 +120,7 @@ def _grid(axes: _Axes, share: bool) -> str:
     parts = []
     base, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     for value in _ticks(axes.low, axes.high, axes.log):
-        y = axes.y(value)
-        label = f"{100 * value:.0f} %" if share else quantity(value)
-        parts.append(element("line", class_="grid", x1=LEFT, x2=right, y1=y, y2=y))
-        parts.append(element("text", text(label), class_="tick", x=LEFT - 6, y=y + 4, text_anchor="end"))
+        parts += level(axes.y(value), LEFT, right, f"{100 * value:.0f} %" if share else quantity(value))
     for step in _ticks(axes.first, axes.last, False):
         if step == int(step):
             x = axes.x(step)

@@ -17,13 +17,13 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntFlag
 from itertools import zip_longest
 from typing import Any
 
-from evals.report.bars import NO_VERDICT
+from evals.report.chart import NO_VERDICT
 from evals.report.kit import embed_json, finite
 from evals.report.runs import RunSummary
 from ttc.core import Answer, Candidate, Event, Path, Record, Verdict
@@ -55,8 +55,8 @@ def build_tree(record: Record) -> list[TraceNode]:
         return []
     nodes: dict[Path, TraceNode] = {}
     for event in record.answer.trace:
-        if event.path and event.kind in _READERS:
-            _READERS[event.kind](nodes.setdefault(event.path, TraceNode(event.path)), event)
+        if event.path and event.kind in ("generate", "score", "prune", "select"):
+            _read(nodes.setdefault(event.path, TraceNode(event.path)), event)
     for i, candidate in enumerate(record.answer.candidates):
         node = nodes.setdefault(candidate.path, TraceNode(candidate.path))
         node.candidate = candidate
@@ -92,28 +92,18 @@ def shorten(text: str, limit: int) -> str:
     return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"
 
 
-def _read_generate(node: TraceNode, event: Event) -> None:
+def _read(node: TraceNode, event: Event) -> None:
     data = event.data
-    node.parts.append((bool(data.get("thinking")), str(data.get("text", ""))))
-    node.num_tokens += int(data.get("num_tokens") or 0)
-    node.finish_reason = str(data.get("finish_reason") or "")
-    node.injected += sum(int(end) - int(start) for start, end in data.get("injected") or ())
-
-
-def _read_score(node: TraceNode, event: Event) -> None:
-    node.score = finite(event.data.get("value"))
-    node.steps = tuple(s for value in event.data.get("steps") or () if (s := finite(value)) is not None)
-
-
-def _read_prune(node: TraceNode, event: Event) -> None:
-    node.pruned = True
-
-
-def _read_select(node: TraceNode, event: Event) -> None:
-    node.chosen = True
-
-
-_READERS = {"generate": _read_generate, "score": _read_score, "prune": _read_prune, "select": _read_select}
+    if event.kind == "generate":
+        node.parts.append((bool(data.get("thinking")), str(data.get("text", ""))))
+        node.num_tokens += int(data.get("num_tokens") or 0)
+        node.finish_reason = str(data.get("finish_reason") or "")
+        node.injected += sum(int(end) - int(start) for start, end in data.get("injected") or ())
+    elif event.kind == "score":
+        node.score = finite(data.get("value"))
+        node.steps = tuple(s for value in data.get("steps") or () if (s := finite(value)) is not None)
+    node.pruned |= event.kind == "prune"
+    node.chosen |= event.kind == "select"
 
 
 def _from_candidate(node: TraceNode, candidate: Candidate) -> None:
@@ -192,17 +182,6 @@ MIN_TREES = 10
 NODE_TEXT = (6000, 1500, 300)
 """Characters kept of a node's text, first that fits."""
 MAX_QUESTION, MAX_FINAL = 1500, 60
-KINDS: tuple[tuple[str, str], ...] = (
-    ("disagree", "the runs disagree"),
-    ("missed", "a right candidate was not chosen"),
-    ("cut", "an answer was cut by length"),
-    ("unjudged", "no verdict, or the problem failed"),
-    ("wrong", "all wrong"),
-    ("right", "all right"),
-)
-
-Cells = Mapping[str, Record]
-"""Records of one problem by run label."""
 
 
 def group_data(runs: Sequence[RunSummary], records: Mapping[str, Sequence[Record]]) -> dict[str, Any]:
@@ -214,7 +193,7 @@ def group_data(runs: Sequence[RunSummary], records: Mapping[str, Sequence[Record
     kinds = {pid: kinds_of(union) for pid, union in traits.items()}
     listed = kinds if len(kinds) <= MAX_ROWS else dict.fromkeys(sample(kinds, MAX_ROWS))
     rows: dict[str, dict[str, Any]] = {pid: {} for pid in kinds if pid in listed}
-    tree_records: dict[str, dict[str, Record]] = {pid: {} for pid in sample(kinds)}
+    tree_records: dict[str, dict[str, Record]] = {pid: {} for pid in sample(kinds)}  # by run label
     for at, run in enumerate(runs):
         for record in records.get(run.key, ()):
             pid = record.problem.id
@@ -239,35 +218,41 @@ class Trait(IntFlag):
 def traits_of(record: Record) -> Trait:
     """The traits of one record."""
     right = record.verdict is not None and record.verdict.correct
-    truncated = record.answer is not None and record.answer.finish_reason == "length"
-    result = Trait.RIGHT if right else Trait.WRONG
-    result |= Trait.MISSED if _missed(record) else Trait(0)
-    result |= Trait.CUT if truncated else Trait(0)
-    return result | (Trait.UNJUDGED if _unjudged(record) else Trait(0))
+    holds = {
+        Trait.RIGHT: right,
+        Trait.WRONG: not right,
+        Trait.MISSED: record.verdict is not None and not right and any(verdict.correct for verdict in record.verdicts),
+        Trait.CUT: record.answer is not None and record.answer.finish_reason == "length",
+        Trait.UNJUDGED: record.error is not None or record.verdict is None or record.verdict.status in NO_VERDICT,
+    }
+    return functools.reduce(Trait.__or__, (trait for trait, here in holds.items() if here))
+
+
+KINDS: Mapping[str, Callable[[Trait], bool]] = {
+    "disagree": lambda traits: Trait.RIGHT in traits and Trait.WRONG in traits,
+    "missed": lambda traits: Trait.MISSED in traits,
+    "cut": lambda traits: Trait.CUT in traits,
+    "unjudged": lambda traits: Trait.UNJUDGED in traits,
+    "wrong": lambda traits: Trait.RIGHT not in traits,
+    "right": lambda traits: Trait.WRONG not in traits,
+}
+"""The kinds of problem, in the order in which a sample takes one of each."""
 
 
 @functools.cache
 def kinds_of(traits: Trait) -> tuple[str, ...]:
     """Name the kinds of problem this is, from the traits of its records of all runs; a problem may be of several."""
-    holds = {
-        "disagree": Trait.RIGHT in traits and Trait.WRONG in traits,
-        "missed": Trait.MISSED in traits,
-        "cut": Trait.CUT in traits,
-        "unjudged": Trait.UNJUDGED in traits,
-        "wrong": Trait.RIGHT not in traits,
-        "right": Trait.WRONG not in traits,
-    }
-    return tuple(kind for kind, _ in KINDS if holds[kind])
+    return tuple(kind for kind, holds in KINDS.items() if holds(traits))
 
 
 def sample(kinds: Mapping[str, Sequence[str]], size: int = MAX_TREES) -> list[str]:
     """Take problems in turn from each kind, in problem order, until `size` are taken."""
-    piles = [[pid for pid, of in kinds.items() if kind in of] for kind, _ in KINDS]
+    piles = [[pid for pid, of in kinds.items() if kind in of] for kind in KINDS]
     order = dict.fromkeys(pid for layer in zip_longest(*piles) for pid in layer if pid is not None)
     return list(order)[:size]
 
 
-def _trees(runs: Sequence[RunSummary], shown: Mapping[str, Cells]) -> dict[str, list[Any]]:
+def _trees(runs: Sequence[RunSummary], shown: Mapping[str, Mapping[str, Record]]) -> dict[str, list[Any]]:
     trees: dict[str, list[Any]] = {}
     left = MAX_TREE_BYTES
     for pid, by_run in shown.items():
@@ -321,12 +306,3 @@ def _answer(record: Record, max_text: int) -> dict[str, Any]:
         "seconds": round(answer.seconds, 3),
         "nodes": nodes,
     }
-
-
-def _missed(record: Record) -> bool:
-    wrong = record.verdict is not None and not record.verdict.correct
-    return wrong and any(verdict.correct for verdict in record.verdicts)
-
-
-def _unjudged(record: Record) -> bool:
-    return record.error is not None or record.verdict is None or record.verdict.status in NO_VERDICT

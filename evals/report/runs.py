@@ -4,6 +4,14 @@ The summary is where every number of the page comes from; nothing is estimated h
 candidates gives at smaller k, of one kind (majority, best_of_n, weighted, pass, …). `pass` needs the answer key to
 choose, so it is drawn as a ceiling and never stands on the frontier.
 
+A run is called by one rule in tables, reports and comparisons (`labels`): whatever decided it stands in its name.
+
+    direct, greedy            direct            majority N=16, t=0.5            tree N=16, beam_width=4
+
+The strategy, its number of samples, then every setting that is not its default, the temperature first (0 is greedy; the
+usual one is the task's). Two runs of one name in one list also say where they differ (model, seed, thinking, ...), and
+are numbered where they do not. Runs recorded before settings were kept show at least that they were greedy.
+
 The headline says what compute bought, with its interval and its price: the most accurate run and the cheapest one. It
 says so when nothing beat the cheapest, and the facts below it when intervals overlap, so that the sentence never claims
 more than the figure shows.
@@ -11,16 +19,25 @@ more than the figure shows.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from evals.report.kit import MISSING, count, finite, interval, percent, points
-from evals.runs.labels import labels
 from ttc.errors import RecordError
 
 Axis: TypeAlias = Literal["tokens", "flops"]
 ORACLE_KINDS = frozenset({"pass", "pass_at_k", "coverage", "oracle"})
+_APART = ("engine", "model", "scorer", "seed", "problems_seed", "version")
+"""What tells runs of one name apart, beside the tables of their options."""
+_TABLES = MappingProxyType(
+    {"params": "", "sampling": "", "budget": "budget.", "engine_params": "engine.", "scorer_params": "scorer."}
+)
+_SAID_APART = ("n", "temperature", "seed")
+"""What is in these tables and already said: the samples, the temperature that was drawn at, the run's seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +92,9 @@ class RunSummary:
         return f"{self.group}/{self.label}"
 
     @property
-    def strategy(self) -> str:
-        """Name of the strategy."""
-        return str(self.entry["strategy"])
+    def points(self) -> list[Point]:
+        """Its own point, then those of its curves."""
+        return [self.point, *(point for curve in self.curves for point in curve.points)]
 
     @property
     def problems(self) -> int:
@@ -99,6 +116,70 @@ def read_runs(summaries: Sequence[Mapping[str, Any]]) -> list[RunSummary]:
     return [_read(entry, label, i) for i, (entry, label) in enumerate(pairs)]
 
 
+def labels(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a name for each summary entry, no two alike within a task and level."""
+    names = [_name(entry) for entry in entries]
+    kinds = [(entry.get("task"), entry.get("level"), name) for entry, name in zip(entries, names, strict=True)]
+    longer: list[str] = []
+    for entry, name, kind in zip(entries, names, kinds, strict=True):
+        rivals = [other for other, rival in zip(entries, kinds, strict=True) if rival == kind]
+        longer.append(", ".join([name, *_differences(entry, rivals)]))
+    full = list(zip(kinds, longer, strict=True))
+    return [
+        f"{label} #{full[: i + 1].count(item)}" if full.count(item) > 1 else label
+        for i, (item, label) in enumerate(zip(full, longer, strict=True))
+    ]
+
+
+def _name(entry: Mapping[str, Any]) -> str:
+    n, strategy = entry.get("n"), str(entry.get("strategy", "?"))
+    head = f"{strategy} N={n}" if isinstance(n, int) and n > 1 else strategy
+    return ", ".join([head, *(_said(name, value) for name, value in _settings(entry).items())])
+
+
+def _settings(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    settings = entry.get("settings")
+    if isinstance(settings, Mapping):
+        return settings
+    temperature = _temperature(entry)
+    return {"temperature": temperature} if temperature == 0 else {}
+
+
+def _said(name: str, value: Any) -> str:
+    if name == "temperature":
+        return "greedy" if value == 0 else f"t={value:g}"
+    values = value if isinstance(value, list) else [value]
+    return f"{name}={','.join(map(_short, values))}"
+
+
+def _short(value: Any) -> str:
+    """A value in a name; of a file its own name, since the whole path would be longer than the table is wide."""
+    text = str(value)
+    return PurePath(text).name if isinstance(value, str) and PurePath(text).suffix and "/" in text else text
+
+
+def _differences(entry: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What tells an entry from others of its name; one that has no value for it is silent."""
+    mine, all_of = _identity(entry), [_identity(rival) for rival in rivals]
+    apart = [key for key in mine if len({json.dumps(other.get(key), default=str) for other in all_of}) > 1]
+    return [_said(key, mine[key]) for key in apart if mine[key] is not None]
+
+
+def _identity(entry: Mapping[str, Any]) -> dict[str, Any]:
+    identity = {name: entry[name] for name in _APART if name in entry} | {"temperature": _temperature(entry)}
+    for table, prefix in _TABLES.items():
+        values = entry.get(table) or {}
+        identity |= {f"{prefix}{name}": value for name, value in values.items() if name not in _SAID_APART}
+    thinking = entry.get("thinking") or {}
+    return identity | {"thinking" if name == "mode" else f"thinking.{name}": value for name, value in thinking.items()}
+
+
+def _temperature(entry: Mapping[str, Any]) -> float | None:
+    """The temperature that was drawn at: the strategy's own, else the run's."""
+    own = (entry.get("params") or {}).get("temperature")
+    return entry.get("temperature") if own is None else own
+
+
 def groups(runs: Sequence[RunSummary]) -> dict[str, list[RunSummary]]:
     """Runs by task and level, in order of first appearance."""
     by_group: dict[str, list[RunSummary]] = {}
@@ -110,8 +191,8 @@ def groups(runs: Sequence[RunSummary]) -> dict[str, list[RunSummary]]:
 def frontier(runs: Sequence[RunSummary], axis: Axis) -> list[Point]:
     """Points that no cheaper (or equally cheap) choice beats, by cost; what needs the answer key is not a choice."""
     curves = [c for run in runs for c in run.curves if not c.oracle]
-    every = [run.point for run in runs] + [p for c in curves for p in c.points]
-    priced = [(cost, -p.accuracy, p) for p in every if (cost := p.cost(axis)) is not None]
+    choices = [run.point for run in runs] + [p for c in curves for p in c.points]
+    priced = [(cost, -p.accuracy, p) for p in choices if (cost := p.cost(axis)) is not None]
     best: list[Point] = []
     for _, _, point in sorted(priced, key=lambda item: item[:2]):
         if not best or point.accuracy > best[-1].accuracy:
@@ -138,14 +219,7 @@ def drawn_curves(runs: Sequence[RunSummary], axis: Axis) -> list[tuple[int, Curv
 
 def _read(entry: Mapping[str, Any], label: str, index: int) -> RunSummary:
     try:
-        own = Point(
-            k=int(entry.get("n") or 1),
-            accuracy=float(entry["accuracy"]),
-            low=finite(entry.get("low")),
-            high=finite(entry.get("high")),
-            tokens=finite(entry["tokens_per_problem"]),
-            flops=finite(entry.get("flops_per_problem")),
-        )
+        own = _point(entry, int(entry.get("n") or 1), entry["tokens_per_problem"], entry.get("flops_per_problem"))
         _ = (entry["strategy"], int(entry["problems"]))
         return RunSummary(label, own, _curves(entry.get("curve") or ()), entry)
     except KeyError as exc:
@@ -154,26 +228,23 @@ def _read(entry: Mapping[str, Any], label: str, index: int) -> RunSummary:
         raise RecordError(f"summary entry {index} ({label}): {exc}") from exc
 
 
+def _point(row: Mapping[str, Any], k: int, tokens: object, flops: object) -> Point:
+    low, high = finite(row.get("low")), finite(row.get("high"))
+    return Point(k, float(row["accuracy"]), low, high, finite(tokens), finite(flops))
+
+
 def _curves(rows: Sequence[Mapping[str, Any]]) -> tuple[Curve, ...]:
     kinds: dict[str, list[Point]] = {}
     for row in rows:
-        point = Point(
-            k=int(row["k"]),
-            accuracy=float(row["accuracy"]),
-            low=finite(row.get("low")),
-            high=finite(row.get("high")),
-            tokens=finite(row.get("tokens")),
-            flops=finite(row.get("flops")),
-        )
+        point = _point(row, int(row["k"]), row.get("tokens"), row.get("flops"))
         kinds.setdefault(str(row.get("kind", "")), []).append(point)
     return tuple(Curve(kind, tuple(sorted(ps, key=lambda p: p.k))) for kind, ps in kinds.items())
 
 
 def headline(runs: Sequence[RunSummary]) -> str:
     """One sentence for runs of one group; raises ValueError when there are none."""
-    best = max(runs, key=lambda run: (run.point.accuracy, -_tokens(run.point)))
+    best, others = _best_and_others(runs)
     opening = f"{best.label} answers {_rate(best.point)} of {best.group} for {_price(best.point)} tokens a problem"
-    others = [run for run in runs if run is not best]
     if not others:
         single = _single_sample(best)
         aside = f"; one sample of the same pool answers {_rate(single)} for {_price(single)}" if single else ""
@@ -203,9 +274,13 @@ def facts(runs: Sequence[RunSummary]) -> list[str]:
     return lines
 
 
-def _overlaps(runs: Sequence[RunSummary]) -> bool:
+def _best_and_others(runs: Sequence[RunSummary]) -> tuple[RunSummary, list[RunSummary]]:
     best = max(runs, key=lambda run: (run.point.accuracy, -_tokens(run.point)))
-    others = [run for run in runs if run is not best]
+    return best, [run for run in runs if run is not best]
+
+
+def _overlaps(runs: Sequence[RunSummary]) -> bool:
+    best, others = _best_and_others(runs)
     if not others:
         return False
     high, low = min(others, key=lambda run: _tokens(run.point)).point.high, best.point.low

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 from evals.task import Task
-from evals.tasks._files import jsonl, toml_task
 from ttc.config.plugins import PluginShape
 from ttc.config.recipes import split_model, user_file
 from ttc.config.registry import Registry
@@ -20,7 +19,7 @@ from ttc.errors import ConfigError
 __all__ = ["TASKS", "load_task", "task_file"]
 
 TASKS = Registry("task", "evals.tasks", "ttc.tasks", PluginShape(("evals.task:Task",), num_free=1))
-_FILES: dict[str, Callable[..., Task]] = {".jsonl": jsonl, ".jsonl.gz": jsonl, ".toml": toml_task}
+_LINES, _TOML = (".jsonl", ".jsonl.gz"), ".toml"
 
 
 def load_task(name: str) -> Callable[..., Task]:
@@ -30,13 +29,14 @@ def load_task(name: str) -> Callable[..., Task]:
         UnknownName: no task of that name.
         ConfigError: a file that does not exist, an argument for a task that takes none, or none for one that needs it.
     """
-    for ending, reader in _FILES.items():
-        if name.endswith(ending):
-            if not Path(name).expanduser().is_file():
-                raise ConfigError(f"task file {name!r} does not exist")
-            factory = partial(reader, name)
-            factory.__name__ = Path(name).name  # type: ignore[attr-defined]
-            return factory
+    if name.endswith((*_LINES, _TOML)):
+        if not Path(name).expanduser().is_file():
+            raise ConfigError(f"task file {name!r} does not exist")
+        from evals.tasks._files import jsonl, toml_task  # their parsers are needed by no named task
+
+        factory = partial(toml_task if name.endswith(_TOML) else jsonl, name)
+        factory.__name__ = Path(name).name  # type: ignore[attr-defined]
+        return factory
     plain, argument = split_model(name)
     task_factory = TASKS.load(plain)
     takes = [p for p in inspect.signature(task_factory).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -53,4 +53,4 @@ def load_task(name: str) -> Callable[..., Task]:
 
 def task_file(name: str) -> Path | None:
     """Return the user's file that defines a task: one of Python or TOML. Of JSON lines there are only problems."""
-    return Path(name).expanduser() if name.endswith(".toml") else user_file(split_model(name)[0])
+    return Path(name).expanduser() if name.endswith(_TOML) else user_file(split_model(name)[0])

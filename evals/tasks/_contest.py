@@ -16,8 +16,6 @@ from evals.task import Item, Task, boxed_question
 from ttc.core import Problem, Sampling
 from ttc.errors import RecordError
 
-__all__ = ["contest", "number", "three_digits"]
-
 LARGEST = 999
 """The largest answer of the AIME."""
 

@@ -38,7 +38,7 @@ from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import bind
 from ttc.config.values import nearest
 from ttc.core import Json, Message, Problem, Sampling, Target
-from ttc.errors import ConfigError, RecordError
+from ttc.errors import ConfigError, RecordError, TTCError
 
 FIELDS = ("id", "problem", "messages", "answer", "target", "kind", "cluster", "difficulty", "meta")
 
@@ -65,7 +65,7 @@ def jsonl(path: str, *, kind: str | None = None) -> Task:
 def _items(file: Path, default_kind: str) -> Iterator[Item]:
     common: str | None = None
     for data, where, number in json_lines(file):
-        _refuse_unknown(data, where)
+        _refuse_unknown(data, FIELDS, where)
         kind = _optional(data, "kind", where) or default_kind
         if kind not in CHECKS:
             raise RecordError(f"{where}: kind: {kind!r} is not one of {', '.join(CHECKS)}")
@@ -78,17 +78,16 @@ def _items(file: Path, default_kind: str) -> Iterator[Item]:
         name = _optional(data, "id", where) or f"{file.name.split('.')[0]}-{number}"
         problem = Problem(name, _messages(data, where, kind), kind, meta)
         yield Item(
-            problem,
-            _target(data, where),
-            _optional(data, "cluster", where) or "",
-            _optional(data, "difficulty", where),
+            problem, _target(data, where), _optional(data, "cluster", where) or "", _optional(data, "difficulty", where)
         )
 
 
-def _refuse_unknown(data: Mapping[str, Any], where: str) -> None:
+def _refuse_unknown(
+    data: Mapping[str, Any], fields: tuple[str, ...], where: object, error: type[TTCError] = RecordError
+) -> None:
     for name in data:
-        if name not in FIELDS:
-            raise RecordError(f"{where}: {name}: no such field{nearest(name, FIELDS)} (known: {', '.join(FIELDS)})")
+        if name not in fields:
+            raise error(f"{where}: {name}: no such field{nearest(name, fields)} (known: {', '.join(fields)})")
 
 
 def _optional(data: Mapping[str, Any], name: str, where: str) -> str | None:
@@ -131,12 +130,15 @@ def _target(data: Mapping[str, Any], where: str) -> Target:
         if target is None:
             raise RecordError(f"{where}: target: must not be null")
         return target
-    answer = data["answer"]
-    if isinstance(answer, int | float) and not isinstance(answer, bool):
-        return repr(answer)
+    answer = _written(data["answer"])
     if not isinstance(answer, str) or not answer.strip():
         raise RecordError(f"{where}: answer: expected a non-empty string or a number, got {answer!r}")
     return answer
+
+
+def _written(value: Any) -> Any:
+    """A number as text; everything else as it is."""
+    return repr(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 TOML_FIELDS = (
@@ -189,17 +191,12 @@ def _read(file: Path) -> _Spec:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
         raise ConfigError(f"{file} cannot be read: {exc}") from exc
-    for name in table:
-        if name not in TOML_FIELDS:
-            raise ConfigError(
-                f"{file}: {name}: no such field{nearest(name, TOML_FIELDS)} (known: {', '.join(TOML_FIELDS)})"
-            )
+    _refuse_unknown(table, TOML_FIELDS, file, ConfigError)
     kind = _text(file, table, "kind", "")
     check = _check(file, table.get("verifier"), kind)
     data = file.parent / Path(_text(file, table, "data")).expanduser()
     if not data.is_file():
         raise ConfigError(f"{file}: data: {str(data)!r} does not exist")
-    columns: dict[str, str] = {name: _text(file, table, name) for name in COLUMNS if name in table}
     max_tokens = table.get("max_tokens", 1024)
     if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
         raise ConfigError(f"{file}: max_tokens: expected a whole number >= 1, got {max_tokens!r}")
@@ -212,7 +209,7 @@ def _read(file: Path) -> _Spec:
         target=_target_fields(file, table.get("target")),
         kind=_kind(file, kind, check),
         check=check,
-        columns=columns,
+        columns={name: _text(file, table, name) for name in COLUMNS if name in table},
         max_tokens=max_tokens,
     )
 
@@ -259,9 +256,7 @@ def _template(file: Path, name: str, text: str) -> str:
 
 
 def _target_fields(file: Path, given: object) -> str | Mapping[str, Json]:
-    if isinstance(given, str) and given.strip():
-        return given
-    if isinstance(given, dict) and given:
+    if given and (isinstance(given, dict) or (isinstance(given, str) and given.strip())):
         return given
     raise ConfigError(f"{file}: target: expected the name of a field, or a table of them, got {given!r}")
 
@@ -303,6 +298,5 @@ def _column(spec: _Spec, row: Mapping[str, Any], where: str, column: str) -> str
 
 def _toml_target(spec: _Spec, row: Mapping[str, Any], where: str) -> Target:
     if isinstance(spec.target, str):
-        value = _field(row, spec.target, where)
-        return repr(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+        return _written(_field(row, spec.target, where))
     return {key: _field(row, value, where) if isinstance(value, str) else value for key, value in spec.target.items()}

@@ -1,25 +1,139 @@
 """Procedural arithmetic by level, held out from every training split; the target is the exact value.
 
-The generator is `evals.worlds.arithmetic`. Problems never run out and cost microseconds; problem i of a seed is the
-same whatever the limit. The question is bare (`Compute (23+48)*3-17.`): that is what the embedded family was trained
-on. Written with spaces (`Compute (23 + 48) * 3 - 17.`) it is a wording that the family never saw.
+Expressions of +, - and * over whole numbers, by level:
+
+| level | operations | operands | second factor | largest value inside |
+|-------|------------|----------|---------------|----------------------|
+| 1     | 1          | 1..99    | 2..9          | 999                  |
+| 2     | 2          | 1..99    | 2..9          | 999                  |
+| 3     | 3..4       | 1..99    | 2..9          | 9,999                |
+| 4     | 4..5       | 1..99    | 2..99         | 9,999                |
+| 5     | 5..6       | 1..99    | 2..99         | 9,999                |
+| 6     | 7..8       | 1..99    | 2..99         | 99,999               |
+| 7     | 9..10      | 1..999   | 2..99         | 999,999              |
+
+Splits: a hash of the expression's text, which is also its identity, decides between `train` and `eval`; an expression
+therefore belongs to one split whatever the level, seed or wording. Problems never run out and cost microseconds;
+problem i of a seed is the same whatever the limit. The question is bare (`Compute (23+48)*3-17.`): that is what the
+embedded family was trained on. Written with spaces (`Compute (23 + 48) * 3 - 17.`) it is a wording that the family
+never saw. Left out: division and fractions. How an expression is worked out step by step is in
+`evals.data.worked_steps`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
-from evals.task import Item, Task
-from evals.worlds.arithmetic import DEFAULT_LEVEL, LEVELS, sample_expression
-from evals.worlds.supply import Split, distinct
+from evals.task import Item, Split, Task, distinct
 from ttc import seeds
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import ConfigError
+
+PROMPT = "Compute {expression}."
+DEFAULT_LEVEL = 4
+_EVAL_SHARE = 8  # one expression in eight is held out
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The ranges that one level draws from."""
+
+    min_ops: int
+    max_ops: int
+    max_operand: int
+    max_factor: int
+    max_value: int
+
+
+LEVELS: dict[int, Level] = {
+    1: Level(1, 1, 99, 9, 999),
+    2: Level(2, 2, 99, 9, 999),
+    3: Level(3, 4, 99, 9, 9_999),
+    4: Level(4, 5, 99, 99, 9_999),
+    5: Level(5, 6, 99, 99, 9_999),
+    6: Level(7, 8, 99, 99, 99_999),
+    7: Level(9, 10, 999, 99, 999_999),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ArithmeticProblem:
+    """A problem: its canonical text, which is its identity, and its exact value."""
+
+    text: str
+    value: int
+
+    @property
+    def split(self) -> Split:
+        """Return the split that this expression belongs to, decided by a hash of its text."""
+        digest = hashlib.sha256(self.text.encode()).digest()
+        return "eval" if digest[0] % _EVAL_SHARE == 0 else "train"
+
+    @property
+    def prompt(self) -> str:
+        """Return the question as it is asked."""
+        return PROMPT.format(expression=self.text)
+
+
+def sample_expression(rng: random.Random, level: int, split: Split) -> ArithmeticProblem:
+    """Draw one expression of a level that belongs to the split.
+
+    Raises:
+        ValueError: the level is not one of `LEVELS`.
+    """
+    if level not in LEVELS:
+        raise ValueError(f"level: {level} is not one of {sorted(LEVELS)}")
+    spec = LEVELS[level]
+    while True:
+        draft = _draw(rng, rng.randint(spec.min_ops, spec.max_ops), spec)
+        if draft is None:
+            continue
+        expression = ArithmeticProblem(draft[0], draft[2])
+        if expression.split == split:
+            return expression
+
+
+def _draw(rng: random.Random, ops: int, spec: Level) -> tuple[str, str, int] | None:
+    """Draw (text, kind, value) with exactly `ops` operations; None when out of range."""
+    if ops == 0:
+        value = rng.randint(1, spec.max_operand)
+        return str(value), "number", value
+    operator = rng.choices("+-*", (40, 30, 30))[0]
+    if operator == "*":
+        return _draw_product(rng, ops, spec)
+    left_ops = rng.randrange(ops)
+    left = _draw(rng, left_ops, spec)
+    right = _draw(rng, ops - 1 - left_ops, spec)
+    if left is None or right is None:
+        return None
+    value = left[2] + right[2] if operator == "+" else left[2] - right[2]
+    if abs(value) > spec.max_value:
+        return None
+    return f"{left[0]}{operator}{_bracketed(right)}", "sum", value
+
+
+def _draw_product(rng: random.Random, ops: int, spec: Level) -> tuple[str, str, int] | None:
+    inner = _draw(rng, ops - 1, spec)
+    if inner is None or not 2 <= inner[2] <= 999:
+        return None
+    factor = rng.randint(2, spec.max_factor if rng.random() < 0.3 else 9)
+    value = inner[2] * factor
+    if value > spec.max_value:
+        return None
+    pair = [_bracketed(inner), str(factor)]
+    rng.shuffle(pair)
+    return "*".join(pair), "product", value
+
+
+def _bracketed(part: tuple[str, str, int]) -> str:
+    return f"({part[0]})" if part[1] == "sum" else part[0]
+
 
 DEFAULT_LIMIT = 1000
 

@@ -1,21 +1,86 @@
-"""Two-digit calculations that need a calculator (`evals.worlds.calculation`). Made for training a model to call one.
+"""Calculations that a small model cannot do in its head and a calculator can: two numbers and one operation.
 
-A model must have learnt the language to say anything sensible; `ttc train run async-agentic` makes such a model. Its
-calls are answered by `--strategy tools --set tools.instruct=false`.
+Numbers have two digits, so a product cannot be guessed and hardly be memorised: one problem in six, by a hash of its
+text, is held out. Made for training a model to call a tool: the environment is `train.environments.calculation`, and
+`calculation_texts` are what a base model learns from. A model must have learnt the language to say anything sensible;
+`ttc train run async-agentic` makes such a model. Its calls are answered by `--strategy tools --set
+tools.instruct=false`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-from evals.task import Item, Task
-from evals.worlds.calculation import sample_calculation
-from evals.worlds.supply import Split, distinct
+from evals.task import Item, Split, Task, Texts, check_shares, distinct
 from ttc import seeds
 from ttc.core import Message, Problem, Sampling
 
-__all__ = ["calculation"]
+_HELD_OUT = 6
+_MARKS = ("<calculator>", "</calculator>", "<result>", "</result>", "<answer>", "</answer>", "error:")
+_MAX_LENGTH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Calculation:
+    """`left` `operation` `right`, such as 47*86."""
+
+    left: int
+    operation: str
+    right: int
+
+    @property
+    def text(self) -> str:
+        """The expression, which is what a calculator takes."""
+        return f"{self.left}{self.operation}{self.right}"
+
+    @property
+    def question(self) -> str:
+        """What is asked."""
+        return f"{self.text}="
+
+    @property
+    def value(self) -> int:
+        """The answer."""
+        left, right = self.left, self.right
+        return {"+": left + right, "-": left - right, "*": left * right}[self.operation]
+
+    @property
+    def split(self) -> Split:
+        """Where it belongs."""
+        return "train" if hashlib.sha256(self.text.encode()).digest()[0] % _HELD_OUT else "eval"
+
+
+def sample_calculation(rng: random.Random, split: Split) -> Calculation:
+    """Draw one of a split; products are as frequent as sums and differences together."""
+    while True:
+        candidate = Calculation(rng.randint(10, 99), rng.choice("**+-"), rng.randint(10, 99))
+        if candidate.split == split:
+            return candidate
+
+
+def calculation_texts(call_share: float, right_share: float, noise: float) -> Texts:
+    """Texts of somebody who guesses and sometimes calls a calculator; see `train.corpora.calculation`."""
+    check_shares("corpus calculation", call_share=call_share, right_share=right_share, noise=noise)
+
+    def sample(rng: random.Random) -> str:
+        problem = sample_calculation(rng, "train")
+        if rng.random() < call_share:
+            copied = replace(problem, right=rng.randint(10, 99)) if rng.random() < noise else problem
+            call = f"<calculator>{copied.text}</calculator><result>{copied.value}</result>"
+            return f"{problem.question}{call}<answer>{copied.value}</answer>"
+        answer = problem.value if rng.random() < right_share else _guess(problem, rng)
+        return f"{problem.question}<answer>{answer}</answer>"
+
+    return Texts([*_MARKS, *"0123456789+-*="], r"</?\w+>|error:|.", _MAX_LENGTH, sample)
+
+
+def _guess(problem: Calculation, rng: random.Random) -> int:
+    """The value of the same operation on other numbers: right in its form only."""
+    return replace(problem, left=rng.randint(10, 99), right=rng.randint(10, 99)).value
+
 
 DEFAULT_LIMIT = 1000
 

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from evals.data.sources import Row, Source, dataset
-from evals.task import Item, Task, VerifierSpec
-from evals.worlds.supply import distinct
+from evals.task import Item, Task, VerifierSpec, distinct
 from ttc import seeds
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import ConfigError, RecordError

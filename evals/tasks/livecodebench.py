@@ -79,10 +79,7 @@ def _item(row: Row, since: str, until: str) -> Item | None:
     asking = f"{_FUNCTION}\n\n{code_block(starter)}" if starter else _SCRIPT
     meta = row.labels(platform="platform", date="contest_date", difficulty="difficulty")
     problem = Problem(
-        row.text("question_id"),
-        program_question(f"{row.text('question_content').strip()}\n\n{asking}"),
-        "code",
-        meta,
+        row.text("question_id"), program_question(f"{row.text('question_content').strip()}\n\n{asking}"), "code", meta
     )
     return Item(problem, _target(row, tests), difficulty=meta.get("difficulty"))
 

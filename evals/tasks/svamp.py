@@ -22,12 +22,7 @@ def svamp(*, data: str | None = None) -> Task:
         data: folder with svamp.jsonl(.gz) or with a copy of the hub repository; absent: the hub's test split.
     """
     source = Source("svamp", "ChilleD/SVAMP", None, "test")
-    return Task(
-        name="svamp",
-        kind="number",
-        load=dataset(source, data, _item),
-        sampling=Sampling(max_tokens=512),
-    )
+    return Task(name="svamp", kind="number", load=dataset(source, data, _item), sampling=Sampling(max_tokens=512))
 
 
 def _item(row: Row) -> Item:

@@ -12,7 +12,7 @@ from distill.generation.ledger import AnswerLedger
 from distill.job.job import plan_job, run_job
 from distill.job.manifest import verify_manifest
 from distill.spec.spec import parse_spec
-from evals.worlds.cipher import Cipher
+from evals.tasks.cipher import Cipher
 from tests.distill.models import STEPS, SYMBOLS, make_model
 from ttc.errors import ConfigError, RecordError
 

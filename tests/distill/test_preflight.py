@@ -13,7 +13,7 @@ from distill.job.job import plan_job, run_job
 from distill.plan.resolve import resolve
 from distill.preflight.tokenizer import differences, id_bytes
 from distill.spec.spec import parse_spec
-from evals.worlds.cipher import question
+from evals.tasks.cipher import question
 from tests.distill.models import SYMBOLS, TASK, make_model
 from train.base.models import load_model, load_tokenizer, save_model
 from train.update.batch import NORMALISERS

@@ -6,15 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evals.worlds.arithmetic import LEVELS, sample_expression
-from evals.worlds.expressions import parse, reductions
-from evals.worlds.worked_steps import WorkedPath, evaluate, expression, line, parse_step, result
+from evals.data.worked_steps import WorkedPath, evaluate, parse, parse_step, reductions
+from evals.tasks.arithmetic import LEVELS, sample_expression
 
 WORKED = ["23+48=71", "71*30=2130", "71*8=568", "2130+568=2698", "2698-17=2681"]
 
 
 def follow(text: str, lines: list[str]) -> WorkedPath:
-    progress = WorkedPath.start(expression(text))
+    progress = WorkedPath.start(parse(text))
     for written in lines:
         progress = progress.step(written)
     return progress
@@ -38,7 +37,7 @@ def test_every_legal_step_keeps_the_value(seed, level):
     steps = list(reductions(parse(drawn.text)))
     assert steps
     for step in steps:
-        assert evaluate(result(step)) == drawn.value
+        assert evaluate(step.rest) == drawn.value
         assert step.value == eval(step.left)
 
 
@@ -47,10 +46,10 @@ def test_every_legal_step_keeps_the_value(seed, level):
 def test_any_order_of_legal_steps_ends_at_the_value(seed, level):
     rng = random.Random(seed)
     drawn = sample_expression(rng, level, "eval")
-    node, progress = parse(drawn.text), WorkedPath.start(drawn)
+    node, progress = parse(drawn.text), WorkedPath.start(parse(drawn.text))
     while not isinstance(node, int):
         step = rng.choice(list(reductions(node)))
-        node, progress = result(step), progress.step(line(step))
+        node, progress = step.rest, progress.step(step.line)
         assert progress.on_track
     assert node == drawn.value
     assert progress.done

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from evals.runs.labels import labels, settings_of
+from evals.experiment import settings_of
+from evals.report.runs import labels
 from ttc.config.choices import StrategyChoice
 from ttc.config.registry import STRATEGIES
 

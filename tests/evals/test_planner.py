@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from evals.allocation.calibrate import fit
+from evals.allocation.calibrate import fit, read_pools
 from evals.allocation.planner import PLAN, WAVES, Planner
-from evals.allocation.sampled import read_pools
 from evals.run_folder import read_run
 from ttc.allocation.plan import DrawKind, Plan, save_plan
 from ttc.cli.cli import main

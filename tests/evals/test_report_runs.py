@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evals.report.bars import NUM_BINS, histogram, role_tokens
-from evals.report.chart import accuracy_chart, log_ticks, share_ticks
+from evals.report.chart import NUM_BINS, accuracy_chart, histogram, log_ticks, role_tokens, share_ticks
 from evals.report.kit import count, interval, percent, points, quantity
+from evals.report.page import curve_csv, html_table, render_table
 from evals.report.runs import Curve, Point, RunSummary, drawn_curves, facts, frontier, groups, headline, read_runs
-from evals.report.table import curve_csv, html_table, render_table
 from ttc.errors import RecordError
 
 
@@ -204,7 +203,7 @@ def test_numbers_print_missing_values_as_missing():
 
 
 def test_png_is_written_for_several_groups(tmp_path):
-    from evals.report.png import write_png
+    from evals.report.chart import write_png
 
     path = tmp_path / "figure.png"
     write_png(path, groups(read_runs([entry("direct", 0.4, 90), entry("tree", 0.7, 900, 16, level=5)])))

@@ -2,7 +2,7 @@
 
 import json
 
-from evals.report.bars import success_by_score, success_shares
+from evals.report.chart import success_by_score, success_shares
 from evals.report.problems import (
     MAX_TREE_BYTES,
     build_tree,

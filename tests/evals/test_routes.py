@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from evals.allocation.calibrate import fit, routes, spend
-from evals.allocation.sampled import opened, read_pools, unscored
+from evals.allocation.calibrate import fit, opened, read_pools, routes, spend, unscored
 from evals.run_folder import read_run
 from tests.ttc.questions import ask
 from ttc.allocation.plan import Plan, load_plan, save_plan

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from evals.data.steps import label_rows, read_labelled, sample_labelled, score_rows, write_labelled
+from evals.data.worked_steps import ArithmeticSteps
 from evals.numbers.step_metrics import (
     Judged,
     calibration,
@@ -25,7 +26,6 @@ from evals.numbers.step_metrics import (
     split,
 )
 from evals.tasks.arithmetic import arithmetic
-from evals.worlds.worked_steps import ArithmeticSteps
 from ttc.cli.cli import main
 from ttc.core import Message, Problem, Prompt, Sampling, Score, Usage, UsageSink
 from ttc.engines.scripted import ScriptedEngine

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evals.numbers.summary import curve_values, read_summary, summarise, write_summary
-from evals.numbers.tally import votes
+from evals.numbers.summary import curve_values, read_summary, summarise, votes, write_summary
 from tests.evals.pools import FLOPS, SCORED, TOKENS, failed, make_record
 from ttc.errors import ConfigError, RecordError
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import datasets
 import pytest
 
-from evals.runs.experiment import check_golds
+from evals.data.worked_steps import evaluate, parse
+from evals.experiment import check_golds
 from evals.task import Task
 from evals.tasks import TASKS, load_task
-from evals.tasks.arithmetic import arithmetic
+from evals.tasks.arithmetic import ArithmeticProblem, arithmetic
 from evals.tasks.gsm8k import gsm8k
 from evals.tasks.simulated import simulated
 from evals.tasks.svamp import svamp
-from evals.worlds.worked_steps import expression
 from tests.evals.local_data import write_hub_copy, write_lines
 from ttc.config.registry import VERIFIERS
 from ttc.engines.simulated import truth
@@ -41,7 +41,7 @@ def test_arithmetic_problems_are_held_out_exact_and_the_same_for_every_limit(lev
     assert items[:20] == arithmetic(level=level).items(20, 7)
     assert len({item.problem.id for item in items}) == len({item.cluster for item in items}) == 50
     for item in items:
-        drawn = expression(item.cluster)
+        drawn = ArithmeticProblem(item.cluster, evaluate(parse(item.cluster)))
         assert drawn.split == "eval"
         assert item.target == str(drawn.value)
         assert item.cluster in item.problem.messages[-1].content

@@ -14,7 +14,7 @@ from typing import Any
 import datasets
 import pytest
 
-from evals.runs.experiment import check_golds
+from evals.experiment import check_golds
 from evals.task import Item, Task
 from evals.tasks.humaneval import humaneval
 from evals.tasks.livecodebench import livecodebench

@@ -11,7 +11,7 @@ from typing import Any
 import datasets
 import pytest
 
-from evals.runs.experiment import check_golds
+from evals.experiment import check_golds
 from evals.task import Item, Task
 from evals.tasks.aime24 import aime24
 from evals.tasks.aime25 import aime25

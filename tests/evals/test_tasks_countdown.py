@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evals.runs.experiment import check_golds
+from evals.experiment import check_golds
 from evals.tasks.countdown import countdown
 from evals.tasks.game24 import game24
 from tests.evals.local_data import write_hub_copy, write_lines

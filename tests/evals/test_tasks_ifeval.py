@@ -8,7 +8,7 @@ from pathlib import Path
 import datasets
 import pytest
 
-from evals.runs.experiment import check_golds
+from evals.experiment import check_golds
 from evals.tasks.ifeval import ifeval
 from tests.evals.local_data import write_hub_copy, write_lines
 from ttc.core import Message

@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from evals.runs.experiment import check_golds
+from evals.experiment import check_golds
 from evals.tasks import load_task
 from evals.tasks.reasoning_gym import reasoning_gym
 from ttc.config.signatures import bind

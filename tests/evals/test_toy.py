@@ -5,8 +5,19 @@ import random
 
 import pytest
 
-from evals.tasks.toy import _SKILLS, toy
-from evals.worlds.toy import ToyReply, ToyRequest, best, critique, foreign, quality, replies, requests, target
+from evals.tasks.toy import (
+    _SKILLS,
+    ToyReply,
+    ToyRequest,
+    best,
+    critique,
+    foreign,
+    quality,
+    replies,
+    requests,
+    target,
+    toy,
+)
 from ttc.core import Submission
 from ttc.errors import ConfigError
 from ttc.verifiers.regex import regex

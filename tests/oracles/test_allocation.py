@@ -18,10 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.oracle_allocation import Arm, Kind, allocate, hull
-from evals.allocation.calibrate import fit, worth
-from evals.allocation.sampled import read_pools
+from evals.allocation.calibrate import fit, read_pools, worth
 from evals.commands import calibrate as command
-from evals.runs.replay import open_source
+from evals.commands.replay import open_source
 from tests.oracles.tools import ballots
 from tests.ttc.questions import ask
 from ttc.allocation.plan import (

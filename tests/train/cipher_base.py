@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
+from evals.tasks.cipher import Cipher
 from evals.tasks.cipher import cipher as task
-from evals.worlds.cipher import Cipher
 from train.advantages.group import group
 from train.base.checkpoint import Checkpoints
 from train.base.health import RULES, Health

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evals.tasks.chain import Chain, Chains
 from evals.tasks.chain import chain as task
-from evals.worlds.chain import Chain, Chains
 from train.corpora.chain import chain as corpus
 from ttc.errors import ConfigError
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from evals.tasks.families import families
-from evals.worlds.families import FAMILIES, LEVELS, sample_exercise
+from evals.tasks.families import FAMILIES, LEVELS, families, sample_exercise
 from train.corpora.families import families as corpus
 from ttc.core import Submission
 from ttc.errors import ConfigError, UnknownName

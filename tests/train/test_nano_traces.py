@@ -5,9 +5,8 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evals.worlds.arithmetic import LEVELS, sample_expression
-from evals.worlds.expressions import STEP_DELIMITER, parse
-from evals.worlds.worked_steps import WorkedPath
+from evals.data.worked_steps import STEP_DELIMITER, WorkedPath, parse
+from evals.tasks.arithmetic import LEVELS, sample_expression
 from train.nano import tokenizer, traces
 from train.nano.examples import IGNORE, ExampleMixture, collate, encode, example, pool
 from train.nano.traces import HANDOVER, NO_THINK, Noise, Piece
@@ -22,7 +21,7 @@ def draw(seed, level, noise):
 
 
 def states(problem, pieces):
-    progress, found = WorkedPath.start(problem), []
+    progress, found = WorkedPath.start(parse(problem.text)), []
     for line in "".join(piece.text for piece in pieces).split(STEP_DELIMITER)[:-1]:
         progress = progress.step(line)
         found.append(progress)

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from evals.tasks.chain import NAMES, Chains
 from evals.tasks.cipher import cipher as task
-from evals.worlds.chain import NAMES, Chains
 from tests.train.cipher_base import STEPS, SYMBOLS, secret
 from tests.train.stages import make_stage
 from train.base.models import Shape, new_model, save_model

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from evals.worlds.cipher import Cipher, question
+from evals.tasks.cipher import Cipher, question
 from tests.train.cipher_base import STEPS, SYMBOLS, secret
 from tests.train.stages import make_stage
 from train.base.models import load_model

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from evals.tasks.toy import requests
 from evals.tasks.toy import toy as task
-from evals.worlds.toy import requests
 from train.corpora.toy import toy
 from ttc.errors import ConfigError
 

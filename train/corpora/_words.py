@@ -1,4 +1,4 @@
-"""The corpus of a made-up language: a world's texts (`evals.worlds.supply`) and a tokenizer with one id per word."""
+"""The corpus of a made-up language: a world's texts (`evals.task`) and a tokenizer with one id per word."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from evals.worlds.supply import Texts
+from evals.task import Texts
 from train.examples.examples import Corpus
 
 THINKING_TEMPLATE = """\

@@ -1,4 +1,4 @@
-"""Texts of two-digit calculations (`evals.worlds.calculation`) for a base model that guesses and sometimes calls.
+"""Texts of two-digit calculations (`evals.tasks.calculation`) for a base model that guesses and sometimes calls.
 
 Of the texts, `call_share` write the call of a calculator, read its result and repeat it; in a share `noise` of these
 the call is miscopied. The rest say a number at once, which is right with probability `right_share`. So a base model can
@@ -7,7 +7,7 @@ write a call and read a result, does so at the rate of the corpus (a greedy one 
 
 from __future__ import annotations
 
-from evals.worlds.calculation import calculation_texts
+from evals.tasks.calculation import calculation_texts
 from train.corpora._words import corpus_of
 from train.examples.examples import Corpus
 

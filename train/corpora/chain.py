@@ -1,4 +1,4 @@
-"""Texts of chains modulo 10 (`evals.worlds.chain`) for a base model that knows the language and works carelessly.
+"""Texts of chains modulo 10 (`evals.tasks.chain`) for a base model that knows the language and works carelessly.
 
 Of the texts, `thinking_share` write the steps. Each result is wrong with probability `noise`; a wrong one is noticed
 with probability `noticed`, marked and done again, else the chain goes on from it. The other texts close an empty
@@ -7,7 +7,7 @@ thinking block and are right with probability `right_share`. Questions are those
 
 from __future__ import annotations
 
-from evals.worlds.chain import OPERATIONS, Chains, chain_texts
+from evals.tasks.chain import OPERATIONS, Chains, chain_texts
 from train.corpora._words import corpus_of
 from train.examples.examples import Corpus
 

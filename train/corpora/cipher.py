@@ -1,4 +1,4 @@
-"""Texts of the cipher walk (`evals.worlds.cipher`) for a base model that mostly guesses and sometimes walks.
+"""Texts of the cipher walk (`evals.tasks.cipher`) for a base model that mostly guesses and sometimes walks.
 
 Of the texts, `thinking_share` write the walk, each step of it wrong with probability `noise`; the rest close an empty
 thinking block and are right with probability `right_share`. So a base model knows single steps, thinks at the rate of
@@ -7,7 +7,7 @@ the corpus (a greedy one never), and is right by luck when it does not. Question
 
 from __future__ import annotations
 
-from evals.worlds.cipher import Cipher, cipher_texts
+from evals.tasks.cipher import Cipher, cipher_texts
 from train.corpora._words import corpus_of
 from train.examples.examples import Corpus
 

@@ -1,4 +1,4 @@
-"""Worked texts of five families of arithmetic (`evals.worlds.families`): the cold start of a new model.
+"""Worked texts of five families of arithmetic (`evals.tasks.families`): the cold start of a new model.
 
 Levels up to `max_level` are shown, with steps that are wrong with probability `noise` (a digit off, and the text goes
 on as if nothing were), so that the base knows the form and errs; harder levels are left to reinforcement. The tokenizer
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 
-from evals.worlds.families import FAMILIES, LEVELS, sample_exercise
+from evals.tasks.families import FAMILIES, LEVELS, sample_exercise
 from train.examples.examples import Corpus
 from train.nano import tokenizer, traces
 from ttc.errors import ConfigError

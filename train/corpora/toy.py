@@ -1,4 +1,4 @@
-"""Texts of the toy language (`evals.worlds.toy`): what a base model has read, and demonstrations of what it should do.
+"""Texts of the toy language (`evals.tasks.toy`): what a base model has read, and demonstrations of what it should do.
 
 By default the habits of a base model: it mostly guesses walks and sometimes works them out with mistakes, in either
 vocabulary; it does what it is asked, harmful or not, in any tone; it knows fairly well what is wrong with a reply and
@@ -9,8 +9,8 @@ microseconds a text.
 
 from __future__ import annotations
 
-from evals.worlds.cipher import Cipher
-from evals.worlds.toy import Habits, toy_texts
+from evals.tasks.cipher import Cipher
+from evals.tasks.toy import Habits, toy_texts
 from train.corpora._words import corpus_of
 from train.examples.examples import Corpus
 

@@ -1,4 +1,4 @@
-"""Two-digit calculations with a calculator at hand, in a toy language (`evals.worlds.calculation`): learn to call it.
+"""Two-digit calculations with a calculator at hand, in a toy language (`evals.tasks.calculation`): learn to call it.
 
 Rewarded is the right answer; a call beyond the first and a call that fails cost a little.
 """

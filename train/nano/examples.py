@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from evals.worlds.arithmetic import ArithmeticProblem, sample_expression
+from evals.tasks.arithmetic import ArithmeticProblem, sample_expression
 from train.nano.traces import HANDOVER, NO_THINK, Noise, Piece, answer, prompt, thinking
 
 IGNORE = -100

@@ -13,8 +13,8 @@ import random
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
-from evals.worlds.arithmetic import ArithmeticProblem
-from evals.worlds.expressions import STEP_DELIMITER, WAIT, Node, Reduction, parse, reductions
+from evals.data.worked_steps import STEP_DELIMITER, WAIT, Node, Reduction, parse, reductions
+from evals.tasks.arithmetic import ArithmeticProblem
 
 HANDOVER = "\n\nTime is up, I must answer now.\n</think>\n\n"
 NO_THINK = "<think>\n\n</think>\n\n"

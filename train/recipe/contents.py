@@ -17,8 +17,7 @@ import os
 import re
 from pathlib import Path
 
-from evals.runs.contents import problems_digest
-from evals.task import Task
+from evals.task import Task, problems_digest
 from train.base.stage import Asking, Naming
 from train.recipe.recipe import Recipe, RecipeStep
 from train.registries import make_task

@@ -1,4 +1,4 @@
-"""A run for people: the dashboard, one self-contained HTML file with a section per stage, and a few lines of plain text.
+"""A run for people: the dashboard, one HTML file with one section a stage, and a few lines of plain text.
 
 No network and no script; a content-security policy forbids both. Text of models is escaped. The page holds no date, no
 machine name and no path: the same run gives the same bytes. The text says per stage how far it got, first against last

@@ -4,7 +4,7 @@ A step checker holds the target and says of every step whether the path is right
 share in between, or None where it cannot tell. `RolloutChecker` estimates by rollouts (Wang et al. 2024,
 "Math-Shepherd", arXiv:2312.08935): from each prefix it samples `rollouts` completions and takes the share that the
 verifier finds correct; `hard` turns any correct one into a 1. Exact checkers know a domain
-(`evals.worlds.worked_steps`).
+(`evals.data.worked_steps`).
 
 Cost of rollouts: steps * rollouts completions, all on the session's ledger (`StepLabels.usage`); a prefix is computed
 once per step where the engine caches. Left out: binary search for the first error (OmegaPRM), which labels fewer steps.

@@ -1,0 +1,334 @@
+"""An evaluation: one task and one engine, several strategies (arms), a resumable run folder for each.
+
+The arms run one after the other, so that each has its own honest seconds; the engine batches across the problems of an
+arm. Golds are checked against themselves, and run folders against their configurations and contents, before the engine
+is loaded.
+
+`contents` of run.json says by digest what an evaluation was made of: models, user files, plans and problems.
+
+    {"weights of model nano": "9f2c...", "strategy file mine.py": "77ab...", "problems of task arithmetic": "d01e..."}
+
+Names are for people: a folder that holds another run is refused by them. Of a model behind a server there are the
+digests of what is read of it here, its tokenizer as a rule; what the server says of it stands there as `served`. Cost:
+each weight file once, about a second per gigabyte, then remembered; the task's problems once. Left out: what a reward
+server says of itself; the versions of torch and of engines in this process.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import ttc
+from evals.numbers.summary import summarise, write_summary
+from evals.run_folder import CONTENTS, SERVED, Solve, check_folder, claim, evaluate
+from evals.task import Item, Task, problems_digest
+from ttc.cli.rehearsal import rehearse
+from ttc.config.choices import PartChoice, StrategyChoice
+from ttc.config.recipes import dump
+from ttc.core import Answer, Budget, Engine, Problem, Record, Sampling, Scorer, Served, Verifier
+from ttc.errors import ConfigError
+from ttc.identity.digests import file_digest, named, part_contents, source_digests, strategy_contents
+from ttc.session.session import Shared
+from ttc.session.solve import Strategy, fit_to_context, solve
+from ttc.session.thinking import Thinking
+from ttc.verifiers.service.service import Service
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One strategy of an evaluation and its run folder; a `baseline` was added for comparison."""
+
+    choice: StrategyChoice
+    folder: Path
+    baseline: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """Everything that decides the outcome, checked and not yet loaded.
+
+    `fit`: nobody asked for `sampling.max_tokens`, it is the task's, and where a problem's prompt leaves less of the
+    model's context, it is lowered to what is left. `problems_seed`: None where the task's problems do not depend on
+    one. `task_file`: the user's file that defines the task, if one does.
+    """
+
+    task: Task
+    items: Sequence[Item]
+    engine: PartChoice
+    scorer: PartChoice | None
+    verifier: PartChoice
+    sampling: Sampling
+    fit: bool
+    thinking: Thinking
+    budget: Budget | None
+    seed: int
+    limit: int | None
+    arms: Sequence[Arm]
+    problems_seed: int | None = None
+    task_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one arm gave: its summary entry and its records."""
+
+    arm: Arm
+    entry: Mapping[str, Any]
+    records: Sequence[Record]
+
+
+TotalSpender: TypeAlias = Callable[..., Awaitable[Solve]]
+"""Spends the total of a strategy over all problems of a run: `evals.allocation.planner.spend_total`."""
+
+
+class Watcher(Protocol):
+    """Who is told how an evaluation goes on."""
+
+    def resumed(self, arm: Arm, count: int) -> None:
+        """`count` problems of `arm` were found finished."""
+        ...
+
+    def add(self, arm: Arm, record: Record) -> None:
+        """One more problem of `arm` is finished."""
+        ...
+
+
+def arm_config(
+    experiment: Experiment,
+    arm: Arm,
+    contents: Mapping[str, str] | None = None,
+    served: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return what run.json holds: whatever may change a result, and nothing else (not the concurrency).
+
+    `contents` are the digests of what decides it, `served` what a server says of its model; None is not known yet.
+    """
+    scorer = experiment.scorer if arm.choice.takes_scorer else None
+    return {
+        "task": experiment.task.name,
+        "task_params": dump(experiment.task.params),
+        "level": experiment.task.params.get("level"),
+        "limit": experiment.limit,
+        "strategy": arm.choice.name,
+        "params": arm.choice.all_params(),
+        "settings": settings_of(arm.choice, experiment.sampling.temperature, experiment.task.sampling.temperature),
+        "engine": experiment.engine.name,
+        "engine_params": dump(experiment.engine.params),
+        "model": experiment.engine.model,
+        "scorer": scorer.label if scorer else None,
+        "scorer_params": dump(scorer.params) if scorer else {},
+        "verifier": experiment.verifier.name,
+        "verifier_params": dump(experiment.verifier.params),
+        "sampling": dump(experiment.sampling),
+        "fit": experiment.fit,
+        "thinking": dump(experiment.thinking),
+        "budget": dump(limits(experiment, arm)),
+        "seed": experiment.seed,
+        "problems_seed": experiment.problems_seed,
+        "version": ttc.__version__,
+        CONTENTS: contents,
+        SERVED: served,
+    }
+
+
+def settings_of(choice: StrategyChoice, temperature: float, usual: float | None) -> dict[str, Any]:
+    """Return the settings of a strategy that are not its defaults, as JSON; its number of samples is not among them.
+
+    Args:
+        choice: the strategy with its parameters.
+        temperature: the run's, which the strategy may override.
+        usual: the temperature that needs no saying, the task's; None where each is said.
+    """
+    parameters = inspect.signature(choice.function).parameters
+    changed = {
+        name: dump(value)
+        for name, value in choice.params.items()
+        if name not in ("n", "scorer", "temperature") and value != parameters[name].default
+    }
+    own = choice.params.get("temperature")
+    drawn_at = temperature if own is None else own
+    return ({} if drawn_at == usual else {"temperature": drawn_at}) | changed
+
+
+async def execute(
+    experiment: Experiment,
+    *,
+    concurrency: int,
+    retry_errors: bool = False,
+    watcher: Watcher,
+    spend_total: TotalSpender | None,
+) -> list[Result]:
+    """Run all arms and return their results in order; cancelling leaves every folder resumable.
+
+    `spend_total` spends the total of a strategy that has one; without it the total is each problem's own.
+
+    Raises:
+        ConfigError: a gold that does not verify, a folder that holds another run, a part that cannot be made, or a
+            parameter that a strategy refuses; all before any token is spent.
+        TTCError: the engine or the verifier is broken.
+    """
+    arms = experiment.arms
+    _checked_configs(experiment, [None] * len(arms))
+    async with AsyncExitStack() as stack:
+        # One that hangs or raises costs its verdict, not the run. Golds stand in for its known cases.
+        verifier = Service(experiment.verifier.create_verifier())
+        stack.push_async_callback(verifier.close)
+        check_golds(experiment.items, verifier, experiment.task)
+        shared = _shared_contents(experiment)
+        contents = [{**shared, **_arm_contents(experiment, arm)} for arm in arms]
+        _checked_configs(experiment, contents)
+        engine = experiment.engine.create_engine()
+        stack.push_async_callback(engine.close)
+        configs = _checked_configs(experiment, contents, engine.served if isinstance(engine, Served) else {})
+        _check_length(experiment, engine)
+        scorer = experiment.scorer.create_scorer(engine) if experiment.scorer else None
+        running = _Running(experiment, engine, scorer, verifier, concurrency, retry_errors, watcher, spend_total)
+        for arm in arms:
+            if not running.spends_total(arm):  # else its planner asks
+                await running.rehearse(arm)
+        return [await running.run(arm, config) for arm, config in zip(arms, configs, strict=True)]
+
+
+def _checked_configs(
+    experiment: Experiment,
+    contents: Sequence[Mapping[str, str] | None],
+    served: Mapping[str, str] | None = None,
+) -> list[dict[str, Any]]:
+    """What run.json of every arm holds, as far as it is known; refuses folders that hold other runs."""
+    configs = [arm_config(experiment, arm, own, served) for arm, own in zip(experiment.arms, contents, strict=True)]
+    for arm, config in zip(experiment.arms, configs, strict=True):
+        check_folder(arm.folder, config, experiment.items)
+    return configs
+
+
+def _shared_contents(experiment: Experiment) -> dict[str, str]:
+    """What all arms share: engine, verifier, the task's own file and its problems; loads no model.
+
+    Raises:
+        ConfigError: a folder or file cannot be read, or a model is not here and cannot be fetched.
+    """
+    file = experiment.task_file
+    digests = {} if file is None else source_digests(file) if file.suffix == ".py" else {file.name: file_digest(file)}
+    return {
+        **part_contents(experiment.engine),
+        **part_contents(experiment.verifier),
+        **named(digests, before="task file "),
+        f"problems of task {experiment.task.name}": problems_digest(experiment.items),
+    }
+
+
+def _arm_contents(experiment: Experiment, arm: Arm) -> dict[str, str]:
+    """What an arm adds: its strategy's files, and its scorer's. Raises like `_shared_contents`."""
+    scorer = experiment.scorer if arm.choice.takes_scorer else None
+    return {**strategy_contents(arm.choice), **({} if scorer is None else part_contents(scorer))}
+
+
+def _check_length(experiment: Experiment, engine: Engine) -> None:
+    """Refuse a length that no prompt leaves room for; a default is fitted to each prompt instead."""
+    length, context = experiment.sampling.max_tokens, engine.capabilities.max_context
+    if not experiment.fit and length > context:
+        raise ConfigError(f"--max-tokens {length} exceeds the context of {engine.capabilities.model}: {context} tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """An experiment whose parts are loaded."""
+
+    experiment: Experiment
+    engine: Engine
+    scorer: Scorer | None
+    verifier: Verifier
+    concurrency: int
+    retry_errors: bool
+    watcher: Watcher
+    spend_total: TotalSpender | None
+
+    def spends_total(self, arm: Arm) -> bool:
+        """Whether a planner spends the total of this arm."""
+        return self.spend_total is not None and arm.choice.params.get("total") is not None
+
+    def strategy(self, arm: Arm) -> Strategy:
+        return arm.choice.bind(self.scorer if arm.choice.takes_scorer else None)
+
+    def fitted(self, problem: Problem) -> Sampling:
+        if not self.experiment.fit:
+            return self.experiment.sampling
+        return fit_to_context(self.experiment.sampling, self.engine, problem, self.experiment.thinking)
+
+    async def rehearse(self, arm: Arm) -> None:
+        """Let a strategy refuse what it must before any arm spends a token."""
+        experiment, problem = self.experiment, self.experiment.items[0].problem
+        await rehearse(
+            problem,
+            self.engine,
+            self.strategy(arm),
+            seed=experiment.seed,
+            sampling=self.fitted(problem),
+            thinking=experiment.thinking,
+            budget=experiment.budget,
+        )
+
+    async def solve(self, problem: Problem, *, strategy: Strategy, budget: Budget | None, shared: Shared) -> Answer:
+        return await solve(
+            problem,
+            engine=self.engine,
+            strategy=strategy,
+            seed=self.experiment.seed,
+            sampling=self.fitted(problem),
+            thinking=self.experiment.thinking,
+            budget=budget,
+            shared=shared,
+        )
+
+    async def run(self, arm: Arm, config: Mapping[str, Any]) -> Result:
+        experiment, solving = self.experiment, partial(self.solve, shared={})
+        solver: Solve = partial(solving, strategy=self.strategy(arm), budget=experiment.budget)
+        if self.spend_total is not None and self.spends_total(arm):
+            claim(arm.folder, config)
+            solver = await self.spend_total(
+                arm.folder,
+                [item.problem for item in experiment.items],
+                solving,
+                arm.choice.params,
+                scorer=self.scorer if arm.choice.takes_scorer else None,
+                max_tokens=experiment.sampling.max_tokens,
+                seed=experiment.seed,
+                concurrency=self.concurrency,
+            )
+        records = await evaluate(
+            arm.folder,
+            config,
+            experiment.items,
+            solver,
+            self.verifier,
+            concurrency=self.concurrency,
+            retry_errors=self.retry_errors,
+            on_kept=partial(self.watcher.resumed, arm),
+            on_record=partial(self.watcher.add, arm),
+        )
+        model = experiment.engine.model or self.engine.capabilities.model
+        entry = {**summarise(records, config), "model": model, "records": "."}
+        write_summary(arm.folder, [entry])
+        return Result(arm, entry, records)
+
+
+def limits(experiment: Experiment, arm: Arm) -> Budget | None:
+    """Return the limits of a single problem: those of the run, unless its tokens are a total that a planner spends."""
+    budget = experiment.budget
+    if arm.choice.params.get("total") is None or budget is None:
+        return budget
+    if any((budget.flops, budget.seconds, budget.calls)):
+        raise ConfigError(f"{arm.choice.name} spends a total of tokens; it takes no other --budget beside it")
+    return None
+
+
+def check_golds(items: Sequence[Item], verifier: Verifier, task: Task) -> None:
+    """Refuse targets that do not verify against themselves; raises ConfigError naming the first of them."""
+    for item in items:
+        verifier.check_gold(item.target, f"task {task.name}: problem {item.problem.id!r}")

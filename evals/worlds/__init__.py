@@ -1,1 +1,0 @@
-"""Toy worlds: generators of problems with known answers, and their families."""
