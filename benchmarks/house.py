@@ -42,7 +42,7 @@ CONFIGURATION = (
     *("train/fields.py", "train/recipe.py", "train/run.py", "train/specs.py"),
     *("distill/flags.py", "distill/spec.py", "distill/teacher.py", "serve/schema.py"),
     *("ttc/config/choices.py", "ttc/config/recipes.py", "ttc/config/registry.py", "ttc/config/signatures.py"),
-    *("ttc/config/values.py", "ttc/cli/options.py", "ttc/cli/parts.py", "ttc/engines/shared/folder.py"),
+    *("ttc/config/values.py", "ttc/cli/options.py", "ttc/cli/parts.py"),
     *("ttc/engines/vllm/options.py", "ttc/scorers/reward_models/backends.py", "train/registries.py"),
     *("train/recipe/recipe.py", "train/recipe/run.py", "distill/spec/spec.py", "distill/spec/teacher.py"),
 )

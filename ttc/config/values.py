@@ -23,14 +23,18 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import pathlib
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
 from ttc.errors import ConfigError
 
 T = TypeVar("T")
+Dtype: TypeAlias = Literal["auto", "bfloat16", "float32", "bf16", "fp32"]
+"""Precision of a model that runs in this process."""
+_DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _NONE = ("none", "null", "")
@@ -283,6 +287,13 @@ def check_threads(owner: str, threads: int) -> None:
     """Refuse a number of threads that no machine has; raises ConfigError."""
     at_least(owner, 1, threads=threads)
     at_most(owner, _MAX_THREADS, threads=threads)
+
+
+def check_place(owner: str, device: str, threads: int) -> None:
+    """Refuse a device that does not exist anywhere, and threads; raises ConfigError."""
+    check_threads(owner, threads)
+    if not _DEVICE.fullmatch(device):
+        raise ConfigError(f"{owner}: device must be auto, cpu or cuda, got {device!r}")
 
 
 def _check(

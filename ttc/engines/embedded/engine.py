@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from ttc import seeds
 from ttc.concurrent import settle
 from ttc.config.signatures import checked_by
-from ttc.config.values import at_least, at_most
+from ttc.config.values import Dtype, at_least, at_most, check_place
 from ttc.core import Capabilities, Completion, Engine, Prompt, Sampling, Usage, UsageSink
-from ttc.engines.shared.folder import Dtype, check_model, check_place, generator_folder, reads_generator
+from ttc.engines.shared.folder import check_model, generator_folder, reads_generator
 from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, check_start
 from ttc.identity.digests import reads
 

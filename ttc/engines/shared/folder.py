@@ -1,7 +1,7 @@
 """A model's folder: from its name to a place on disk, and what its `config.json` says.
 
-A path is taken as it is, a hub id is downloaded or found in the cache. Also what can be refused of a model that runs in
-this process before torch is imported: device, threads, folder.
+A path is taken as it is, a hub id is downloaded or found in the cache. A folder that is none is refused before torch is
+imported.
 
 The dimensions and rotary tables cover Llama, Mistral, Qwen2 and Qwen3 with full attention and the rotary variants
 default, linear, llama3 and yarn (Peng et al. 2023, arXiv 2309.00071). Anything else answers False to `supported` and
@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from ttc import nano
-from ttc.config.values import check_threads
 from ttc.core import ModelShape
 from ttc.errors import ConfigError
 from ttc.identity.digests import ModelFolder
@@ -62,17 +60,6 @@ def resolve(model: str) -> Path:
         return Path(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja", "*.model"]))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as exc:
         raise ConfigError(f"model {model!r} is no folder here and could not be fetched from the hub: {exc}") from exc
-
-
-Dtype: TypeAlias = Literal["auto", "bfloat16", "float32", "bf16", "fp32"]
-_DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
-
-
-def check_place(owner: str, device: str, threads: int) -> None:
-    """Refuse a device that does not exist anywhere, and threads; raises ConfigError."""
-    check_threads(owner, threads)
-    if not _DEVICE.fullmatch(device):
-        raise ConfigError(f"{owner}: device must be auto, cpu or cuda, got {device!r}")
 
 
 def check_model(model: str | None) -> None:

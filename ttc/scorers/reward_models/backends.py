@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ttc.engines.shared.folder import Dtype, check_place
+from ttc.config.values import Dtype, check_place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
