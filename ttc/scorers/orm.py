@@ -4,8 +4,8 @@ Cobbe et al. 2021, "Training Verifiers to Solve Math Word Problems". Sequence cl
 ORMs are recognised by name or architecture (`ttc/scorers/adapters`), each in its own chat format and by its own
 tokenizer. Cost: the problem once, every answer once, in scored tokens; Llama, Mistral, Qwen2 and Qwen3 run in the
 embedded core, other sequence classifiers through transformers' own module, which reads the whole conversation for
-every answer. `backend=http` asks a vLLM server (`_http.py`); whole conversations are then charged. Meant for whole
-answers (best-of-n); in a tree search it sees unfinished ones, which it was not made for.
+every answer. `backend=http` asks a vLLM server (`reward_models.server`); whole conversations are then charged. Meant
+for whole answers (best-of-n); in a tree search it sees unfinished ones, which it was not made for.
 """
 
 from __future__ import annotations

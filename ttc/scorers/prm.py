@@ -9,8 +9,8 @@ that says a good token or a bad one (token), or as the likelihood of the path un
 Cost, in scored tokens: `embedded` computes each new token of a path once, what all paths share once per problem
 (scoring whole prefixes anew would cost about 8x more at ten steps). `vllm` reads its prefix cache, so each step costs
 its own tokens and what its last cache block lacks (up to block size - 1). `http` costs the same where the server is
-started for it (`_vllm_server.py`). Left out: generative reward models that write a critique (`judge` does), models that
-need remote code.
+started for it (`reward_models.server`). Left out: generative reward models that write a critique (`judge` does), models
+that need remote code.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What engines over HTTP share.
+"""The openai engine's parts: what is between `ttc.core.Engine` and an OpenAI-compatible endpoint.
 
-Reading order: `retry` (which failures may pass, and how long to try), `balance` (several servers, each problem stays
-where its prefix is); then, for OpenAI-compatible endpoints, `client` (the only file that talks to the official SDK),
-`request` and `reply` (one draw out, one draw back), the dialects `ids`, `plain` and `chat`, `probe` (which of them an
-endpoint speaks), `ledger` (our counts against the server's), `engine` and `scoring`.
+Reading order: `client` (the only file that talks to the official SDK), `wire` (one draw out, one draw back), the
+dialects `ids` (token ids) and `chat` (text and messages), `probe` (which of them an endpoint speaks), `engine` (the
+protocols of `ttc.core`). Retries and several servers are `ttc.engines.shared.balance`.
 """
 
 from ttc.engines.openai.factory import openai
