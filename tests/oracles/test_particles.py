@@ -157,7 +157,7 @@ def test_resampling_hands_on_the_weight_that_it_was_given(scores, rng) -> None:
         logs = [policy.increment(score) for score in scores]
         shared = policy.resample(logs, len(scores), 1, systematic_dice(rng))
         assert sum(shared.counts) == len(scores)
-        if isinstance(policy, type(particle())):
+        if type(policy) is type(particle()):
             after = math.fsum(count * math.exp(w) for count, w in zip(shared.counts, shared.log_weights, strict=True))
             assert math.isclose(after, math.fsum(map(math.exp, logs)), rel_tol=1e-6)
 

@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from ttc.config.plugins import PluginShape
-from ttc.config.registry import (
-    ENGINES,
-    POLICIES,
-    SCORERS,
-    STRATEGIES,
-    VERIFIERS,
-    Registry,
-    bind,
-    describe,
-    plugins,
-)
+from ttc.config.registry import ENGINES, POLICIES, SCORERS, STRATEGIES, VERIFIERS, Registry, plugins
+from ttc.config.signatures import bind, describe
 from ttc.errors import ConfigError, UnknownName
 
 if TYPE_CHECKING:
