@@ -31,7 +31,10 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "model", nargs="?", metavar="MODEL", help="model folder or hub id (default: the packaged model)"
     )
-    parser.add_argument("--engine", default=None, metavar="NAME", help="engine (default: embedded)")
+    parser.add_argument(
+        "--model", dest="named_model", metavar="PATH|ID", help="the same, as the other commands are told their model"
+    )
+    parser.add_argument("--engine", default=None, metavar="NAME[:MODEL]", help="engine (default: embedded)")
     parser.add_argument("--name", metavar="NAME", help="what clients call the model (default: from MODEL)")
     parser.add_argument("--scorer", metavar="NAME[:MODEL]", help="scorer for strategies that rank paths")
     parser.add_argument("--upstream", metavar="URL", help="an OpenAI-compatible server to put this surface in front of")
@@ -59,6 +62,9 @@ def run(args: argparse.Namespace) -> int:
 
     if not 0 <= args.port <= 65535:
         raise ConfigError(f"--port must lie in 0..65535, got {args.port}")
+    if args.model is not None and args.named_model is not None:
+        raise ConfigError(f"the model is given twice: {args.model} and --model {args.named_model}")
+    args.model = args.model or args.named_model
     if args.config is not None:
         flags = [flag for flag in ("model", "engine", "scorer", "upstream", "name", "set") if getattr(args, flag)]
         if flags:

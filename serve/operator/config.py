@@ -27,7 +27,7 @@ from typing import Any
 from serve.requests.thinking import EFFORTS, ThinkingPolicy
 from ttc.answers import KINDS
 from ttc.config.choices import DEFAULT_ENGINE, DEFAULT_SCORER, PartChoice
-from ttc.config.recipes import load_toml
+from ttc.config.recipes import load_toml, split_model
 from ttc.config.registry import ENGINES, SCORERS
 from ttc.config.values import build, nearest
 from ttc.errors import ConfigError, UnknownName
@@ -322,6 +322,11 @@ def from_options(
 ) -> ServeConfig:
     """One model and its presets; the packaged one has a scorer. Raises ConfigError for options that cannot be used."""
     sections = _sections(sets)
+    if engine is not None:
+        engine, inline = split_model(engine)
+        if inline is not None and model is not None:
+            raise ConfigError(f"the model is given twice: --engine {engine}:{inline} and {model}")
+        model = model if inline is None else inline
     if upstream is not None:
         if engine not in (None, "openai"):
             raise ConfigError(f"--upstream is served by the engine openai, not {engine!r}")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from serve.commands.serve import register, run
 from serve.operator.config import PresetSpec, from_options
 from serve.running.catalogue import ServedModel
 from tests.serve.running import chat, running, scripted, served
 from tests.serve.slow import SlowEngine
 from tests.serve.streams import streamed, whole
+from ttc import nano
 from ttc.core import Completion, Path, Prompt, Sampling, UsageSink
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError, EngineError
@@ -126,6 +129,21 @@ def test_options_become_a_configuration_or_an_error_that_names_them() -> None:
         ((None, "simulated", None, None, None, {"scorer.x": "1"}), "needs --scorer"),
         ((None, "vllm", None, None, "http://x/v1", {}), "engine openai"),
         ((None, "nothing", None, None, None, {}), "unknown engine"),
+        (("here", "embedded:there", None, None, None, {}), "the model is given twice"),
     ):
         with pytest.raises(ConfigError, match=message):
             from_options(*arguments)
+
+
+def test_the_model_may_be_told_as_every_other_command_is_told_it() -> None:
+    folder = str(nano.path("student"))
+    beside, inline = (
+        from_options(model, engine, None, None, None, {})
+        for model, engine in ((folder, None), (None, f"embedded:{folder}"))
+    )
+    assert beside == inline
+    assert (beside.default, beside.models[0].engine.model) == ("student", folder)
+    parser = argparse.ArgumentParser()
+    register(parser.add_subparsers())
+    with pytest.raises(ConfigError, match="the model is given twice: here and --model there"):
+        run(parser.parse_args(["serve", "here", "--model", "there"]))
