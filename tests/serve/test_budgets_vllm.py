@@ -82,19 +82,27 @@ def minus(after: Usage, before: Usage) -> Usage:
     return Usage(**{name: getattr(after, name) - getattr(before, name) for name in columns})
 
 
-def assert_cut(server: Running, reply: dict[str, Any], budget: int) -> None:
-    """Each choice was cut after exactly `budget` tokens, with the hand-over, and then went on as an answer."""
+def assert_cut(server: Running, reply: dict[str, Any], budget: int, sampled: bool = False) -> None:
+    """Each choice was cut after exactly `budget` tokens, with the hand-over, and then went on as an answer.
+
+    A thought that is `sampled` beside others may end by itself before: their batches, and so its last bits, differ from
+    run to run.
+    """
     capabilities, close = server.engine.capabilities, server.engine.capabilities.think_close
     words = len(server.engine.encode(QWEN3_HANDOVER.partition("</think>")[0]))
     told = reply["ttc"].get("choices") or [{"thinking": reply["ttc"]["thinking"]}]
     for choice, each in zip(reply["choices"], told, strict=True):
         thinking = each["thinking"]
+        if sampled and not thinking["forced_end"]:
+            assert thinking["used"] == len(thought_of(server, choice)) <= budget
+            continue
         assert (thinking["used"], thinking["budget"], thinking["forced_end"]) == (budget, budget, True)
         ids = tuple(choice["token_ids"])
         assert len(thought_of(server, choice)) == budget + words
         assert ids[budget + words : budget + words + len(close)] == close
         assert split(ids, True, capabilities).answer[1:] or choice["finish_reason"] == "stop", "no room for an answer"
-    assert reply["usage"]["completion_tokens_details"]["reasoning_tokens"] == budget * len(told)
+    num_thinking = sum(each["thinking"]["used"] for each in told)
+    assert reply["usage"]["completion_tokens_details"]["reasoning_tokens"] == num_thinking
 
 
 @pytest.mark.parametrize("budget", [1, 2, 3, 5, 8, 13, 21, 34])
@@ -117,7 +125,10 @@ def test_a_thought_that_ends_by_itself_is_left_alone(server: Running, question: 
     assert natural == len(thought_of(server, free["choices"][0])) > 3
     assert num_closes(server, free["choices"][0]) == 1
     kept = checked(server, ask(question, shots=True, thinking_budget=natural + more, max_tokens=200))
-    assert kept["choices"] == free["choices"]
+    # The answer is continued from the ids of the thought, which adds in another order than one that was never stopped:
+    # in bf16 near ties of its words may end otherwise.
+    assert thought_of(server, kept["choices"][0]) == thought_of(server, free["choices"][0])
+    assert num_closes(server, kept["choices"][0]) == 1
     assert (kept["ttc"]["thinking"]["used"], kept["ttc"]["thinking"]["forced_end"]) == (natural, False)
 
 
@@ -139,14 +150,14 @@ def test_a_budget_of_zero_thinks_nothing(server: Running, question: str) -> None
 @pytest.mark.parametrize("n", [2, 4])
 def test_a_budget_holds_for_each_sampled_choice(server: Running, n: int, budget: int) -> None:
     fields = {"thinking_budget": budget, "n": n, "temperature": 0.9, "max_tokens": 60}
-    assert_cut(server, whole(server, ask(LONG[0], **fields)), budget)
-    assert_cut(server, streamed(server, ask(LONG[0], **fields)), budget)
+    assert_cut(server, whole(server, ask(LONG[0], **fields)), budget, sampled=True)
+    assert_cut(server, streamed(server, ask(LONG[0], **fields)), budget, sampled=True)
 
 
 def test_a_budget_holds_for_each_candidate_of_a_search(server: Running) -> None:
     fields = {"thinking_budget": 7, "temperature": 0.9, "max_tokens": 40}
     reply = whole(server, ask(LONG[1], **fields, ttc={"strategy": "majority", "n": 4}))
-    assert reply["ttc"]["usage"]["thinking"] == 4 * 7
+    assert 3 * 7 < reply["ttc"]["usage"]["thinking"] <= 4 * 7, "at most one thought of four ends before its budget"
 
 
 @pytest.mark.parametrize("budget", [4, 9])
