@@ -40,7 +40,7 @@ test-cpus: $(VENV)/.stamp-test
 
 # The vLLM engine on this machine's CPU, with the packaged model and with SmolLM2-135M from PyPI.
 test-vllm: $(VLLM_VENV)/.stamp $(SMOLLM2)/model.safetensors
-	TTC_SMOLLM2=$(SMOLLM2) $(VLLM_VENV)/bin/python -m pytest -m vllm
+	TTC_SMOLLM2=$(SMOLLM2) $(VLLM_VENV)/bin/python -m pytest -m "vllm and not slow"
 
 # The sglang engine against SGLang itself, on a CPU; makes an environment of its own (about 3 GB).
 test-sglang:
