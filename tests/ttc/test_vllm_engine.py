@@ -287,9 +287,20 @@ def test_the_ledger_of_every_strategy_equals_vllms_own_counters(teacher: Any, ca
     check_ledger(teacher, STRATEGIES[case])
 
 
-@pytest.mark.parametrize("case", [name for name in suite.cases("simulated") if name in suite.STRATEGIES])
+NEEDS_MARKERS = "budget_forcing"
+"""The strategy that a model without markers of thought refuses."""
+
+
+@pytest.mark.parametrize("case", [name for name in suite.STRATEGIES if name != NEEDS_MARKERS])
 def test_the_ledger_of_every_strategy_equals_vllms_own_counters_on_a_real_model(smollm2: Any, case: str) -> None:
     check_ledger(smollm2, suite.STRATEGIES[case])
+
+
+def test_forcing_thought_is_refused_where_the_model_has_no_markers(smollm2: Any) -> None:
+    before = smollm2.reported()
+    with pytest.raises(ConfigError, match="has no end-of-thinking marker"):
+        check_ledger(smollm2, suite.STRATEGIES[NEEDS_MARKERS])
+    assert smollm2.reported() == before
 
 
 def check_ledger(engine: Any, case: suite.Case) -> None:
