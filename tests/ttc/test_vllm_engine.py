@@ -735,7 +735,7 @@ def test_one_problem_solved_through_the_command_line_names() -> None:
     from ttc.config.registry import ENGINES
     from ttc.config.registry import STRATEGIES as REGISTERED
 
-    engine: Any = ENGINES.load("vllm")(max_context=512)
+    engine: Any = ENGINES.create("vllm", {"max_context": "512"}, supply={})
 
     async def go() -> Any:
         try:

@@ -1,0 +1,137 @@
+"""Is this checkout slower than another? Processor seconds of the engine, a search, the controller and the server.
+
+    python -m benchmarks.speed_against OTHER --save benchmarks/results/speed_against.json
+
+The same commands run in both checkouts in turn, `--rounds` times, each with the other's order turned round; reported
+are medians, and the range of the ratio over neighbouring runs. `engine`: 16 samples each of 12 problems on the packaged
+model. `search`: a tree of 16 with the packaged reward model. `controller`: a tree of 64 over 40 problems on the
+simulated engine, which takes no time. Each of the three has the start of its process taken off (the same command for
+one problem). `server`: 600 chat requests, one after the other, to `ttc serve --engine scripted`, in milliseconds a
+request; the client's time is not in it. Left out: wall time, which other work on the machine would move.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+SEED = ["--seed", "3107"]
+EVALUATIONS: Mapping[str, tuple[int, list[str]]] = {
+    "engine": (12, ["--strategy", "majority", "--n", "16"]),
+    "search": (12, ["--strategy", "tree", "--n", "16"]),
+    "controller": (40, ["--engine", "simulated", "--scorer", "simulated", "--strategy", "tree", "--n", "64"]),
+}
+"""Name -> number of problems, and options of `ttc eval`."""
+REQUESTS = 600
+
+
+def evaluate(root: Path, limit: int, options: list[str]) -> float:
+    """Processor seconds of one `ttc eval` of the checkout, its own processes included."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["-m", "ttc", "eval", *options, *SEED, "--limit", str(limit), "--out", f"{folder}/run"]
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(
+            [sys.executable, *command], cwd=root, env=_environment(root), check=True, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def _without_start(root: Path, limit: int, options: list[str]) -> float:
+    return evaluate(root, limit, options) - evaluate(root, 1, options)
+
+
+def serve(root: Path) -> float:
+    """Milliseconds of the server's processor a chat request."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "ttc", "serve", "--engine", "scripted", "--port", str(port)]
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=root, env=_environment(root), **streams) as server:  # type: ignore[call-overload]
+        try:
+            url = f"http://127.0.0.1:{port}/v1/"
+            for _ in range(600):
+                try:
+                    with urllib.request.urlopen(f"{url}models") as reply:
+                        model = json.load(reply)["data"][0]["id"]
+                    break
+                except OSError:
+                    time.sleep(0.1)
+            body = json.dumps({"model": model, "messages": [{"role": "user", "content": "1+1"}], "seed": 1}).encode()
+            for number in range(REQUESTS + 50):
+                if number == 50:  # the first pay for imports
+                    before = _processor_seconds(server.pid)
+                request = urllib.request.Request(f"{url}chat/completions", body, {"Content-Type": "application/json"})
+                urllib.request.urlopen(request).read()
+            return 1000 * (_processor_seconds(server.pid) - before) / REQUESTS
+        finally:
+            server.terminate()
+
+
+def _processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _environment(root: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def compare(ours: Path, other: Path, rounds: int) -> dict[str, dict[str, object]]:
+    """Name -> medians of both and the ratio of ours to the other's, with its range."""
+    tasks: dict[str, Callable[[Path], float]] = {
+        name: partial(_without_start, limit=limit, options=options) for name, (limit, options) in EVALUATIONS.items()
+    }
+    table: dict[str, dict[str, object]] = {}
+    for name, task in {**tasks, "server": serve}.items():
+        pairs: list[tuple[float, float]] = []
+        for number in range(rounds):
+            order = (ours, other) if number % 2 else (other, ours)
+            values = {root: task(root) for root in order}
+            pairs.append((values[ours], values[other]))
+        ratios = sorted(mine / theirs for mine, theirs in pairs)
+        table[name] = {
+            "ours": round(statistics.median(mine for mine, _ in pairs), 3),
+            "other": round(statistics.median(theirs for _, theirs in pairs), 3),
+            "ratio": round(statistics.median(ratios), 3),
+            "range": [round(ratios[0], 3), round(ratios[-1], 3)],
+        }
+        print(f"{name:12} {json.dumps(table[name])}", flush=True)
+    return table
+
+
+def _commit(root: Path) -> str:
+    command = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def main() -> None:
+    """Measure, print, save."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("other", type=Path, help="another checkout")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--save", type=Path, help="where the numbers go")
+    args = parser.parse_args()
+    ours, other = Path().resolve(), args.other.resolve()
+    numbers = {"ours": _commit(ours), "other": _commit(other), "rounds": args.rounds}
+    table = compare(ours, other, args.rounds)
+    if args.save:
+        args.save.write_text(json.dumps({**numbers, "processor": table}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
