@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ttc.config.signatures import options_of
 from ttc.config.values import at_least
 from ttc.core import Capabilities, Engine, Json, ModelShape, Sampling
 from ttc.engines.sglang.engine import SGLangEngine
@@ -113,9 +114,9 @@ def sglang(
     at_least("sglang", 0, connect_s=connect_s, answer_s=answer_s)
     if base_url is None:
         remote = {"api_key_env": api_key_env, "admin_key_env": admin_key_env, "weights_dir": weights_dir}
-        _refuse(remote, {}, "belongs to a server: set engine.base_url as well")
+        _refuse(remote, "belongs to a server: set engine.base_url as well")
         return _in_process(model, local, deterministic, max_context, max_requests)
-    _refuse(local, _DEFAULTS, "is decided where the server at base_url was started")
+    _refuse(local, "is decided where the server at base_url was started")
     wire = HttpAccess(
         urls=parse_urls(base_url),
         key=environment_key(api_key_env),
@@ -129,11 +130,9 @@ def sglang(
     return _over_http(model, wire, deterministic, max_context)
 
 
-_DEFAULTS: Mapping[str, Any] = {"dtype": "auto", "tp_size": 1, "pp_size": 1, "dp_size": 1}
-
-
-def _refuse(options: Mapping[str, Any], defaults: Mapping[str, Any], why: str) -> None:
+def _refuse(options: Mapping[str, Any], why: str) -> None:
     """Raise ConfigError for an option that was given where it has no effect."""
+    defaults = options_of(sglang)
     for name, value in options.items():
         if value != defaults.get(name):
             raise ConfigError(f"sglang: {name.replace('disable_', '')} {why}")
