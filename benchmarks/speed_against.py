@@ -1,4 +1,4 @@
-"""Is this checkout slower than another? Processor seconds of the engine, a search, the controller and the server.
+"""Is this checkout slower than another? Processor seconds of the engine, a search and the controller.
 
     python -m benchmarks.speed_against OTHER --save benchmarks/results/speed_against.json
 
@@ -6,8 +6,8 @@ The same commands run in both checkouts in turn, `--rounds` times, each with the
 are medians, and the range of the ratio over neighbouring runs. `engine`: 16 samples each of 12 problems on the packaged
 model. `search`: a tree of 16 with the packaged reward model. `controller`: a tree of 64 over 40 problems on the
 simulated engine, which takes no time. Each of the three has the start of its process taken off (the same command for
-one problem). `server`: 600 chat requests, one after the other, to `ttc serve --engine scripted`, in milliseconds a
-request; the client's time is not in it. Left out: wall time, which other work on the machine would move.
+one problem). Left out: wall time, which other work on the machine
+would move; the server (`serve_overhead`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,10 @@ import argparse
 import json
 import os
 import resource
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -34,7 +31,6 @@ EVALUATIONS: Mapping[str, tuple[int, list[str]]] = {
     "controller": (40, ["--engine", "simulated", "--scorer", "simulated", "--strategy", "tree", "--n", "64"]),
 }
 """Name -> number of problems, and options of `ttc eval`."""
-REQUESTS = 600
 
 
 def evaluate(root: Path, limit: int, options: list[str]) -> float:
@@ -54,39 +50,6 @@ def _without_start(root: Path, limit: int, options: list[str]) -> float:
     return evaluate(root, limit, options) - evaluate(root, 1, options)
 
 
-def serve(root: Path) -> float:
-    """Milliseconds of the server's processor a chat request."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "ttc", "serve", "--engine", "scripted", "--port", str(port)]
-    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, cwd=root, env=_environment(root), **streams) as server:  # type: ignore[call-overload]
-        try:
-            url = f"http://127.0.0.1:{port}/v1/"
-            for _ in range(600):
-                try:
-                    with urllib.request.urlopen(f"{url}models") as reply:
-                        model = json.load(reply)["data"][0]["id"]
-                    break
-                except OSError:
-                    time.sleep(0.1)
-            body = json.dumps({"model": model, "messages": [{"role": "user", "content": "1+1"}], "seed": 1}).encode()
-            for number in range(REQUESTS + 50):
-                if number == 50:  # the first pay for imports
-                    before = _processor_seconds(server.pid)
-                request = urllib.request.Request(f"{url}chat/completions", body, {"Content-Type": "application/json"})
-                urllib.request.urlopen(request).read()
-            return 1000 * (_processor_seconds(server.pid) - before) / REQUESTS
-        finally:
-            server.terminate()
-
-
-def _processor_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def _environment(root: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
@@ -97,7 +60,7 @@ def compare(ours: Path, other: Path, rounds: int) -> dict[str, dict[str, object]
         name: partial(_without_start, limit=limit, options=options) for name, (limit, options) in EVALUATIONS.items()
     }
     table: dict[str, dict[str, object]] = {}
-    for name, task in {**tasks, "server": serve}.items():
+    for name, task in tasks.items():
         pairs: list[tuple[float, float]] = []
         for number in range(rounds):
             order = (ours, other) if number % 2 else (other, ours)
