@@ -127,7 +127,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from distill.job.manifest import status_lines
+    from distill.job.status import status_lines
 
     for line in status_lines(args.folder):
         print(line)
@@ -144,7 +144,7 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def _trace(args: argparse.Namespace) -> int:
-    from distill.job.manifest import trace_row
+    from distill.job.status import trace_row
 
     for line in trace_row(args.folder, args.row):
         print(line)

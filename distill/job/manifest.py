@@ -1,10 +1,9 @@
-"""What a job leaves: its manifest, the model card of its student, and what is read off its folder, done or not.
+"""What a finished job leaves: its manifest, and the model card of its student.
 
 The manifest holds digests of all that went in and of all that came out, and versions. No date, no duration and no path
 is in it: two runs of one job give the same manifest on the same machine, whatever killed them in between.
 `verify_manifest` compares the files on the disk with it. The card, written into the model folder, says who taught the
-student, on what, and what that brought. How far a job is, and where a training row came from, is read off its folder:
-nothing is computed and nothing loaded.
+student, on what, and what that brought.
 """
 
 from __future__ import annotations
@@ -14,25 +13,21 @@ import contextlib
 import importlib.metadata
 import json
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import ttc
-from distill.data.dataset import DATA, DECISIONS, FUNNEL, LINEAGE, PROMPTS, TRAIN, read_lines, write_json
+from distill.data.dataset import DATA, DECISIONS, LINEAGE, PROMPTS, TRAIN, write_json
 from distill.generation.generate import verifier_label, verifier_of
 from distill.generation.ledger import LEDGER, AnswerLedger
 from distill.measure.evaluate import HEAD, Measured, compared
-from distill.plan.resolve import JobPlan, read_lock
+from distill.plan.resolve import JobPlan
 from evals.numbers.gates import GateCheck
-from train.base.stage import read_result
-from train.recipe.run import stage_folders
 from ttc.config.recipes import dump
-from ttc.core import Usage
 from ttc.durable import replace_text
 from ttc.errors import ConfigError, RecordError
 from ttc.identity.digests import file_digest, model_digests
-from ttc.records import iterate
 
 MANIFEST = "manifest.json"
 SCHEMA = 2
@@ -174,70 +169,3 @@ def _flat(out: Mapping[str, Any]) -> list[tuple[str, str]]:
         else:
             flat.append((name, str(value)))
     return flat
-
-
-def status_lines(folder: Path) -> list[str]:
-    """What was asked and what is there; raises ConfigError when `folder` is no job."""
-    lock = read_lock(folder)
-    lines = [f"{lock['spec']['name']}: {lock['about']}"]
-    if (folder / LEDGER).is_file():
-        with AnswerLedger(folder / LEDGER) as ledger:
-            totals = ledger.totals()
-        num_tokens = sum(Usage(**usage).tokens for usage in totals["usage"].values())
-        lines.append(
-            f"answers: {totals['done']:,} rows of {lock['units']:,} answers asked for, {totals['cut']:,} cut, "
-            f"{totals['failed']:,} failed, {num_tokens:,} tokens"
-        )
-    funnel = folder / DATA / FUNNEL
-    if funnel.is_file():
-        lines.append(f"data: {json.loads(funnel.read_text())['rows']:,} rows")
-    for run in sorted((folder / "train").glob("*/run.json")):
-        for stage in stage_folders(run.parent):
-            progress = "done" if read_result(stage) is not None else f"step {_step(stage)}"
-            lines.append(f"training {run.parent.name}, {stage.name}: {progress}")
-    finished = (folder / MANIFEST).is_file()
-    promoted = (folder / "promoted").is_symlink()
-    lines.append("finished" + (", promoted" if promoted else ", not promoted") if finished else "not finished")
-    return lines
-
-
-def _step(stage: Path) -> int:
-    path = stage / "metrics.jsonl"
-    rows = [row for _, row in iterate(path)] if path.is_file() else []
-    return int(rows[-1]["step"]) if rows else 0
-
-
-def trace_row(folder: Path, what: str) -> Iterator[str]:
-    """The story of a row (its number from 0) or of an answer (its key); raises ConfigError where there is none yet."""
-    lock = read_lock(folder)
-    lineage = read_lines(folder / DATA / LINEAGE)
-    if what.isdecimal() and int(what) < len(lineage):
-        row = lineage[int(what)]
-        text = read_lines(folder / DATA / TRAIN)[int(what)]
-        yield f"row {what}: prompt {row['prompt']}, mode {text['mode']}, weight {text.get('weight', 1.0)}"
-        yield from (f"  {key}: {value}" for key, value in row.items() if key not in ("row", "prompt", "parents"))
-        yield f"  {text.get('thinking') or ''}{text['completion']}"
-        parents = row["parents"]
-    else:
-        parents = [what]
-    counts = json.loads((folder / DATA / FUNNEL).read_text(encoding="utf-8"))
-    filters = [stage["name"] for stage in counts["answers"]]
-    dropped = {line["key"]: line for line in read_lines(folder / DATA / DECISIONS)}
-    teachers = {digest: name for name, digest in lock["fixed"]["teachers"].items()}
-    with AnswerLedger(folder / LEDGER) as ledger:
-        for key in parents:
-            story = ledger.story(key)
-            if not story and parents == [what]:
-                raise ConfigError(f"{folder} has no row and no answer {what!r}; it has {len(lineage)} rows")
-            if not story:
-                yield f"  from {key}"
-            for line in story:
-                who = teachers.get(line.teacher, "student")
-                yield f"answer {key}: teacher {who}, draw {line.sample}, seed {line.seed}"
-                yield f"  cap {line.max_tokens}: {line.state}, {line.finish_reason or line.error}, {line.tokens} tokens"
-                yield from (f"  {verifier}: {status}" for verifier, status in line.verdicts)
-            if key in dropped:
-                yield f"  dropped by {dropped[key]['stage']}: {dropped[key]['reason']}"
-            elif story:
-                rows = [str(row["row"]) for row in lineage if key in row["parents"]]
-                yield f"  passed {', '.join(filters)}; in row {', '.join(rows) or 'none'}"

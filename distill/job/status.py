@@ -1,0 +1,84 @@
+"""How far a job is, and where a training row came from: read off its folder, nothing is computed and nothing loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from distill.data.dataset import DATA, DECISIONS, FUNNEL, LINEAGE, TRAIN, read_lines
+from distill.generation.ledger import LEDGER, AnswerLedger
+from distill.job.manifest import MANIFEST
+from distill.plan.resolve import read_lock
+from train.base.stage import read_result
+from train.recipe.run import stage_folders
+from ttc.core import Usage
+from ttc.errors import ConfigError
+from ttc.records import iterate
+
+
+def status_lines(folder: Path) -> list[str]:
+    """What was asked and what is there; raises ConfigError when `folder` is no job."""
+    lock = read_lock(folder)
+    lines = [f"{lock['spec']['name']}: {lock['about']}"]
+    if (folder / LEDGER).is_file():
+        with AnswerLedger(folder / LEDGER) as ledger:
+            totals = ledger.totals()
+        num_tokens = sum(Usage(**usage).tokens for usage in totals["usage"].values())
+        lines.append(
+            f"answers: {totals['done']:,} rows of {lock['units']:,} answers asked for, {totals['cut']:,} cut, "
+            f"{totals['failed']:,} failed, {num_tokens:,} tokens"
+        )
+    funnel = folder / DATA / FUNNEL
+    if funnel.is_file():
+        lines.append(f"data: {json.loads(funnel.read_text())['rows']:,} rows")
+    for run in sorted((folder / "train").glob("*/run.json")):
+        for stage in stage_folders(run.parent):
+            progress = "done" if read_result(stage) is not None else f"step {_step(stage)}"
+            lines.append(f"training {run.parent.name}, {stage.name}: {progress}")
+    finished = (folder / MANIFEST).is_file()
+    promoted = (folder / "promoted").is_symlink()
+    lines.append("finished" + (", promoted" if promoted else ", not promoted") if finished else "not finished")
+    return lines
+
+
+def _step(stage: Path) -> int:
+    path = stage / "metrics.jsonl"
+    rows = [row for _, row in iterate(path)] if path.is_file() else []
+    return int(rows[-1]["step"]) if rows else 0
+
+
+def trace_row(folder: Path, what: str) -> Iterator[str]:
+    """The story of a row (its number from 0) or of an answer (its key); raises ConfigError where there is none yet."""
+    lock = read_lock(folder)
+    lineage = read_lines(folder / DATA / LINEAGE)
+    if what.isdecimal() and int(what) < len(lineage):
+        row = lineage[int(what)]
+        text = read_lines(folder / DATA / TRAIN)[int(what)]
+        yield f"row {what}: prompt {row['prompt']}, mode {text['mode']}, weight {text.get('weight', 1.0)}"
+        yield from (f"  {key}: {value}" for key, value in row.items() if key not in ("row", "prompt", "parents"))
+        yield f"  {text.get('thinking') or ''}{text['completion']}"
+        parents = row["parents"]
+    else:
+        parents = [what]
+    counts = json.loads((folder / DATA / FUNNEL).read_text(encoding="utf-8"))
+    filters = [stage["name"] for stage in counts["answers"]]
+    dropped = {line["key"]: line for line in read_lines(folder / DATA / DECISIONS)}
+    teachers = {digest: name for name, digest in lock["fixed"]["teachers"].items()}
+    with AnswerLedger(folder / LEDGER) as ledger:
+        for key in parents:
+            story = ledger.story(key)
+            if not story and parents == [what]:
+                raise ConfigError(f"{folder} has no row and no answer {what!r}; it has {len(lineage)} rows")
+            if not story:
+                yield f"  from {key}"
+            for line in story:
+                who = teachers.get(line.teacher, "student")
+                yield f"answer {key}: teacher {who}, draw {line.sample}, seed {line.seed}"
+                yield f"  cap {line.max_tokens}: {line.state}, {line.finish_reason or line.error}, {line.tokens} tokens"
+                yield from (f"  {verifier}: {status}" for verifier, status in line.verdicts)
+            if key in dropped:
+                yield f"  dropped by {dropped[key]['stage']}: {dropped[key]['reason']}"
+            elif story:
+                rows = [str(row["row"]) for row in lineage if key in row["parents"]]
+                yield f"  passed {', '.join(filters)}; in row {', '.join(rows) or 'none'}"
