@@ -1,4 +1,4 @@
-"""Fill the ledger with what is missing, bounded and resumable, and gather its entries as judged samples.
+"""Fill the ledger with what is missing, bounded and resumable, one failure costing one sample.
 
     Generator.answer(units) -> (unit, answer or failure), as they end
 
@@ -7,9 +7,6 @@ The local generator opens the teacher in this process and solves each unit in a 
 to the ledger. A call that fails is a failure on the ledger, its siblings go on; so many in a row mean that the engine
 is gone, and stop the job, which goes on at the next run. Cost: the teacher's; the ledger adds well under a millisecond
 a row.
-
-A verifier holds the targets; verdicts are asked once and kept beside the entries, by its name and version, so a newer
-version judges anew. Cost: one verdict per entry and version.
 """
 
 from __future__ import annotations
@@ -18,24 +15,15 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from distill.generation.ledger import AnswerLedger, Failure, LedgerEntry, Outcome, WorkUnit, units_of
-from distill.spec.method import Assignment
-from distill.spec.sample import Sample
-from distill.spec.teacher import Teacher, name_of
-from evals.task import Item, Task
-from ttc.config.choices import PartChoice
+from distill.generation.ledger import AnswerLedger, Failure, Outcome, WorkUnit
+from distill.spec.teacher import Teacher
 from ttc.config.plugins import described, leaf
-from ttc.config.recipes import dump, parse_spec
-from ttc.config.registry import VERIFIERS
-from ttc.core import Answer, Engine, Submission, Verdict, Verifier
+from ttc.core import Engine
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
-from ttc.identity.digests import part_contents
 from ttc.session.session import Shared
 from ttc.session.solve import Strategy, solve, spent
-from ttc.verifiers.service.service import Service
 
 MAX_STREAK = 8
 """So many failures in a row, however different their problems, mean that the engine is gone."""
@@ -175,92 +163,3 @@ async def fill(
 
 def _engine_failed(outcome: Outcome) -> bool:
     return isinstance(outcome, Failure) and not outcome.error.startswith(PromptTooLong.__name__)
-
-
-_PASSING = ("timeout", "error")
-"""No verdict yet: asked again at the next run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gathered:
-    """The samples of some assignments, and the errors of units that failed."""
-
-    samples: Sequence[Sample]
-    failed: Sequence[str]
-
-
-def verifier_of(task: Task, override: str | None) -> PartChoice:
-    """The verifier of a task, or the one that a spec names instead."""
-    if override is not None:
-        return PartChoice.of(VERIFIERS, *parse_spec(override))
-    return PartChoice.of(VERIFIERS, task.check.verifier, task.check.params)
-
-
-def verifier_label(choice: PartChoice, verifier: Verifier) -> str:
-    """Name, version, and a digest of parameters and files: what keys a verdict."""
-    settings = [dump(choice.params), list(part_contents(choice).values())]
-    return f"{verifier.name} {verifier.version} {name_of(settings)}"
-
-
-async def gather(ledger: AnswerLedger, assignments: Sequence[Assignment], seed: int, override: str | None) -> Gathered:
-    """Join units with their entries and verdicts."""
-    samples: list[Sample] = []
-    failed: list[str] = []
-    for assignment in assignments:
-        pairs = list(units_of(assignment, seed))
-        entries = {unit.key: entry for unit, entry in ledger.entries(unit for _, unit in pairs)}
-        there = [(item, unit, entries[unit.key]) for item, unit in pairs if unit.key in entries]
-        failed += [entry.error for _, _, entry in there if entry.answer is None]
-        answered = [(item, unit, entry, entry.answer) for item, unit, entry in there if entry.answer is not None]
-        verdicts = await _judged(ledger, assignment.domain.task, override, answered)
-        samples += [
-            _sample(assignment, item, unit, answer, verdict)
-            for (item, unit, _, answer), verdict in zip(answered, verdicts, strict=True)
-        ]
-    return Gathered(samples, failed)
-
-
-async def _judged(
-    ledger: AnswerLedger,
-    task: Task,
-    override: str | None,
-    answered: Sequence[tuple[Item, WorkUnit, LedgerEntry, Answer]],
-) -> list[Verdict]:
-    """A verdict per answer; new ones are written down, unless asking again may change them."""
-    if not answered:
-        return []
-    choice = verifier_of(task, override)
-    verifier = Service(choice.create_verifier())
-    label = verifier_label(choice, verifier)
-    try:
-        targets = [name_of([item.target]) for item, *_ in answered]
-        verdicts = [ledger.verdict(row[2], label, target) for row, target in zip(answered, targets, strict=True)]
-        places = [place for place, verdict in enumerate(verdicts) if verdict is None]
-        new = await asyncio.gather(*(_ask(verifier, answered[place][0], answered[place][3]) for place in places))
-    finally:
-        await verifier.close()
-    new_verdicts = dict(zip(places, new, strict=True))
-    ledger.add_verdicts(
-        [(answered[i][2], label, targets[i], v) for i, v in new_verdicts.items() if v.status not in _PASSING]
-    )
-    return [verdict or new_verdicts[place] for place, verdict in enumerate(verdicts)]
-
-
-async def _ask(verifier: Verifier, item: Item, answer: Answer) -> Verdict:
-    return await verifier.verify(item.target, Submission(answer.text, answer.thinking, answer.finish_reason))
-
-
-def _sample(assignment: Assignment, item: Item, unit: WorkUnit, answer: Answer, verdict: Verdict) -> Sample:
-    template = assignment.thinking.template
-    return Sample(
-        key=unit.key,
-        item=item,
-        domain=assignment.domain.name,
-        teacher=assignment.teacher.name,
-        index=unit.index,
-        seed=unit.seed,
-        answer=answer,
-        verdict=verdict,
-        label=assignment.label,
-        mode="auto" if template is None else ("on" if template else "off"),
-    )

@@ -28,11 +28,13 @@ from typing import Any
 from distill import preflight
 from distill.data.dataset import RowAudit, audit_rows, funnel_of, mixed_in, write_data, write_json
 from distill.data.pipeline import PerAnswer, kind_of, run_pipeline
-from distill.generation.generate import Generator, Opener, fill, gather
+from distill.generation.generate import Generator, Opener, fill
+from distill.generation.judging import gather
 from distill.generation.ledger import LEDGER, AnswerLedger, Outcome, WorkUnit, distinct, units_of
 from distill.generation.shards import opener_for
 from distill.job.manifest import write_card, write_manifest
-from distill.measure.evaluate import Measured, measure_model, measure_teacher, recoveries
+from distill.measure.evaluate import measure_model, measure_teacher
+from distill.measure.measured import Measured, recoveries
 from distill.plan.resolve import PROBE, JobPlan, check_lock, claim, job_checks, resolve
 from distill.preflight import Finding
 from distill.spec.method import Assignment, Data

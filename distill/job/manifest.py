@@ -19,9 +19,9 @@ from typing import Any
 
 import ttc
 from distill.data.dataset import DATA, DECISIONS, LINEAGE, PROMPTS, TRAIN, write_json
-from distill.generation.generate import verifier_label, verifier_of
+from distill.generation.judging import verifier_label, verifier_of
 from distill.generation.ledger import LEDGER, AnswerLedger
-from distill.measure.evaluate import HEAD, Measured, compared
+from distill.measure.measured import HEAD, Measured, compared
 from distill.plan.resolve import JobPlan
 from evals.numbers.gates import GateCheck
 from ttc.config.recipes import dump

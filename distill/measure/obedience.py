@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from distill.generation.generate import verifier_of
+from distill.generation.judging import verifier_of
 from distill.spec.method import DistillJob
 from evals.task import Item, Task
 from train.base.models import load_tokenizer

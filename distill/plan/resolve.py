@@ -53,8 +53,8 @@ from distill.data.pipeline import (
     read_selection,
     settings_of,
 )
-from distill.generation.generate import verifier_of
-from distill.measure.evaluate import Measured, best_teachers, recovered
+from distill.generation.judging import verifier_of
+from distill.measure.measured import Measured, best_teachers, recovered
 from distill.spec.method import Assignment, DistillJob, Domain, Method
 from distill.spec.registries import METHODS
 from distill.spec.spec import JobSpec, TeacherSpec

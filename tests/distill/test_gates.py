@@ -2,7 +2,7 @@
 
 import pytest
 
-from distill.measure.evaluate import Measured, TaskNumbers, compared, recoveries
+from distill.measure.measured import Measured, TaskNumbers, compared, recoveries
 from distill.plan.resolve import job_checks, read_job_gates
 from distill.spec.spec import parse_spec
 from ttc.errors import ConfigError
