@@ -35,7 +35,9 @@ from distill.generation.shards import opener_for
 from distill.job.manifest import write_card, write_manifest
 from distill.measure.evaluate import measure_model, measure_teacher
 from distill.measure.measured import Measured, recoveries
-from distill.plan.resolve import PROBE, JobPlan, check_lock, claim, job_checks, resolve
+from distill.plan.gates import job_checks
+from distill.plan.lock import check_lock, claim
+from distill.plan.resolve import PROBE, JobPlan, resolve
 from distill.preflight import Finding
 from distill.spec.method import Assignment, Data
 from distill.spec.sample import Sample

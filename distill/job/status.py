@@ -9,7 +9,7 @@ from pathlib import Path
 from distill.data.dataset import DATA, DECISIONS, FUNNEL, LINEAGE, TRAIN, read_lines
 from distill.generation.ledger import LEDGER, AnswerLedger
 from distill.job.manifest import MANIFEST
-from distill.plan.resolve import read_lock
+from distill.plan.lock import read_lock
 from train.base.stage import read_result
 from train.recipe.run import stage_folders
 from ttc.core import Usage

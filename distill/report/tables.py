@@ -15,7 +15,7 @@ from typing import Any
 from distill.data.dataset import DATA, FUNNEL, LINEAGE, PROMPTS, SAMPLES, read_lines
 from distill.generation.ledger import LEDGER, AnswerLedger
 from distill.measure.measured import HEAD, Measured, compared, recoveries, share
-from distill.plan.resolve import read_lock
+from distill.plan.lock import read_lock
 from evals.numbers.statistics import Interval, mean_interval
 from train.recipe.run import stage_folders
 from ttc.core import Usage

@@ -3,7 +3,7 @@
 import pytest
 
 from distill.measure.measured import Measured, TaskNumbers, compared, recoveries
-from distill.plan.resolve import job_checks, read_job_gates
+from distill.plan.gates import job_checks, read_job_gates
 from distill.spec.spec import parse_spec
 from ttc.errors import ConfigError
 

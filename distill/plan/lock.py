@@ -1,0 +1,104 @@
+"""The lock of a job: what was resolved, with digests, so that a folder is only ever one job.
+
+n, limit, max_tokens, filters, selection, mixing, training, measuring and gates may change from run to run: the ledger
+pays for the difference only, and what follows is made anew. Another method, student, seed, task or teacher is another
+job, and so are other models, files or problems under the same names (`distill.plan.resolve.Contents`); max_tokens may
+not fall, since answers that are longer are already there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ttc
+from distill.data.dataset import write_json
+from distill.plan.resolve import JobPlan
+from ttc.config.recipes import dump
+from ttc.durable import is_scratch
+from ttc.errors import ConfigError, RecordError
+
+LOCK = "lock.json"
+_SETTINGS, _MODELS = ("method", "seed", "tasks"), ("student", "teachers")
+
+
+def check_lock(plan: JobPlan) -> None:
+    """Compare a plan with what its folder was made for, if anything; raises ConfigError that names what differs."""
+    folder = plan.job.folder
+    if (folder / LOCK).is_file():
+        _compare(plan, read_lock(folder), _lock_of(plan))
+    elif folder.is_dir() and not all(map(is_scratch, folder.iterdir())):
+        raise ConfigError(f"{folder} is not empty and holds no job; give another --out")
+
+
+def claim(plan: JobPlan) -> None:
+    """Write the lock of a plan; raises like `check_lock`."""
+    check_lock(plan)
+    plan.job.folder.mkdir(parents=True, exist_ok=True)
+    write_json(plan.job.folder / LOCK, _lock_of(plan))
+
+
+def _compare(plan: JobPlan, stored: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:
+    """Refuse a folder of another job: first by settings, then by contents, since another file has another content."""
+    folder = plan.job.folder
+    if "contents" not in stored:
+        raise ConfigError(
+            f"{folder} holds a job of an older version, whose {LOCK} keeps no digests of user files and problems, so "
+            "nobody can tell whether they are still the same; give another --out"
+        )
+    for name in _SETTINGS:
+        there, here = stored["fixed"].get(name), json.loads(json.dumps(fresh["fixed"][name]))
+        if there != here:
+            raise ConfigError(
+                f"{folder} holds another job: {name} is {there} there and {here} here; give another --out"
+            )
+    changed = plan.contents.changed(stored["contents"])
+    if changed:
+        raise ConfigError(
+            f"{folder} holds a job that was made with other contents: {', '.join(changed)}; put back what it was made "
+            "with, give a changed file another name in the spec where the setting may change, or give another --out"
+        )
+    for name in _MODELS:
+        if stored["fixed"][name] != fresh["fixed"][name]:
+            raise ConfigError(f"{folder} holds another job: its {name} ran with other settings; give another --out")
+    for name, cap in stored["max_tokens"].items():
+        if fresh["max_tokens"].get(name, cap) < cap:
+            raise ConfigError(
+                f"sampling.max_tokens may not fall: {folder} has answers of domain {name} made with {cap}; "
+                "give another --out"
+            )
+
+
+def read_lock(folder: Path) -> dict[str, Any]:
+    """The lock of a job folder; raises ConfigError when it is none."""
+    path = folder / LOCK
+    if not path.is_file():
+        raise ConfigError(f"{folder} is not a distillation job: it has no {LOCK}")
+    try:
+        lock: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as exc:
+        raise RecordError(f"{path}: not JSON ({exc})") from exc
+    return lock
+
+
+def _lock_of(plan: JobPlan) -> dict[str, Any]:
+    spec = plan.spec
+    fixed = {
+        "method": spec.method,
+        "seed": spec.seed,
+        "student": plan.digests["student"],
+        "teachers": plan.digests["teachers"],
+        "tasks": {domain.name: domain.task for domain in spec.domains},
+    }
+    return {
+        "fixed": fixed,
+        "max_tokens": {domain.name: plan.job.sampling(domain).max_tokens for domain in plan.job.domains},
+        "contents": plan.contents.to_json(),
+        "digests": dict(plan.digests),
+        "units": plan.num_units,
+        "about": plan.method.about(plan.job),
+        "spec": dump(spec),
+        "version": ttc.__version__,
+    }
