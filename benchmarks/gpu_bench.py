@@ -52,7 +52,7 @@ def scheduler(model: Any) -> Any:
     from ttc.engines.embedded.scheduler import Scheduler
     from ttc.engines.embedded.shared import SharedDecoder
     from ttc.engines.embedded.weights import Weights
-    from ttc.engines.shared.folder import Dims
+    from ttc.engines.shared.shape import Dims
 
     dims = Dims.from_config(model.config.to_dict())
     body = Body(dims, Weights.build(model.state_dict(), dims, model.dtype, model.device, head=True), max_context=8192)

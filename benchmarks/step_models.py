@@ -39,7 +39,7 @@ from train.stages.pretrain import pretrain
 from train.stages.prm import judgements, prm
 from train.stages.sample import sample
 from train.stages.verifier_lm import verifier_lm
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 
 Row: TypeAlias = dict[str, object]
 SYMBOLS, STEPS, NOISE, SOLUTIONS = 64, 8, 0.1, 12

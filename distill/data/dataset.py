@@ -31,7 +31,7 @@ from train.examples.examples import Example, read_examples, rows_of
 from ttc import seeds
 from ttc.core import Message
 from ttc.durable import replace_text
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError
 from ttc.records import iterate
 

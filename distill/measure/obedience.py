@@ -28,7 +28,7 @@ from train.measure.measure import open_engine
 from ttc.answers import kind_of
 from ttc.concurrent import gather
 from ttc.core import Engine, Message, Sampling, Submission, Verifier
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.session.session import Session
 from ttc.session.thinking import CLOSE, OPEN, Thinking
 

@@ -24,7 +24,7 @@ from distill.spec.spec import JobSpec
 from evals.task import Item
 from train.base.stage import Setting
 from ttc.core import Message
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking
 

@@ -24,7 +24,7 @@ from evals.task import Item
 from train.base.models import load_tokenizer
 from train.base.stage import Setting
 from ttc import seeds
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking
 

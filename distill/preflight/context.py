@@ -11,8 +11,8 @@ from distill.preflight import Finding, fine, folders, refused
 from distill.spec.method import DistillJob
 from evals.data.decontamination import prompt_text
 from train.base.models import load_tokenizer
-from ttc.engines.shared.folder import read_config
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.shape import read_config
+from ttc.engines.shared.text import Text
 
 _LONGEST = 8
 """Prompts per domain that are rendered: those with the most characters."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from distill.preflight import Finding, fine, reads_tokens, refused, skipped, teacher_folders
 from distill.spec.method import DistillJob
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 
 
 def end_of_text(job: DistillJob) -> Finding:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from distill.preflight import Finding, fine, refused
 from distill.spec.method import DistillJob
 from train.base.models import load_tokenizer
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 
 
 def padding(job: DistillJob) -> Finding:

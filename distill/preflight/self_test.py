@@ -24,7 +24,7 @@ from train.measure.measure import open_engine
 from train.update.batch import rollout_batch
 from train.update.logprobs import token_logprobs
 from ttc.core import Sampling
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 
 _ANSWERS, _TOKENS = 2, 32
 

@@ -13,7 +13,7 @@ from typing import Any
 from distill.preflight import Finding, fine, reads_tokens, refused, skipped, teacher_folders
 from distill.spec.method import DistillJob
 from train.base.models import load_tokenizer
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 
 
 def special_tokens(job: DistillJob) -> Finding:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from distill.data.dataset import turn_end
 from distill.preflight import Finding, fine, folders, refused
 from distill.spec.method import DistillJob
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 
 
 def stop_tokens(job: DistillJob) -> Finding:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from distill.preflight import Finding, fine, reads_tokens, refused, skipped, teacher_folders
 from distill.spec.method import DistillJob
 from ttc.core import Message
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
 

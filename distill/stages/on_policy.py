@@ -48,7 +48,7 @@ from ttc.config.registry import ENGINES
 from ttc.config.signatures import bind, call
 from ttc.config.values import at_least
 from ttc.core import Engine, Submission, Target, Verdict, Verifier
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, UnknownName
 
 _NAMED = re.compile(r"([A-Za-z][\w-]*)=(.+)", re.DOTALL)

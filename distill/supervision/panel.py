@@ -28,7 +28,7 @@ from train.update.batch import TokenBatch, rollout_batch, token_weights
 from train.update.logprobs import Compare
 from train.update.update import Updater
 from ttc.core import Message
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, TrainingError
 
 

@@ -31,7 +31,7 @@ from train.base.models import load_model
 from train.update.batch import pad
 from train.update.logprobs import token_logprobs
 from ttc.core import Engine, LogprobEngine, Message, Prompt, Usage, UsageSink
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
 

@@ -24,7 +24,7 @@ from serve.requests.thinking import ThinkingPolicy
 from serve.running.admission import FairGate
 from ttc.config.values import nearest
 from ttc.core import Capabilities, Completion, Engine, Message, Prompt, Sampling, Scorer, StreamingEngine, UsageSink
-from ttc.engines.shared.tokens import Wrapped
+from ttc.engines.shared.wrapped import Wrapped
 from ttc.errors import ConfigError
 from ttc.session.thinking import CLOSE, QWEN3_HANDOVER, split
 

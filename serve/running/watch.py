@@ -38,7 +38,7 @@ from ttc.core import (
     Top,
     UsageSink,
 )
-from ttc.engines.shared.tokens import Wrapped, draw_shown
+from ttc.engines.shared.wrapped import Wrapped, draw_shown
 from ttc.session.session import Session
 from ttc.session.thinking import Thinking
 

@@ -20,7 +20,7 @@ from train.examples.examples import read_examples
 from train.nano import tokenizer as nano_tokenizer
 from train.registries import make_task
 from ttc.core import Message
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 from ttc.session.thinking import CLOSE, OPEN
 

@@ -30,7 +30,7 @@ from train.update.update import Objective, Updater
 from ttc.core import Sampling, Verdict
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.openai.factory import openai
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, TrainingError
 
 KINDS = ("reverse", "forward", "jsd", "sampled")

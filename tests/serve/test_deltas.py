@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from serve.running.deltas import Deltas, cut_at_stop
 from ttc import nano
 from ttc.core import Capabilities, Prompt
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.session.thinking import Thinking, split
 
 WORDS = st.sampled_from(["the ", "answer", " is 7", "é", "日本", "🙂", "\n\n", "<", "think", "</", "stop", "STOP", " "])

@@ -27,7 +27,7 @@ from ttc.core import (
     with_extra,
 )
 from ttc.engines.scripted import ScriptedEngine
-from ttc.engines.vllm.engine import CapReport
+from ttc.engines.vllm.thinking_cap import CapReport
 
 REPLY = "<think>hm</think>\n\nThe answer is 7."
 

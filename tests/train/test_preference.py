@@ -22,7 +22,7 @@ from train.preferences.kto import kto
 from train.stages.preference import PairUpdater, Reference, mismatched, reference_sums
 from train.stages.sample import sample
 from ttc.core import Verdict
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError
 
 pytestmark = pytest.mark.numeric

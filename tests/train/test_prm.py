@@ -18,7 +18,7 @@ from train.reward_models.step_model import StepRow, Steps, new_step_model
 from train.stages.prm import MonteCarlo, Tried, most_uncertain, read_steps
 from ttc.config.registry import SCORERS
 from ttc.core import Message, Sampling
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 from ttc.scorers.reward_models.backends import EmbeddedCore
 from ttc.verifiers.exact import exact

@@ -16,7 +16,7 @@ from train.reward_models.step_model import StepRow, load_process, new_step_model
 from train.rl.loop import outcome_of
 from train.rollouts.rewards import Rewarder
 from ttc.core import Verdict
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
 pytestmark = pytest.mark.numeric

@@ -16,7 +16,7 @@ from train.recipe.recipe import read_recipe
 from train.recipe.run import RunOptions, run_recipe
 from train.stages.sample import sample
 from train.update.batch import rows_at
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError
 
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"

@@ -14,7 +14,7 @@ from train.reward_models.step_model import StepRow, new_step_model
 from train.stages.sample import sample
 from ttc.config.registry import SCORERS
 from ttc.core import Completion, Prompt, Verdict
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 from ttc.scorers.reward_models.backends import EmbeddedCore
 

@@ -28,7 +28,7 @@ from train.base.stage import Setting
 from ttc.config.plugins import PluginShape
 from ttc.config.registry import Registry
 from ttc.core import Message, Prompt
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError
 from ttc.records import iterate
 from ttc.seeds import derive

@@ -22,7 +22,7 @@ from train.examples.examples import CORPORA, Example, corpus_examples, read_exam
 from train.registries import make
 from train.update.batch import Normaliser, TokenBatch, pad, rows_at, token_weights
 from train.update.logprobs import token_logprobs
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, UnknownName
 
 _ROWS = 32

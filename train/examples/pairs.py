@@ -26,7 +26,7 @@ from train.base.stage import Setting, one_of, rollouts_path
 from train.examples.examples import Example, completion_ids, read_prompt, read_weight, rows_of
 from ttc.config.values import at_least
 from ttc.core import Prompt
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError
 
 

@@ -41,7 +41,7 @@ from train.reward_models.reward_models import RewardSource
 from train.update.terms import exact_kl
 from ttc.core import Usage
 from ttc.durable import replace_link, replace_text
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError
 from ttc.records import iterate
 

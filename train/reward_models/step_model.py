@@ -33,7 +33,7 @@ from train.base.stage import Setting
 from train.reward_models.reward_models import beside, new_head, same_tokenizer
 from train.update.batch import pad
 from ttc.core import Prompt
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 from ttc.scorers.reward_models.layouts import RewardTokenizer, SameIds
 

@@ -23,7 +23,7 @@ import torch
 from train.base.models import merged_state
 from train.update.logprobs import token_logprobs
 from ttc.core import Completion, Engine, LogprobEngine, Prompt, Sampling, Usage, UsageSink, WeightSync
-from ttc.engines.shared.tokens import Wrapped
+from ttc.engines.shared.wrapped import Wrapped
 from ttc.errors import ConfigError, EngineError, TrainingError
 
 LIMITS = {"float32": 1e-3, "bfloat16": 0.03}

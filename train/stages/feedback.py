@@ -29,7 +29,7 @@ from train.registries import make_task
 from train.reward_models.reward_models import model_folder
 from ttc import seeds
 from ttc.core import Message
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
 _ASK = """Request:

@@ -28,7 +28,7 @@ from train.update.batch import pad
 from train.update.logprobs import token_logprobs
 from ttc import seeds
 from ttc.durable import replace_text
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
 _FRESH = 256

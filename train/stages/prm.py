@@ -44,7 +44,7 @@ from ttc.concurrent import gather
 from ttc.config.values import at_least
 from ttc.core import Completion, Engine, Prompt, Sampling, Submission, Target, Verifier
 from ttc.durable import replace_text, replaced_folder
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 from ttc.session.session import Session
 from ttc.verifiers.steps import prefixes

@@ -29,7 +29,7 @@ from train.registries import make, make_task
 from train.update.batch import Normaliser
 from train.update.update import Build, Objective, Updater
 from ttc.config.values import at_least
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
 

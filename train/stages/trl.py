@@ -33,7 +33,7 @@ from train.reward_models.reward_models import RewardEnsemble, load_reward_model
 from train.stages.reward_model import ranked_right as rewards_right
 from ttc.config.recipes import overrides
 from ttc.durable import replace_text, replaced_folder
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, MissingExtra, UnknownName
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")

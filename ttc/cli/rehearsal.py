@@ -15,7 +15,7 @@ from ttc.config.choices import StrategyChoice
 from ttc.config.plugins import is_own, leaf
 from ttc.core import Budget, Completion, Engine, Message, Problem, Prompt, Sampling, Score, UsageSink
 from ttc.engines.scripted import ScriptedEngine
-from ttc.engines.shared.tokens import Wrapped
+from ttc.engines.shared.wrapped import Wrapped
 from ttc.session.solve import Strategy, solve
 from ttc.session.thinking import Thinking
 

@@ -25,7 +25,7 @@ from ttc.cli.parts import (
 from ttc.config.plugins import leaf
 from ttc.config.values import nearest
 from ttc.core import Answer, Completion, Engine, Message, Problem, Prompt, Sampling, UsageSink
-from ttc.engines.shared.tokens import Wrapped, draw_shown
+from ttc.engines.shared.wrapped import Wrapped, draw_shown
 from ttc.errors import TTCError
 from ttc.session.solve import fit_to_context, solve
 from ttc.session.thinking import Thinking, split

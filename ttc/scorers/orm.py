@@ -54,7 +54,8 @@ def orm(
     Raises:
         ConfigError: no model, or one that is no outcome reward model.
     """
-    from ttc.engines.shared.folder import read_config, resolve, supported
+    from ttc.engines.shared.folder import resolve
+    from ttc.engines.shared.shape import read_config, supported
     from ttc.scorers.reward_models.adapters import load_adapter, recognise
     from ttc.scorers.reward_models.embedded import adapted
 

@@ -103,7 +103,7 @@ def prm(
 
         return StepsScorer(RewardServer(options), step_delimiter or "\n\n", options.served_model)
 
-    from ttc.engines.shared.folder import read_config
+    from ttc.engines.shared.shape import read_config
 
     reading = _reading(kind=kind, step_tag=step_tag, good=good, bad=bad, positive_label=positive_label, beta=beta)
     folder = _folder(model)

@@ -24,7 +24,7 @@ from ttc.identity.digests import reads
 
 if TYPE_CHECKING:
     from ttc.engines.embedded.scheduler import Scheduler
-    from ttc.engines.shared.tokens import Text
+    from ttc.engines.shared.text import Text
 
 __all__ = ["EmbeddedEngine", "embedded"]
 

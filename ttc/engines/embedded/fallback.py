@@ -21,7 +21,7 @@ from ttc.engines.embedded.alone import alone
 from ttc.engines.embedded.cache import Segment
 from ttc.engines.embedded.decode import Group
 from ttc.engines.embedded.model import Body
-from ttc.engines.shared.folder import Dims
+from ttc.engines.shared.shape import Dims
 from ttc.errors import ConfigError, PromptTooLong
 
 __all__ = ["FallbackBody", "FallbackDecoder", "load_fallback"]

@@ -14,8 +14,8 @@ from ttc.engines.embedded.model import Body, load_body, pick_device, softmax_att
 from ttc.engines.embedded.scheduler import Scheduler
 from ttc.engines.embedded.shared import SharedDecoder
 from ttc.engines.embedded.weights import pick_dtype
-from ttc.engines.shared.folder import read_config, slides, supported
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.shape import read_config, slides, supported
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, EngineError
 
 __all__ = ["load"]

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from ttc.engines.embedded.alone import alone
 from ttc.engines.embedded.cache import Segment
 from ttc.engines.embedded.weights import Layer, Weights, pick_dtype, read_tensors
-from ttc.engines.shared.folder import Dims, read_config, rope_tables, supported
+from ttc.engines.shared.shape import Dims, read_config, rope_tables, supported
 from ttc.errors import ConfigError, PromptTooLong
 
 __all__ = ["Attend", "Body", "Kernel", "load_body", "softmax_attention"]

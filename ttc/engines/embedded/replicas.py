@@ -42,8 +42,9 @@ from ttc.engines.embedded.wire import (
     receive,
     send,
 )
-from ttc.engines.shared.folder import read_config
-from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, Text, check_start
+from ttc.engines.shared.shape import read_config
+from ttc.engines.shared.text import Text
+from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, check_start
 from ttc.errors import ConfigError, EngineError, TTCError
 
 __all__ = ["Replica", "ReplicatedEngine", "start"]

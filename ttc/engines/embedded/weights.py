@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ttc.engines.shared.folder import Dims
+from ttc.engines.shared.shape import Dims
 from ttc.errors import ConfigError
 
 __all__ = ["Layer", "Linear", "Weights", "cpu_prefers_bf16", "pick_dtype", "read_tensors"]

@@ -18,7 +18,7 @@ from typing import Any
 
 from ttc.core import Message, Prompt, Sampling, ThinkState
 from ttc.engines.openai.wire import Features, TextReader, shared_fields
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import Unsupported
 from ttc.session.thinking import CLOSE, OPEN
 

@@ -24,7 +24,8 @@ from ttc.engines.openai.chat import CURE
 from ttc.engines.openai.client import Access, Client
 from ttc.engines.openai.wire import Features, Outcome, Reader, ServerUsage, seed_of
 from ttc.engines.shared.balance import Balancer, Retry, ServerState, Transient
-from ttc.engines.shared.tokens import OnTokens, Text
+from ttc.engines.shared.text import Text
+from ttc.engines.shared.tokens import OnTokens
 from ttc.errors import EngineError, Unsupported
 
 

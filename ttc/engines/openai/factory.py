@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ttc.engines.openai.client import Access
     from ttc.engines.openai.engine import Connection, RemoteEngine
     from ttc.engines.openai.wire import Features
-    from ttc.engines.shared.tokens import Text
+    from ttc.engines.shared.text import Text
 
 __all__ = ["openai"]
 
@@ -175,8 +175,8 @@ def _folder(model: str | None, tokenizer: str | None) -> Path | None:
 
 def _local(model: str | None, tokenizer: str | None) -> _Local | None:
     """The local folder, if there is one; raises ConfigError when its tokenizer cannot be used."""
-    from ttc.engines.shared.folder import Dims, read_config, supported
-    from ttc.engines.shared.tokens import Text
+    from ttc.engines.shared.shape import Dims, read_config, supported
+    from ttc.engines.shared.text import Text
 
     folder = _folder(model, tokenizer)
     if folder is None:

@@ -20,7 +20,8 @@ from ttc.core import FinishReason, Message, Prompt, Sampling, Usage, UsageSink
 from ttc.engines.openai.client import Chunk
 from ttc.engines.openai.engine import Attempts, RemoteTokenEngine
 from ttc.engines.openai.wire import Features, Outcome, Tail, as_mapping, first_choice, shared_fields
-from ttc.engines.shared.tokens import StopRule, Text, check_room, check_start
+from ttc.engines.shared.text import Text
+from ttc.engines.shared.tokens import StopRule, check_room, check_start
 from ttc.errors import EngineError, Unsupported
 
 TOKEN_PREFIX = "token_id:"

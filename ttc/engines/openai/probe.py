@@ -17,7 +17,7 @@ from ttc.engines.openai.chat import PREFILL, STATES, switch_fields
 from ttc.engines.openai.client import Busy, Chunk, NotFound, SyncClient
 from ttc.engines.openai.ids import ids_of, prompt_logprobs, scoring_body
 from ttc.engines.openai.wire import Features, Tail, as_mapping, first_choice, shared_fields
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, EngineError
 
 COUNTING = "1 2 3 4 5 6"

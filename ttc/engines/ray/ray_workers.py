@@ -20,7 +20,8 @@ from ttc.config.signatures import bind
 from ttc.config.values import at_least
 from ttc.core import Capabilities, Completion, Engine, Prompt, Sampling, Usage, UsageSink
 from ttc.engines.shared.folder import generator_folder, reads_generator
-from ttc.engines.shared.tokens import Text, TokenEngine, check_start
+from ttc.engines.shared.text import Text
+from ttc.engines.shared.tokens import TokenEngine, check_start
 from ttc.errors import EngineError, MissingExtra, TTCError
 from ttc.identity.digests import reads
 

@@ -16,7 +16,8 @@ from ttc import seeds
 from ttc.concurrent import gather
 from ttc.core import Capabilities, Completion, FinishReason, Prompt, Sampling, Usage, UsageSink
 from ttc.engines.sglang.wire import PendingCall, SGLangServer, draw_body, ending, score_body
-from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, Text, check_start
+from ttc.engines.shared.text import Text
+from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, check_start
 from ttc.errors import EngineError, Unsupported
 
 

@@ -23,8 +23,9 @@ from ttc.engines.sglang.http import HttpAccess, HttpServers, environment_key, pa
 from ttc.engines.sglang.local import LocalServer
 from ttc.engines.sglang.wire import Received, SGLangServer, draw_body, score_body
 from ttc.engines.shared.balance import Retry
-from ttc.engines.shared.folder import Dims, read_config, resolve, supported
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.folder import resolve
+from ttc.engines.shared.shape import Dims, read_config, supported
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 from ttc.identity.digests import BESIDE_WEIGHTS, ModelFolder, reads
 

@@ -1,30 +1,19 @@
-"""A model's folder: from its name to a place on disk, and what its `config.json` says.
+"""From a model's name to a folder on disk, and weights into one.
 
 A path is taken as it is, a hub id is downloaded or found in the cache. A folder that is none is refused before torch is
 imported.
-
-The dimensions and rotary tables cover Llama, Mistral, Qwen2 and Qwen3 with full attention and the rotary variants
-default, linear, llama3 and yarn (Peng et al. 2023, arXiv 2309.00071). Anything else answers False to `supported` and
-goes through transformers (`ttc.engines.embedded.fallback`): sliding windows, other activations, mixture-of-experts,
-dynamic rotary scaling.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ttc import nano
-from ttc.core import ModelShape
+from ttc.engines.shared.shape import read_config
 from ttc.errors import ConfigError
 from ttc.identity.digests import ModelFolder
-
-if TYPE_CHECKING:
-    import torch
 
 
 def generator_folder(model: str | None) -> Path:
@@ -73,84 +62,6 @@ def check_model(model: str | None) -> None:
         check_name(model)
 
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-
-
-@dataclass(frozen=True, slots=True)
-class Dims:
-    """The numbers of one decoder; `rope` is the rotary part of the config, `qk_norm` marks Qwen3."""
-
-    hidden: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    intermediate: int
-    vocab: int
-    eps: float
-    tied: bool
-    qk_norm: bool
-    max_context: int
-    rope_theta: float
-    rope: Mapping[str, Any]
-
-    @property
-    def group(self) -> int:
-        """Query heads per key/value head."""
-        return self.num_heads // self.num_kv_heads
-
-    def kv_bytes(self, itemsize: int) -> int:
-        """Bytes of keys and values per token."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * itemsize
-
-    def model_shape(self, num_outputs: int) -> ModelShape:
-        """What FLOP accounting needs, for a head of `num_outputs` rows (the vocabulary, or a scorer's labels)."""
-        attention = self.hidden * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
-        layer = attention + 3 * self.hidden * self.intermediate
-        params = self.num_layers * layer + self.hidden * num_outputs
-        return ModelShape(params, self.num_layers, self.num_heads * self.head_dim)
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Dims:
-        """Read the dimensions; raises ConfigError naming a missing field."""
-        try:
-            heads = int(config["num_attention_heads"])
-            rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-            return cls(
-                hidden=int(config["hidden_size"]),
-                num_layers=int(config["num_hidden_layers"]),
-                num_heads=heads,
-                num_kv_heads=int(config.get("num_key_value_heads") or heads),
-                head_dim=int(config.get("head_dim") or config["hidden_size"] // heads),
-                intermediate=int(config["intermediate_size"]),
-                vocab=int(config["vocab_size"]),
-                eps=float(config.get("rms_norm_eps", 1e-6)),
-                tied=bool(config.get("tie_word_embeddings", False)),
-                qk_norm=config["model_type"] == "qwen3",
-                max_context=_max_context(config),
-                rope_theta=float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0),
-                rope=rope,
-            )
-        except KeyError as exc:
-            raise ConfigError(f"config.json lacks the field {exc.args[0]!r}") from exc
-
-
-def _max_context(config: Mapping[str, Any]) -> int:
-    """The context over which attention is full: Mistral's no further than its window."""
-    return min(int(config.get("max_position_embeddings", 2048)), _window(config))
-
-
-def _window(config: Mapping[str, Any]) -> int:
-    window = config.get("sliding_window") if config["model_type"] == "mistral" else None
-    return int(window or 1 << 62)
-
-
-def slides(config: Mapping[str, Any], max_context: int | None) -> bool:
-    """Whether a window would slide within `max_context` tokens (None: the model's own context)."""
-    own = int(config.get("max_position_embeddings", 2048))
-    return _window(config) < min(max_context or own, own)
-
-
 def save_weights(state: Mapping[str, Any], path: Path) -> None:
     """Write tensors to one safetensors file: on the CPU, contiguous, none sharing memory with another (tied heads)."""
     from safetensors.torch import save_file
@@ -164,101 +75,3 @@ def save_weights(state: Mapping[str, Any], path: Path) -> None:
         places.add(tensor.untyped_storage().data_ptr())
         tensors[name] = tensor
     save_file(tensors, path, metadata={"format": "pt"})
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """Read `config.json` of a model folder; raises ConfigError naming the missing or broken file."""
-    path = folder / "config.json"
-    if not path.is_file():
-        raise ConfigError(f"{path} does not exist: a model folder holds config.json, *.safetensors and a tokenizer")
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as exc:
-        raise ConfigError(f"{path} is not JSON: {exc}") from exc
-    if not isinstance(config, dict) or "model_type" not in config:
-        raise ConfigError(f"{path} has no field 'model_type'")
-    return config
-
-
-def supported(config: Mapping[str, Any]) -> bool:
-    """Whether the torch core can run this model; otherwise transformers' own module does."""
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    layers = config.get("layer_types") or ()
-    return (
-        config["model_type"] in FAMILIES
-        and config.get("hidden_act", "silu") == "silu"
-        and kind in _ROPE
-        and not config.get("use_sliding_window", False)
-        and all(layer == "full_attention" for layer in layers)
-        and not config.get("quantization_config")
-        and float(config.get("partial_rotary_factor") or 1.0) == 1.0
-    )
-
-
-def rope_tables(dims: Dims, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosine and signed-sine tables, each (length, head_dim) in fp32.
-
-    The sine has the minus sign of `rotate_half` folded into its first half, so that
-    rotated = x * cos + roll(x, head_dim / 2) * sin.
-    """
-    import torch
-
-    kind = dims.rope.get("rope_type", dims.rope.get("type", "default"))
-    inverse, scale = _ROPE[kind](dims)
-    angles = torch.outer(torch.arange(length, dtype=torch.float32), inverse)
-    cos, sin = angles.cos() * scale, angles.sin() * scale
-    return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
-
-
-def _default(dims: Dims) -> tuple[torch.Tensor, float]:
-    import torch
-
-    exponent = torch.arange(0, dims.head_dim, 2, dtype=torch.float32) / dims.head_dim
-    return 1.0 / (dims.rope_theta**exponent), 1.0
-
-
-def _linear(dims: Dims) -> tuple[torch.Tensor, float]:
-    return _default(dims)[0] / float(dims.rope["factor"]), 1.0
-
-
-def _llama3(dims: Dims) -> tuple[torch.Tensor, float]:
-    import torch
-
-    inverse, _ = _default(dims)
-    factor, low = float(dims.rope["factor"]), float(dims.rope["low_freq_factor"])
-    high, old = float(dims.rope["high_freq_factor"]), float(dims.rope["original_max_position_embeddings"])
-    wavelength = 2 * math.pi / inverse
-    smooth = (old / wavelength - low) / (high - low)
-    mixed = (1 - smooth) * inverse / factor + smooth * inverse
-    slow = torch.where(wavelength > old / low, inverse / factor, inverse)
-    middle = (wavelength <= old / low) & (wavelength >= old / high)
-    return torch.where(middle, mixed, slow), 1.0
-
-
-def _yarn(dims: Dims) -> tuple[torch.Tensor, float]:
-    import torch
-
-    inverse, _ = _default(dims)
-    factor = float(dims.rope["factor"])
-    old = float(dims.rope.get("original_max_position_embeddings") or dims.max_context)
-    scale = dims.rope.get("attention_factor")
-    scale = 0.1 * math.log(factor) + 1.0 if scale is None and factor > 1 else float(scale or 1.0)
-
-    def dimension(rotations: float) -> float:
-        turns = math.log(old / (rotations * 2 * math.pi))
-        return dims.head_dim * turns / (2 * math.log(dims.rope_theta))
-
-    low = max(math.floor(dimension(float(dims.rope.get("beta_fast") or 32))), 0)
-    high = min(math.ceil(dimension(float(dims.rope.get("beta_slow") or 1))), dims.head_dim - 1)
-    steps = torch.arange(dims.head_dim // 2, dtype=torch.float32)
-    ramp = ((steps - low) / max(high - low, 0.001)).clamp(0, 1)
-    return inverse / factor * ramp + inverse * (1 - ramp), scale
-
-
-_ROPE: Mapping[str, Callable[[Dims], tuple[torch.Tensor, float]]] = {
-    "default": _default,
-    "linear": _linear,
-    "llama3": _llama3,
-    "yarn": _yarn,
-}

@@ -3,7 +3,7 @@
 Kwon et al. 2023, "Efficient memory management for large language model serving with PagedAttention". Runs what vLLM
 runs, through `AsyncLLM` with its own processes; on a CPU its core is stepped in this process. Cost: one request per
 draw, whose prompt is found in the prefix cache. Its own thinking budget is used once a self-test has proven it
-exact (`ttc.engines.vllm.engine`). Left out: determinism across schedules, self-certainty, speculative decoding.
+exact (`ttc.engines.vllm.thinking_cap`). Left out: determinism across schedules, self-certainty, speculative decoding.
 """
 
 from __future__ import annotations

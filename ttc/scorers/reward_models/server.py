@@ -52,7 +52,7 @@ from ttc.concurrent import gather
 from ttc.core import Prompt, Score, Usage, UsageSink
 from ttc.engines.openai.client import Access, Busy, Client, NotFound, SyncClient
 from ttc.engines.shared.balance import Balancer, Retry
-from ttc.engines.shared.folder import Dims, read_config
+from ttc.engines.shared.shape import Dims, read_config
 from ttc.errors import ConfigError, EngineError, PromptTooLong, ScorerError
 from ttc.scorers.adapters._base import Adapter
 from ttc.scorers.reward_models.backends import OverHttp

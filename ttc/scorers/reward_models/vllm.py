@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ttc.core import Usage, UsageSink
-from ttc.engines.shared.folder import Dims, read_config
+from ttc.engines.shared.shape import Dims, read_config
 from ttc.engines.vllm.options import VllmOptions
 from ttc.engines.vllm.start import pooling_params, sampling_params, start_offline
 from ttc.errors import ConfigError

@@ -1,0 +1,117 @@
+"""The tokenizer of a model folder: chat template, ids, text, end-of-sequence ids and think markers.
+
+Everything is left to the folder's own files through transformers' fast tokenizer; nothing is guessed for a model
+without a chat template. Markers count only when `<think>` and `</think>` are single tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ttc.core import (
+    Message,
+    Prompt,
+    ThinkState,
+)
+from ttc.errors import ConfigError
+
+OPEN, CLOSE = "<think>", "</think>"
+
+
+class Text:
+    """Encodes, decodes and renders for one model folder. Raises ConfigError naming the folder when it cannot load."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self._tokenizer: Any = _load(folder)
+        except Exception as exc:  # the tokenizers library raises bare exceptions
+            raise ConfigError(f"{folder} holds no tokenizer that transformers can read: {exc}") from exc
+        if not getattr(self._tokenizer, "is_fast", False):
+            raise ConfigError(f"{folder}: only fast tokenizers (tokenizer.json) are supported")
+        self._fast: Any = self._tokenizer.backend_tokenizer
+        self._folder = folder
+        vocab = self._tokenizer.get_vocab()
+        if vocab.keys() <= set(self._tokenizer.all_special_tokens):  # what transformers makes of a folder without files
+            raise ConfigError(f"{folder} holds no tokenizer (tokenizer.json)")
+        self.size = max(vocab.values(), default=-1) + 1
+        both = OPEN in vocab and CLOSE in vocab
+        self.think_open: tuple[int, ...] = (vocab[OPEN],) if both else ()
+        self.think_close: tuple[int, ...] = (vocab[CLOSE],) if both else ()
+        self.eos_ids = _eos_ids(folder, self._tokenizer.eos_token_id)
+        self.handover: str | None = _read(folder, "config.json").get("ttc", {}).get("handover")
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Ids of `text`, nothing added."""
+        return tuple(self._fast.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of `ids`, special tokens included."""
+        return str(self._fast.decode(list(ids), skip_special_tokens=False))
+
+    def pieces(self) -> list[str]:
+        """The text of every single id, for stop strings; incomplete characters decode to U+FFFD."""
+        return list(self._fast.decode_batch([[i] for i in range(self.size)], skip_special_tokens=False))
+
+    def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
+        """Apply the chat template. Raises ConfigError when the model has none or refuses the messages."""
+        from jinja2 import TemplateError
+
+        if not self._tokenizer.chat_template:
+            raise ConfigError(
+                f"{self._folder} has no chat template: use an instruction-tuned model or add chat_template.jinja"
+            )
+        turns = [{"role": m.role, "content": m.content} for m in messages]
+        options = {} if thinking is None else {"enable_thinking": thinking}
+        try:
+            text = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **options)
+        except TemplateError as exc:
+            raise ConfigError(f"the chat template of {self._folder} refuses these messages: {exc}") from exc
+        ids = self.encode(text)
+        return Prompt(
+            text=text,
+            token_ids=ids,
+            rendered_len=len(ids),
+            rendered_chars=len(text),
+            messages=tuple(messages),
+            think_state=self._state(text, turns, options, thinking),
+        )
+
+    def _state(
+        self, text: str, turns: list[dict[str, str]], options: dict[str, bool], thinking: bool | None
+    ) -> ThinkState:
+        """Read the state off what the template added after the conversation: markers in user text are inert."""
+        if not self.think_open:
+            return "none"
+        body = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=False, **options)
+        added = text[len(body) :] if text.startswith(body) else text[-(len(OPEN) + len(CLOSE) + 8) :]
+        opened, closed = added.rfind(OPEN), added.rfind(CLOSE)
+        if opened > closed:
+            return "open"
+        return "closed" if closed >= 0 or thinking is False else "none"
+
+
+def _load(folder: Path) -> Any:
+    """The tokenizer; the automatic class is asked only without a tokenizer.json, since its import takes seconds."""
+    if (folder / "tokenizer.json").is_file():
+        from transformers import PreTrainedTokenizerFast
+
+        return PreTrainedTokenizerFast.from_pretrained(str(folder))
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(str(folder))
+
+
+def _read(folder: Path, name: str) -> dict[str, Any]:
+    path = folder / name
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+
+
+def _eos_ids(folder: Path, extra: int | None) -> tuple[int, ...]:
+    """End-of-sequence ids that generation_config.json, config.json and the tokenizer name."""
+    values = [_read(folder, name).get("eos_token_id") for name in ("generation_config.json", "config.json")]
+    ids = {value for value in (*values, extra) if isinstance(value, int)}
+    ids.update(i for value in values if isinstance(value, list) for i in value)
+    return tuple(sorted(ids))

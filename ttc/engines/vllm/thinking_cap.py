@@ -1,0 +1,105 @@
+"""Is vLLM's own thinking budget (`thinking_token_budget`) exact for this model? A test on request, not a default.
+
+The toolkit holds budgets by continuation, exact on token ids on every engine. vLLM's own cap saves one request per cut,
+and can be used where the hand-over is the bare marker: in vLLM 0.32, whenever the forced text is more, a thought that
+ended by itself has that text forced into its answer. It is exact when a cut comes after exactly the budget, also when
+a user wrote a marker, and a thought that ends by itself at its budget or below is left alone. Asked of prompts that end
+inside a block only: elsewhere a marker in the user's words opens one. Cost: a few greedy requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ttc.core import (
+    Message,
+    Prompt,
+)
+from ttc.engines.shared.tokens import TokenEngine
+from ttc.session.thinking import split
+
+Capped: TypeAlias = Callable[[Prompt, int, int | None], Awaitable[tuple[int, ...]]]
+"""(prompt, max_tokens, vLLM's own thinking budget) -> ids of a greedy draw."""
+
+
+QUESTION = "Compute 12+30*2-7."
+
+
+FORGED = f"{QUESTION} What does <think> mean?"
+
+
+CAPS = (1, 3, 8)
+
+
+AFTER = 24
+"""Tokens to look at behind a cap."""
+
+
+LONGEST = 512
+"""Tokens within which a thought must end by itself for the second test."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapReport:
+    """`exact` when nothing failed; each failure is one sentence. `num_tests` tells how many were possible."""
+
+    num_tests: int
+    failures: tuple[str, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Whether vLLM's own cap could replace continuation for this model."""
+        return self.num_tests > 0 and not self.failures
+
+
+async def check_cap(engine: TokenEngine, capped: Capped) -> CapReport:
+    """Run the tests; a test that this model gives no occasion for is left out."""
+    results = [await _cuts(engine, capped, question) for question in (QUESTION, FORGED)]
+    results.append(await _natural_end(engine, capped))
+    failures = tuple(failure for _, sentences in results for failure in sentences)
+    return CapReport(sum(number for number, _ in results), failures)
+
+
+async def _cuts(engine: TokenEngine, capped: Capped, question: str) -> tuple[int, list[str]]:
+    """Cut after exactly the budget, with the marker; what the user's words hold does not count."""
+    prompt, free = await _free(engine, capped, question)
+    if prompt.think_state != "open":
+        return 1, ["the template leaves it to the model to open its thought"]
+    handover = engine.capabilities.think_close
+    failures: list[str] = []
+    tests = [cap for cap in CAPS if _num_thinking(engine, prompt, free) > cap]
+    for cap in tests:
+        got = await capped(prompt, cap + len(handover) + AFTER, cap)
+        expected = free[:cap] + handover
+        if got[: len(expected)] != expected:
+            text = engine.decode(got[: len(expected)])
+            failures.append(f"a cap of {cap} did not cut after {cap} tokens: {text!r}")
+    return len(tests), failures
+
+
+async def _natural_end(engine: TokenEngine, capped: Capped) -> tuple[int, list[str]]:
+    """A thought that ends at the budget or just below must leave the draw as it was."""
+    prompt, free = await _free(engine, capped, QUESTION)
+    if split(free, prompt.think_state == "open", engine.capabilities).inside:
+        return 0, []
+    natural, failures = _num_thinking(engine, prompt, free), []
+    # At the length itself and just above it: neither may change a token.
+    for cap in (natural, natural + 2):
+        got = await capped(prompt, len(free), cap)
+        if got != free:
+            at = next((i for i, (a, b) in enumerate(zip(got, free, strict=False)) if a != b), min(len(got), len(free)))
+            forced = engine.decode(got[at : at + AFTER])
+            failures.append(f"a natural end of {natural} under a cap of {cap} is not left alone: {forced!r}")
+    return 2, failures
+
+
+async def _free(engine: TokenEngine, capped: Capped, question: str) -> tuple[Prompt, tuple[int, ...]]:
+    prompt = engine.render([Message("user", question)], True)
+    room = engine.capabilities.max_context - len(prompt.token_ids or ()) - 1
+    return prompt, await capped(prompt, min(LONGEST, room), None)
+
+
+def _num_thinking(engine: TokenEngine, prompt: Prompt, ids: tuple[int, ...]) -> int:
+    return len(split(ids, prompt.think_state == "open", engine.capabilities).thinking)
