@@ -7,34 +7,29 @@ differs: a divergence from the teacher weighs where a reference's would, or, wit
 tokens that the student sampled count: forced ones do not, nor do rollouts that were cut. Cost: the rollouts, and one
 prefill of each by its teacher. Left out: asynchronous rollouts; teachers of another tokenizer, which need methods on
 text.
-
-Several tasks are one: a domain is written NAME=TASK; a single task needs no name. Problems of named domains get the id
-NAME/ID, by which teachers are routed, and a target that carries the domain to the verifier. Sampling is the first
-task's, with the largest of their caps.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from distill.stages.domains import DomainVerifier, joined, named, parse_named
 from distill.supervision.divergence import WORDS, Kind, make_divergence
 from distill.supervision.panel import Learner, TeacherPanel
 from distill.supervision.reader import EngineReader, LocalReader, TeacherReader
-from evals.task import Item, Task
+from evals.task import Task
 from train.advantages.group import group
 from train.base.health import configured
 from train.base.models import load_tokenizer
 from train.base.optimiser import Schedule
 from train.base.stage import Setting, StageResult, model_of
 from train.losses.ppo import ppo
-from train.registries import make_task, make_verifier
 from train.replay.replay import Relearn
 from train.rl.loop import LoopPlan, Parts, learn
 from train.rl.policy_stage import PolicyStage, RolloutFields
@@ -47,85 +42,9 @@ from ttc.config.recipes import parse_spec
 from ttc.config.registry import ENGINES
 from ttc.config.signatures import bind, call
 from ttc.config.values import at_least
-from ttc.core import Engine, Submission, Target, Verdict, Verifier
+from ttc.core import Engine
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, UnknownName
-
-_NAMED = re.compile(r"([A-Za-z][\w-]*)=(.+)", re.DOTALL)
-
-
-def parse_named(field: str, texts: str | Sequence[str]) -> dict[str, str]:
-    """`SPEC`, or several `NAME=SPEC`, by name; a single one may have none (""). Raises ConfigError for equal names."""
-    entries = [texts] if isinstance(texts, str) else list(texts)
-    specs: dict[str, str] = {}
-    for entry in entries:
-        match = _NAMED.fullmatch(entry)
-        name, spec = match.groups() if match else ("", entry)
-        if name in specs or (not name and len(entries) > 1):
-            raise ConfigError(f"{field}: {entry!r} needs a name of its own, NAME={spec}")
-        specs[name] = spec
-    if not specs:
-        raise ConfigError(f"{field} is empty")
-    return specs
-
-
-def named(field: str, texts: str | Sequence[str]) -> dict[str, Task]:
-    """The tasks of `NAME=TASK` by name."""
-    return {name: make_task(spec) for name, spec in parse_named(field, texts).items()}
-
-
-def joined(tasks: Mapping[str, Task]) -> Task:
-    """One task of all domains; a single task without a name is that task itself. Limits hold per domain."""
-    if tuple(tasks) == ("",):
-        return tasks[""]
-    first = next(iter(tasks.values()))
-
-    def load(limit: int | None, seed: int) -> Iterator[Item]:
-        for name, task in tasks.items():
-            for item in task.items(limit, seed):
-                problem = replace(item.problem, id=f"{name}/{item.problem.id}")
-                yield replace(item, problem=problem, target={"domain": name, "target": item.target})
-
-    most = max(task.sampling.max_tokens for task in tasks.values())
-    return replace(
-        first,
-        name="+".join(tasks),
-        load=load,
-        sampling=replace(first.sampling, max_tokens=most),
-        params={name: {"task": task.name, **task.params} for name, task in tasks.items()},
-        note=" ".join(task.note for task in tasks.values() if task.note),
-    )
-
-
-class DomainVerifier:
-    """Verifies every problem as its own domain does it."""
-
-    name = "by_domain"
-
-    def __init__(self, tasks: Mapping[str, Task]) -> None:
-        self._verifiers: dict[str, Verifier] = {name: make_verifier(task) for name, task in tasks.items()}
-        self.version = "+".join(f"{name}:{verifier.version}" for name, verifier in self._verifiers.items())
-
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
-        """See `ttc.core.Verifier`."""
-        verifier, own = self._own(target)
-        return await verifier.verify(own, submission)
-
-    def check_gold(self, target: Target, item: str = "") -> None:
-        """See `ttc.core.Verifier`."""
-        verifier, own = self._own(target)
-        verifier.check_gold(own, item)
-
-    async def close(self) -> None:
-        """See `ttc.core.Verifier`."""
-        for verifier in self._verifiers.values():
-            await verifier.close()
-
-    def _own(self, target: Target) -> tuple[Verifier, Target]:
-        if tuple(self._verifiers) == ("",):
-            return self._verifiers[""], target
-        return self._verifiers[target["domain"]], target["target"]
-
 
 _QUIET = ("no_signal", "all_fail", "all_pass")
 """Health rules about rewards, which a teacher does not need."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from serve.http.posts import KEY, NOTES, REQUEST_ID, ASGIApp, Receive, Scope, Send, send_json
-from serve.operator.config import ANYONE, Key, find_key
+from serve.operator.keys import ANYONE, Key, find_key
 from serve.requests.errors import ApiError
 
 OPEN = frozenset({b"/health", b"/ready"})

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
-from serve.operator.config import Key
+from serve.operator.keys import Key
 from serve.requests.errors import ApiError
 from ttc.core import Usage
 from ttc.errors import ConfigError

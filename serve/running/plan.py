@@ -18,7 +18,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from serve.operator.config import ANYONE, Key, PresetSpec, ServeConfig
+from serve.operator.config import PresetSpec, ServeConfig
+from serve.operator.keys import ANYONE, Key
 from serve.requests.body import shown
 from serve.requests.errors import from_error, invalid, unsupported
 from serve.requests.fields import SamplingRequest, ServeRequest

@@ -22,7 +22,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from serve.operator.config import Key, ServeConfig
+from serve.operator.config import ServeConfig
+from serve.operator.keys import Key
 from serve.operator.metrics import Labels, RequestRecord, RequestSpan, ServerMetrics
 from serve.requests.errors import ApiError, from_error, unavailable
 from serve.requests.fields import ServeRequest

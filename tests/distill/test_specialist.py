@@ -11,7 +11,7 @@ from distill.filters.routing import routing, win_rates, winners
 from distill.job.job import run_job
 from distill.plan.resolve import resolve
 from distill.spec.spec import parse_spec
-from distill.stages.on_policy import DomainVerifier, joined, named, parse_named
+from distill.stages.domains import DomainVerifier, joined, named, parse_named
 from evals.task import Task
 from tests.distill.models import SYMBOLS, make_model
 from tests.distill.pieces import sample

@@ -14,7 +14,8 @@ import httpx2
 import uvicorn
 
 from serve.http.app import create_app
-from serve.operator.config import Key, ModelSpec, PresetSpec, ServeConfig, ServeLimits
+from serve.operator.config import ModelSpec, PresetSpec, ServeConfig, ServeLimits
+from serve.operator.keys import Key
 from serve.requests.thinking import ThinkingPolicy
 from serve.running.admission import FairGate
 from serve.running.catalogue import Catalogue, ServedModel

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from serve.operator.config import key_from_secret
+from serve.operator.keys import key_from_secret
 from serve.requests.thinking import ThinkingPolicy
 from tests.serve.running import Running, chat, running, served
 from tests.serve.streams import same, streamed, whole

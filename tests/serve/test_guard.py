@@ -12,7 +12,8 @@ import threading
 import pytest
 
 from serve.http.app import JsonLines
-from serve.operator.config import KeyLimits, find_key, key_from_secret, load_config
+from serve.operator.config import load_config
+from serve.operator.keys import KeyLimits, find_key, key_from_secret
 from serve.operator.metrics import RequestRecord, RequestSpan
 from tests.serve.running import chat, running, scripted, served
 from tests.serve.slow import SlowEngine, until

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from serve.operator.config import KeyLimits, ServeLimits, key_from_secret
+from serve.operator.config import ServeLimits
+from serve.operator.keys import KeyLimits, key_from_secret
 from tests.serve.named_events import events, events_of
 from tests.serve.running import Running, running, scripted, served
 from tests.serve.slow import SlowEngine

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from serve.http.app import read_pages
-from serve.operator.config import PresetSpec, ServeLimits, key_from_secret
+from serve.operator.config import PresetSpec, ServeLimits
+from serve.operator.keys import key_from_secret
 from tests.serve.browsing import Playground, browser
 from tests.serve.running import Running, running, scripted, served
 from tests.serve.slow import SlowEngine, until

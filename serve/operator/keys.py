@@ -1,0 +1,108 @@
+"""Bearer keys: who may ask, and how much.
+
+Keys are kept as SHA-256 digests. A presented key is compared with every known one in constant time, so neither its
+content nor its place in the table shows in the time it takes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ttc.config.values import build, nearest
+from ttc.errors import ConfigError
+
+ENV = "TTC_SERVE_KEY"
+MIN_LENGTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLimits:
+    """What one key may use; None is only bounded by the server's own limits."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    max_searches: int | None = None
+    max_total_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is not positive."""
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be >= 1 or absent, got {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key by name; `digest` is the SHA-256 of the secret."""
+
+    name: str
+    digest: bytes = field(repr=False)
+    limits: KeyLimits = field(default_factory=KeyLimits)
+
+
+ANYONE = Key("anyone", b"")
+"""Who asks a server that has no keys."""
+
+
+def key_from_secret(name: str, secret: str, limits: KeyLimits | None = None) -> Key:
+    """Make a key. Raises ConfigError for a secret that is too short to be one."""
+    if len(secret.strip()) < MIN_LENGTH:
+        raise ConfigError(f"the key of {name} must have at least {MIN_LENGTH} characters")
+    return Key(name, hashlib.sha256(secret.strip().encode()).digest(), limits or KeyLimits())
+
+
+def read_keys(tables: Mapping[str, Mapping[str, Any]], where: str) -> tuple[Key, ...]:
+    """Read `[keys.NAME]` tables: `env` or `file` says where the secret is, or `sha256` holds its digest in hex.
+
+    The environment's TTC_SERVE_KEY is a key too.
+
+    Raises:
+        ConfigError: a secret that is not there or is too short, or an unknown field.
+    """
+    keys = [_read_key(name, table, where) for name, table in tables.items()]
+    secret = os.environ.get(ENV)
+    if secret:
+        keys.append(key_from_secret(ENV.lower(), secret))
+    return tuple(keys)
+
+
+def _read_key(name: str, table: Mapping[str, Any], where: str) -> Key:
+    sources = [source for source in ("env", "file", "sha256") if source in table]
+    limits = build(KeyLimits, {k: v for k, v in table.items() if k not in sources}, where=f"keys.{name}.")
+    if len(sources) != 1:
+        raise ConfigError(f"{where}: keys.{name} needs one of env, file or sha256{nearest('key', sources)}")
+    if sources == ["sha256"]:
+        try:
+            digest = bytes.fromhex(str(table["sha256"]))
+        except ValueError:
+            digest = b""
+        if len(digest) != hashlib.sha256().digest_size:
+            raise ConfigError(f"{where}: keys.{name}.sha256 must be 64 hexadecimal digits")
+        return Key(name, digest, limits)
+    if sources == ["env"]:
+        secret = os.environ.get(str(table["env"]), "")
+        if not secret:
+            raise ConfigError(f"{where}: keys.{name}: the environment variable {table['env']} is not set")
+        return key_from_secret(name, secret, limits)
+    try:
+        secret = pathlib.Path(str(table["file"])).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{where}: keys.{name}: {table['file']} cannot be read") from exc
+    return key_from_secret(name, secret, limits)
+
+
+def find_key(presented: str, keys: Sequence[Key]) -> Key | None:
+    """The key whose secret was presented; compares with every one of them, whatever it finds."""
+    digest = hashlib.sha256(presented.encode("utf-8", "surrogateescape")).digest()
+    match = None
+    for key in keys:
+        if hmac.compare_digest(digest, key.digest):
+            match = key
+    return match
