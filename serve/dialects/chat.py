@@ -6,7 +6,7 @@ null. What happened is in the top-level `ttc` object: of the reply, or of the ch
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -15,9 +15,17 @@ from pydantic import BaseModel, Field
 
 from serve.dialects.sse import ChoiceUsage, ChunkStream, body_of, head_of
 from serve.requests.body import FIRST_FAULT, WHOLE, OpenBody, RequestBody, with_reason
-from serve.requests.errors import invalid
-from serve.requests.fields import ChoiceFields, ServeRequest, TokenCount, max_tokens_of, request_of, text_of
-from serve.running.events import Finish, TokenLogprob, WholeReply
+from serve.requests.errors import agreed, invalid
+from serve.requests.fields import (
+    ChoiceFields,
+    ServeRequest,
+    TokenCount,
+    begun,
+    max_tokens_of,
+    request_of,
+    text_of,
+)
+from serve.running.events import AnswerDelta, Finish, TokenLogprob, WholeReply
 from ttc.core import Message
 
 FORWARDED = ("tools", "tool_choice", "parallel_tool_calls", "response_format")
@@ -76,6 +84,11 @@ class ChatRequest(ChoiceFields):
     top_logprobs: Annotated[int, Ge(0), Le(20), WHOLE] | None = Field(
         None, description="Of each token of the answer, with logprobs; refused by models whose engine does not tell."
     )
+    continue_final_message: bool | None = Field(
+        None,
+        description="Go on with the assistant's message at the end; the default. false begins a new turn after it.",
+    )
+    add_generation_prompt: bool | None = Field(None, description="The opposite of continue_final_message.")
     modalities: Annotated[list[Literal["text"]], FIRST_FAULT] | None = None
     audio: None = with_reason("this server writes text only")
     prediction: None = with_reason("predicted outputs are not supported")
@@ -131,18 +144,40 @@ class ChatReply(BaseModel):
 def parse(body: ChatRequest) -> ServeRequest:
     """Translate a request; raises ApiError for fields that contradict each other."""
     max_tokens, name = max_tokens_of(body, ("max_completion_tokens", "max_tokens"))
+    if body.tool_choice not in (None, "none", "auto") and not body.tools:
+        raise invalid("tool_choice", "tool_choice needs tools")
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid("top_logprobs", "top_logprobs needs logprobs = true")
     messages = tuple(
         Message("system" if message.role == "developer" else message.role, text_of(message.content))
         for message in body.messages
     )
+    messages, prefill, field = _begun(body, messages)
     return replace(
         request_of(body, messages, max_tokens, name),
+        prefill=prefill,
+        prefill_field=field,
         logprobs=bool(body.logprobs),
         top_logprobs=body.top_logprobs or 0,
         forward=_forward(body),
     )
+
+
+def _begun(body: ChatRequest, messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], str | None, str]:
+    """The conversation and the beginning of its answer: the last message, where it is the assistant's.
+
+    vLLM's switches say it aloud, and may say that a new turn begins after it.
+    """
+    switches = {"continue_final_message": body.continue_final_message}
+    if body.add_generation_prompt is not None:
+        switches["add_generation_prompt"] = not body.add_generation_prompt
+    name, asked = agreed(switches)
+    last = body.messages[-1]
+    if last.role != "assistant" and asked:
+        raise invalid(name, f"{name}: the last message is not the assistant's, so there is no answer to go on with")
+    if last.tool_calls or asked is False:
+        return messages, None, "messages"
+    return begun(messages, f"messages[{len(messages) - 1}].role")
 
 
 def _forward(body: ChatRequest) -> dict[str, Any]:
@@ -179,15 +214,15 @@ def _message(finish: Finish) -> dict[str, Any]:
 
 def _choice(finish: Finish, place: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """A choice that is complete, with its content in `place`."""
-    logprobs = _logprob_object(finish)
+    logprobs = _logprob_object(finish.logprobs)
     choice = {"index": finish.index, place: content, "logprobs": logprobs, "finish_reason": finish.reason}
     return choice if finish.token_ids is None else {**choice, "token_ids": finish.token_ids}
 
 
-def _logprob_object(finish: Finish) -> dict[str, Any] | None:
-    if finish.logprobs is None:
+def _logprob_object(tokens: Sequence[TokenLogprob] | None) -> dict[str, Any] | None:
+    if tokens is None:
         return None
-    content = [{**_token(item), "top_logprobs": [_token(other) for other in item.top]} for item in finish.logprobs]
+    content = [{**_token(item), "top_logprobs": [_token(other) for other in item.top]} for item in tokens]
     return {"content": content, "refusal": None}
 
 
@@ -212,7 +247,11 @@ class ChatEncoder(ChunkStream):
     def end(self, finish: Finish) -> dict[str, Any]:
         """See `ChunkStream`."""
         calls = [{"index": i, **call} for i, call in enumerate(finish.tool_calls)]
-        return _choice(finish, "delta", {"tool_calls": calls} if calls else {})
+        return _choice(replace(finish, logprobs=None), "delta", {"tool_calls": calls} if calls else {})
+
+    def logprobs(self, event: AnswerDelta) -> dict[str, Any] | None:
+        """See `ChunkStream`."""
+        return _logprob_object(event.logprobs)
 
 
 def _delta(index: int, delta: dict[str, Any]) -> dict[str, Any]:

@@ -1,11 +1,14 @@
 """`POST /v1/completions`: a raw prompt, continued; no chat template, nothing added, nothing taken off.
 
-A prompt is a text, or a list of one. Thinking budgets hold for models that open their block themselves; there is no
-template here that could switch thinking off. Thought goes out as `reasoning`, `text` is the answer.
+A prompt is a text or a list of token ids; of several, choice i * n + j is the j-th of prompt i. `echo` repeats the
+prompt, with log-probabilities where the engine can score given ids. Thinking budgets hold for models that open their
+block themselves; there is no template here that could switch thinking off. Thought goes out as `reasoning`, `text` is
+the answer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Annotated, Any, Literal
@@ -14,27 +17,31 @@ from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import BaseModel
 
 from serve.dialects.sse import ChoiceUsage, ChunkStream, body_of, head_of
-from serve.requests.body import WHOLE, with_reason
+from serve.requests.body import FIRST_FAULT, WHOLE, with_reason
 from serve.requests.errors import invalid
 from serve.requests.fields import ChoiceFields, ServeRequest, TokenCount, request_of
-from serve.running.events import Finish, WholeReply
-from ttc.core import Message
+from serve.running.events import AnswerDelta, Finish, TokenLogprob, WholeReply
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default for this route."""
 
-_Prompt = Annotated[str, MinLen(1)]
+MAX_PROMPTS = 128
+_Text = Annotated[str, MinLen(1)]
+_Ids = Annotated[list[Annotated[int, Ge(0), Le(1 << 31), WHOLE]], FIRST_FAULT, MinLen(1)]
 
 
 class CompletionRequest(ChoiceFields):
     """The body of a completions request."""
 
-    prompt: _Prompt | Annotated[list[_Prompt], MinLen(1), MaxLen(1)] = with_reason(
-        "one prompt a request, as text: ask once for each", ...
+    prompt: (
+        _Text
+        | _Ids
+        | Annotated[list[_Text], FIRST_FAULT, MinLen(1), MaxLen(MAX_PROMPTS)]
+        | Annotated[list[_Ids], FIRST_FAULT, MinLen(1), MaxLen(MAX_PROMPTS)]
     )
     max_tokens: TokenCount | None = None
     logprobs: Annotated[int, Ge(0), Le(1), WHOLE] | None = with_reason("only the sampled token's is known")
-    echo: Literal[False] | None = with_reason("the prompt is not repeated")
+    echo: bool | None = None
     suffix: None = with_reason("insertion is not supported")
 
 
@@ -61,11 +68,22 @@ class CompletionReply(BaseModel):
 
 def parse(body: CompletionRequest) -> ServeRequest:
     """Translate a request."""
-    text = body.prompt if isinstance(body.prompt, str) else body.prompt[0]
-    if body.logprobs == 1 and body.stream:
-        raise invalid("logprobs", "logprobs must be 0 in a stream of completions")
-    request = request_of(body, (Message("user", text),), body.max_tokens or DEFAULT_MAX_TOKENS, "max_tokens")
-    return replace(request, text=text, logprobs=body.logprobs is not None)
+    if body.echo and body.logprobs is not None and body.stream:
+        raise invalid(
+            "echo", "echo: a stream does not tell log-probabilities of the prompt; leave one of the three out"
+        )
+    request = request_of(body, (), body.max_tokens or DEFAULT_MAX_TOKENS, "max_tokens")
+    logprobs = body.logprobs is not None
+    return replace(request, prompts=_prompts(body.prompt), logprobs=logprobs, echo=bool(body.echo))
+
+
+def _prompts(prompt: str | list[Any]) -> tuple[str | tuple[int, ...], ...]:
+    """Every prompt of a request: a list of numbers is one."""
+    if isinstance(prompt, str):
+        return (prompt,)
+    if isinstance(prompt[0], int):
+        return (tuple(prompt),)
+    return tuple(one if isinstance(one, str) else tuple(one) for one in prompt)
 
 
 def reply(body: CompletionRequest, outcome: WholeReply) -> dict[str, Any]:
@@ -78,7 +96,7 @@ def _choice(finish: Finish, text: str, thinking: str) -> dict[str, Any]:
     choice: dict[str, Any] = {
         "index": finish.index,
         "text": text,
-        "logprobs": _logprobs(finish),
+        "logprobs": _logprobs(finish.logprobs),
         "finish_reason": finish.reason,
     }
     if thinking:
@@ -88,14 +106,14 @@ def _choice(finish: Finish, text: str, thinking: str) -> dict[str, Any]:
     return choice
 
 
-def _logprobs(finish: Finish) -> dict[str, Any] | None:
-    if finish.logprobs is None:
+def _logprobs(tokens: Sequence[TokenLogprob] | None, begin: int = 0) -> dict[str, Any] | None:
+    if tokens is None:
         return None
-    texts = [item.text for item in finish.logprobs]
-    offsets = list(accumulate(map(len, texts), initial=0))[:-1]
+    texts = [item.text for item in tokens]
+    offsets = list(accumulate(map(len, texts), initial=begin))[:-1]
     return {
         "tokens": texts,
-        "token_logprobs": [item.logprob for item in finish.logprobs],
+        "token_logprobs": [item.logprob for item in tokens],
         "top_logprobs": None,
         "text_offset": offsets,
     }
@@ -105,6 +123,11 @@ class CompletionEncoder(ChunkStream):
     """Chunks of a completion."""
 
     prefix, kind = "cmpl", "text_completion"
+
+    def __init__(self, body: CompletionRequest) -> None:
+        """`body` is the request."""
+        super().__init__(body)
+        self._shown: dict[int, int] = {}
 
     def first(self, index: int) -> None:
         """See `ChunkStream`: there is none."""
@@ -116,4 +139,10 @@ class CompletionEncoder(ChunkStream):
 
     def end(self, finish: Finish) -> dict[str, Any]:
         """See `ChunkStream`."""
-        return _choice(finish, "", "")
+        return _choice(replace(finish, logprobs=None), "", "")
+
+    def logprobs(self, event: AnswerDelta) -> dict[str, Any] | None:
+        """See `ChunkStream`."""
+        begin = self._shown.get(event.index, 0)
+        self._shown[event.index] = begin + sum(len(item.text) for item in event.logprobs or ())
+        return _logprobs(event.logprobs, begin)

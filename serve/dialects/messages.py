@@ -8,7 +8,9 @@ because clients want one; nothing here relies on it when it comes back. Progress
 `ttc.progress`, silence is filled by pings; the `ttc` object is in the message, or in `message_delta`. The prompt's
 tokens are known at the end, so `message_start` counts none and `message_delta` all.
 
-Left out, and refused by name: tools, images and documents, prefilled answers, containers, JSON formats. A mark for
+An assistant's message at the end is an answer that has begun: the model goes on with it, without a thought.
+
+Left out, and refused by name: tools, images and documents, containers, JSON formats. A mark for
 Anthropic's prompt cache has no effect: prefixes are cached here anyway.
 """
 
@@ -25,7 +27,16 @@ from pydantic import BaseModel, Field
 from serve.dialects.sse import Count, named
 from serve.requests.body import FIRST_FAULT, RequestBody, with_reason
 from serve.requests.errors import TYPES, ApiError, agreed, invalid, missing
-from serve.requests.fields import CommonFields, SamplingRequest, ServeRequest, StopText, TokenCount, text_of, top_k_of
+from serve.requests.fields import (
+    CommonFields,
+    SamplingRequest,
+    ServeRequest,
+    StopText,
+    TokenCount,
+    begun,
+    text_of,
+    top_k_of,
+)
 from serve.requests.search import read_search
 from serve.requests.thinking import CONFLICT, Effort, ThinkingMode, ThinkingRequest, read_thinking
 from serve.running import events
@@ -91,10 +102,13 @@ class MessagesRequest(CommonFields):
 
 
 def parse(body: MessagesRequest) -> ServeRequest:
-    """Translate a request; raises ApiError for a last message that is not the user's, and for contradictions."""
+    """Translate a request; raises ApiError for contradictions."""
+    messages, prefill, field = begun(_messages(body), f"messages[{len(body.messages) - 1}].role")
     return ServeRequest(
         model=body.model,
-        messages=_messages(body),
+        messages=messages,
+        prefill=prefill,
+        prefill_field=field,
         stream=bool(body.stream),
         sampling=SamplingRequest(
             temperature=body.temperature,
@@ -109,9 +123,6 @@ def parse(body: MessagesRequest) -> ServeRequest:
 
 
 def _messages(body: MessagesRequest) -> tuple[Message, ...]:
-    if body.messages[-1].role != "user":
-        last = f"messages[{len(body.messages) - 1}].role"
-        raise invalid(last, f"{last}: the last message must be the user's; an answer cannot be begun for the model")
     system = _text(body.system, "system")
     turns = [Message(turn.role, _text(turn.content, f"messages[{i}].content")) for i, turn in enumerate(body.messages)]
     return (*([Message("system", system)] if system else []), *turns)
@@ -261,7 +272,11 @@ def _usage(counts: events.TokenCounts) -> dict[str, Any]:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": counts.cached,
         "output_tokens": counts.completion,
-        "output_tokens_details": {"thinking_tokens": counts.reasoning},
+        "output_tokens_details": {
+            "thinking_tokens": counts.reasoning,
+            "rejected_tokens": counts.rejected,
+            "judged_tokens": counts.judged,
+        },
     }
 
 

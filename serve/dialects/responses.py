@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import BaseModel, Field
 
-from serve.dialects.sse import Count, named
+from serve.dialects.sse import Count, completion_details, named
 from serve.requests.body import FIRST_FAULT, WHOLE, OpenBody, RequestBody, read, with_reason
 from serve.requests.errors import ApiError, invalid, missing
 from serve.requests.fields import (
@@ -28,6 +29,7 @@ from serve.requests.fields import (
     ServeRequest,
     StreamOptions,
     TokenCount,
+    begun,
     max_tokens_of,
     request_of,
     stream_options,
@@ -108,7 +110,9 @@ def parse(body: ResponsesRequest) -> ServeRequest:
     stream_options(body, body.stream_options)
     _check_metadata(body.metadata or {})
     max_tokens, name = max_tokens_of(body, ("max_output_tokens",))
-    return request_of(body, _messages(body), max_tokens, name)
+    size = 0 if isinstance(body.input, str) else len(body.input) - 1
+    messages, prefill, field = begun(_messages(body), f"input[{size}].role")
+    return replace(request_of(body, messages, max_tokens, name), prefill=prefill, prefill_field=field)
 
 
 def _messages(body: ResponsesRequest) -> tuple[Message, ...]:
@@ -293,9 +297,13 @@ def _final(
 def _usage(counts: events.TokenCounts) -> dict[str, Any]:
     return {
         "input_tokens": counts.prompt,
-        "input_tokens_details": {"cached_tokens": counts.cached, "cache_write_tokens": 0},
+        "input_tokens_details": {
+            "cached_tokens": counts.cached,
+            "cache_write_tokens": 0,
+            "scored_tokens": counts.scored,
+        },
         "output_tokens": counts.completion,
-        "output_tokens_details": {"reasoning_tokens": counts.reasoning},
+        "output_tokens_details": completion_details(counts),
         "total_tokens": counts.prompt + counts.completion,
     }
 

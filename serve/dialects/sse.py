@@ -68,8 +68,17 @@ def _usage_of(counts: events.TokenCounts) -> dict[str, Any]:
         "prompt_tokens": counts.prompt,
         "completion_tokens": counts.completion,
         "total_tokens": counts.prompt + counts.completion,
-        "prompt_tokens_details": {"cached_tokens": counts.cached},
-        "completion_tokens_details": {"reasoning_tokens": counts.reasoning},
+        "prompt_tokens_details": {"cached_tokens": counts.cached, "scored_tokens": counts.scored},
+        "completion_tokens_details": completion_details(counts),
+    }
+
+
+def completion_details(counts: events.TokenCounts) -> dict[str, int]:
+    """What was written, by what it was for."""
+    return {
+        "reasoning_tokens": counts.reasoning,
+        "rejected_tokens": counts.rejected,
+        "judged_tokens": counts.judged,
     }
 
 
@@ -110,6 +119,10 @@ class ChunkStream:
         """The choice of the chunk that ends it."""
         raise NotImplementedError
 
+    def logprobs(self, event: events.AnswerDelta) -> dict[str, Any] | None:
+        """The log-probabilities of a piece."""
+        raise NotImplementedError
+
     def encode(self, event: events.ServeEvent) -> bytes:
         """The chunks of one event; may be empty."""
         match event:
@@ -120,7 +133,7 @@ class ChunkStream:
             case events.ThinkingDelta():
                 return self._text(event.index, True, event.text)
             case events.AnswerDelta():
-                return self._text(event.index, False, event.text)
+                return self._answer(event)
             case events.SearchProgress():
                 return self._chunk(self.piece(0, "", ""), ttc=event.data)
             case events.Finish():
@@ -138,6 +151,13 @@ class ChunkStream:
         last = b"" if self._last is None else self._chunk(self.end(self._last), **extra)
         usage = {**self._head, "choices": [], "usage": _usage_of(event.counts)}
         return last + (data(usage) if self._usage else b"") + DONE
+
+    def _answer(self, event: events.AnswerDelta) -> bytes:
+        if event.logprobs is None:
+            return self._text(event.index, False, event.text)
+        if not (event.text or event.logprobs):
+            return b""
+        return self._chunk({**self.piece(event.index, "", event.text), "logprobs": self.logprobs(event)})
 
     def _text(self, index: int, thinking: bool, text: str) -> bytes:
         """A chunk with new text, which is most of a stream."""

@@ -106,15 +106,19 @@ class SamplingRequest:
 
 @dataclass(frozen=True, slots=True)
 class ServeRequest:
-    """One request: a conversation, or a raw prompt (`text`, no chat template), which is then the one message too.
+    """One request: a conversation, or raw prompts (no chat template; texts or ids), each with choices of its own.
 
-    `forward` is the body as a chat-completions server would take it, for what only such a server can do (tools, JSON
-    schemas); empty where nothing of the kind was asked.
+    `prefill` is the beginning of the answer, which the model goes on with; `prefill_field` is where it stood. `echo`
+    repeats a raw prompt before what follows it. `forward` is the body as a chat-completions server would take it, for
+    what only such a server can do (tools, JSON schemas); empty where nothing of the kind was asked.
     """
 
     model: str
     messages: tuple[Message, ...] = ()
-    text: str | None = None
+    prompts: tuple[str | tuple[int, ...], ...] = ()
+    prefill: str | None = None
+    prefill_field: str = "messages"
+    echo: bool = False
     num_choices: int = 1
     stream: bool = False
     sampling: SamplingRequest = field(default_factory=SamplingRequest)
@@ -124,6 +128,23 @@ class ServeRequest:
     top_logprobs: int = 0
     return_token_ids: bool = False
     forward: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def raw(self) -> bool:
+        """Whether its prompts have no chat template."""
+        return bool(self.prompts)
+
+    @property
+    def num_replies(self) -> int:
+        """Choices of all its prompts."""
+        return self.num_choices * max(len(self.prompts), 1)
+
+
+def begun(messages: tuple[Message, ...], field_of: str) -> tuple[tuple[Message, ...], str | None, str]:
+    """The conversation without an answer that the client has begun, that beginning, and the name of its field."""
+    if not messages or messages[-1].role != "assistant":
+        return messages, None, field_of
+    return messages[:-1], messages[-1].content, field_of
 
 
 def request_of(

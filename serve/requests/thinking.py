@@ -7,12 +7,14 @@ are the same thing, and contradict anything that asks for thought.
 
     budget = min(asked or table[effort], ceiling, max_tokens - reserve)
 
-The reserve is a share of max_tokens, so it neither vanishes nor pins long answers.
+The reserve is a share of max_tokens, so it neither vanishes nor pins long answers, and at least what the hand-over and
+one token of an answer take: whoever receives the hand-over pays for it, so max_tokens counts it. Default efforts are
+those of a context of 40,960 tokens; on a smaller one they shrink in proportion, so that no two of them are the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
@@ -31,6 +33,16 @@ CONFLICT = "conflicting_thinking"
 """Code of refusals of wishes that exclude each other."""
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 EFFORTS: tuple[str, ...] = get_args(Effort)
+EFFORT_CONTEXT = 40_960
+DEFAULT_EFFORTS: Mapping[str, int] = {
+    "minimal": 512,
+    "low": 1024,
+    "medium": 8192,
+    "high": 24576,
+    "xhigh": 32768,
+    "max": UNLIMITED,
+}
+"""Tokens of thought on a context of EFFORT_CONTEXT or more."""
 ThoughtTokens = Annotated[int, Ge(UNLIMITED), Le(1 << 31), WHOLE]
 _TYPES = {"enabled": True, "disabled": False}
 _SAME = "The same as thinking_budget."
@@ -111,16 +123,7 @@ class ThinkingPolicy:
     markers of models whose tokenizer has none, so that these think too (see `serve.running.catalogue`).
     """
 
-    efforts: Mapping[str, int] = field(
-        default_factory=lambda: {
-            "minimal": 512,
-            "low": 1024,
-            "medium": 8192,
-            "high": 24576,
-            "xhigh": 32768,
-            "max": UNLIMITED,
-        }
-    )
+    efforts: Mapping[str, int] = field(default_factory=lambda: dict(DEFAULT_EFFORTS))
     default_effort: str | None = None
     max_thinking_tokens: int | None = None
     reserve_share: float = 0.25
@@ -149,9 +152,18 @@ class ThinkingPolicy:
         if self.handover is not None and (self.close or CLOSE) not in self.handover:
             raise ConfigError(f"thinking.handover must contain the end-of-thinking marker {self.close or CLOSE}")
 
-    def reserve(self, max_tokens: int) -> int:
-        """Tokens of `max_tokens` that thought may not take."""
-        return round(max_tokens * self.reserve_share)
+    def reserve(self, max_tokens: int, ends: Sequence[int] = ()) -> int:
+        """Tokens of `max_tokens` that thought may not take; `ends` are lengths of what may end it, the best first."""
+        least = next((length + 1 for length in ends if length + 1 < max_tokens), 0)
+        return max(round(max_tokens * self.reserve_share), least)
+
+    def efforts_on(self, max_context: int) -> dict[str, int]:
+        """The table for a model of that context; what the operator has set himself stays as it is."""
+        share = min(max_context / EFFORT_CONTEXT, 1.0)
+        return {
+            name: max(round(value * share), 1) if value == DEFAULT_EFFORTS[name] and value != UNLIMITED else value
+            for name, value in self.efforts.items()
+        }
 
 
 def read_thinking(body: ThinkingFields) -> ThinkingRequest:
@@ -232,11 +244,12 @@ def settle(
     *,
     raw: bool = False,
     opened: bool = False,
+    ends: Sequence[int] = (),
 ) -> ThinkingPlan:
     """Apply the operator's policy to a wish.
 
     `raw` is for prompts without a chat template; `opened` says that the prompt, rendered without any wish, ends inside
-    a think block: only then is a reserve kept for requests that say nothing of thinking.
+    a think block: only then is a reserve kept for requests that say nothing of thinking. `ends`: see `ThinkingPolicy.reserve`.
 
     Raises:
         ApiError: the model does not think, cannot be held to a budget, or the number is above the ceiling.
@@ -255,8 +268,12 @@ def settle(
     if wish.budget is not None and ceiling is not None and wish.budget > ceiling:
         name = wish.budget_field
         raise invalid(name, f"{name} = {wish.budget} exceeds this server's ceiling of {ceiling}", "budget_too_large")
-    request = wish.budget if wish.budget is not None or effort is None else policy.efforts[effort]
-    reserve = 0 if wish.budget == UNLIMITED else policy.reserve(max_tokens)
+    request = (
+        wish.budget
+        if wish.budget is not None or effort is None
+        else policy.efforts_on(capabilities.max_context)[effort]
+    )
+    reserve = 0 if wish.budget == UNLIMITED else policy.reserve(max_tokens, ends)
     limits = [ceiling, max_tokens - reserve if reserve else None, None if request == UNLIMITED else request]
     caps = [limit for limit in limits if limit is not None]
     cap = max(min(caps), 1) if caps else None

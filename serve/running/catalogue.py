@@ -212,7 +212,7 @@ class Catalogue:
         about: dict[str, Any] = {
             "thinking": thinks,
             "exact_budgets": capabilities.token_ids and bool(capabilities.think_close),
-            "efforts": dict(policy.efforts) if thinks else {},
+            "efforts": policy.efforts_on(capabilities.max_context) if thinks else {},
             "max_thinking_tokens": policy.max_thinking_tokens,
             "scorers": sorted(model.scorers),
         }

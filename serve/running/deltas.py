@@ -111,7 +111,7 @@ class Deltas:
         self._thinking, self._answer = _Part(thinking), _Part(answer)
         self._texts = {True: _Text(decode), False: _Text(decode)}
         self._stop, self._strip = tuple(stop), strip
-        self._held, self._stopped = "", False
+        self._held, self._stopped, self._lead = "", False, strip
         self._markers: Markers | None = None
 
     def sync(self, prompt: Prompt) -> None:
@@ -134,9 +134,14 @@ class Deltas:
     def _take(self, token: int, inside: bool) -> None:
         text = self._texts[inside].add(token)
         if inside:
+            self._lead = True  # no stop is in the white space that follows a thought
             self._show(self._thinking, text)
         elif not self._stopped:
-            self._until_stop(text)
+            word = text.lstrip() if self._lead else text
+            self._show(self._answer, text[: len(text) - len(word)])
+            if word:
+                self._lead = False
+                self._until_stop(word)
 
     def _until_stop(self, text: str) -> None:
         """Show text up to a stop string, and not yet what may become one."""
@@ -173,7 +178,17 @@ def _overlap(text: str, stop: str) -> int:
     return next((size for size in range(most, 0, -1) if stop.startswith(text[len(text) - size :])), 0)
 
 
-def cut_at_stop(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
-    """`text` up to the first of `stops`, and which it was; toolkit completions keep it, OpenAI's replies do not."""
-    first = min(((text.find(stop), stop) for stop in stops if stop in text), default=None)
+def cut_at_stop(text: str, stops: Sequence[str], *, lead: bool) -> tuple[str, str | None]:
+    """`text` up to the first of `stops`, and which it was; toolkit completions keep it, OpenAI's replies do not.
+
+    With `lead`, white space before the first word holds no stop.
+    """
+    begin = len(text) - len(text.lstrip()) if lead else 0
+    first = min(((text.find(stop, begin), stop) for stop in stops if text.find(stop, begin) >= 0), default=None)
     return (text, None) if first is None else (text[: first[0]], first[1])
+
+
+def pieces_of(decode: Decode, ids: Sequence[int]) -> list[str]:
+    """The text that each id adds; that of a character in several ids stands at its last."""
+    text = _Text(decode)
+    return [text.add(token) for token in ids]

@@ -21,10 +21,13 @@ FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """One token and its log-probability in nats; `top` are the likeliest ones at its place, where asked for."""
+    """One token and its log-probability in nats, None for the first token of a prompt.
+
+    `top` are the likeliest ones at its place, where asked for.
+    """
 
     text: str
-    logprob: float
+    logprob: float | None
     top: tuple[TokenLogprob, ...] = ()
 
 
@@ -47,10 +50,11 @@ class ThinkingDelta:
 
 @dataclass(frozen=True, slots=True)
 class AnswerDelta:
-    """New text of the answer of a choice."""
+    """New text of the answer of a choice, with its log-probabilities where they were asked for."""
 
     index: int
     text: str
+    logprobs: tuple[TokenLogprob, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,23 +80,42 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """Tokens of what is returned: prompt (cached of them), completion (reasoning of them)."""
+    """Tokens read (`prompt`, of them `cached` and `scored`) and written (`completion`, the others are parts of it).
+
+    Of a whole request they are its price: every prompt once, however many draws it had, and what scorers read; every
+    token of every draw, hand-overs included, and what judges wrote. `rejected` are those of draws that are not
+    returned, their thought included.
+    """
 
     prompt: int = 0
     cached: int = 0
     completion: int = 0
     reasoning: int = 0
+    rejected: int = 0
+    scored: int = 0
+    judged: int = 0
+
+    def __add__(self, other: TokenCounts) -> TokenCounts:
+        return TokenCounts(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
 
     @classmethod
     def joined(cls, choices: Sequence[TokenCounts]) -> TokenCounts:
-        """Those of a whole reply, whose choices have one prompt."""
-        completion, reasoning = sum(c.completion for c in choices), sum(c.reasoning for c in choices)
-        return replace(choices[0], completion=completion, reasoning=reasoning)
+        """Those of choices that have one prompt."""
+        return replace(sum(choices, cls()), prompt=choices[0].prompt, cached=choices[0].cached)
+
+    def returned(self) -> dict[str, int]:
+        """What the reply says of the choices that it shows."""
+        return {
+            "prompt_tokens": self.prompt,
+            "cached_tokens": self.cached,
+            "completion_tokens": self.completion,
+            "reasoning_tokens": self.reasoning,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """All choices are complete: the usage of what is returned, and the `ttc` object of the reply."""
+    """All choices are complete: what the request cost, and the `ttc` object of the reply."""
 
     counts: TokenCounts
     ttc: Mapping[str, Any] = field(default_factory=dict)

@@ -101,10 +101,14 @@ async def execute_forward(
     keys = [reply.key(plan.answer_kind) for reply in replies]
     winner = 0 if plan.direct else _vote(keys)
     choices = replies if plan.direct else [replies[winner]]
+    shown = [reply.counts for reply in choices]
     for index, reply in enumerate(choices):
         _finish(index, reply, request, emit, written=plan.direct)
-    counts = TokenCounts.joined([reply.counts for reply in choices])
-    emit(Done(counts, _result(plan, replies, keys, winner)))
+    written = sum(shown, TokenCounts())
+    price = sum((reply.counts for reply in replies), TokenCounts())  # as often as the server behind was asked
+    rejected = price.completion - written.completion
+    result = {**_result(plan, replies, keys, winner), "returned": TokenCounts.joined(shown).returned()}
+    emit(Done(replace(price, rejected=rejected), result))
 
 
 def _writer(index: int, request: ServeRequest, emit: Callable[[ServeEvent], None]) -> Callable[[str, str], None]:

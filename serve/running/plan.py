@@ -24,15 +24,15 @@ from serve.requests.body import shown
 from serve.requests.errors import from_error, invalid, unsupported
 from serve.requests.fields import SamplingRequest, ServeRequest
 from serve.requests.search import ProgressLevel, ServedStrategies
-from serve.requests.thinking import ThinkingPlan, settle
+from serve.requests.thinking import CONFLICT, ThinkingPlan, settle
 from serve.running.catalogue import Catalogue, ServedModel
 from serve.running.events import ledger
 from serve.running.watch import raw_prompt
 from ttc.config.recipes import dump
-from ttc.core import PENALTIES, Answer, Budget, ExtraSampling, Problem, Prompt, Sampling, Usage, extras_of
+from ttc.core import PENALTIES, Answer, Budget, Engine, ExtraSampling, Problem, Prompt, Sampling, Usage, extras_of
 from ttc.errors import TTCError
 from ttc.session.session import Session
-from ttc.session.thinking import QWEN3_HANDOVER, Thinking
+from ttc.session.thinking import Thinking, handover_of
 
 DIRECT = "direct"
 FORWARDED_BY = ("direct", "majority")
@@ -59,13 +59,18 @@ class RequestPlan:
     seed: int
     answer_kind: str
     progress: ProgressLevel
-    prompt: Prompt
+    prompts: tuple[Prompt, ...]
     sequences: int
 
     @property
     def direct(self) -> bool:
         """Whether each choice is one draw, which can be streamed as it is sampled."""
         return self.strategy == DIRECT
+
+    @property
+    def max_ids(self) -> int | None:
+        """Most tokens of a draw, what thinking control puts in included; None where tools add to it."""
+        return None if self.strategy in OPEN_ENDED else self.sampling.max_tokens
 
     def report(
         self,
@@ -108,24 +113,29 @@ async def make_plan(
     arguments = offer.bind(params, scorer)
     width = _width(request, offer.function, arguments)
     _check_support(request, strategy, offer.parameters.model_fields, width)
-    if request.num_choices > config.limits.max_choices:
-        number = shown(request.num_choices)
-        raise invalid("n", f"n must be at most {config.limits.max_choices}, this server's limit, got {number}")
-    if strategy == DIRECT and _streams_behind(request, model):
+    if request.num_replies > config.limits.max_choices:
+        number = shown(request.num_replies)
+        name, what = ("prompt", "prompts x n") if len(request.prompts) > 1 else ("n", "n")
+        raise invalid(name, f"{what} must be at most {config.limits.max_choices}, this server's limit, got {number}")
+    if request.prefill is not None:
+        request = _begun(request, strategy, model)
+    if strategy == DIRECT and not request.forward and _streams_behind(request, model):
         request = replace(request, forward={"messages": [dump(message) for message in request.messages]})
     if request.forward:
         _check_forward(request, strategy, model.forward is not None, model.name)
-        settled, sampling, prompt = _as_it_came(request, model, config)
+        settled, sampling = _as_it_came(request, model, config)
+        prompts: tuple[Prompt, ...] = ()
     else:
-        settled, sampling, prompt = await _settle(request, model, config)
+        settled, sampling, prompts = await _settle(request, model, config)
         sampling = with_extras(sampling, request, key, model, strategy, settled.control)
     limit = min(config.limits.max_total_tokens, key.limits.max_total_tokens or config.limits.max_total_tokens)
     total = wish.max_total_tokens or (preset.max_total_tokens if preset else None)
     if total is not None and total > limit:
-        raise invalid("ttc.max_total_tokens", f"ttc.max_total_tokens = {total} exceeds this server's limit of {limit}")
-    if strategy == DIRECT and total is None and request.num_choices * sampling.max_tokens > limit:
+        whose = "this server's limit" if limit == config.limits.max_total_tokens else f"the limit of key {key.name}"
+        raise invalid("ttc.max_total_tokens", f"ttc.max_total_tokens = {total} exceeds {whose} of {limit}")
+    if strategy == DIRECT and total is None and request.num_replies * sampling.max_tokens > limit:
         raise invalid(
-            "n", f"n x max_tokens = {request.num_choices * sampling.max_tokens} exceeds the limit of {limit} tokens"
+            "n", f"n x max_tokens = {request.num_replies * sampling.max_tokens} exceeds the limit of {limit} tokens"
         )
     return RequestPlan(
         request=request,
@@ -136,12 +146,12 @@ async def make_plan(
         call=functools.partial(offer.function, **arguments),
         sampling=sampling,
         settled=settled,
-        budget=Budget(tokens=max((total or limit) // request.num_choices, 1)),
+        budget=Budget(tokens=max((total or limit) // request.num_replies, 1)),
         seed=secrets.randbits(SEED_BITS) if wish.seed is None else wish.seed,
         answer_kind=wish.answer_kind or (preset and preset.answer_kind) or config.answer_kind,
         progress=wish.progress or "off",
-        prompt=prompt,
-        sequences=width * request.num_choices,
+        prompts=prompts,
+        sequences=width * request.num_replies,
     )
 
 
@@ -199,14 +209,26 @@ def _streams_behind(request: ServeRequest, model: ServedModel) -> bool:
     """Whether a plain chat is best left to a server behind: an engine without ids has its tokens only at the end."""
     wish = request.thinking
     counted = wish.budget not in (None, 0) or wish.min_tokens > 0 or request.logprobs or request.return_token_ids
-    return (
-        model.forward is not None and not model.engine.capabilities.token_ids and request.text is None and not counted
-    )
+    return model.forward is not None and not model.engine.capabilities.token_ids and not request.raw and not counted
 
 
-def _as_it_came(
-    request: ServeRequest, model: ServedModel, config: ServeConfig
-) -> tuple[ThinkingPlan, Sampling, Prompt]:
+def _begun(request: ServeRequest, strategy: str, model: ServedModel) -> ServeRequest:
+    """The request without thought, since its answer has begun; raises ApiError where none can be begun."""
+    name, capabilities, wish = request.prefill_field, model.engine.capabilities, request.thinking
+    why = f"{name}: the last message must be the user's; an answer cannot be begun for the model"
+    if request.forward or not capabilities.token_ids:
+        raise unsupported(name, f"{why}, since {model.name} takes messages only")
+    if strategy != DIRECT:
+        raise unsupported(name, f"{why} with strategy {strategy}, only with direct")
+    asked = wish.enabled or wish.budget not in (None, 0) or wish.effort not in (None, "none") or wish.min_tokens
+    if asked:
+        raise invalid(name, f"{name}: an answer that has begun leaves no room for thought: send one", CONFLICT)
+    if not capabilities.think_close:
+        return request
+    return replace(request, thinking=replace(wish, enabled=False, effort=None, budget=None))
+
+
+def _as_it_came(request: ServeRequest, model: ServedModel, config: ServeConfig) -> tuple[ThinkingPlan, Sampling]:
     """What a server behind is asked; it renders, counts and thinks by itself.
 
     Half of its context is the most that is asked for by default, since the length of the prompt is not known here.
@@ -214,7 +236,7 @@ def _as_it_came(
     wish = request.sampling
     half = max(model.engine.capabilities.max_context // 2, 1)
     max_tokens = wish.max_tokens or min(config.limits.default_max_tokens, half)
-    return ThinkingPlan(Thinking()), _sampling(wish, max_tokens), Prompt(text="", token_ids=None)
+    return ThinkingPlan(Thinking()), _sampling(wish, max_tokens)
 
 
 def _sampling(wish: SamplingRequest, max_tokens: int) -> Sampling:
@@ -230,77 +252,112 @@ def _sampling(wish: SamplingRequest, max_tokens: int) -> Sampling:
 
 async def _settle(
     request: ServeRequest, model: ServedModel, config: ServeConfig
-) -> tuple[ThinkingPlan, Sampling, Prompt]:
-    """The thinking control, the sampling and the rendered prompt, which depend on each other through max_tokens."""
+) -> tuple[ThinkingPlan, Sampling, tuple[Prompt, ...]]:
+    """The thinking control, the sampling and the rendered prompts, which depend on each other through max_tokens."""
     limits, wish, capabilities = config.limits, request.sampling, model.engine.capabilities
     if wish.max_tokens is not None and wish.max_tokens > limits.max_tokens:
         name = wish.max_tokens_field
         raise invalid(name, f"{name} = {wish.max_tokens} exceeds this server's limit of {limits.max_tokens}")
 
     def settled_for(max_tokens: int, *, opened: bool) -> ThinkingPlan:
-        raw = request.text is not None
-        return settle(request.thinking, config.thinking, capabilities, max_tokens, raw=raw, opened=opened)
+        return settle(
+            request.thinking,
+            config.thinking,
+            capabilities,
+            max_tokens,
+            raw=request.raw,
+            opened=opened,
+            ends=ends,
+        )
+
+    ends = _ends(model, config)
 
     draft = settled_for(wish.max_tokens or limits.default_max_tokens, opened=False)
-    prompt = await _render(request, model, draft.control)
-    opened = prompt.think_state == "open"
-    length = len(prompt.token_ids or ())  # without ids the server behind counts, and refuses
+    prompts = await _render(request, model, draft.control)
+    opened = prompts[0].think_state == "open"
+    length = max(len(prompt.token_ids or ()) for prompt in prompts)  # without ids the server behind counts, and refuses
     room = capabilities.max_context - length
-    control = settled_for(wish.max_tokens or limits.default_max_tokens, opened=opened).control
-    injected = _injected(model, control) if control.active else 0
-    field = "messages" if request.text is None else "prompt"
-    if room - injected < 1:
+    field = "prompt" if request.raw else "messages"
+    if room < 1:
         raise invalid(
             field,
             f"{field} has {length} tokens; the context of {model.name} is {capabilities.max_context}: shorten it by "
-            f"{injected + 1 - room} or more",
+            f"{1 - room} or more",
             "context_length_exceeded",
         )
-    if wish.max_tokens is not None and wish.max_tokens > room - injected:
+    if wish.max_tokens is not None and wish.max_tokens > room:
         name = wish.max_tokens_field
-        extra = f" (and {injected} that thinking control may add)" if injected else ""
         raise invalid(
             name,
-            f"{name} = {wish.max_tokens} and {length} tokens of {field}{extra} exceed the context of "
-            f"{capabilities.max_context}: at most {room - injected} is possible",
+            f"{name} = {wish.max_tokens} and {length} tokens of {field} exceed the context of "
+            f"{capabilities.max_context}: at most {room} is possible",
             "context_length_exceeded",
         )
-    max_tokens = wish.max_tokens or min(limits.default_max_tokens, limits.max_tokens, room - injected)
+    max_tokens = wish.max_tokens or min(limits.default_max_tokens, limits.max_tokens, room)
     settled = settled_for(max_tokens, opened=opened)
-    return settled, _sampling(wish, max_tokens), prompt
+    return settled, _sampling(wish, max_tokens), prompts
 
 
-async def _render(request: ServeRequest, model: ServedModel, thinking: Thinking) -> Prompt:
-    """The prompt as the strategy will see it; long texts are tokenised in a thread."""
+async def _render(request: ServeRequest, model: ServedModel, thinking: Thinking) -> tuple[Prompt, ...]:
+    """The prompts as the strategy will see them; long texts are tokenised in a thread."""
     engine = model.engine
 
-    def render() -> Prompt:
-        if request.text is None:
-            return engine.render(request.messages, thinking.template)
+    def render() -> tuple[Prompt, ...]:
+        if not request.raw:
+            prompt = engine.render(request.messages, thinking.template)
+            return (prompt if request.prefill is None else _go_on(engine, prompt, request),)
         if not engine.capabilities.token_ids:
             raise invalid("model", f"model: {model.name} takes messages only, use /v1/chat/completions")
-        return raw_prompt(engine, request.text)
+        for raw in request.prompts:
+            _check_ids(engine, raw)
+        return tuple(raw_prompt(engine, raw) for raw in request.prompts)
 
-    size = sum(len(message.content) for message in request.messages)
+    size = sum(len(message.content) for message in request.messages) + sum(map(len, request.prompts))
     try:
         return await asyncio.to_thread(render) if size > LONG_TEXT else render()
     except TTCError as exc:
         error = from_error(exc)
-        error.param = error.param or ("messages" if request.text is None else "prompt")
+        error.param = error.param or ("prompt" if request.raw else "messages")
         raise error from exc
 
 
-def _injected(model: ServedModel, thinking: Thinking) -> int:
-    """Most tokens that thinking control may add to a draw."""
-    engine = model.engine
-    sentence = thinking.handover or engine.capabilities.handover or QWEN3_HANDOVER
-    handover = 0 if thinking.max_tokens is None else len(engine.encode(sentence))
-    waits = thinking.min_tokens + len(engine.encode(thinking.wait)) if thinking.extends else 0
-    return handover + waits
+def _check_ids(engine: Engine, raw: str | tuple[int, ...]) -> None:
+    """Refuse ids that the model's tokenizer does not have: an engine would fail at them."""
+    for token in () if isinstance(raw, str) else set(raw):
+        try:
+            text = engine.decode((token,))
+        except (ValueError, OverflowError, LookupError):
+            text = ""
+        if not text:
+            raise invalid("prompt", f"prompt: {token} is not the id of a token of this model")
+
+
+def _go_on(engine: Engine, prompt: Prompt, request: ServeRequest) -> Prompt:
+    """`prompt` with the beginning of the answer as part of what was rendered."""
+    if prompt.think_state == "open":
+        name = request.prefill_field
+        why = f"{name}: the last message must be the user's; this model's template opens a thought before any answer"
+        raise unsupported(name, why)
+    words = request.prefill or ""
+    longer = prompt.extend(engine.encode(words), words)
+    return replace(
+        longer, rendered_len=len(longer.token_ids or ()), rendered_chars=len(longer.text), logprobs=(), certainty=()
+    )
+
+
+def _ends(model: ServedModel, config: ServeConfig) -> tuple[int, ...]:
+    """The lengths of what may end a thought: the hand-over, the bare marker; none where thought cannot be counted."""
+    capabilities = model.engine.capabilities
+    if not (capabilities.token_ids and capabilities.think_close):
+        return ()
+    words = handover_of(Thinking(handover=config.thinking.handover), capabilities)
+    return len(model.engine.encode(words)), len(capabilities.think_close)
 
 
 COUNTED = ("presence_penalty", "frequency_penalty")
 """Penalties that count the tokens of one request to the engine."""
+OPEN_ENDED = ("tools",)
+"""Strategies whose replies hold what tools have written, which max_tokens does not count."""
 WHOLE = ("direct", "majority", "best_of_n")
 """Strategies whose draws are one request each."""
 
@@ -319,7 +376,10 @@ def with_extras(
     supported = extras_of(model.engine.capabilities)
     names = [*extras, *(["cache_salt"] if request.sampling.cache_salt else [])]
     _check_known(names, supported, model.name)
-    _check_counted(extras, strategy, control)
+    apart = (
+        bool(request.sampling.stop) and bool(model.engine.capabilities.think_close) and control.template is not False
+    )
+    _check_counted(extras, strategy, control, apart=apart)
     if request.top_logprobs and strategy != "direct":
         raise unsupported("top_logprobs", f"top_logprobs: strategy {strategy} cannot honour it")
     if "cache_salt" in supported and (request.sampling.cache_salt or key is not ANYONE):
@@ -360,8 +420,8 @@ def _check_known(names: Collection[str], supported: Collection[str], model: str)
             raise unsupported(name, why)
 
 
-def _check_counted(extras: Collection[str], strategy: str, control: Thinking) -> None:
-    """Refuse penalties whose counts would start anew within a draw."""
+def _check_counted(extras: Collection[str], strategy: str, control: Thinking, *, apart: bool) -> None:
+    """Refuse penalties whose counts would start anew within a draw; `apart`: stops part the thought from the answer."""
     name = next((name for name in COUNTED if name in extras), None)
     if name is None:
         return
@@ -369,6 +429,8 @@ def _check_counted(extras: Collection[str], strategy: str, control: Thinking) ->
         why = f"strategy {strategy} draws an answer in several requests"
     elif control.active:
         why = "a thought under a budget and its answer are several requests (send thinking_budget = 0, or no budget)"
+    elif apart:
+        why = "a thought and an answer with stop strings are two requests (leave stop out, or send thinking_budget = 0)"
     else:
         return
     raise unsupported(name, f"{name} counts the tokens of one request, and {why}")

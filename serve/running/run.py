@@ -11,14 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from serve.requests.errors import ApiError
+from serve.requests.fields import ServeRequest
 from serve.running import events
 from serve.running.admission import FairShare
-from serve.running.deltas import Deltas, Markers, cut_at_stop
+from serve.running.deltas import Deltas, Markers, cut_at_stop, pieces_of
 from serve.running.forward import execute_forward
 from serve.running.plan import RequestPlan
-from serve.running.watch import Board, RequestEngine, WatchedSession
+from serve.running.watch import Board, Piece, RequestEngine, WatchedSession
 from ttc.concurrent import gather
-from ttc.core import Answer, Candidate, Completion, Problem, Top, Usage
+from ttc.core import Answer, Candidate, LogprobEngine, Problem, Prompt, Top, Usage
 from ttc.session.solve import attempt
 from ttc.session.thinking import split
 
@@ -29,14 +31,15 @@ _log = logging.getLogger("serve")
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """A finished choice: what is sent, counted and told of it."""
+    """A finished choice: what is sent, counted and told of it; `roots` are the prompts it read, each with its cache."""
 
     finish: events.Finish
-    counts: events.TokenCounts
+    returned: events.TokenCounts
+    written: events.TokenCounts
+    roots: Mapping[tuple[int, ...], int]
     answer: Answer
     thought: str
     thinking: dict[str, Any]
-    prompt_token_ids: tuple[int, ...] | None
 
 
 async def execute(plan: RequestPlan, started: events.Started, emit: Emit, charge: Charge, interval_s: float) -> None:
@@ -51,10 +54,22 @@ async def execute(plan: RequestPlan, started: events.Started, emit: Emit, charge
     emit(started)
     share = plan.model.gate.share()
     choices = await gather(
-        _choice(plan, started.id, index, share, emit, charge, interval_s) for index in range(plan.request.num_choices)
+        _choice(plan, started.id, index, share, emit, charge, interval_s) for index in range(plan.request.num_replies)
     )
-    counts = events.TokenCounts.joined([choice.counts for choice in choices])
-    emit(events.Done(counts, _result(plan, choices), choices[0].prompt_token_ids))
+    ids = plan.prompts[0].token_ids if plan.request.return_token_ids else None
+    emit(events.Done(_price(plan, choices), _result(plan, choices), ids))
+
+
+def _price(plan: RequestPlan, choices: Sequence[_Choice]) -> events.TokenCounts:
+    """What the whole request cost: choices of one prompt read it once."""
+    total = sum((choice.written for choice in choices), events.TokenCounts())
+    prompts: dict[tuple[int, tuple[int, ...]], int] = {}
+    for index, choice in enumerate(choices):
+        for ids, cached in choice.roots.items():
+            place = (index // plan.request.num_choices, ids)
+            prompts[place] = min(prompts.get(place, cached), cached)
+    read = sum(len(ids) for _, ids in prompts)
+    return replace(total, prompt=total.prompt + read, cached=total.cached + sum(prompts.values()))
 
 
 async def _choice(
@@ -62,83 +77,137 @@ async def _choice(
 ) -> _Choice:
     """Run one choice from its first token to its `Finish`."""
     request, engine = plan.request, plan.model.engine
-    show, chat = request.thinking.show, request.text is None
-    stop = plan.sampling.stop
+    apart = request.stream and request.logprobs  # each piece of the answer waits for its log-probabilities
+    prompt = plan.prompts[index // request.num_choices]
 
     def write_thinking(text: str) -> None:
-        if show:
+        if request.thinking.show:
             emit(events.ThinkingDelta(index, text))
+
+    def write_answer(text: str) -> None:
+        if not apart:
+            emit(events.AnswerDelta(index, text))
 
     deltas = Deltas(
         engine.decode,
         engine.capabilities,
         write_thinking,
-        lambda text: emit(events.AnswerDelta(index, text)),
+        write_answer,
         control=plan.settled.control,
-        stop=stop,
-        strip=chat,
+        stop=plan.sampling.stop,
+        strip=_strips(request),
     )
     streams = plan.direct and request.stream and engine.capabilities.token_ids
-    board = Board(
-        plan.progress if request.stream else "off", lambda data: emit(events.SearchProgress(data)), interval_s
-    )
+    level = plan.progress if request.stream else "off"
+    board = Board(level, lambda data: emit(events.SearchProgress(data)), interval_s, show=request.thinking.show)
     own = RequestEngine(engine, plan.model.gate, share, deltas if streams else None)
     session = WatchedSession(
-        Problem(f"{name}/{index}", request.messages, plan.answer_kind),
+        Problem(f"{name}/{index}", request.messages or prompt.messages, plan.answer_kind),
         own,
         seed=plan.seed,
         index=index,
         sampling=plan.sampling,
         thinking=plan.settled.control,
         budget=plan.budget,
-        text=request.text,
+        start=prompt if request.raw or request.prefill is not None else None,
+        max_ids=plan.max_ids,
         logprobs=request.logprobs or not plan.direct,
         listen=board.take,
     )
+    echo: tuple[events.TokenLogprob, ...] = ()
     try:
+        if request.echo:
+            emit(events.AnswerDelta(index, prompt.text))
         answer = await attempt(session.problem, session, plan.call)
+        if request.echo and request.logprobs:
+            echo = await _echoed(plan, prompt, charge)
     finally:
         session.close()
         charge(session.usage)
+    if not session.usage.calls and answer.stop_cause == "budget":
+        limit = plan.budget.tokens
+        raise ApiError(
+            400,
+            "budget_exceeded",
+            f"ttc.max_total_tokens: {limit} tokens do not pay for one draw of strategy {plan.strategy}: raise it",
+            param="ttc.max_total_tokens",
+        )
     answer = replace(answer, usage=session.usage, trace=session.trace)
     board.finish(answer)
-    choice = _close(plan, index, session, own, answer)
+    choice, pieces = _close(plan, index, session, own, answer)
     if not deltas.finish(choice.thought, choice.finish.answer):
         _log.error("streamed text differs from the final text", extra={"request_id": name})
+    for piece in pieces if apart else ():
+        emit(piece)
+    if request.echo:
+        rows = None if choice.finish.logprobs is None else echo + choice.finish.logprobs
+        choice = replace(
+            choice, finish=replace(choice.finish, answer=prompt.text + choice.finish.answer, logprobs=rows)
+        )
     emit(choice.finish)
     return choice
 
 
-def _close(plan: RequestPlan, index: int, session: WatchedSession, own: RequestEngine, answer: Answer) -> _Choice:
-    """Count a finished choice and build what is sent of it."""
-    request, chat = plan.request, plan.request.text is None
+def _strips(request: ServeRequest) -> bool:
+    """Whether white space before the first word goes: in a chat whose answer the model begins itself."""
+    return not request.raw and request.prefill is None
+
+
+async def _echoed(plan: RequestPlan, prompt: Prompt, charge: Charge) -> tuple[events.TokenLogprob, ...]:
+    """Every token of the prompt with its log-probability; the first has none."""
+    engine, ids = plan.model.engine, prompt.token_ids or ()
+    if not isinstance(engine, LogprobEngine):
+        raise ApiError(
+            400, "unsupported_parameter", "echo: this engine does not tell the log-probabilities of a prompt"
+        )
+    values = await engine.logprobs(ids, 1, charge) if len(ids) > 1 else ()
+    texts = pieces_of(engine.decode, ids)
+    return tuple(events.TokenLogprob(text, value) for text, value in zip(texts, (None, *values), strict=True))
+
+
+def _close(
+    plan: RequestPlan, index: int, session: WatchedSession, own: RequestEngine, answer: Answer
+) -> tuple[_Choice, list[events.AnswerDelta]]:
+    """Count a finished choice and build what is sent of it; the pieces of its answer, with their log-probabilities."""
+    request, strip = plan.request, _strips(plan.request)
     path = next((event.path for event in reversed(answer.trace) if event.kind == "select"), None)
-    completions = [] if path is None else session.along(path)
     winner = next((candidate for candidate in answer.candidates if candidate.path == path), None)
-    thinking = answer.thinking.lstrip() if chat else answer.thinking
-    text, stop = cut_at_stop(answer.text, plan.sampling.stop)
-    text = text.lstrip() if chat else text
-    tokens = _Tokens(plan, session, completions, own.tops)
-    prompt = plan.prompt
-    generated = sum(completion.usage.generated for completion in completions)
-    show = request.thinking.show
+    thinking = answer.thinking.lstrip() if strip else answer.thinking
+    text, stop = cut_at_stop(answer.text, plan.sampling.stop, lead=strip or bool(thinking))
+    lead = len(text) - len(text.lstrip()) if strip else 0
+    text = text[lead:]
+    tokens = _Tokens(plan, session, [] if path is None else session.along(path), own.tops)
+    show, usage = request.thinking.show, session.usage
     finish = events.Finish(
         index=index,
         reason="stop" if answer.finish_reason == "stop" else "length",
         thinking=thinking if show else "",
         answer=text,
         stop=stop,
-        logprobs=tokens.logprobs() if request.logprobs else None,
+        logprobs=tuple(row for _, row in tokens.rows() if row is not None) if request.logprobs else None,
         token_ids=tokens.ids(show) if request.return_token_ids else None,
     )
-    counts = events.TokenCounts(
-        prompt=0 if prompt.token_ids is None else len(prompt.token_ids),
-        cached=0 if path is None else own.cached.get(path[:1], 0),
-        completion=generated if completions else (winner.num_tokens if winner else 0),
+    roots = {ids: own.cached.get(ids, 0) for ids in session.roots if ids in own.cached}
+    root = tokens.root or plan.prompts[index // request.num_choices].token_ids
+    num_written = tokens.num_ids if root is not None else winner.num_tokens if winner else 0
+    returned = events.TokenCounts(
+        prompt=len(root or ()),
+        cached=own.cached.get(root or (), 0),
+        completion=num_written,
         reasoning=tokens.num_reasoning,
     )
-    if prompt.token_ids is None:  # counted by the server behind
-        counts = replace(counts, prompt=max((c.usage.prompt for c in completions), default=answer.usage.prompt))
+    completion = usage.generated + usage.judged + session.num_injected
+    written = events.TokenCounts(
+        prompt=usage.scored,
+        completion=completion,
+        reasoning=usage.thinking,
+        rejected=max(completion - usage.judged - num_written, 0),
+        scored=usage.scored,
+        judged=usage.judged,
+    )
+    if root is None:  # counted by the server behind, as often as it was asked
+        written = replace(written, prompt=usage.scored + usage.prompt, cached=usage.cached)
+        returned = replace(returned, prompt=tokens.num_prompt or usage.prompt)
     control = plan.settled.control
     thinking_report = {
         "mode": "off" if control.template is False else control.mode,
@@ -151,56 +220,74 @@ def _close(plan: RequestPlan, index: int, session: WatchedSession, own: RequestE
         "ended_inside": tokens.inside and answer.finish_reason == "stop",
         "enforced": answer.enforced,
     }
-    ids = prompt.token_ids if request.return_token_ids else None
-    return _Choice(finish, counts, answer, thinking, thinking_report, ids)
+    pieces = tokens.pieces(index, lead, text) if request.logprobs else []
+    return _Choice(finish, returned, written, roots, answer, thinking, thinking_report), pieces
 
 
 class _Tokens:
-    """The ids along the chosen path, thought and answer told apart."""
+    """The ids of the draw that was chosen, from its own root on, thought and answer told apart."""
 
     def __init__(
-        self, plan: RequestPlan, session: WatchedSession, completions: Sequence[Completion], tops: Mapping[int, Top]
+        self, plan: RequestPlan, session: WatchedSession, pieces: Sequence[Piece], tops: Mapping[int, Top]
     ) -> None:
         self._engine, self._tops = plan.model.engine, tops
-        self._ids: list[int] = []
-        self._logprobs: list[float | None] = []
         capabilities = self._engine.capabilities
+        last = pieces[-1] if pieces else None
+        first = pieces[0].prompt if pieces else None
+        self.root = None if first is None or first.token_ids is None else first.token_ids[: first.rendered_len]
+        self._ids = () if last is None else last.ids
+        self.num_ids = len(self._ids) + (0 if last is None else last.completion.num_eos)
+        self._logprobs: list[float | None] = [None] * len(self._ids)
+        self._start = len(self.root or ())
         self.forced_end, handover = False, 0
-        starts_inside = bool(session.roots) and session.roots[0].think_state == "open"
-        self._start = len(session.roots[0].token_ids or ()) if session.roots else 0
-        for completion in completions:
-            length = len(completion.token_ids) - completion.num_eos
-            for start, end in completion.injected:
-                words = _before_marker(completion.token_ids[start:end], capabilities.think_close)
+        for piece in pieces:
+            begin = len(piece.prompt.generated_ids)
+            for start, end in piece.completion.injected:
+                words = _before_marker(piece.completion.token_ids[start:end], capabilities.think_close)
                 if words is not None:
                     self.forced_end, handover = True, handover + words
-            self._ids += completion.token_ids[:length]
-            self._logprobs += (completion.logprobs or (None,) * len(completion.token_ids))[:length]
-        parts = split(self._ids, starts_inside, capabilities)
+            for offset, value in enumerate(piece.completion.logprobs or (), begin):
+                if offset < len(self._ids):
+                    self._logprobs[offset] = value
+        self._starts_inside = first is not None and first.think_state == "open"
+        parts = split(self._ids, self._starts_inside, capabilities)
         self.num_thinking, self.inside = len(parts.thinking) - handover, parts.inside
+        paths = {piece.completion.path for piece in pieces}
         self.num_reasoning = sum(
             int(event.data["num_thinking"])
             for event in session.trace
-            if event.kind == "generate" and any(event.path == completion.path for completion in completions)
+            if event.kind == "generate" and event.path in paths
         )
+        self.num_prompt = max((piece.completion.usage.prompt for piece in pieces), default=0)
         if not capabilities.token_ids:
             self.num_thinking = self.num_reasoning
-        self._starts_inside = starts_inside
 
     def ids(self, show: bool) -> tuple[int, ...]:
         """All ids, or those of the answer where the thought is hidden."""
-        return tuple(self._ids) if show else tuple(token for _, token in self._answer())
+        return self._ids if show else tuple(token for _, token in self._answer())
 
-    def logprobs(self) -> tuple[events.TokenLogprob, ...]:
-        """Log-probabilities of the sampled tokens of the answer."""
-        rows = []
+    def rows(self) -> list[tuple[int, events.TokenLogprob | None]]:
+        """The ids of the answer, each with its log-probability; None where nobody sampled it."""
+        rows: list[tuple[int, events.TokenLogprob | None]] = []
         for position, token in self._answer():
             value = self._logprobs[position]
-            if value is not None:
-                top = self._tops.get(self._start + position, ())
-                likeliest = tuple(events.TokenLogprob(self._engine.decode([other]), logprob) for other, logprob in top)
-                rows.append(events.TokenLogprob(self._engine.decode([token]), value, likeliest))
-        return tuple(rows)
+            top = self._tops.get(self._start + position, ())
+            likeliest = tuple(events.TokenLogprob(self._engine.decode([other]), logprob) for other, logprob in top)
+            row = events.TokenLogprob(self._engine.decode([token]), value, likeliest)
+            rows.append((token, None if value is None else row))
+        return rows
+
+    def pieces(self, index: int, lead: int, answer: str) -> list[events.AnswerDelta]:
+        """The answer of choice `index` token by token; `lead` characters before it are not shown."""
+        rows = self.rows()
+        texts = pieces_of(self._engine.decode, [token for token, _ in rows])
+        pieces, begin = [], -lead
+        for text, (_, row) in zip(texts, rows, strict=True):
+            end = begin + len(text)
+            shown = answer[max(begin, 0) : max(end, 0)]
+            pieces.append(events.AnswerDelta(index, shown, () if row is None else (row,)))
+            begin = end
+        return [*pieces, events.AnswerDelta(index, answer[max(begin, 0) :], ())]
 
     def _answer(self) -> list[tuple[int, int]]:
         markers = Markers(self._starts_inside, self._engine.capabilities)
@@ -227,6 +314,8 @@ def _result(plan: RequestPlan, choices: Sequence[_Choice]) -> dict[str, Any]:
         usage=sum((choice.answer.usage for choice in choices), Usage()),
         stop_cause=first.answer.stop_cause,
     )
+    returned = [choice.returned for choice in choices]
+    result["returned"] = events.TokenCounts.joined(returned).returned()
     if len(choices) > 1:
         result["choices"] = [{"index": i, "thinking": choice.thinking} for i, choice in enumerate(choices)]
     return result

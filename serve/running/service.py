@@ -31,7 +31,17 @@ from serve.requests.search import SearchRequest, ServedStrategies
 from serve.requests.thinking import EFFORTS, UNLIMITED, ThinkingRequest
 from serve.running.admission import Admission, FairGate, Ticket
 from serve.running.catalogue import AUTO, Catalogue
-from serve.running.events import AnswerDelta, Done, Finish, RequestFailed, ServeEvent, Started, ThinkingDelta, ledger
+from serve.running.events import (
+    AnswerDelta,
+    Done,
+    Finish,
+    RequestFailed,
+    ServeEvent,
+    Started,
+    ThinkingDelta,
+    TokenCounts,
+    ledger,
+)
 from serve.running.plan import RequestPlan, make_plan
 from serve.running.run import execute
 from ttc.concurrent import settle
@@ -232,7 +242,9 @@ class ActiveRequest:
                 self._ended.append(event)
             case Done():
                 whole = {"usage": ledger(self.usage)} if "fallback" in self._told else {}  # of all attempts
-                event = replace(event, ttc={**event.ttc, **self._told, **whole})
+                lost = self.usage.tokens - event.ttc["usage"]["tokens"] if whole else 0
+                counts = event.counts + TokenCounts(completion=lost, rejected=lost)
+                event = replace(event, counts=counts, ttc={**event.ttc, **self._told, **whole})
                 self.outcome, self._done = "done", event
         self._events.put_nowait(event)
 
@@ -337,7 +349,7 @@ def reason_of(error: BaseException) -> str | None:
 def fallback_request(plan: RequestPlan) -> ServeRequest | None:
     """The request as the fallback of the plan's model gets it; None where there is none, or several choices."""
     name = plan.model.spec.fallback
-    if name is None or plan.request.num_choices > 1:
+    if name is None or plan.request.num_replies > 1:
         return None
     wish = ThinkingRequest(show=plan.request.thinking.show)
     return replace(plan.request, model=name, thinking=wish, search=SearchRequest(seed=plan.seed))

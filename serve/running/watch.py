@@ -14,7 +14,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any, Literal, TypeAlias
 
 from serve.requests.search import ProgressLevel
@@ -56,11 +55,14 @@ class WatchedSession(Session):
         sampling: Sampling,
         thinking: Thinking,
         budget: Budget,
-        text: str | None,
+        start: Prompt | None,
+        max_ids: int | None,
         logprobs: bool,
         listen: Callable[[Event], None],
     ) -> None:
-        """`index` tells the choices of a request apart; `text` is a raw prompt in place of the rendered problem.
+        """`index` tells the choices of a request apart; `start` is a prompt in place of the rendered problem.
+
+        No draw has more than `max_ids` tokens, what is injected included.
 
         Log-probabilities of every token cost an engine a pass over the vocabulary, so they are asked for only with
         `logprobs`.
@@ -74,16 +76,28 @@ class WatchedSession(Session):
         )
         with_logprobs = logprobs and self.sampling.logprobs
         self.sampling = replace(self.sampling, seed=seeds.derive(seed, "choice", index), logprobs=with_logprobs)
-        self._listen, self._text, self._source = listen, text, engine
-        self._drawn: dict[Path, Completion] = {}
-        self.roots: list[Prompt] = []
+        self._listen, self._start, self._max_ids = listen, start, max_ids
+        self._drawn: dict[Path, list[Piece]] = {}
+        self.roots: dict[tuple[int, ...], Prompt] = {}
+        """Every prompt that was rendered, by its ids."""
 
     def render(self, thinking: Thinking | None = None) -> Prompt:
-        """Render the problem, or take the raw prompt as it is."""
-        prompt = super().render(thinking) if self._text is None else raw_prompt(self._source, self._text)
-        prompt = replace(prompt, problem_id=self.problem.id)
-        self.roots.append(prompt)
+        """Render the problem, or take the prompt that stands in its place."""
+        prompt = super().render(thinking) if self._start is None else self._start
+        return self._rooted(replace(prompt, problem_id=self.problem.id, messages=self.problem.messages))
+
+    def ask(self, messages: Sequence[Message], path: Path) -> Prompt:
+        """Render a question of the strategy's own."""
+        return self._rooted(super().ask(messages, path))
+
+    def _rooted(self, prompt: Prompt) -> Prompt:
+        if prompt.token_ids is not None:
+            self.roots.setdefault(prompt.token_ids, prompt)
         return prompt
+
+    def room(self, prompt: Prompt) -> int | None:
+        """What is left of the cap on the ids of a draw."""
+        return None if self._max_ids is None else self._max_ids - len(prompt.generated_ids)
 
     def note(self, kind: str, path: tuple[int, ...], **data: object) -> None:
         """Add an event to the trace, and tell the listener."""
@@ -93,17 +107,51 @@ class WatchedSession(Session):
     def record(self, prompt: Prompt, completions: Sequence[Completion]) -> None:
         """Remember all that was drawn."""
         super().record(prompt, completions)
-        self._drawn.update({completion.path: completion for completion in completions})
+        for completion in completions:
+            self._drawn.setdefault(completion.path, []).append(Piece(prompt, completion))
 
-    def along(self, path: Path) -> list[Completion]:
-        """The completions from the root to `path`, in order."""
-        prefixes = accumulate(((step,) for step in path), lambda before, step: before + step)
-        return [self._drawn[prefix] for prefix in prefixes if prefix in self._drawn]
+    def along(self, path: Path) -> list[Piece]:
+        """The pieces of the draw that ends at `path`, from its own root on, which need not be the problem's."""
+        pieces = self._drawn.get(path, [])[-1:]
+        while pieces and pieces[0].prompt.generated_ids:
+            before = self._before(pieces[0])
+            if before is None:
+                break
+            pieces.insert(0, before)
+        return pieces
+
+    def _before(self, piece: Piece) -> Piece | None:
+        """The piece that `piece` goes on from: at the place before it, or at its own where a draw was resumed."""
+        ids = piece.prompt.generated_ids
+        earlier = [*self._drawn.get(piece.completion.path, ()), *self._drawn.get(piece.prompt.path, ())]
+        fitting = [other for other in earlier if len(other.ids) <= len(ids) and ids[: len(other.ids)] == other.ids]
+        shorter = [other for other in fitting if len(other.prompt.generated_ids) < len(ids) and other is not piece]
+        return max(shorter, key=lambda other: len(other.ids), default=None)
+
+    @property
+    def num_injected(self) -> int:
+        """Tokens of all draws that nobody has sampled."""
+        pieces = (piece for group in self._drawn.values() for piece in group)
+        return sum(end - start for piece in pieces for start, end in piece.completion.injected)
 
 
-def raw_prompt(engine: Engine, text: str) -> Prompt:
-    """A prompt without a chat template: nothing is added."""
-    ids = engine.encode(text)
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one request to the session has drawn, and from where."""
+
+    prompt: Prompt
+    completion: Completion
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """All ids after the root, without the end of the text."""
+        kept = len(self.completion.token_ids) - self.completion.num_eos
+        return self.prompt.generated_ids + self.completion.token_ids[:kept]
+
+
+def raw_prompt(engine: Engine, raw: str | tuple[int, ...]) -> Prompt:
+    """A prompt without a chat template, a text or its ids: nothing is added."""
+    text, ids = (raw, engine.encode(raw)) if isinstance(raw, str) else (engine.decode(raw), raw)
     messages = (Message("user", text),)
     return Prompt(text=text, token_ids=ids, rendered_len=len(ids), rendered_chars=len(text), messages=messages)
 
@@ -115,7 +163,8 @@ class RequestEngine(Wrapped):
         """`deltas` shows the one draw of a choice; None where many draws run at once."""
         super().__init__(engine)
         self._gate, self._share, self._deltas = gate, share, deltas
-        self.cached: dict[Path, int] = {}
+        self.cached: dict[tuple[int, ...], int] = {}
+        """Of each root, by its ids: how much of it was in the cache when it was first drawn from."""
         self.tops: dict[int, Top] = {}
         """The likeliest tokens at each position of the sequence, prompt included; for choices of one draw."""
 
@@ -126,8 +175,9 @@ class RequestEngine(Wrapped):
     async def _draw(self, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink) -> Completion:
         async with self._gate.slot(self._share):
             completion = await self._run(prompt, sampling, draw, on_usage)
-        if not prompt.generated_text:
-            self.cached[completion.path] = completion.usage.cached
+        if not prompt.generated_text and prompt.token_ids is not None:
+            before = self.cached.get(prompt.token_ids, completion.usage.cached)
+            self.cached[prompt.token_ids] = min(before, completion.usage.cached)
         if isinstance(completion, ExtraCompletion):
             self.tops.update(enumerate(completion.top_logprobs, len(prompt.token_ids or ())))
         return completion
@@ -167,9 +217,11 @@ class _Node:
 class Board:
     """Collects the events of one search and says from time to time how it stands."""
 
-    def __init__(self, level: ProgressLevel, tell: Callable[[dict[str, Any]], None], interval_s: float) -> None:
-        """`tell` is given the `ttc` object of a progress message; never at level off."""
-        self._level, self._tell, self._interval_s = level, tell, interval_s
+    def __init__(
+        self, level: ProgressLevel, tell: Callable[[dict[str, Any]], None], interval_s: float, *, show: bool
+    ) -> None:
+        """`tell` is given the `ttc` object of a progress message; never at level off. `show` tells thought too."""
+        self._level, self._tell, self._interval_s, self._show = level, tell, interval_s, show
         self._nodes: dict[Path, _Node] = {}
         self._changed: dict[Path, _Node] = {}
         self._started = time.monotonic()
@@ -202,8 +254,9 @@ class Board:
         self._changed[event.path] = node
         match event.kind:
             case "generate":
-                node.tokens, node.text = int(event.data["num_tokens"]), str(event.data["text"])
-                node.thinking = bool(event.data["thinking"])
+                node.tokens, node.thinking = int(event.data["num_tokens"]), bool(event.data["thinking"])
+                hidden = not self._show and (node.thinking or event.data["injected"])
+                node.text = "" if hidden else str(event.data["text"])
                 self._tokens += node.tokens
                 if event.data["stop_reason"] == "eos":
                     node.state = "finished"

@@ -41,8 +41,10 @@ def streamed(server: Running, body: Mapping[str, Any]) -> dict[str, Any]:
             choice["reasoning"] += part["delta"].get("reasoning") or ""
             choice["finish_reason"] = part["finish_reason"]
             choice["token_ids"] = part.get("token_ids", choice["token_ids"])
-            choice["logprobs"] = part["logprobs"]
-    whole["choices"] = [choices[index] for index in sorted(choices)]
+            if part["logprobs"] is not None:
+                rows = choice.setdefault("logprobs", {"content": [], "refusal": None})
+                rows["content"] += part["logprobs"]["content"]
+    whole["choices"] = [{"logprobs": None, **choices[index]} for index in sorted(choices)]
     return whole
 
 

@@ -124,7 +124,8 @@ def test_a_budget_holds_for_each_of_several_choices(server: Running, n: int, bud
     reply = checked(server, thinking_budget=budget, n=n)
     assert [choice["content"] for choice in reply["choices"]] == [ANSWER] * n
     assert [told["thinking"]["used"] for told in reply["ttc"]["choices"]] == [budget] * n
-    assert reply["usage"]["completion_tokens"] == reply["ttc"]["usage"]["generated"]
+    ends = len(server.engine.capabilities.eos_ids[:1])
+    assert reply["usage"]["completion_tokens"] == sum(len(one["token_ids"]) + ends for one in reply["choices"])
 
 
 @pytest.mark.parametrize("budget", [3, 10])
@@ -143,11 +144,12 @@ def test_markers_in_the_users_words_move_nothing(server: Running) -> None:
     assert honest["ttc"]["thinking"] == tricked["ttc"]["thinking"]
 
 
-@pytest.mark.parametrize("limit", [4, 8, 20])
+@pytest.mark.parametrize("limit", [20, 200])
 def test_max_tokens_below_the_budget_still_leaves_room_for_an_answer(server: Running, limit: int) -> None:
     reply = checked(server, thinking_budget=1000, max_tokens=limit)
     told = reply["ttc"]["thinking"]
     assert told["budget"] == limit - told["reserve"]
+    assert len(reply["choices"][0]["token_ids"]) <= limit
     assert told["used"] <= told["budget"]
     assert reply["choices"][0]["content"], "nothing of an answer"
     assert reply["usage"]["completion_tokens"] <= limit

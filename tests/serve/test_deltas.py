@@ -58,7 +58,7 @@ def test_the_pieces_add_up_to_the_whole(parts: list[str], cuts: list[int], insid
     deltas, thinking, answer = show(ids, cuts, inside=inside, stop=stop)
     done = split(ids, inside, capabilities())
     final_thinking = text.decode(done.thinking).lstrip()
-    final_answer = cut_at_stop(text.decode(done.answer), stop)[0].lstrip()
+    final_answer = cut_at_stop(text.decode(done.answer), stop, lead=True)[0].lstrip()
     assert deltas.finish(final_thinking, final_answer)
     assert ("".join(thinking), "".join(answer)) == (final_thinking, final_answer)
 

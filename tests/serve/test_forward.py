@@ -90,7 +90,10 @@ def test_majority_votes_on_equal_tool_calls(behind: tuple[Running, Upstream]) ->
     assert json.loads(call["function"]["arguments"]) == {"a": 1, "b": 2}
     assert sorted(candidate["votes"] for candidate in reply["ttc"]["candidates"]) == [1, 3, 3, 3]
     assert len(found.asked) == 4 and len({asked["seed"] for asked in found.asked}) == 4
-    assert reply["ttc"]["usage"]["generated"] == 20 and reply["usage"]["completion_tokens"] == 5
+    assert reply["ttc"]["usage"]["generated"] == reply["usage"]["completion_tokens"] == 20
+    assert reply["usage"]["prompt_tokens"] == 44, "the server behind read the prompt four times"
+    assert reply["usage"]["completion_tokens_details"]["rejected_tokens"] == 15
+    assert reply["ttc"]["returned"]["completion_tokens"] == 5
 
 
 def test_majority_votes_on_equal_json(behind: tuple[Running, Upstream]) -> None:

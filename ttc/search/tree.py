@@ -41,7 +41,7 @@ from ttc.config.recipes import parse_spec
 from ttc.config.registry import POLICIES
 from ttc.core import Completion, Path, Prompt, Sampling, Scorer
 from ttc.session.session import Session
-from ttc.session.thinking import OUT_OF_CALLS
+from ttc.session.thinking import OUT_OF_CALLS, OUT_OF_ROOM
 
 NO_VERDICT = float("-inf")
 
@@ -381,7 +381,7 @@ async def _steps(
 def _after(parent: Branch | _Grown, completion: Completion, num_steps: int, growth: Growth) -> _Grown:
     """The child that a step makes of the path before it."""
     num_sampled = parent.num_sampled + completion.usage.generated
-    out_of_tokens = num_sampled >= growth.sampling.max_tokens or completion.stop_reason == OUT_OF_CALLS
+    out_of_tokens = num_sampled >= growth.sampling.max_tokens or completion.stop_reason in (OUT_OF_CALLS, OUT_OF_ROOM)
     return _Grown(
         prompt=parent.prompt.then(completion),
         completion=completion,

@@ -315,7 +315,7 @@ class Session:
             max_tokens=sampling.max_tokens,
             price=self._meter.price(prompt, scorer),
             prompt=prompt.path,
-            calls=control.calls_each,
+            calls=max(control.calls_each, 3 if self._answer_stops(prompt, self.sampling, thinking) else 1),
             injected=control.count_injected(self._engine) if self.rationed else 0,
             opening=not piece,
             draw_flops=lambda num_tokens: self.capabilities.flops(length + num_tokens, 0),
@@ -371,10 +371,21 @@ class Session:
         self, prompt: Prompt, sampling: Sampling, draws: range, thinking: Thinking, max_calls: int | None
     ) -> list[Completion]:
         """Run draws in the engine; charge their thinking tokens; write the trace."""
-        if thinking.active and thinking.template is not False:
+        stops = self._answer_stops(prompt, sampling, thinking)
+        counted = thinking.active and thinking.template is not False
+        if counted or stops:
             completions = await gather(
                 controlled(
-                    self._engine, prompt, sampling, draw, thinking, self._meter.add, max_calls, self._held.append
+                    self._engine,
+                    prompt,
+                    sampling,
+                    draw,
+                    thinking,
+                    self._meter.add,
+                    max_calls,
+                    self._held.append if counted else None,
+                    stops,
+                    self.room(prompt),
                 )
                 for draw in draws
             )
@@ -399,6 +410,17 @@ class Session:
                 injected=[list(span) for span in completion.injected],
             )
         return completions
+
+    def room(self, prompt: Prompt) -> int | None:
+        """Most ids that a draw of `prompt` may have, what is injected included; None: only sampled ones are capped."""
+        return None
+
+    def _answer_stops(self, prompt: Prompt, sampling: Sampling, thinking: Thinking) -> tuple[str, ...]:
+        """The stop strings that are about the answer, for a draw that may think; a strategy's own end its steps."""
+        capabilities = self.capabilities
+        if not (capabilities.think_close and capabilities.token_ids) or thinking.template is False:
+            return ()
+        return () if prompt.think_state == "closed" else tuple(s for s in sampling.stop if s in self.sampling.stop)
 
     def record(self, prompt: Prompt, completions: Sequence[Completion]) -> None:
         """Remember what was drawn and has ended: it is in hand when the budget ends before the strategy does."""

@@ -15,11 +15,14 @@ too long. A thought that such a cap ends, or that ends by itself at its last tok
 
 A marker is matched as a whole id sequence, in what was generated only, so a marker in a user's words is inert. Left
 out: other spellings of a marker of several tokens (its characters, merged with what stands before them, are other ids).
+
+Stop strings of whoever asks are about the answer: a thought is drawn without them, and so is the white space between
+the thought and the answer's first word. Cost: one more request for a draw that thinks under such stops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import Generic, Literal, TypeAlias, TypeVar
@@ -156,6 +159,8 @@ MINIMUM_CALLS = 4
 """Under a budget of calls, so many ends of thinking may be suppressed for the sake of `min_tokens`."""
 OUT_OF_CALLS = "calls"
 """`stop_reason` of a draw that its budget of calls cut."""
+OUT_OF_ROOM = "room"
+"""`stop_reason` of a draw that sampled and injected tokens together cut, before the sampled ones alone would have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,15 +263,19 @@ async def controlled(
     on_usage: UsageSink,
     max_calls: int | None = None,
     on_held: Callable[[Enforced], None] | None = None,
+    answer_stops: Collection[str] = (),
+    room: int | None = None,
 ) -> Completion:
     """Generate one draw under `thinking`; the result is one completion, its injected spans marked.
 
-    `sampling.max_tokens` caps the kept sampled tokens over all segments, `max_calls` their number. Stops of the caller
-    hold in every segment. `on_held` is told whether the engine's own cap held the budget, or counting ids did.
+    `sampling.max_tokens` caps the kept sampled tokens over all segments, `max_calls` their number, `room` the ids with
+    what is injected (None: no such cap). Stops hold in every segment, `answer_stops` among them in the answer alone.
+    `on_held` is told whether the engine's own cap held the budget, or counting ids did.
     """
     capabilities = engine.capabilities
     assembly, wait_len, calls = Assembly(prompt, draw), len(engine.encode(thinking.wait)), 0
-    native = _native(engine, prompt, sampling, thinking)
+    thinking = _within(engine, prompt, thinking, room)
+    native = None if answer_stops else _native(engine, prompt, sampling, thinking)
     if native is None and on_held is not None:
         on_held("ids")
     while True:
@@ -274,6 +283,9 @@ async def controlled(
         left = sampling.max_tokens - assembly.num_sampled
         if left <= 0:
             return assembly.finish(engine, "length", None)
+        if room is not None and room <= len(assembly.ids):
+            return assembly.finish(engine, "length", OUT_OF_ROOM)
+        left = left if room is None else min(left, room - len(assembly.ids))
         if calls == max_calls:
             return assembly.finish(engine, "length", OUT_OF_CALLS)
         calls += 1
@@ -281,7 +293,7 @@ async def controlled(
         try:
             (segment,) = await engine.generate(
                 assembly.prompt,
-                native or _segment_sampling(sampling, thinking, state, left, capabilities),
+                native or _segment_sampling(sampling, thinking, state, left, capabilities, answer_stops),
                 range(draw, draw + 1),
                 reports.append,
             )
@@ -302,14 +314,43 @@ async def controlled(
         for report in reports:
             on_usage(recount(report, len(segment.token_ids) - num_kept))
         assembly.append(engine, segment, num_kept, forced)
+        if action == "done" and segment.stop_reason in answer_stops and not _in_answer(engine, assembly, answer_stops):
+            action = "continue"
         if action == "handover" and thinking.at_cap == "stop":
             return assembly.finish(engine, "length", None)
-        if action == "handover":
-            assembly.inject(engine, handover_of(thinking, capabilities))
-        elif action == "wait":
-            assembly.inject(engine, thinking.wait, waits=1)
+        if action in ("handover", "wait"):
+            words = engine.encode(thinking.wait) if action == "wait" else _ending(engine, thinking, room, assembly.ids)
+            if room is not None and len(assembly.ids) + len(words) > room:
+                return assembly.finish(engine, "length", OUT_OF_ROOM)
+            assembly.inject(engine, words, waits=int(action == "wait"))
         elif action == "done":
             return assembly.finish(engine, segment.finish_reason, segment.stop_reason)
+
+
+def _within(engine: Engine, prompt: Prompt, thinking: Thinking, room: int | None) -> Thinking:
+    """`thinking`, cut in time for its end and a first word of the answer to fit into `room` ids."""
+    if room is None or thinking.max_tokens is None or thinking.at_cap == "stop":
+        return thinking
+    cap = room + len(prompt.generated_ids) - len(_ending(engine, thinking, room, ())) - 1
+    if cap < 1 or cap >= thinking.max_tokens:
+        return thinking
+    return replace(thinking, max_tokens=cap, min_tokens=min(thinking.min_tokens, cap))
+
+
+def _ending(engine: Engine, thinking: Thinking, room: int | None, before: Sequence[int]) -> Ids:
+    """What ends a cut thought: the hand-over, or where it does not fit behind `before`, the bare marker."""
+    words = engine.encode(handover_of(thinking, engine.capabilities))
+    fits = room is None or len(before) + len(words) < room
+    return words if fits else engine.capabilities.think_close
+
+
+def _in_answer(engine: Engine, assembly: Assembly, stops: Collection[str]) -> bool:
+    """Whether one of `stops` stands in the answer itself, behind the white space that follows the thought."""
+    parts = split_prompt(assembly.prompt, engine.capabilities)
+    if not parts.thinking:
+        return True
+    answer = engine.decode(parts.answer).lstrip()
+    return any(stop in answer for stop in stops)
 
 
 def _native(engine: Engine, prompt: Prompt, sampling: Sampling, thinking: Thinking) -> ExtraSampling | None:
@@ -326,14 +367,20 @@ def _native(engine: Engine, prompt: Prompt, sampling: Sampling, thinking: Thinki
 
 
 def _segment_sampling(
-    sampling: Sampling, thinking: Thinking, state: Split[Ids], left: int, capabilities: Capabilities
+    sampling: Sampling,
+    thinking: Thinking,
+    state: Split[Ids],
+    left: int,
+    capabilities: Capabilities,
+    answer_stops: Collection[str],
 ) -> Sampling:
     """Stop at the next think marker, and one marker's length past the cap, to see whether the end was natural."""
     marker = capabilities.think_close if state.inside else capabilities.think_open
     limit = left
     if state.inside and thinking.max_tokens is not None:
         limit = min(left, max(thinking.max_tokens - len(state.thinking), 0) + len(marker))
-    return replace(sampling, max_tokens=limit, stop_token_ids=(*sampling.stop_token_ids, *marker[-1:]))
+    stop = tuple(text for text in sampling.stop if text not in answer_stops) if state.inside else sampling.stop
+    return replace(sampling, max_tokens=limit, stop=stop, stop_token_ids=(*sampling.stop_token_ids, *marker[-1:]))
 
 
 def _judge(
@@ -423,16 +470,15 @@ class Assembly:
         self.usage += recount(segment.usage, len(segment.token_ids) - kept)
         self.prompt = self.prompt.extend(ids, engine.decode(ids))
 
-    def inject(self, engine: Engine, text: str, waits: int = 0) -> None:
+    def inject(self, engine: Engine, ids: Ids, waits: int = 0) -> None:
         """Put in words that nobody sampled; `waits` says how many ends of thinking they stand for."""
-        ids = engine.encode(text)
         self.injected.append((len(self.ids), len(self.ids) + len(ids)))
         self.ids += ids
         unknown: Logprobs = (None,) * len(ids)
         self.logprobs = join_logprobs(self.logprobs, unknown, len(ids))
         self.certainty = join_logprobs(self.certainty, unknown, len(ids))
         self.num_waits += waits
-        self.prompt = replace(self.prompt.extend(ids, text), num_waits=self.prompt.num_waits + waits)
+        self.prompt = replace(self.prompt.extend(ids, engine.decode(ids)), num_waits=self.prompt.num_waits + waits)
 
     def finish(self, engine: Engine, reason: str, stop: str | int | None) -> Completion:
         """The whole draw as one completion."""

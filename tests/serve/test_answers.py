@@ -1,0 +1,259 @@
+"""Stops, limits, hidden thought, begun answers and usage mean the answer that is shown, under every strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from serve.operator.config import ServeLimits
+from tests.serve.running import Running, chat, running, served
+from tests.serve.streams import chunks_of, same, streamed, whole
+from tests.serve.thinker import ANSWER, THOUGHT, think
+from ttc.engines.embedded.engine import embedded
+from ttc.engines.scripted import ScriptedEngine
+from ttc.scorers.prm import prm
+
+QUESTION = "23*4+17*3-58+9*12-6*7"
+SEARCHES: list[dict[str, Any]] = [
+    {"strategy": "direct"},
+    {"strategy": "majority", "n": 3},
+    {"strategy": "best_of_n", "n": 2},
+    {"strategy": "adaptive", "n": 3},
+    {"strategy": "aggregate"},
+    {"strategy": "confidence"},
+    {"strategy": "early_exit"},
+    {"strategy": "first_finished", "n": 3},
+    {"strategy": "knockout", "n": 2},
+    {"strategy": "no_think_then_think"},
+    {"strategy": "refine"},
+    {"strategy": "tools"},
+    {"strategy": "tree", "n": 4},
+]
+NAMES = [search["strategy"] for search in SEARCHES]
+
+
+@pytest.fixture(scope="module")
+def thinker() -> Iterator[Running]:
+    with running(served(ScriptedEngine(think, thinking=True))) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def nano() -> Iterator[Running]:
+    models = served(embedded(), scorers={"prm": prm()})
+    with running(models, limits=ServeLimits(default_max_tokens=256)) as server:
+        yield server
+
+
+@pytest.mark.parametrize("opens", [True, False])
+@pytest.mark.parametrize(
+    ("stop", "strategy", "budget"),
+    [
+        ("chars", "direct", 4),
+        ("t", "majority", None),
+        ("\n\n", "direct", None),
+        (" ", "direct", 500),
+        ("\n", "majority", 4),
+    ],
+)
+def test_a_stop_string_inside_a_thought_does_not_end_the_answer(
+    opens: bool, stop: str, strategy: str, budget: int | None
+) -> None:
+    with running(served(ScriptedEngine(think, thinking=opens))) as server:
+        body = chat("how many?", stop=[stop], seed=1, thinking_budget=budget, temperature=1, ttc={"strategy": strategy})
+        reply = whole(server, body)
+        same(reply, streamed(server, body))
+    choice = reply["choices"][0]
+    assert choice["reasoning"].startswith(THOUGHT[: budget or 10])
+    assert choice["content"] == ANSWER.partition(stop)[0]
+    assert choice["finish_reason"] == "stop"
+
+
+def test_an_evaluation_harness_with_its_default_stop_reads_the_answer(nano: Running) -> None:
+    body = chat("12+30*2", stop=["\n\n"], seed=7, max_tokens=300)
+    assert "72" in whole(nano, body)["choices"][0]["content"]
+    asked = {"model": "m", "max_tokens": 300, "stop_sequences": ["\n\n"], "messages": body["messages"]}
+    reply = nano.ask(asked, "/v1/messages").json()
+    assert "72" in reply["content"][-1]["text"] and reply["stop_reason"] in ("end_turn", "stop_sequence")
+
+
+@pytest.mark.parametrize("budget", [None, 3, 25])
+@pytest.mark.parametrize("limit", [1, 3, 8, 9, 20, 60])
+def test_no_choice_has_more_ids_than_max_tokens(nano: Running, limit: int, budget: int | None) -> None:
+    body = chat(QUESTION, seed=3, max_tokens=limit, thinking_budget=budget, return_token_ids=True, n=2)
+    reply = whole(nano, body)
+    same(reply, streamed(nano, body))
+    assert all(len(choice["token_ids"]) <= limit for choice in reply["choices"])
+    assert reply["usage"]["completion_tokens"] <= 2 * limit
+    if budget is not None:
+        assert all(told["thinking"]["used"] <= budget for told in reply["ttc"]["choices"])
+
+
+@pytest.fixture(scope="module", params=SEARCHES, ids=NAMES)
+def shown(nano: Running, request: pytest.FixtureRequest) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A request of one strategy that shows everything, and its reply."""
+    search = {**request.param, "return_candidates": True, "progress": "full"}
+    fields = {"return_token_ids": True, "logprobs": True, "seed": 7, "max_tokens": 100, "thinking_budget": 25}
+    body = chat(QUESTION, **fields, ttc=search)
+    return body, nano.ask(body).json()
+
+
+def test_a_hidden_thought_is_nowhere_in_the_reply(nano: Running, shown: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    body, reply = shown
+    thoughts = {one["thinking"].strip()[:12] for one in reply["ttc"]["candidates"]}
+    answers = [one["text"] for one in reply["ttc"]["candidates"]]
+    thoughts = {one for one in thoughts if len(one) == 12 and not any(one in answer for answer in answers)}
+    assert thoughts or reply["ttc"]["strategy"] == "tools"  # which the packaged model cannot call: it says nonsense
+    for stream in (False, True):
+        raw = nano.ask({**body, "include_reasoning": False, "stream": stream})
+        assert raw.status_code == 200, raw.text
+        assert "</think>" not in raw.text and not any(thought in raw.text for thought in thoughts)
+        last = chunks_of(raw.text)[-1] if stream else raw.json()
+        ids = last["choices"][0]["token_ids"]
+        assert nano.engine.capabilities.think_close[0] not in ids
+        content = reply["choices"][0]["message"]["content"]
+        assert nano.engine.decode(ids).strip() == content.strip()
+
+
+def test_usage_is_all_that_a_request_cost_and_returned_is_what_is_shown(
+    shown: tuple[dict[str, Any], dict[str, Any]],
+) -> None:
+    _, reply = shown
+    usage, ledger, told = reply["usage"], reply["ttc"]["usage"], reply["ttc"]["thinking"]
+    ids = reply["choices"][0]["token_ids"]
+    details, returned = usage["completion_tokens_details"], reply["ttc"]["returned"]
+    handovers = usage["completion_tokens"] - ledger["generated"] - ledger["judged"]
+    assert handovers >= 0 and usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    assert returned["completion_tokens"] - len(ids) in (0, 1), "the ids that are shown, and the end of the text"
+    assert usage["completion_tokens"] == returned["completion_tokens"] + details["rejected_tokens"] + ledger["judged"]
+    assert details["reasoning_tokens"] == ledger["thinking"]
+    assert usage["prompt_tokens_details"]["scored_tokens"] == ledger["scored"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] <= usage["prompt_tokens"]
+    assert 0 <= told["used"] <= 25
+    assert 0 <= returned["reasoning_tokens"] <= ledger["thinking"]
+
+
+def test_all_dialects_count_alike(nano: Running) -> None:
+    search = {"strategy": "majority", "n": 3, "seed": 2}
+    turns = [{"role": "user", "content": "12+30*2"}]
+    one = nano.ask({"model": "m", "messages": turns, "max_tokens": 100, "ttc": search}).json()["usage"]
+    two = nano.ask({"model": "m", "messages": turns, "max_tokens": 100, "ttc": search}, "/v1/messages").json()["usage"]
+    asked = {"model": "m", "input": "12+30*2", "max_output_tokens": 100, "ttc": search}
+    three = nano.ask(asked, "/v1/responses").json()["usage"]
+    assert one["completion_tokens"] == two["output_tokens"] == three["output_tokens"]
+    read = two["input_tokens"] + two["cache_read_input_tokens"]
+    assert one["prompt_tokens"] == read == three["input_tokens"]
+
+
+@pytest.mark.parametrize("tokens", [1, 10, 50])
+@pytest.mark.parametrize("strategy", ["tree", "majority"])
+def test_a_budget_that_pays_for_no_draw_is_refused(nano: Running, strategy: str, tokens: int) -> None:
+    reply = nano.ask(chat("12+30*2", ttc={"strategy": strategy, "max_total_tokens": tokens})).json()
+    if "error" in reply:
+        assert reply["error"]["param"] == "ttc.max_total_tokens"
+    else:
+        assert 0 < reply["ttc"]["usage"]["tokens"] <= tokens
+
+
+def continued(prompt: Any, path: Any, key: int) -> str:
+    """A model that goes on with what it finds begun."""
+    if prompt.think_state == "open" and "</think>" not in prompt.generated_text:
+        return "hm</think>The answer is 7."
+    return " is 7." if prompt.text.endswith("The answer") else "The answer is 7."
+
+
+BEGUN = [{"role": "user", "content": "how many?"}, {"role": "assistant", "content": "The answer"}]
+
+
+def test_a_begun_answer_goes_on_in_every_dialect() -> None:
+    with running(served(ScriptedEngine(continued, thinking=True))) as server:
+        body = {"model": "m", "messages": BEGUN}
+        reply = whole(server, body)
+        same(reply, streamed(server, body))
+        assert reply["choices"][0]["content"] == " is 7."
+        assert reply["ttc"]["thinking"]["mode"] == "off"
+        message = server.ask({**body, "max_tokens": 50}, "/v1/messages").json()
+        assert [block["text"] for block in message["content"]] == [" is 7."]
+        response = server.ask({"model": "m", "input": BEGUN}, "/v1/responses").json()
+        assert response["output"][-1]["content"][0]["text"] == " is 7."
+        fresh = whole(server, {**body, "continue_final_message": False})
+        assert fresh["choices"][0]["content"] == "The answer is 7."
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        ("/v1/chat/completions", {"messages": BEGUN, "thinking_budget": 5}, "messages[1].role"),
+        ("/v1/chat/completions", {"messages": BEGUN, "ttc": {"strategy": "majority"}}, "messages[1].role"),
+        ("/v1/chat/completions", {"messages": BEGUN[:1], "continue_final_message": True}, "continue_final_message"),
+        ("/v1/messages", {"messages": BEGUN, "max_tokens": 50, "reasoning_effort": "low"}, "messages[1].role"),
+        ("/v1/responses", {"input": BEGUN, "ttc": {"strategy": "majority"}}, "input[1].role"),
+    ],
+)
+def test_a_begun_answer_that_cannot_go_on_is_refused_by_name(path: str, fields: dict[str, Any], param: str) -> None:
+    with running(served(ScriptedEngine(continued, thinking=True))) as server:
+        reply = server.ask({"model": "m", **fields}, path)
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+
+
+COMPLETIONS = "/v1/completions"
+
+
+def test_completions_take_several_prompts_and_token_ids(nano: Running) -> None:
+    fields = {"model": "m", "max_tokens": 8, "temperature": 0, "seed": 1}
+    alone = [nano.ask({**fields, "prompt": text}, COMPLETIONS).json() for text in ("1+1=", "2+2=")]
+    both = nano.ask({**fields, "prompt": ["1+1=", "2+2="], "n": 2}, COMPLETIONS).json()
+    assert [choice["index"] for choice in both["choices"]] == [0, 1, 2, 3]
+    texts = [one["choices"][0]["text"] for one in alone]
+    assert [choice["text"] for choice in both["choices"]] == [texts[0], texts[0], texts[1], texts[1]]
+    assert both["usage"]["prompt_tokens"] == sum(one["usage"]["prompt_tokens"] for one in alone)
+    ids = [list(nano.engine.encode(text)) for text in ("1+1=", "2+2=")]
+    assert [c["text"] for c in nano.ask({**fields, "prompt": ids}, COMPLETIONS).json()["choices"]] == texts
+    assert nano.ask({**fields, "prompt": ids[1]}, COMPLETIONS).json()["choices"][0]["text"] == texts[1]
+    stream = chunks_of(nano.ask({**fields, "prompt": ["1+1=", "2+2="], "stream": True}, COMPLETIONS).text)
+    for index in (0, 1):
+        parts = (c["text"] for chunk in stream for c in chunk["choices"] if c["index"] == index)
+        assert "".join(parts) == texts[index]
+
+
+def test_an_id_that_the_model_does_not_have_is_refused(nano: Running) -> None:
+    refused = nano.ask({"model": "m", "prompt": [1, 1 << 30], "max_tokens": 4}, COMPLETIONS)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt")
+    many = nano.ask({"model": "m", "prompt": ["a"] * 17, "max_tokens": 4}, COMPLETIONS)
+    assert (many.status_code, many.json()["error"]["param"]) == (400, "prompt")
+
+
+def test_echo_repeats_the_prompt_with_its_log_probabilities(nano: Running) -> None:
+    fields = {"model": "m", "prompt": "1+1=", "max_tokens": 6, "temperature": 0, "seed": 1}
+    plain = nano.ask({**fields, "logprobs": 0}, COMPLETIONS).json()
+    echoed = nano.ask({**fields, "logprobs": 0, "echo": True}, COMPLETIONS).json()
+    text, rows = echoed["choices"][0]["text"], echoed["choices"][0]["logprobs"]
+    assert text == "1+1=" + plain["choices"][0]["text"]
+    size = len(nano.engine.encode("1+1="))
+    assert rows["token_logprobs"][0] is None and all(value < 0 for value in rows["token_logprobs"][1:size])
+    assert rows["token_logprobs"][size:] == plain["choices"][0]["logprobs"]["token_logprobs"]
+    parts = [text[begin : begin + len(piece)] for begin, piece in zip(rows["text_offset"], rows["tokens"], strict=True)]
+    assert parts == rows["tokens"]
+    stream = chunks_of(nano.ask({**fields, "echo": True, "stream": True}, COMPLETIONS).text)
+    assert "".join(chunk["choices"][0]["text"] for chunk in stream) == text
+
+
+@pytest.mark.parametrize("search", [{"strategy": "direct"}, {"strategy": "majority", "n": 2}])
+def test_streamed_log_probabilities_come_with_their_tokens(nano: Running, search: dict[str, Any]) -> None:
+    body = chat("12+30*2", logprobs=True, seed=4, max_tokens=100, ttc=search)
+    rows = nano.ask(body).json()["choices"][0]["logprobs"]["content"]
+    chunks = chunks_of(nano.ask({**body, "stream": True}).text)
+    parts = [chunk["choices"][0] for chunk in chunks]
+    assert parts[-1]["logprobs"] is None and parts[-1]["finish_reason"]
+    told = [part["logprobs"]["content"] for part in parts if part["logprobs"] and part["logprobs"]["content"]]
+    assert all(len(one) == 1 for one in told) and [one[0] for one in told] == rows
+    stripped = "".join(row["token"] for row in rows).strip()
+    assert "".join(part["delta"].get("content") or "" for part in parts).strip() == stripped
+    raw = {"model": "m", "prompt": "1+1=", "max_tokens": 6, "logprobs": 0, "seed": 1}
+    wanted = nano.ask(raw, COMPLETIONS).json()["choices"][0]
+    chunks = chunks_of(nano.ask({**raw, "stream": True}, COMPLETIONS).text)
+    columns = [chunk["choices"][0]["logprobs"] for chunk in chunks if chunk["choices"][0]["logprobs"]]
+    for name in ("tokens", "token_logprobs", "text_offset"):
+        assert [value for column in columns for value in column[name]] == wanted["logprobs"][name]
