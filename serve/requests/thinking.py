@@ -249,7 +249,8 @@ def settle(
     """Apply the operator's policy to a wish.
 
     `raw` is for prompts without a chat template; `opened` says that the prompt, rendered without any wish, ends inside
-    a think block: only then is a reserve kept for requests that say nothing of thinking. `ends`: see `ThinkingPolicy.reserve`.
+    a think block: only then is a reserve kept for requests that say nothing of thinking. `ends` are those of
+    `ThinkingPolicy.reserve`.
 
     Raises:
         ApiError: the model does not think, cannot be held to a budget, or the number is above the ceiling.

@@ -15,9 +15,11 @@ from tests.serve.streams import chunks_of, whole
 from tests.serve.upstream import Upstream, upstream
 from tests.ttc.openai_server import OpenAIServer
 from tests.ttc.openai_setup import CHAT, TEACHER, talker, teacher_server
+from ttc.core import Capabilities
 from ttc.engines.openai.client import Access, Client
 from ttc.engines.openai.factory import openai
 from ttc.engines.openai.wire import Features
+from ttc.engines.scripted import ScriptedEngine, replies
 
 TOOLS: Any = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 CALLS = ['{"a": 1, "b": 2}', '{"b":2,"a":1}', '{"a": 5, "b": 5}', '{"a": 1, "b": 2}']
@@ -143,3 +145,46 @@ def test_an_upstream_of_messages_only_streams_chats_and_runs_whole_answer_strate
             assert vote["ttc"]["final"] in ("0", "1", "2")
             refused = server.ask(chat("q", thinking_budget=5))
             assert refused.json()["error"]["param"] == "thinking_budget"
+
+
+class WithoutIds(ScriptedEngine):
+    """An engine that is known by its messages only."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return dataclasses.replace(super().capabilities, token_ids=False)
+
+
+def test_a_server_that_takes_messages_only_is_asked_for_all_that_was_asked() -> None:
+    fields: dict[str, Any] = {
+        "tools": TOOLS,
+        "tool_choice": "auto",
+        "parallel_tool_calls": False,
+        "response_format": {"type": "json_object"},
+        "max_tokens": 30,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "stop": ["END"],
+        "presence_penalty": 0.5,
+    }
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    turns: list[dict[str, Any]] = [
+        {"role": "user", "content": "add", "name": "ann"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "3"},
+    ]
+    engine = WithoutIds(replies({}))
+    with upstream(script) as behind_it:
+        features = Features("theirs", usage=True, limit_field="max_tokens")
+        door = ForwardDoor(Client(behind_it.url, Access("", 5, 30)), features)
+        with running(dataclasses.replace(served(engine), forward=door)) as server:
+            for strategy in ("direct", "majority"):
+                body = {"model": "m", "messages": turns, **fields, "ttc": {"strategy": strategy}}
+                assert server.ask(body).status_code == 200
+            alone = server.ask({"model": "m", "messages": turns[:1], "tool_choice": "required"})
+            assert (alone.status_code, alone.json()["error"]["param"]) == (400, "tool_choice")
+    for asked in behind_it.asked:
+        assert {name: asked.get(name) for name in fields} == fields
+        assert [{k: v for k, v in turn.items() if v is not None} for turn in asked["messages"]] == [
+            {k: v for k, v in turn.items() if v is not None} for turn in turns
+        ]

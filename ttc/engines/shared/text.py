@@ -2,11 +2,16 @@
 
 Everything is left to the folder's own files through transformers' fast tokenizer; nothing is guessed for a model
 without a chat template. Markers count only when `<think>` and `</think>` are single tokens.
+
+What stands in a message is text, whoever wrote it: a control token spelled out there is encoded as characters, so that
+nobody forges a turn, or the end of a thought. Only then is a prompt encoded in pieces, cut at those spellings. An
+assistant's thought at the head of an earlier turn stays as the template knows it.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +45,7 @@ class Text:
         both = OPEN in vocab and CLOSE in vocab
         self.think_open: tuple[int, ...] = (vocab[OPEN],) if both else ()
         self.think_close: tuple[int, ...] = (vocab[CLOSE],) if both else ()
+        self._control = sorted(_control(self._tokenizer), key=len, reverse=True)
         self.eos_ids = _eos_ids(folder, self._tokenizer.eos_token_id)
         self.handover: str | None = _read(folder, "config.json").get("ttc", {}).get("handover")
 
@@ -63,21 +69,43 @@ class Text:
             raise ConfigError(
                 f"{self._folder} has no chat template: use an instruction-tuned model or add chat_template.jinja"
             )
-        turns = [{"role": m.role, "content": m.content} for m in messages]
+        turns, spelled = self._spelled(messages)
         options = {} if thinking is None else {"enable_thinking": thinking}
         try:
             text = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **options)
         except TemplateError as exc:
             raise ConfigError(f"the chat template of {self._folder} refuses these messages: {exc}") from exc
-        ids = self.encode(text)
+        state = self._state(text, turns, options, thinking)
+        pieces = [(piece, spelled.get(piece)) for piece in _split(text, spelled)]
+        ids = tuple(i for piece, token in pieces for i in (self.encode(piece) if token is None else self._plain(token)))
+        text = "".join(piece if token is None else token for piece, token in pieces)
         return Prompt(
             text=text,
             token_ids=ids,
             rendered_len=len(ids),
             rendered_chars=len(text),
             messages=tuple(messages),
-            think_state=self._state(text, turns, options, thinking),
+            think_state=state,
         )
+
+    def _spelled(self, messages: Sequence[Message]) -> tuple[list[dict[str, str]], dict[str, str]]:
+        """The turns with a stand-in for every control token that a message spells out; token by stand-in."""
+        stand_ins = {token: _STAND_IN.format(number) for number, token in enumerate(self._control)}
+        if not any(token in message.content for message in messages for token in self._control):
+            return [{"role": m.role, "content": m.content} for m in messages], {}
+        turns = []
+        for message in messages:
+            thought = _THOUGHT.match(message.content) if message.role == "assistant" else None
+            head = thought[0] if thought else ""
+            body = re.sub(_STANDS, "", message.content[len(head) :])  # nobody spells a stand-in either
+            for token, stand_in in stand_ins.items():
+                body = body.replace(token, stand_in)
+            turns.append({"role": message.role, "content": head + body})
+        return turns, {stand_in: token for token, stand_in in stand_ins.items()}
+
+    def _plain(self, token: str) -> tuple[int, ...]:
+        """The ids of a control token's characters: cut in two, it is none."""
+        return self.encode(token[:1]) + self.encode(token[1:])
 
     def _state(
         self, text: str, turns: list[dict[str, str]], options: dict[str, bool], thinking: bool | None
@@ -91,6 +119,23 @@ class Text:
         if opened > closed:
             return "open"
         return "closed" if closed >= 0 or thinking is False else "none"
+
+
+_STAND_IN = "\ue0f0{}\ue0f1"
+_STANDS = re.compile("\ue0f0[0-9]*\ue0f1")
+_THOUGHT = re.compile(rf"\s*{OPEN}.*?{CLOSE}", re.DOTALL)
+
+
+def _control(tokenizer: Any) -> set[str]:
+    """What is one id however it is written: special tokens, and markers that were added to the vocabulary."""
+    added = tokenizer.added_tokens_decoder.values()
+    marks = {str(token.content) for token in added if token.special or str(token.content)[:1] in ("<", "[")}
+    return {mark for mark in marks if len(mark) > 1}
+
+
+def _split(text: str, spelled: dict[str, str]) -> list[str]:
+    """`text` cut before and after each stand-in."""
+    return [piece for piece in re.split(f"({_STANDS.pattern})", text) if piece] if spelled else [text]
 
 
 def _load(folder: Path) -> Any:
