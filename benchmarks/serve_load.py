@@ -120,7 +120,7 @@ def _address(log: IO[str], server: subprocess.Popen[bytes]) -> str:
     """Where the server listens, once it says so."""
     while server.poll() is None:
         log.seek(0)
-        found = re.search(r"^listening on (\S+)$", log.read(), re.M)
+        found = re.search(r'"listening on ([^"\s]+)"', log.read())
         if found:
             return found[1]
         time.sleep(0.1)

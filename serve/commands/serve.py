@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib.util
+import logging
 import pathlib
 import sys
 from typing import Any
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     for package in ("fastapi", "uvicorn"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtra(package, "serve")
-    from serve.http.app import serve
+    from serve.http.app import configure_logs, serve
     from serve.operator.config import from_options, load_config
     from serve.running.catalogue import Catalogue
 
@@ -74,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
         config = from_options(args.model, args.engine, args.name, args.scorer, args.upstream, overrides(args.set))
     if any(spec.engine.name == "embedded" for spec in config.models):
         keep_little()
-    print(f"loading {', '.join(spec.name for spec in config.models)}", file=sys.stderr, flush=True)
+    configure_logs(sys.stderr)
+    logging.getLogger("serve").info("loading %s", ", ".join(spec.name for spec in config.models))
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(serve(config, Catalogue.load(config), args.host, args.port))
     return 0

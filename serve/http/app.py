@@ -17,7 +17,6 @@ import json
 import logging
 import signal
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -27,10 +26,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from serve.dialects import chat, completions, messages, responses
 from serve.http.guard import AccessGuard
-from serve.http.posts import NOTES, ApiDialect, ASGIApp, ErrorReply, add_posts, json_bytes
+from serve.http.posts import NOTES, ApiDialect, ASGIApp, ErrorReply, Receive, Scope, Send, add_posts
 from serve.operator.config import ServeConfig
 from serve.operator.metrics import configure_tracing
-from serve.requests.errors import ApiError
+from serve.requests.errors import ApiError, json_bytes
 from serve.running.catalogue import Catalogue
 from serve.running.service import InferenceService
 from ttc import __version__
@@ -95,7 +94,29 @@ def create_app(config: ServeConfig, catalogue: Catalogue, service: InferenceServ
     _add_state(app, service)
     _add_refusals(app, service)
     refusals = {dialect.path: dialect.refuse for dialect in DIALECTS}
-    return AccessGuard(app, config.keys, frozenset(page.path.encode() for page in pages), refusals)
+    guard = AccessGuard(app, config.keys, frozenset(page.path.encode() for page in pages), refusals, config.http)
+    return _shared_with(guard, config.http.cors_origins)
+
+
+def _shared_with(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+    """`app` for pages of these origins too; the question before a question (OPTIONS) needs no key."""
+    if not origins:
+        return app
+    from starlette.middleware.cors import CORSMiddleware
+
+    shared: Any = CORSMiddleware(
+        app=app,
+        allow_origins=list(origins),
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        expose_headers=["x-request-id", "retry-after", "x-ttc-ignored"],
+        max_age=600,
+    )
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await shared(scope, receive, send)
+
+    return answer
 
 
 def _add_pages(app: FastAPI, pages: Sequence[Page]) -> None:
@@ -239,6 +260,7 @@ def read_pages() -> tuple[Page, ...]:
     return tuple(pages)
 
 
+_log = logging.getLogger("serve")
 KEEP_ALIVE_S = 75
 BACKLOG = 2048
 
@@ -249,10 +271,11 @@ async def serve(config: ServeConfig, catalogue: Catalogue, host: str, port: int)
         import uvicorn
     except ImportError as exc:
         raise MissingExtra("uvicorn", "serve") from exc
+    from serve.http.door import bounded
+
     configure_tracing()
     service = InferenceService(config, catalogue)
     app = create_app(config, catalogue, service)
-    configure_logs(sys.stderr)
     server = uvicorn.Server(
         uvicorn.Config(
             app,
@@ -262,6 +285,7 @@ async def serve(config: ServeConfig, catalogue: Catalogue, host: str, port: int)
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=5,
             ws="none",
+            http=bounded(config.http),
         )
     )
     await catalogue.prove()
@@ -275,9 +299,8 @@ async def serve(config: ServeConfig, catalogue: Catalogue, host: str, port: int)
         loop.add_signal_handler(number, ended.set)
     address, bound = sock.getsockname()[:2]
     if not config.keys and not ipaddress.ip_address(address).is_loopback:
-        sys.stderr.write(f"warning: no keys are set, so whoever reaches {address} may use this server\n")
-    sys.stderr.write(f"listening on http://{address}:{bound}\n")
-    sys.stderr.flush()
+        _log.warning("no keys are set, so whoever reaches %s may use this server", address)
+    _log.info("listening on http://%s:%s", address, bound)
     waiting = asyncio.create_task(ended.wait())
     await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
@@ -317,10 +340,11 @@ class JsonLines(logging.Formatter):
 
 
 def configure_logs(stream: TextIO) -> None:
-    """Write the logs of this package and of uvicorn to `stream`."""
+    """Write all logs, and python's warnings, to `stream`: those of this package from INFO on, others from WARNING."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines())
-    for name, level in (("serve", logging.INFO), ("uvicorn", logging.WARNING)):
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(level)
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("serve").setLevel(logging.INFO)
+    logging.captureWarnings(True)

@@ -6,6 +6,7 @@ of the short open list, exactly as written there. So no spelling of a path finds
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import re
 import secrets
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from serve.http.posts import KEY, NOTES, REQUEST_ID, ASGIApp, Receive, Scope, Send, send_json
+from serve.operator.config import HttpSettings
 from serve.operator.keys import ANYONE, Key, find_key
 from serve.requests.errors import ApiError
 
@@ -31,9 +33,11 @@ class AccessGuard:
         keys: Sequence[Key],
         open_paths: frozenset[bytes] = frozenset(),
         refusals: Mapping[str, Callable[[ApiError], Any]] | None = None,
+        http: HttpSettings | None = None,
     ) -> None:
         """Without `keys` anyone may ask; `open_paths` need none either. `refusals` are bodies of errors by path."""
         self._app, self._keys, self._open = app, tuple(keys), OPEN | open_paths
+        self._http = http or HttpSettings()
         self._refusals = dict(refusals or {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,7 +86,10 @@ class AccessGuard:
 
     def _key(self, scope: Scope) -> Key:
         """Who asks; raises ApiError, 401, when a key is needed and none, or a wrong one, is there."""
-        if not self._keys or scope.get("raw_path", scope["path"].encode()) in self._open:
+        if not self._keys:
+            check_neighbour(scope, self._http)
+            return ANYONE
+        if scope.get("raw_path", scope["path"].encode()) in self._open:
             return ANYONE
         headers = dict(scope["headers"])
         kind, _, token = headers.get(b"authorization", b"").partition(b" ")
@@ -93,6 +100,44 @@ class AccessGuard:
         if key is None:
             raise ApiError(401, "invalid_api_key", "the key is not known here")
         return key
+
+
+def check_neighbour(scope: Scope, http: HttpSettings) -> None:
+    """Refuse what a page of elsewhere asks of a server without keys that only this machine can reach.
+
+    A browser lends its place on this machine to every page: by a name that its owner points here (DNS rebinding, told
+    by Host) and by a plain form or fetch (told by Origin). Raises ApiError, 403 or 421.
+    """
+    server = scope.get("server")
+    if not server or not is_loopback(str(server[0])):
+        return
+    headers = dict(scope["headers"])
+    host = _hostname(headers.get(b"host", b"localhost").decode("latin-1"))
+    if not (is_loopback(host) or host in http.hosts):
+        why = f"this server has no key and answers to its own names only, not to {host[:100]!r}"
+        raise ApiError(421, "host_not_allowed", f"{why}: set http.hosts, or a key")
+    origin = headers.get(b"origin", b"").decode("latin-1")
+    page = _hostname(origin.partition("://")[2])
+    if origin and not (is_loopback(page) or page == host or origin in http.cors_origins or "*" in http.cors_origins):
+        why = f"this server has no key and does not answer pages of {origin[:100]!r}"
+        raise ApiError(403, "origin_not_allowed", f"{why}: set http.cors_origins, or a key")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address can only mean this machine."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _hostname(place: str) -> str:
+    """The name of HOST, HOST:PORT or [ADDRESS]:PORT."""
+    if place.startswith("["):
+        return place[1:].partition("]")[0]
+    return place.partition(":")[0].rstrip(".").lower()
 
 
 def _request_id(scope: Scope) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from pydantic import BaseModel, Field, create_model
 from serve.dialects.sse import HEARTBEAT
 from serve.operator.config import ServeLimits
 from serve.requests.body import parse_json, refusal
-from serve.requests.errors import ApiError
+from serve.requests.errors import ApiError, json_bytes
 from serve.requests.fields import ServeRequest
 from serve.running.events import Done, Finish, RequestFailed, ServeEvent, Started, WholeReply
 from serve.running.service import ActiveRequest, InferenceService
@@ -100,11 +99,6 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> bool
 async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def json_bytes(body: Any) -> bytes:
-    """The JSON text of a reply."""
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace")
 
 
 async def send_json(send: Send, status: int, body: Any, headers: Mapping[str, str] | None = None) -> None:

@@ -14,6 +14,7 @@ An unknown key is refused with the nearest. Reading loads no model.
 from __future__ import annotations
 
 import pathlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -57,6 +58,32 @@ class ServeLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """What a connection may do before its key is known, and who may ask from a browser.
+
+    Bytes, seconds and counts as named. `hosts` are names by which this server is asked besides its own loopback ones;
+    they matter without keys only. `cors_origins` are pages that may ask from a browser, `*` is every page.
+    """
+
+    max_header_bytes: int = 1 << 16
+    header_s: float = 10.0
+    max_connections: int = 2048
+    hosts: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what is not positive, and origins that are none."""
+        for name in ("max_header_bytes", "header_s", "max_connections"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"http.{name} must be > 0, got {getattr(self, name)}")
+        for origin in self.cors_origins:
+            if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", origin):
+                raise ConfigError(
+                    f"http.cors_origins: {origin!r} is no origin: write https://HOST or https://HOST:PORT"
+                )
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A model to serve: its engine and scorers, not loaded yet.
 
@@ -95,6 +122,7 @@ class ServeConfig:
     presets: tuple[PresetSpec, ...] = ()
     limits: ServeLimits = field(default_factory=ServeLimits)
     thinking: ThinkingPolicy = field(default_factory=ThinkingPolicy)
+    http: HttpSettings = field(default_factory=HttpSettings)
     keys: tuple[Key, ...] = ()
     strategies: tuple[str, ...] | None = None
     answer_kind: str = "math"
@@ -144,7 +172,7 @@ class _Model:
     fallback_after_s: float | None = None
 
 
-TABLES = ("models", "presets", "limits", "thinking", "keys", "auto")
+TABLES = ("models", "presets", "limits", "thinking", "http", "keys", "auto")
 
 
 def load_config(path: pathlib.Path) -> ServeConfig:
@@ -164,6 +192,7 @@ def load_config(path: pathlib.Path) -> ServeConfig:
         presets=tuple(_preset(name, _table(f"presets.{name}", table)) for name, table in presets),
         limits=build(ServeLimits, tables["limits"], where="limits."),
         thinking=_thinking(tables["thinking"]),
+        http=build(HttpSettings, tables["http"], where="http."),
         keys=read_keys({name: _table(f"keys.{name}", table) for name, table in tables["keys"].items()}, str(path)),
         strategies=top.strategies,
         answer_kind=top.answer_kind,
@@ -212,7 +241,7 @@ def _refuse_unknown(where: str, table: Mapping[str, Any], known: tuple[str, ...]
 
 
 PACKAGED = "nano-teacher"
-SECTIONS = ("engine", "scorer", "limits", "thinking")
+SECTIONS = ("engine", "scorer", "limits", "thinking", "http")
 VOTES = {"majority-8": ("majority", {"n": 8})}
 RANKED = {"best-of-8": ("best_of_n", {"n": 8}), "tree-16": ("tree", {"n": 16})}
 
@@ -255,6 +284,7 @@ def from_options(
         presets=tuple(PresetSpec(f"{name}:{label}", name, *preset) for label, preset in presets.items()),
         limits=build(ServeLimits, sections["limits"], where="limits."),
         thinking=build(ThinkingPolicy, sections["thinking"], where="thinking."),
+        http=build(HttpSettings, sections["http"], where="http."),
         keys=read_keys({}, "the environment"),
     )
 

@@ -83,9 +83,13 @@ def with_reason(reason: str, default: Any = None) -> Any:
 
 
 def parse_json(raw: bytes) -> Any:
-    """The value of a body; raises ApiError when it is not UTF-8, not JSON, NaN or Infinity, or nested too deep."""
+    """The value of a body.
+
+    Raises:
+        ApiError: it is not UTF-8, not JSON, says a field twice, holds NaN or Infinity, or is nested too deep.
+    """
     try:
-        value = json.loads(raw.decode("utf-8"), parse_constant=_no_constant)
+        value = json.loads(raw.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_object)
         if _SURROGATE.search(raw):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except (UnicodeDecodeError, ValueError, RecursionError) as exc:
@@ -94,6 +98,15 @@ def parse_json(raw: bytes) -> Any:
     if _depth(value) > MAX_DEPTH:
         raise ApiError(400, "invalid_json", f"the body is nested deeper than {MAX_DEPTH} levels")
     return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in fields if names.count(name) > 1)
+        raise ValueError(f"the field {twice[:MAX_SHOWN]!r} is there twice")
+    return fields
 
 
 def _no_constant(name: str) -> None:

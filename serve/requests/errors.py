@@ -6,6 +6,7 @@ lose the folders they name and are cut, so neither paths nor a flood of input co
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -70,6 +71,11 @@ class ApiError(TTCError):
         if self.status == 401:
             headers["www-authenticate"] = "Bearer"
         return headers
+
+
+def json_bytes(body: Any) -> bytes:
+    """The JSON text of a reply."""
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace")
 
 
 def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:

@@ -59,7 +59,7 @@ class CommonFields(ThinkingFields):
 class OpenAIFields(CommonFields):
     """What OpenAI's dialects share."""
 
-    seed: Annotated[int, Ge(-MAX_SEED), Le(MAX_SEED), WHOLE] | None = None
+    seed: Annotated[int, Ge(0), Le(MAX_SEED), WHOLE] | None = None
     stop: StopText | Annotated[list[StopText], MaxLen(4)] | None = None
     frequency_penalty: _Penalty | None = Field(None, description=_SOME)
     presence_penalty: _Penalty | None = Field(None, description=_SOME)
@@ -171,7 +171,7 @@ def request_of(
         stream=bool(body.stream),
         sampling=sampling,
         thinking=read_thinking(body),
-        search=read_search(body.ttc, None if body.seed is None else abs(body.seed)),
+        search=read_search(body.ttc, body.seed),
         return_token_ids=bool(several and several.return_token_ids),
     )
 

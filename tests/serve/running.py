@@ -14,6 +14,7 @@ import httpx2
 import uvicorn
 
 from serve.http.app import create_app
+from serve.http.door import bounded
 from serve.operator.config import ModelSpec, PresetSpec, ServeConfig, ServeLimits
 from serve.operator.keys import Key
 from serve.requests.thinking import ThinkingPolicy
@@ -78,7 +79,14 @@ def running(
     service = InferenceService(config, catalogue)
     app = create_app(config, catalogue, service)
     server = uvicorn.Server(
-        uvicorn.Config(app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=3)
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            ws="none",
+            timeout_graceful_shutdown=3,
+            http=bounded(config.http),
+        )
     )
     sock = socket.create_server(("127.0.0.1", 0))
     sock.setblocking(False)

@@ -184,7 +184,8 @@ def test_the_command_serves_the_packaged_model_and_ends_cleanly_on_sigterm() -> 
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert process.stderr is not None
     try:
-        url = next(line.split()[-1] for line in process.stderr if line.startswith("listening on"))
+        lines = (json.loads(line)["message"] for line in process.stderr)
+        url = next(text.split()[-1] for text in lines if text.startswith("listening on"))
         body = {**chat("12+30*2"), "model": "nano-teacher", "max_tokens": 200}
         reply = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()
         assert reply["choices"][0]["finish_reason"] == "stop"
@@ -208,7 +209,7 @@ def test_a_client_that_reads_nothing_is_let_go() -> None:
         body = json.dumps(chat(stream=True, max_tokens=65_000, enable_thinking=False)).encode()
         with socket.create_connection((host, int(port))) as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
             client.sendall(head.encode() + body)
             assert until(lambda: not server.service.idle, 5)
             assert until(lambda: server.service.idle, 20)
@@ -219,6 +220,6 @@ def test_a_body_that_trickles_in_is_refused() -> None:
     with running(served(SlowEngine(0)), limits=ServeLimits(stall_s=0.2)) as server:
         host, _, port = server.url.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port))) as client:
-            client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
             client.settimeout(5)
             assert b"408" in client.recv(200)

@@ -215,10 +215,10 @@ async def search(
     widths = policy.subtrees(n // islands) * islands
     starts = [first + sum(widths[:i]) for i in range(len(widths))]
     views = [session.subtree(len(widths), i) if len(widths) > 1 else session for i in range(len(widths))]
-    work = [
+    work = (  # made one by one, so that none is left over when the first is cancelled
         _join(view, root, range(start, start + width), policy, growth)
         for view, start, width in zip(views, starts, widths, strict=True)
-    ]
+    )
     subtrees = [await one for one in work] if session.rationed and growth.barrier is None else await gather(work)
     return [leaf for leaves in subtrees for leaf in leaves]
 

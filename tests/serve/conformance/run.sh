@@ -25,7 +25,7 @@ start() {
   "$bin/ttc" serve --port 0 "$@" 2>"$log" &
   server=$!
   for _ in $(seq 300); do
-    TTC_SERVE_URL="$(sed -n 's/^listening on //p' "$log")"
+    TTC_SERVE_URL="$(sed -n 's/.*"listening on \([^"]*\)".*/\1/p' "$log")"
     [ -n "$TTC_SERVE_URL" ] && break
     kill -0 $server || { cat "$log"; exit 1; }
     sleep 0.2

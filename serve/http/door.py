@@ -1,0 +1,159 @@
+"""What a connection may do before anybody knows who it is: uvicorn's HTTP protocol with bounds.
+
+Until the head of a request is complete it has `header_s` seconds and `max_header_bytes` bytes, counted before they are
+parsed, since the parser's work on one long line grows with its square. A body that nobody reads any more is let in up
+to a limit, and not longer than a head. More connections than `max_connections` are turned away at once, and so is a
+head that could be read in two ways: without a Host or with two, with two keys, older than HTTP/1.0. Refusals are the
+JSON of the other ones, and the connection ends with them. Cost: an addition for each packet, one timer a request.
+
+Left out: limits by address, since whoever stands behind a proxy shares one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from serve.operator.config import HttpSettings
+from serve.requests.errors import ApiError, json_bytes
+
+MAX_HEADERS = 128
+SINGLE = (b"host", b"authorization", b"x-api-key", b"content-length", b"content-type")
+"""Headers that say something once."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection; `settings` is given by the subclass that `bounded` makes."""
+
+    settings = HttpSettings()
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Take what uvicorn gives."""
+        super().__init__(*args, **options)
+        self._timer: asyncio.TimerHandle | None = None
+        self._size = self._unread = 0
+        self._in_head, self._refused = True, False
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for a head, where there is room for one more connection."""
+        super().connection_made(transport)
+        if len(self.connections) > self.settings.max_connections:
+            self._refuse(ApiError(503, "too_many_connections", "too many connections: try later", retry_after_s=1))
+        else:
+            self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timer too."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Count what belongs to a head, then parse."""
+        if self._refused:
+            return
+        if self._in_head:
+            self._size += len(data)
+            if self._timer is None:
+                self._wait()
+            if self._size > self.settings.max_header_bytes + len(data):  # what came before was a head alone
+                self._refuse(self._too_large())
+                return
+        super().data_received(data)
+
+    def on_headers_complete(self) -> None:
+        """Let a head in that is of a size and of one meaning."""
+        if self._refused:
+            return
+        self._stop_waiting()
+        self._in_head, self._unread = False, 0
+        fault = self._fault()
+        if fault is None:
+            super().on_headers_complete()
+        else:
+            self._refuse(fault)
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body; of one that nobody reads any more, so much and so long."""
+        if self._refused:
+            return
+        if self.cycle.response_complete:
+            self._unread += len(body)
+            if self._timer is None:
+                self._wait()
+            if self._unread > self.settings.max_header_bytes:
+                self._end()
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The next bytes are a head again."""
+        self._in_head, self._size = True, 0
+        if self._refused:
+            return
+        self._stop_waiting()
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Say it in JSON."""
+        self._refuse(ApiError(400, "invalid_http", "this is not HTTP/1.1: " + msg))
+
+    def _fault(self) -> ApiError | None:
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > self.settings.max_header_bytes or len(self.headers) > MAX_HEADERS:
+            return self._too_large()
+        version = self.parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            return ApiError(505, "http_version", f"HTTP/{version} is not served here: send HTTP/1.1")
+        names = [name for name, _ in self.headers]
+        twice = next((name.decode() for name in SINGLE if names.count(name) > 1), None)
+        if twice is not None:
+            return ApiError(400, "ambiguous_header", f"the header {twice} is there twice: send it once")
+        if version == "1.1" and b"host" not in names:
+            return ApiError(400, "missing_host", "the header Host is missing: HTTP/1.1 needs it")
+        return None
+
+    def _too_large(self) -> ApiError:
+        most = f"{self.settings.max_header_bytes} bytes and {MAX_HEADERS} lines"
+        return ApiError(431, "headers_too_large", f"the headers are larger than this server's limit of {most}")
+
+    def _wait(self) -> None:
+        self._timer = self.loop.call_later(self.settings.header_s, self._too_slow)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_slow(self) -> None:
+        self._timer = None
+        if not self._in_head:
+            self._end()
+        elif self._size or self.cycle is None:
+            within = f"{self.settings.header_s:g} s"
+            self._refuse(ApiError(408, "headers_too_slow", f"the head of the request did not come within {within}"))
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer, unless a reply is under way, and end the connection."""
+        self._refused = True
+        busy = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+        if not busy and not self.transport.is_closing():
+            body = json_bytes(error.to_json())
+            head = [b"content-type: application/json\r\n", b"content-length: %d\r\n" % len(body)]
+            head += [f"{name}: {value}\r\n".encode("latin-1") for name, value in error.headers().items()]
+            self.transport.write(b"".join([STATUS_LINE[error.status], *head, b"connection: close\r\n\r\n", body]))
+        self._end()
+
+    def _end(self) -> None:
+        self._refused = True
+        self._stop_waiting()
+        self.transport.close()
+
+
+def bounded(bounds: HttpSettings) -> type[BoundedProtocol]:
+    """The protocol under these settings, as uvicorn takes it: a class."""
+
+    class Bounded(BoundedProtocol):
+        settings = bounds
+
+    return Bounded

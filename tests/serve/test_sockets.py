@@ -1,0 +1,302 @@
+"""Raw sockets: what comes before a key is known costs little, is refused cleanly or closed, and the server goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from serve.http.app import configure_logs
+from serve.operator.config import HttpSettings
+from serve.operator.keys import key_from_secret
+from tests.serve.running import Running, chat, running, scripted, served
+
+SECRET = "a-secret-of-alice"
+SETTINGS = HttpSettings(max_header_bytes=8192, header_s=1.0, max_connections=40)
+GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+KEY = b"Authorization: Bearer " + SECRET.encode() + b"\r\n"
+BODY = json.dumps(chat(max_tokens=8)).encode()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    keys = [key_from_secret("alice", SECRET)]
+    with running(served(scripted()), keys=keys, http=SETTINGS) as found:
+        yield found
+
+
+def address(server: Running) -> tuple[str, int]:
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    return host, int(port)
+
+
+def sent(server: Running, data: bytes, *, wait_s: float = 4.0, half_close: bool = False) -> bytes:
+    """What comes back for `data` until the server closes, is silent after a reply, or `wait_s` is over."""
+    reply = b""
+    with socket.create_connection(address(server), timeout=wait_s) as client, contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            client.sendall(data)
+        if half_close:
+            client.shutdown(socket.SHUT_WR)
+        while True:
+            part = client.recv(65536)
+            reply += part
+            if not part:
+                break
+            client.settimeout(0.15)
+    return reply
+
+
+def status(reply: bytes) -> int:
+    return int(reply.split(b" ", 2)[1]) if reply.startswith(b"HTTP/1.1 ") else 0
+
+
+def posted(*lines: bytes, body: bytes = BODY, length: bytes | None = None) -> bytes:
+    size = b"Content-Length: " + (str(len(body)).encode() if length is None else length) + b"\r\n"
+    return POST + b"".join(line + b"\r\n" for line in lines) + size + b"\r\n" + body
+
+
+def chunked(*chunks: bytes, lines: bytes = b"") -> bytes:
+    return POST + KEY + lines + b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(chunks)
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+END = b"0\r\n\r\n"
+CONTROL = [bytes([value]) for value in (0, 1, 7, 8, 11, 12, 27, 31, 127)]
+METHODS = [b"PUT", b"DELETE", b"PATCH", b"OPTIONS", b"TRACE", b"HEAD", b"PROPFIND", b"get", b"G@T", b""]
+VERSIONS = [b"HTTP/0.9", b"HTTP/1.2", b"HTTP/2.0", b"HTTP/3", b"HTTP/1.10", b"HTTX/1.1", b"http/1.1", b"HTTP/1,1", b""]
+PATHS = [
+    b"health",
+    b"/..%2f..%2fetc",
+    b"/%00",
+    b"/%zz",
+    b"//",
+    b"/\x80",
+    b"http://evil/health",
+    b"*",
+    b"/" + b"a" * 7000,
+]
+TWICE = [b"Host: localhost", KEY.strip(), b"Content-Type: a", b"X-Api-Key: k"]
+ODD = {0, 400, 401, 404, 405, 408, 411, 413, 414, 421, 431, 501, 505}
+"""What a refusal may look like; never a 5xx of a defect, never a 200."""
+
+CASES: dict[str, tuple[bytes, set[int]]] = {
+    "a plain question": (GET + b"\r\n", {200}),
+    "a question with a key": (posted(KEY.strip()), {200}),
+    "no key": (posted(), {401}),
+    "a wrong key": (posted(b"Authorization: Bearer nothing-of-it"), {401}),
+    "an empty key": (posted(b"Authorization: Bearer "), {401}),
+    "a key that is not UTF-8": (posted(b"Authorization: Bearer \xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8"), {401}),
+    "a key with a line break folded in": (posted(b"Authorization: Bearer\r\n " + SECRET.encode()), {400, 401}),
+    "nothing": (b"", {408}),
+    "blank lines": (b"\r\n" * 50, {408}),
+    "half a head": (GET, {408}),
+    "half a line": (b"GET /hea", {408}),
+    "one long line": (b"GET /" + b"a" * 20000 + b" HTTP/1.1\r\n\r\n", {431}),
+    "one long header": (GET + b"A: " + b"b" * 9000 + b"\r\n\r\n", {431}),
+    "one endless header": (GET + b"A: " + b"b" * 3_000_000, {0, 431}),
+    "one endless name": (GET + b"b" * 3_000_000, {0, 400, 431}),
+    "many headers": (GET + b"".join(b"A%d: b\r\n" % i for i in range(200)) + b"\r\n", {431}),
+    "many small headers": (GET + b"a:b\r\n" * 30000, {0, 431}),
+    "no host": (b"GET /health HTTP/1.1\r\n\r\n", {400}),
+    "a head of HTTP/1.0": (b"GET /health HTTP/1.0\r\n\r\n", {200}),
+    "a head of HTTP/0.9": (b"GET /health\r\n\r\n", {400, 505}),
+    "a length and chunks": (posted(KEY.strip(), b"Transfer-Encoding: chunked"), {400}),
+    "chunks twice": (POST + KEY + b"Transfer-Encoding: chunked, chunked\r\n\r\n" + END, ODD),
+    "an unknown coding": (POST + KEY + b"Transfer-Encoding: gzip\r\n\r\nx", ODD),
+    "two lengths": (posted(KEY.strip(), b"Content-Length: 3"), {400}),
+    "a negative length": (posted(KEY.strip(), length=b"-1"), {400}),
+    "a length with a sign": (posted(KEY.strip(), length=b"+5"), {400}),
+    "a length in hexadecimal": (posted(KEY.strip(), length=b"0x10"), {400}),
+    "a length beyond a machine word": (posted(KEY.strip(), length=b"9" * 40), {400, 413}),
+    "a length with a space": (posted(KEY.strip(), length=b"1 0"), {400}),
+    "a length that is none": (posted(KEY.strip(), length=b"many"), {400}),
+    "a length beyond the limit": (posted(KEY.strip(), length=b"99999999"), {413}),
+    "chunks": (chunked(chunk(BODY[:9]), chunk(BODY[9:]), END), {200}),
+    "a chunk with an extension": (chunked(b"%x;a=b\r\n%s\r\n" % (len(BODY), BODY), END), {200}),
+    "a chunk of a wrong size": (chunked(b"5\r\n" + BODY + b"\r\n", END), {400}),
+    "a chunk of a negative size": (chunked(b"-5\r\nabcde\r\n", END), {400}),
+    "a chunk of a huge size": (chunked(b"f" * 30 + b"\r\nabc\r\n", END), {400}),
+    "a chunk size that is none": (chunked(b"xyz\r\nabc\r\n", END), {400}),
+    "a chunk without an end of line": (chunked(b"3\r\nabcX", END), {400}),
+    "a body of chunks beyond the limit": (chunked(*[chunk(b"x" * 60000)] * 30), {413}),
+    "trailers": (chunked(chunk(BODY), b"0\r\nA: b\r\n\r\n"), {200}),
+    "a folded header": (GET + b"A: b\r\n c\r\n\r\n", {200, 400}),
+    "a header without a colon": (GET + b"nothing\r\n\r\n", {400}),
+    "a header with an empty name": (GET + b": a\r\n\r\n", {400}),
+    "a space before the colon": (GET + b"A : b\r\n\r\n", {200, 400}),
+    "line feeds alone": (b"GET /health HTTP/1.1\nHost: localhost\n\n", {200, 400}),
+    "carriage returns alone": (b"GET /health HTTP/1.1\rHost: localhost\r\r", {0, 400, 408}),
+    "a greeting of TLS": (bytes.fromhex("16030100c8010000c4030300") + b"\x00" * 200, {400}),
+    "a greeting of HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", {400, 505}),
+    "a greeting of SSH": (b"SSH-2.0-OpenSSH_9.9\r\n", {400}),
+    "a greeting of SMTP": (b"EHLO localhost\r\n", {400}),
+    "a command of redis": (b"*1\r\n$4\r\nPING\r\n", {400}),
+    "random bytes": (bytes((i * 73 + 41) % 256 for i in range(4096)), {400}),
+    "zeros": (b"\0" * 4096, {400}),
+    "a WebSocket": (GET + b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: a\r\n\r\n", {200, 400}),
+    "an upgrade to HTTP/2": (GET + b"Upgrade: h2c\r\nConnection: Upgrade\r\nHTTP2-Settings: AA\r\n\r\n", {200, 400}),
+    "a tunnel": (b"CONNECT evil:443 HTTP/1.1\r\nHost: evil:443\r\n\r\n", {400, 401, 405}),
+    "an expectation": (posted(KEY.strip(), b"Expect: 100-continue"), {100, 200}),
+    "another expectation": (posted(KEY.strip(), b"Expect: 200-ok"), {200, 400, 417}),
+    "two questions at once": ((GET + b"\r\n") * 2, {200}),
+    "twenty questions at once": ((GET + b"\r\n") * 20, {200}),
+    "a question and garbage": (GET + b"\r\n" + b"\0\0\0", {200, 400}),
+    "a question smuggled behind a body": (posted(KEY.strip(), body=BODY + b"GET /metrics", length=b"5"), {400}),
+    "no body": (POST + KEY + b"\r\n", {400}),
+    "an empty body": (posted(KEY.strip(), body=b""), {400}),
+    "a body that is not JSON": (posted(KEY.strip(), body=b"hello"), {400}),
+    "a body that is a number": (posted(KEY.strip(), body=b"1"), {400}),
+    "a body that is not UTF-8": (posted(KEY.strip(), body=b'"\xff"'), {400}),
+    "a body with a byte-order mark": (posted(KEY.strip(), body=b"\xef\xbb\xbf" + BODY), {200, 400}),
+    "a body nested deep": (posted(KEY.strip(), body=b"[" * 100_000), {400}),
+    "a number of many digits": (posted(KEY.strip(), body=b'{"model": ' + b"9" * 900_000 + b"}"), {400}),
+    "a field twice": (posted(KEY.strip(), body=BODY[:-1] + b',"model":"m"}'), {400}),
+    "a field twice further in": (posted(KEY.strip(), body=BODY.replace(b'{"role"', b'{"role":"user","role"')), {400}),
+    "a compressed body": (posted(KEY.strip(), b"Content-Encoding: gzip", body=b"\x1f\x8b\x08"), {400, 415}),
+    "half a body": (posted(KEY.strip(), length=b"500"), {0, 408}),
+    "a body without a question": (BODY, {400}),
+    "a very long query": (b"GET /health?" + b"a" * 9000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", {431}),
+    "a page that asks first": (
+        b"OPTIONS /v1/models HTTP/1.1\r\nHost: localhost\r\nOrigin: http://e\r\n\r\n",
+        {401, 405},
+    ),
+    **{
+        f"the control character {byte!r} in a header": (GET + b"A: " + byte + b"b\r\n\r\n", ODD | {200})
+        for byte in CONTROL
+    },
+    **{f"the control character {byte!r} in a name": (GET + b"A" + byte + b": b\r\n\r\n", ODD) for byte in CONTROL},
+    **{
+        f"the control character {byte!r} in a path": (b"GET /" + byte + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", ODD)
+        for byte in CONTROL
+    },
+    **{f"the method {name!r}": (name + b" /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", ODD) for name in METHODS},
+    **{f"the version {name!r}": (b"GET /v1/models " + name + b"\r\nHost: localhost\r\n\r\n", ODD) for name in VERSIONS},
+    **{
+        f"the path {name[:20]!r}": (b"GET " + name + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", ODD | {200})
+        for name in PATHS
+    },
+    **{f"the header {line[:12]!r} twice": (posted(KEY.strip(), line, line), {400}) for line in TWICE},
+}
+
+
+def test_there_are_at_least_a_hundred_cases() -> None:
+    assert len(CASES) >= 100
+
+
+def test_each_case_is_refused_cleanly_and_the_server_goes_on(server: Running) -> None:
+    wrong: dict[str, bytes] = {}
+    begun = time.process_time()
+    for name, (data, expected) in CASES.items():
+        reply = sent(server, data)
+        if status(reply) not in expected:
+            wrong[name] = reply[:200]
+        if status(reply) >= 400 and b" HEAD" not in data[:5]:
+            assert b"application/json" in reply, (name, reply[:300])
+    assert not wrong
+    spent = time.process_time() - begun  # of both sides
+    assert spent < 0.1 * len(CASES), f"{spent:.1f} s of processor time for {len(CASES)} cases"
+    assert status(sent(server, GET + b"\r\n")) == 200 and server.service.idle
+
+
+def test_half_heads_end_in_time_and_no_more_connections_are_held_than_allowed(server: Running) -> None:
+    clients = [socket.create_connection(address(server)) for _ in range(SETTINGS.max_connections + 10)]
+    try:
+        begun = time.monotonic()
+        for client in clients:
+            with contextlib.suppress(OSError):
+                client.sendall(b"GET /health HTTP/1.1\r\nA: b\r\n")
+        ends = []
+        for client in clients:
+            client.settimeout(20)
+            with contextlib.suppress(OSError):
+                ends.append(status(client.recv(4096)))
+        assert time.monotonic() - begun < 20
+        assert set(ends) <= {0, 408, 503} and ends.count(503) <= 10 and ends.count(408) >= 30
+    finally:
+        for client in clients:
+            client.close()
+    assert status(sent(server, GET + b"\r\n")) == 200
+
+
+def test_the_drip_of_a_head_ends_at_its_time(server: Running) -> None:
+    with socket.create_connection(address(server)) as client:
+        client.settimeout(0.2)
+        begun, reply = time.monotonic(), b""
+        while not reply and time.monotonic() - begun < 15:
+            with contextlib.suppress(TimeoutError):
+                client.sendall(b"\r\n" if time.monotonic() - begun < 0.5 else b"G")
+                reply = client.recv(4096)
+        assert status(reply) in (400, 408)
+
+
+def test_a_body_after_a_refusal_is_read_only_so_far(server: Running) -> None:
+    with socket.create_connection(address(server), timeout=10) as client:
+        client.sendall(POST + b"Content-Length: 900000000\r\n\r\n")
+        assert status(client.recv(4096)) == 401
+        with pytest.raises(OSError):
+            for _ in range(4000):
+                client.sendall(b"x" * 65536)
+
+
+KEYLESS = [
+    ({"host": "evil.example"}, 421),
+    ({"host": "localhost.evil.example"}, 421),
+    ({"host": "127.0.0.1.evil.example:80"}, 421),
+    ({"host": "10.0.0.7"}, 421),
+    ({"host": "localhost:1"}, 200),
+    ({"host": "[::1]:8000"}, 200),
+    ({"host": "app.localhost"}, 200),
+    ({"host": "desk.lan"}, 200),
+    ({"origin": "https://evil.example"}, 403),
+    ({"origin": "null"}, 403),
+    ({"origin": "http://localhost:3000"}, 200),
+    ({"origin": "https://app.example"}, 200),
+]
+
+
+def test_a_server_without_keys_answers_this_machine_and_named_pages_only() -> None:
+    settings = HttpSettings(hosts=("desk.lan",), cors_origins=("https://app.example",))
+    with running(served(scripted()), http=settings) as server:
+        for headers, expected in KEYLESS:
+            assert server.ask(chat(), **headers).status_code == expected, headers
+        with server.client() as client:
+            asking = {"origin": "https://app.example", "access-control-request-method": "POST"}
+            before = client.options("/v1/chat/completions", headers=asking)
+            assert before.headers["access-control-allow-origin"] == "https://app.example"
+            other = client.options("/v1/chat/completions", headers={**asking, "origin": "https://evil.example"})
+            assert "access-control-allow-origin" not in other.headers
+
+
+def test_with_keys_any_name_will_do_and_no_page_is_allowed_unasked(server: Running) -> None:
+    headers = {"authorization": f"Bearer {SECRET}", "host": "public.example", "origin": "https://evil.example"}
+    reply = server.ask(chat(), **headers)
+    assert reply.status_code == 200 and "access-control-allow-origin" not in reply.headers
+
+
+def test_every_line_of_the_log_is_json() -> None:
+    stream = io.StringIO()
+    root, before = logging.getLogger(), logging.getLogger().handlers[:]
+    level = root.level
+    try:
+        configure_logs(stream)
+        logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.\nforged")
+        logging.getLogger("asyncio").error("task", exc_info=ValueError("two\nlines"))
+        logging.getLogger("py.warnings").warning("coroutine 'x' was never awaited")
+        logging.getLogger("serve").info("listening on %s", "http://127.0.0.1:1")
+    finally:
+        root.handlers = before
+        root.setLevel(level)
+        logging.captureWarnings(False)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["level"] for line in lines] == ["warning", "error", "warning", "info"]
