@@ -3,9 +3,11 @@
 TTCError
  ├─ ConfigError (ValueError)        a name, parameter, file or value the user gave; raised before work starts
  │   ├─ UnknownName                 no such strategy, engine, task, scorer, ...: carries the nearest name
- │   └─ MissingExtra (ImportError)  an optional package is absent: carries the install command
+ │   ├─ MissingExtra (ImportError)  an optional package is absent: carries the install command
+ │   └─ ServerRefused               a server of the configuration refuses our key, or has not what it should
  ├─ EngineError (RuntimeError)      an engine failed or died
  │   ├─ EngineTimeout (TimeoutError)
+ │   ├─ EngineBusy                  it asks to come back later: carries the seconds
  │   ├─ PromptTooLong (ValueError)  prompt and budget do not fit the model's context
  │   └─ Unsupported                 the engine cannot honour the request (token ids, exact caps, ...)
  ├─ ScorerError (RuntimeError)      a scorer failed; a missing score is not an error but `Score.value is None`
@@ -65,12 +67,22 @@ class MissingExtra(ConfigError, ImportError):
         return (MissingExtra, (self.package, self.extra))
 
 
+class ServerRefused(ConfigError):
+    """A server that the configuration names refuses our key, or has no such route or model."""
+
+
 class EngineError(TTCError, RuntimeError):
     """An engine failed; work that was not finished can be resumed."""
 
 
 class EngineTimeout(EngineError, TimeoutError):
     """An engine did not answer in time."""
+
+
+class EngineBusy(EngineError):
+    """An engine takes nothing more for now; `retry_after_s` is how many seconds it asks to wait, if it says so."""
+
+    retry_after_s: float | None = None
 
 
 class PromptTooLong(EngineError, ValueError):

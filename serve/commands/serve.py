@@ -44,7 +44,7 @@ def register(subparsers: Any) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="engine.KEY, scorer.KEY, limits.KEY or thinking.KEY: limits.request_timeout_s=60",
+        help="engine.KEY, scorer.KEY, limits.KEY, thinking.KEY or http.KEY: limits.request_timeout_s=60",
     )
     parser.add_argument("--config", metavar="FILE", help="models, presets, keys and limits from a TOML file")
     parser.add_argument("--host", default="127.0.0.1")
@@ -78,5 +78,6 @@ def run(args: argparse.Namespace) -> int:
     configure_logs(sys.stderr)
     logging.getLogger("serve").info("loading %s", ", ".join(spec.name for spec in config.models))
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(serve(config, Catalogue.load(config), args.host, args.port))
+        again = None if args.config is None else lambda: load_config(pathlib.Path(args.config)).keys
+        runner.run(serve(config, Catalogue.load(config), args.host, args.port, again))
     return 0

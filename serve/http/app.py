@@ -28,6 +28,7 @@ from serve.dialects import chat, completions, messages, responses
 from serve.http.guard import AccessGuard
 from serve.http.posts import NOTES, ApiDialect, ASGIApp, ErrorReply, Receive, Scope, Send, add_posts
 from serve.operator.config import ServeConfig
+from serve.operator.keys import Key
 from serve.operator.metrics import configure_tracing
 from serve.requests.errors import ApiError, json_bytes
 from serve.running.catalogue import Catalogue
@@ -94,7 +95,7 @@ def create_app(config: ServeConfig, catalogue: Catalogue, service: InferenceServ
     _add_state(app, service)
     _add_refusals(app, service)
     refusals = {dialect.path: dialect.refuse for dialect in DIALECTS}
-    guard = AccessGuard(app, config.keys, frozenset(page.path.encode() for page in pages), refusals, config.http)
+    guard = AccessGuard(app, service.keys, frozenset(page.path.encode() for page in pages), refusals, config.http)
     return _shared_with(guard, config.http.cors_origins)
 
 
@@ -171,12 +172,15 @@ def _add_state(app: FastAPI, service: InferenceService) -> None:
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
-    async def ready(response: Response) -> dict[str, str]:
-        response.status_code = 503 if service.draining else 200
-        return {"status": "draining" if service.draining else "ready"}
+    async def ready(response: Response) -> dict[str, Any]:
+        reachable, behind = service.catalogue.reachable, service.catalogue.upstreams
+        response.status_code = 503 if service.draining or not reachable else 200
+        status = "draining" if service.draining else "ready" if reachable else "no server behind answers"
+        told = {name: {"servers": len(servers), "healthy": servers.num_healthy} for name, servers in behind.items()}
+        return {"status": status, **({"behind": told} if told else {})}
 
     ready.__annotations__["response"] = Response
-    drains: dict[int | str, dict[str, Any]] = {503: {"description": "Shutting down."}}
+    drains: dict[int | str, dict[str, Any]] = {503: {"description": "Shutting down, or no server behind answers."}}
     app.add_api_route("/ready", ready, summary="Models are loaded and requests are taken", responses=drains)
 
     async def metrics() -> Any:
@@ -265,8 +269,17 @@ KEEP_ALIVE_S = 75
 BACKLOG = 2048
 
 
-async def serve(config: ServeConfig, catalogue: Catalogue, host: str, port: int) -> None:
-    """Serve until a signal, then drain; raises ConfigError for a bad address, MissingExtra without uvicorn."""
+async def serve(
+    config: ServeConfig,
+    catalogue: Catalogue,
+    host: str,
+    port: int,
+    read_again: Callable[[], Sequence[Key]] | None = None,
+) -> None:
+    """Serve until a signal, then drain; SIGHUP takes new keys over from `read_again`.
+
+    Raises ConfigError for a bad address, MissingExtra without uvicorn.
+    """
     try:
         import uvicorn
     except ImportError as exc:
@@ -297,6 +310,9 @@ async def serve(config: ServeConfig, catalogue: Catalogue, host: str, port: int)
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # after uvicorn has set its own, which would not drain
         loop.add_signal_handler(number, ended.set)
+    if read_again is not None:
+        loop.add_signal_handler(signal.SIGHUP, take_over_keys, service, read_again)
+    watching = asyncio.create_task(catalogue.watch(config.limits.health_s))
     address, bound = sock.getsockname()[:2]
     if not config.keys and not ipaddress.ip_address(address).is_loopback:
         _log.warning("no keys are set, so whoever reaches %s may use this server", address)
@@ -304,9 +320,24 @@ async def serve(config: ServeConfig, catalogue: Catalogue, host: str, port: int)
     waiting = asyncio.create_task(ended.wait())
     await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
+    watching.cancel()
     await service.drain()
     server.should_exit = True
     await running
+
+
+def take_over_keys(service: InferenceService, read_again: Callable[[], Sequence[Key]]) -> None:
+    """Check keys against a file that was read again; one that cannot be used changes nothing, and the log says so."""
+    try:
+        keys = read_again()
+    except ConfigError as exc:
+        _log.error("the keys stay as they are", extra={"error": str(exc)})
+        return
+    if bool(keys) != bool(service.keys):
+        _log.error("the keys stay as they are: a server with keys keeps some, one without stays without")
+        return
+    service.keys.replace(keys)
+    _log.info("keys were read again", extra={"keys": [key.name for key in keys]})
 
 
 def _listen(host: str, port: int) -> socket.socket:

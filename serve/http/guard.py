@@ -11,12 +11,12 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 from serve.http.posts import KEY, NOTES, REQUEST_ID, ASGIApp, Receive, Scope, Send, send_json
 from serve.operator.config import HttpSettings
-from serve.operator.keys import ANYONE, Key, find_key
+from serve.operator.keys import ANYONE, Key, KeyRing, find_key
 from serve.requests.errors import ApiError
 
 OPEN = frozenset({b"/health", b"/ready"})
@@ -30,13 +30,13 @@ class AccessGuard:
     def __init__(
         self,
         app: ASGIApp,
-        keys: Sequence[Key],
+        keys: KeyRing,
         open_paths: frozenset[bytes] = frozenset(),
         refusals: Mapping[str, Callable[[ApiError], Any]] | None = None,
         http: HttpSettings | None = None,
     ) -> None:
         """Without `keys` anyone may ask; `open_paths` need none either. `refusals` are bodies of errors by path."""
-        self._app, self._keys, self._open = app, tuple(keys), OPEN | open_paths
+        self._app, self._keys, self._open = app, keys, OPEN | open_paths
         self._http = http or HttpSettings()
         self._refusals = dict(refusals or {})
 
@@ -57,6 +57,8 @@ class AccessGuard:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = [*message.get("headers", ()), (b"x-request-id", name.encode())]
+                if ignored := scope[NOTES].get("ignored"):
+                    headers.append((b"x-ttc-ignored", ", ".join(ignored).encode()))
                 message = {**message, "headers": headers}
             await send(message)
 
@@ -96,7 +98,7 @@ class AccessGuard:
         presented = token.strip() if kind.lower() == b"bearer" else headers.get(b"x-api-key", b"").strip()
         if not presented:
             raise ApiError(401, "missing_api_key", "a key is needed: send the header Authorization: Bearer KEY")
-        key = find_key(presented.decode("utf-8", "surrogateescape"), self._keys)
+        key = find_key(presented.decode("utf-8", "surrogateescape"), self._keys.keys)
         if key is None:
             raise ApiError(401, "invalid_api_key", "the key is not known here")
         return key

@@ -246,7 +246,11 @@ def add_posts(app: FastAPI, service: InferenceService, dialects: Sequence[ApiDia
         post.__annotations__ = {"body": model}
         return post
 
-    names, search, route = service.catalogue.names(), service.offers.model(), _body_route(service.config.limits)
+    names, search, route = (
+        service.catalogue.names(),
+        service.offers.model(),
+        _body_route(service.config.limits, service.config.http.ignore),
+    )
     for dialect in dialects:
         app.router.add_api_route(
             dialect.path,
@@ -260,7 +264,7 @@ def add_posts(app: FastAPI, service: InferenceService, dialects: Sequence[ApiDia
         )
 
 
-def _body_route(limits: ServeLimits) -> type[APIRoute]:
+def _body_route(limits: ServeLimits, ignore: Sequence[str]) -> type[APIRoute]:
     """A route whose body has a cap and a deadline, and is JSON whatever its header says."""
     from fastapi import Request, Response
     from fastapi.exceptions import RequestValidationError
@@ -279,7 +283,7 @@ def _body_route(limits: ServeLimits) -> type[APIRoute]:
                 scope = {**request.scope, "headers": [*headers, (b"content-type", b"application/json")]}
                 checked = Request(scope, request.receive)
                 # Starlette keeps both once they are read: FastAPI takes them from there.
-                checked._body, checked._json = raw, parse_json(raw)
+                checked._body, checked._json = raw, unheard(parse_json(raw), ignore, request.scope[NOTES])
                 try:
                     return await answer(checked)
                 except RequestValidationError as exc:
@@ -290,6 +294,14 @@ def _body_route(limits: ServeLimits) -> type[APIRoute]:
             return handle
 
     return BodyRoute
+
+
+def unheard(body: Any, ignore: Sequence[str], notes: MutableMapping[str, Any]) -> Any:
+    """`body` without the fields that the operator lets go unheard; which they were goes into the notes."""
+    if not ignore or not isinstance(body, dict) or not (names := [name for name in ignore if name in body]):
+        return body
+    notes["ignored"] = names
+    return {name: value for name, value in body.items() if name not in names}
 
 
 class _JobReply:

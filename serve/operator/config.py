@@ -34,7 +34,8 @@ class ServeLimits:
     """Bounds on one request and on the server; tokens, seconds and bytes as named.
 
     `max_choices` bounds OpenAI's n, `max_width` a strategy's; `max_sequences` is what may be admitted at once, waiting
-    included; a client that takes nothing for `stall_s` is let go.
+    included; a client that takes nothing for `stall_s` is let go. A server behind may be silent for `upstream_first_s`
+    before its first byte and for `upstream_gap_s` between two; it is asked how it is every `health_s`.
     """
 
     max_body_bytes: int = 1 << 20
@@ -49,6 +50,9 @@ class ServeLimits:
     stall_s: float = 60.0
     drain_s: float = 30.0
     progress_interval_s: float = 0.1
+    upstream_first_s: float = 120.0
+    upstream_gap_s: float = 30.0
+    health_s: float = 5.0
 
     def __post_init__(self) -> None:
         """Refuse what is not positive."""
@@ -57,12 +61,22 @@ class ServeLimits:
                 raise ConfigError(f"limits.{name} must be > 0, got {getattr(self, name)}")
 
 
+IGNORABLE = frozenset(
+    {
+        *("ignore_eos", "min_p", "keep_alive", "logit_bias", "top_a", "typical_p", "tfs_z", "mirostat"),
+        *("mirostat_eta", "mirostat_tau", "num_ctx", "num_batch", "num_thread", "num_gpu", "options", "usage"),
+    }
+)
+"""Fields that popular clients send and that an operator may let go unheard."""
+
+
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
     """What a connection may do before its key is known, and who may ask from a browser.
 
     Bytes, seconds and counts as named. `hosts` are names by which this server is asked besides its own loopback ones;
-    they matter without keys only. `cors_origins` are pages that may ask from a browser, `*` is every page.
+    they matter without keys only. `cors_origins` are pages that may ask from a browser, `*` is every page. `ignore`
+    names fields of IGNORABLE that are left out of requests, which the header x-ttc-ignored says; else they are refused.
     """
 
     max_header_bytes: int = 1 << 16
@@ -70,12 +84,19 @@ class HttpSettings:
     max_connections: int = 2048
     hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what is not positive, and origins that are none."""
         for name in ("max_header_bytes", "header_s", "max_connections"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"http.{name} must be > 0, got {getattr(self, name)}")
+        for name in self.ignore:
+            if name not in IGNORABLE:
+                raise ConfigError(
+                    f"http.ignore: {name!r} cannot be ignored{nearest(name, sorted(IGNORABLE))}; these can: "
+                    f"{', '.join(sorted(IGNORABLE))}"
+                )
         for origin in self.cors_origins:
             if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", origin):
                 raise ConfigError(
@@ -100,7 +121,10 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class PresetSpec:
-    """A named choice of model, strategy and thinking, listed as a model of its own."""
+    """A named choice of model, strategy and thinking, listed as a model of its own.
+
+    `temperature` is that of requests that say nothing, and of those that say 0 where several draws would be equal.
+    """
 
     name: str
     model: str
@@ -111,6 +135,7 @@ class PresetSpec:
     answer_kind: str | None = None
     thinking_budget: int | None = None
     reasoning_effort: str | None = None
+    temperature: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,21 @@ class Key:
     limits: KeyLimits = field(default_factory=KeyLimits)
 
 
+class KeyRing:
+    """The keys that are known now; they can be replaced while the server runs."""
+
+    def __init__(self, keys: Sequence[Key]) -> None:
+        """Without keys anyone may ask."""
+        self.keys = tuple(keys)
+
+    def __bool__(self) -> bool:
+        return bool(self.keys)
+
+    def replace(self, keys: Sequence[Key]) -> None:
+        """Know these from now on; what a key has used stays with its name."""
+        self.keys = tuple(keys)
+
+
 ANYONE = Key("anyone", b"")
 """Who asks a server that has no keys."""
 

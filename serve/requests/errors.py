@@ -14,11 +14,13 @@ from typing import Any
 from ttc.errors import (
     BudgetExceeded,
     ConfigError,
+    EngineBusy,
     EngineError,
     EngineTimeout,
     PluginError,
     PromptTooLong,
     ScorerError,
+    ServerRefused,
     TTCError,
     Unsupported,
 )
@@ -28,12 +30,15 @@ TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_e
 """OpenAI's and Anthropic's word for a status; others are by its hundred."""
 _TRANSLATION: tuple[tuple[type | tuple[type, ...], int, str, str | None], ...] = (
     (PromptTooLong, 400, "context_length_exceeded", "messages"),
+    (ServerRefused, 502, "upstream_misconfigured", None),
     ((ConfigError, Unsupported), 400, "invalid_value", None),
     (BudgetExceeded, 400, "budget_exceeded", "ttc.max_total_tokens"),
     (EngineTimeout, 504, "engine_timeout", None),
     ((EngineError, ScorerError), 503, "engine_unavailable", None),
 )
 """What errors of `ttc` become: status, code, field; the first that fits, so special ones stand first."""
+_URL = re.compile(r"https?://[^\s'\",;)]+")
+_REFUSED = re.compile(r"answered 4\d\d: (.*)", re.DOTALL)
 _FOLDER = re.compile(r"(?<![\w:/])(?:/[^/\s'\"]+)+/")
 
 
@@ -113,7 +118,14 @@ def from_error(error: BaseException) -> ApiError:
     """Translate an error of `ttc`; anything else is a defect and told as such, without its text."""
     if isinstance(error, ApiError):
         return error
-    text = _FOLDER.sub("", str(error))
+    text = _FOLDER.sub("", _URL.sub("the server behind", str(error)))
+    if isinstance(error, ServerRefused):
+        text = "the server behind refuses this server: its operator must look"
+    refused = _REFUSED.search(text) if type(error) is EngineError else None
+    if refused is not None:
+        return ApiError(400, "upstream_refused", f"the server behind refuses this request: {refused[1]}")
+    if isinstance(error, EngineBusy):
+        return ApiError(429, "upstream_busy", "the servers behind are busy", retry_after_s=error.retry_after_s or 1.0)
     for kinds, status, code, param in _TRANSLATION:
         if isinstance(error, kinds):
             return ApiError(status, code, text, param=param)

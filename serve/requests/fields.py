@@ -26,6 +26,7 @@ TokenCount = Annotated[int, Ge(1), Le(1 << 31), WHOLE]
 StopText = Annotated[str, MinLen(1), MaxLen(256)]
 _Penalty = Annotated[float, Ge(-2), Le(2)]
 _SOME = "Refused by models whose engine does not honour it."
+_UNHEARD = "an operator may let it go unheard: http.ignore"
 _NEUTRAL = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
 
 
@@ -81,9 +82,14 @@ class ChoiceFields(OpenAIFields):
     stream_options: ChoiceStreamOptions | None = None
     return_token_ids: bool | None = Field(None, description="Return the ids of prompt and completion.")
     repetition_penalty: Annotated[float, Ge(0.01), Le(10)] | None = Field(None, description=_SOME)
+    repeat_penalty: Annotated[float, Ge(0.01), Le(10)] | None = Field(None, description="Like repetition_penalty.")
+    ignore_eos: Literal[False] | None = with_reason(f"the model ends its text itself; {_UNHEARD}")
+    keep_alive: None = with_reason(f"models stay loaded here; {_UNHEARD}")
     cache_salt: StopText | None = Field(None, description=_SOME)
-    min_p: Annotated[float, Ge(0), Le(0)] | None = with_reason("min_p is not supported, use top_p or top_k")
-    logit_bias: _Nothing | None = with_reason("biases are not supported")
+    min_p: Annotated[float, Ge(0), Le(0)] | None = with_reason(
+        f"min_p is not supported, use top_p or top_k; {_UNHEARD}"
+    )
+    logit_bias: _Nothing | None = with_reason(f"biases are not supported; {_UNHEARD}")
     best_of: None = with_reason("best-of-n is ttc: {strategy: 'best_of_n', n: ...}")
 
 
@@ -154,6 +160,9 @@ def request_of(
     stop = body.stop or ()
     penalties = {name: getattr(body, name, None) for name in _NEUTRAL}
     several = body if isinstance(body, ChoiceFields) else None
+    if several is not None:
+        names = ("repetition_penalty", "repeat_penalty")
+        penalties["repetition_penalty"] = agreed({name: getattr(several, name) for name in names})[1]
     sampling = SamplingRequest(
         temperature=body.temperature,
         top_p=body.top_p,

@@ -35,13 +35,18 @@ class _Account:
 
     requests: deque[float] = field(default_factory=deque)
     tokens: deque[tuple[float, int]] = field(default_factory=deque)
+    reserved: int = 0
     searches: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ticket:
-    """Permission to run; `charge` books tokens on the key, `leave` gives the place back."""
+    """Permission to run; `charge` books tokens on the key, `leave` gives back the place and what was not spent.
 
+    `tokens` is the most that may be spent, where the key has a limit; it is reserved until `leave`.
+    """
+
+    tokens: int | None
     charge: Callable[[Usage], None]
     leave: Callable[[], None]
 
@@ -55,16 +60,22 @@ class Admission:
         self._ended: deque[tuple[float, int]] = deque(maxlen=512)
         self.sequences = self.requests = 0
 
-    def admit(self, key: Key, sequences: int, *, search: bool) -> Ticket:
-        """Let a request of `sequences` draws in; raises ApiError, 429, with the seconds after which to try again."""
+    def admit(self, key: Key, sequences: int, *, search: bool, most: int) -> Ticket:
+        """Let a request of `sequences` draws in that may spend `most` tokens.
+
+        Raises:
+            ApiError: 429, with the seconds after which to try again.
+        """
         now, account = self._clock(), self._accounts.setdefault(key.name, _Account())
         self._check_key(key, account, now, search)
+        tokens = _reservation(key, account, most, now - MINUTE_S)
         excess = self.sequences + sequences - self._max
         if excess > 0 and self.sequences:
             text = f"the server is busy: {self.sequences} draws are admitted, {sequences} more would exceed {self._max}"
             raise _too_many("queue_full", text, self._drain_s(excess, now))
         account.requests.append(now)
         account.searches += search
+        account.reserved += tokens or 0
         self.sequences += sequences
         self.requests += 1
 
@@ -73,11 +84,12 @@ class Admission:
 
         def leave() -> None:
             account.searches -= search
+            account.reserved -= tokens or 0
             self.sequences -= sequences
             self.requests -= 1
             self._ended.append((self._clock(), sequences))
 
-        return Ticket(charge, leave)
+        return Ticket(tokens, charge, leave)
 
     def _check_key(self, key: Key, account: _Account, now: float, search: bool) -> None:
         limits, horizon = key.limits, now - MINUTE_S
@@ -88,9 +100,6 @@ class Admission:
         if limits.requests_per_minute is not None and len(account.requests) >= limits.requests_per_minute:
             text = f"the key {key.name} may send {limits.requests_per_minute} requests a minute"
             raise _too_many("rate_limit_exceeded", text, account.requests[0] - horizon)
-        if limits.tokens_per_minute is not None and sum(t for _, t in account.tokens) >= limits.tokens_per_minute:
-            text = f"the key {key.name} may spend {limits.tokens_per_minute} tokens a minute"
-            raise _too_many("token_limit_exceeded", text, account.tokens[0][0] - horizon)
         if search and limits.max_searches is not None and account.searches >= limits.max_searches:
             raise _too_many(
                 "too_many_searches", f"the key {key.name} may run {limits.max_searches} searches at once", 1.0
@@ -103,6 +112,24 @@ class Admission:
             return 1.0
         rate = sum(count for _, count in recent) / max(now - recent[0][0], 1.0)
         return min(max(excess / rate, 1.0), MAX_RETRY_S)
+
+
+def _reservation(key: Key, account: _Account, most: int, horizon: float) -> int | None:
+    """Tokens to set aside of the key's: all that may be spent, so that no number of requests at once passes the limit.
+
+    A request that may spend more than a whole minute's worth gets what is left of it, as soon as nothing else runs.
+    """
+    limit = key.limits.tokens_per_minute
+    if limit is None:
+        return None
+    left = limit - sum(count for _, count in account.tokens) - account.reserved
+    if most <= left:
+        return most
+    if most > limit and left > 0 and not account.reserved:
+        return left
+    text = f"the key {key.name} may spend {limit} tokens a minute, and {account.reserved} are set aside for what runs"
+    wait_s = account.tokens[0][0] - horizon if account.tokens and not account.reserved else 1.0
+    raise _too_many("token_limit_exceeded", text, wait_s)
 
 
 def _too_many(code: str, text: str, retry_after_s: float) -> ApiError:

@@ -11,26 +11,24 @@ which holds all the same.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from serve.operator.config import ModelSpec, PresetSpec, ServeConfig
 from serve.requests.errors import ApiError
 from serve.requests.thinking import ThinkingPolicy
 from serve.running.admission import FairGate
+from serve.running.upstreams import Patience, Upstreams
 from ttc.config.values import nearest
 from ttc.core import Capabilities, Completion, Engine, Message, Prompt, Sampling, Scorer, StreamingEngine, UsageSink
 from ttc.engines.shared.wrapped import Wrapped
 from ttc.errors import ConfigError
 from ttc.session.thinking import CLOSE, QWEN3_HANDOVER, split
-
-if TYPE_CHECKING:
-    from ttc.engines.openai.client import Client
-    from ttc.engines.openai.wire import Features
 
 
 def with_markers(engine: Engine, policy: ThinkingPolicy) -> Engine:
@@ -123,14 +121,6 @@ CONNECT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ForwardDoor:
-    """The door to the server behind a model."""
-
-    client: Client
-    features: Features
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
     """A loaded model: its engine, the gate to it, its scorers by name, and the door to the server behind, if any."""
 
@@ -138,7 +128,7 @@ class ServedModel:
     engine: Engine
     gate: FairGate
     scorers: Mapping[str, Scorer]
-    forward: ForwardDoor | None = None
+    forward: Upstreams | None = None
 
     @property
     def name(self) -> str:
@@ -163,7 +153,7 @@ class Catalogue:
             engine = spec.engine.create_engine()
             scorers = {name: choice.create_scorer(engine) for name, choice in spec.scorers.items()}
             gate = FairGate(engine.capabilities.max_concurrency)
-            forward = open_forward(spec, engine)
+            forward = open_forward(spec, engine, Patience(config.limits.upstream_first_s, config.limits.upstream_gap_s))
             loaded[spec.name] = ServedModel(spec, with_markers(engine, config.thinking), gate, scorers, forward)
         return cls(config, loaded)
 
@@ -239,16 +229,33 @@ class Catalogue:
             notes = {"model": model.name, "exact": report.exact, "failures": list(report.failures)}
             _log.info("the engine's own thinking cap was tested", extra=notes)
 
+    @property
+    def upstreams(self) -> dict[str, Upstreams]:
+        """The servers behind, by the name of their model."""
+        return {name: model.forward for name, model in self._models.items() if model.forward is not None}
+
+    @property
+    def reachable(self) -> bool:
+        """Whether any model can answer: one that runs here, or one with a server behind that has not failed."""
+        behind = self.upstreams
+        return len(behind) < len(self._models) or any(servers.num_healthy for servers in behind.values())
+
+    async def watch(self, every_s: float) -> None:
+        """Ask the servers behind how they are, again and again; until cancelled."""
+        while self.upstreams:
+            await asyncio.sleep(every_s)
+            await asyncio.gather(*(servers.check(every_s) for servers in self.upstreams.values()))
+
     async def close(self) -> None:
         """Close every engine."""
         for model in self._models.values():
             if model.forward is not None:
-                await model.forward.client.close()
+                await model.forward.close()
             await model.engine.close()
 
 
-def open_forward(spec: ModelSpec, engine: Engine) -> ForwardDoor | None:
-    """The door of a model of engine `openai`; None for engines that run here."""
+def open_forward(spec: ModelSpec, engine: Engine, patience: Patience | None = None) -> Upstreams | None:
+    """The servers behind a model of engine `openai`; None for engines that run here."""
     from ttc.engines.openai.engine import RemoteEngine
 
     if not isinstance(engine, RemoteEngine):
@@ -256,4 +263,5 @@ def open_forward(spec: ModelSpec, engine: Engine) -> ForwardDoor | None:
     from ttc.engines.openai.client import Access, Client
 
     key = os.environ.get(str(spec.engine.params.get("api_key_env", "OPENAI_API_KEY")), "").strip()
-    return ForwardDoor(Client(engine.base_url, Access(key, CONNECT_S, IDLE_S)), engine.features)
+    clients = {url: Client(url, Access(key, CONNECT_S, IDLE_S)) for url in engine.urls}
+    return Upstreams(clients, engine.features, engine.balancer, patience)

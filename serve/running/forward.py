@@ -10,20 +10,20 @@ counts them. Left out: other strategies, and budgets on thinking, which need tok
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from serve.requests.errors import ApiError
 from serve.requests.fields import ServeRequest
-from serve.running.catalogue import ForwardDoor
 from serve.running.events import AnswerDelta, Done, Finish, ServeEvent, Started, ThinkingDelta, TokenCounts
 from serve.running.plan import RequestPlan
+from serve.running.upstreams import Upstreams, home_of
 from ttc import answers, seeds
 from ttc.concurrent import gather
 from ttc.core import Sampling, ThinkState, Usage
+from ttc.engines.shared.balance import Transient
 from ttc.errors import EngineError
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 TOKEN_FIELDS = ("stop_token_ids", "skip_special_tokens")
 """What only makes sense for text that is continued by ids."""
-_REFUSED = re.compile(r"answered 4\d\d: (.*)", re.DOTALL)
 _REASONS: Mapping[str, Any] = {"length": "length", "max_tokens": "length", "tool_calls": "tool_calls"}
 
 
@@ -137,36 +136,33 @@ def _finish(
     )
 
 
-async def _ask(forward: ForwardDoor, body: Mapping[str, Any], write: Callable[[str, str], None] | None) -> _Reply:
+async def _ask(servers: Upstreams, body: Mapping[str, Any], write: Callable[[str, str], None] | None) -> _Reply:
     """One streamed request, put together."""
-    from ttc.engines.shared.balance import Transient
+    shown = False
 
-    content, reasoning, finish = "", "", ""
-    calls: dict[int, dict[str, Any]] = {}
-    usage = Usage(calls=1, attempts=1)
-    try:
-        async with forward.client.stream("/chat/completions", body) as chunks:
-            async for chunk in chunks:
-                usage = _usage(chunk.get("usage"), usage)
-                for choice in chunk.get("choices") or ():
-                    delta = choice.get("delta") or {}
-                    thought = delta.get("reasoning") or delta.get("reasoning_content") or ""
-                    text = delta.get("content") or ""
-                    content, reasoning = content + text, reasoning + thought
-                    finish = choice.get("finish_reason") or finish
-                    _gather_calls(calls, delta.get("tool_calls") or ())
-                    if write is not None:
-                        write(thought, text)
-    except Transient as failure:
-        raise failure.error from failure
-    except EngineError as exc:
-        refused = _REFUSED.search(str(exc))
-        if refused is None:
-            raise
-        raise ApiError(400, "upstream_refused", f"the server behind refuses this request: {refused[1]}") from exc
-    if not finish:
-        raise ApiError(503, "engine_unavailable", "the server behind closed the stream before the reply had ended")
-    return _Reply(content, reasoning, tuple(calls[index] for index in sorted(calls)), finish, usage)
+    async def read(chunks: AsyncIterator[Any]) -> _Reply:
+        nonlocal shown
+        content, reasoning, finish = "", "", ""
+        calls: dict[int, dict[str, Any]] = {}
+        usage = Usage(calls=1, attempts=1)
+        async for chunk in chunks:
+            usage = _usage(chunk.get("usage"), usage)
+            for choice in chunk.get("choices") or ():
+                delta = choice.get("delta") or {}
+                thought = delta.get("reasoning") or delta.get("reasoning_content") or ""
+                text = delta.get("content") or ""
+                content, reasoning = content + text, reasoning + thought
+                finish = choice.get("finish_reason") or finish
+                _gather_calls(calls, delta.get("tool_calls") or ())
+                if write is not None and (thought or text):
+                    shown = True
+                    write(thought, text)
+        if not finish:
+            raise Transient(EngineError("the stream ended before the reply had"))
+        return _Reply(content, reasoning, tuple(calls[index] for index in sorted(calls)), finish, usage)
+
+    home = home_of(body.get("messages") or ())
+    return await servers.stream(home, "/chat/completions", body, read, lambda: shown)
 
 
 def _gather_calls(calls: dict[int, dict[str, Any]], deltas: Sequence[Mapping[str, Any]]) -> None:

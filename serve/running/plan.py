@@ -15,7 +15,7 @@ import functools
 import hashlib
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from serve.operator.config import PresetSpec, ServeConfig
@@ -61,6 +61,8 @@ class RequestPlan:
     progress: ProgressLevel
     prompts: tuple[Prompt, ...]
     sequences: int
+    adjusted: Mapping[str, Any] = field(default_factory=dict)
+    """What the preset has instead of what was asked, by field."""
 
     @property
     def direct(self) -> bool:
@@ -71,6 +73,26 @@ class RequestPlan:
     def max_ids(self) -> int | None:
         """Most tokens of a draw, what thinking control puts in included; None where tools add to it."""
         return None if self.strategy in OPEN_ENDED else self.sampling.max_tokens
+
+    @property
+    def most_tokens(self) -> int:
+        """What it may spend at most: its draws twice over, which leaves room for scoring, or its budget."""
+        drawn = self.sequences * self.sampling.max_tokens
+        whole = (self.budget.tokens or 0) * self.request.num_replies
+        return drawn if self.direct else min(2 * drawn, whole)
+
+    def within(self, tokens: int | None) -> RequestPlan:
+        """The same, held to so many tokens; None changes nothing."""
+        if tokens is None:
+            return self
+        each = max(tokens // self.request.num_replies, 1)
+        draws = each if self.direct else max(each // max(self.sequences, 1), 1)
+        held = min(self.sampling.max_tokens, draws if self.request.forward else each)
+        return replace(
+            self,
+            budget=Budget(tokens=min(each, self.budget.tokens or each)),
+            sampling=replace(self.sampling, max_tokens=held),
+        )
 
     def report(
         self,
@@ -96,6 +118,7 @@ class RequestPlan:
             "usage": ledger(usage),
             "seed": self.seed,
             "stop_cause": stop_cause,
+            **({"adjusted": self.adjusted} if self.adjusted else {}),
         }
 
 
@@ -112,6 +135,7 @@ async def make_plan(
     scorer = _scorer(request, model, preset, offer.takes_scorer, offer.needs_scorer, strategy)
     arguments = offer.bind(params, scorer)
     width = _width(request, offer.function, arguments)
+    request, adjusted = _with_temperature(request, preset, width)
     _check_support(request, strategy, offer.parameters.model_fields, width)
     if request.num_replies > config.limits.max_choices:
         number = shown(request.num_replies)
@@ -152,6 +176,7 @@ async def make_plan(
         progress=wish.progress or "off",
         prompts=prompts,
         sequences=width * request.num_replies,
+        adjusted=adjusted,
     )
 
 
@@ -162,6 +187,20 @@ def _with_preset(request: ServeRequest, preset: PresetSpec | None) -> ServeReque
     if preset is None or explicit:
         return request
     return replace(request, thinking=replace(wish, effort=preset.reasoning_effort, budget=preset.thinking_budget))
+
+
+def _with_temperature(
+    request: ServeRequest, preset: PresetSpec | None, width: int
+) -> tuple[ServeRequest, Mapping[str, Any]]:
+    """The preset's temperature where none is said, and instead of a 0 that would make all its draws equal."""
+    asked = request.sampling.temperature
+    if preset is None or not (asked is None or (asked == 0 and width > 1 and not request.search.strategy)):
+        return request, {}
+    own = preset.temperature
+    used = Sampling().temperature if own is None else own
+    sampling = replace(request.sampling, temperature=own if asked is None else used)
+    told = {} if asked is None else {"temperature": {"asked": asked, "used": used}}
+    return replace(request, sampling=sampling), told
 
 
 def _scorer(
@@ -277,11 +316,11 @@ async def _settle(
     opened = prompts[0].think_state == "open"
     length = max(len(prompt.token_ids or ()) for prompt in prompts)  # without ids the server behind counts, and refuses
     room = capabilities.max_context - length
-    field = "prompt" if request.raw else "messages"
+    place = "prompt" if request.raw else "messages"
     if room < 1:
         raise invalid(
-            field,
-            f"{field} has {length} tokens; the context of {model.name} is {capabilities.max_context}: shorten it by "
+            place,
+            f"{place} has {length} tokens; the context of {model.name} is {capabilities.max_context}: shorten it by "
             f"{1 - room} or more",
             "context_length_exceeded",
         )
@@ -289,7 +328,7 @@ async def _settle(
         name = wish.max_tokens_field
         raise invalid(
             name,
-            f"{name} = {wish.max_tokens} and {length} tokens of {field} exceed the context of "
+            f"{name} = {wish.max_tokens} and {length} tokens of {place} exceed the context of "
             f"{capabilities.max_context}: at most {room} is possible",
             "context_length_exceeded",
         )

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any
 
 from serve.operator.config import ServeConfig
-from serve.operator.keys import Key
+from serve.operator.keys import Key, KeyRing
 from serve.operator.metrics import Labels, RequestRecord, RequestSpan, ServerMetrics
 from serve.requests.errors import ApiError, from_error, unavailable
 from serve.requests.fields import ServeRequest
@@ -61,6 +61,7 @@ class InferenceService:
         self.offers = ServedStrategies(config.strategies, scorers, config.limits.max_width)
         _check_presets(config, catalogue, self.offers)
         self.admission = Admission(config.limits.max_sequences)
+        self.keys = KeyRing(config.keys)
         self.draining = False
         self._jobs: set[ActiveRequest] = set()
         self.metrics = ServerMetrics(self._gauges())
@@ -78,7 +79,8 @@ class InferenceService:
         plan = await self.plan(routed, key)
         if self.draining:
             raise unavailable("draining", "the server is shutting down", retry_after_s=self.config.limits.drain_s)
-        ticket = self.admission.admit(key, plan.sequences, search=not plan.direct)
+        ticket = self.admission.admit(key, plan.sequences, search=plan.sequences > 1, most=plan.most_tokens)
+        plan = plan.within(ticket.tokens)
         job = ActiveRequest(self, plan, ticket, name, RequestSpan(plan.model.name, plan.strategy, headers or {}), notes)
         self._jobs.add(job)
         return job
@@ -100,6 +102,18 @@ class InferenceService:
             "ttc_num_requests_running": ("Requests admitted.", lambda: {(): self.admission.requests}),
             "ttc_num_sequences_running": ("Draws in the engine.", per_model(lambda gate: gate.held)),
             "ttc_num_sequences_waiting": ("Draws that wait for a slot.", per_model(lambda gate: gate.num_waiting)),
+            "ttc_upstreams_healthy": (
+                "Servers behind that have not failed.",
+                lambda: {(("model", name),): servers.num_healthy for name, servers in self.catalogue.upstreams.items()},
+            ),
+            "ttc_upstream_retries": (
+                "Requests sent to a server behind again, by what had failed.",
+                lambda: {
+                    (("model", name), ("reason", reason)): count
+                    for name, servers in self.catalogue.upstreams.items()
+                    for reason, count in servers.retried.counts.items()
+                },
+            ),
             "ttc_draining": ("Whether the server is shutting down.", lambda: {(): self.draining}),
         }
 

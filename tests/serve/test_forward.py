@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from serve.running.catalogue import ForwardDoor, ServedModel, open_forward
+from serve.running.catalogue import ServedModel, open_forward
+from serve.running.upstreams import Upstreams
 from tests.serve.running import Running, chat, running, scripted, served, spec
 from tests.serve.streams import chunks_of, whole
 from tests.serve.upstream import Upstream, upstream
@@ -38,7 +39,7 @@ def behind() -> Iterator[tuple[Running, Upstream]]:
     with upstream(script) as found:
         model: ServedModel = served(scripted())
         features = Features("theirs", usage=True, limit_field="max_completion_tokens")
-        door = ForwardDoor(Client(found.url, Access("", 5, 30)), features)
+        door = Upstreams({found.url: Client(found.url, Access("", 5, 30))}, features)
         with running(dataclasses.replace(model, forward=door)) as server:
             yield server, found
 
@@ -176,7 +177,7 @@ def test_a_server_that_takes_messages_only_is_asked_for_all_that_was_asked() -> 
     engine = WithoutIds(replies({}))
     with upstream(script) as behind_it:
         features = Features("theirs", usage=True, limit_field="max_tokens")
-        door = ForwardDoor(Client(behind_it.url, Access("", 5, 30)), features)
+        door = Upstreams({behind_it.url: Client(behind_it.url, Access("", 5, 30))}, features)
         with running(dataclasses.replace(served(engine), forward=door)) as server:
             for strategy in ("direct", "majority"):
                 body = {"model": "m", "messages": turns, **fields, "ttc": {"strategy": strategy}}

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ttc.engines.shared.balance import Transient, is_transient, retry_after_s
-from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong
+from ttc.errors import ConfigError, EngineBusy, EngineError, EngineTimeout, PromptTooLong, ServerRefused
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
@@ -30,7 +30,7 @@ class Busy(EngineError):
     """The server cannot answer at this moment: overloaded, starting, or gone."""
 
 
-class NotFound(ConfigError):
+class NotFound(ServerRefused):
     """404: the server has no such route, or no such model."""
 
 
@@ -95,6 +95,11 @@ class Client:
         """Post `body` and give the whole answer; raises like `stream`."""
         with _translated(self._url, self._access):
             return _object(await self._sdk.post(path, body=dict(body), cast_to=object))
+
+    async def get(self, path: str) -> Chunk:
+        """Get an object; raises like `stream`."""
+        with _translated(self._url, self._access):
+            return _object(await self._sdk.get(path, cast_to=object))
 
     async def _checked(self, stream: Any) -> AsyncGenerator[Chunk, None]:
         with _translated(self._url, self._access):
@@ -209,9 +214,12 @@ def _refuse(url: str, access: Access, status: int, said: str, headers: Mapping[s
     text = f"{url} answered {status}: {access.hide(said)}"
     cause = None if access.key and access.key in f"{exc} {said}" else exc
     if is_transient(status, headers):
-        raise Transient(EngineError(text), retry_after_s=retry_after_s(headers), status=status) from cause
+        error = EngineBusy(text) if status == 429 else EngineError(text)
+        if isinstance(error, EngineBusy):
+            error.retry_after_s = retry_after_s(headers)
+        raise Transient(error, retry_after_s=retry_after_s(headers), status=status) from cause
     if status in (401, 403):
-        raise ConfigError(f"{text}; check the key in the environment (engine.api_key_env)") from cause
+        raise ServerRefused(f"{text}; check the key in the environment (engine.api_key_env)") from cause
     if status == 404:
         raise NotFound(f"{text}; check engine.base_url (it ends in /v1 as a rule) and --model") from cause
     if _TOO_LONG.search(said):

@@ -122,7 +122,7 @@ class RemoteEngine:
         tokens: Text | None,
     ) -> None:
         """`tokens` is the local tokenizer, None where there is none."""
-        self.base_url = connection.urls[0]
+        self.urls = connection.urls
         self._dialect, self._features, self._capabilities = dialect, features, capabilities
         self._tokens, self._retry = tokens, connection.retry
         self._balancer = Balancer(connection.urls)
@@ -143,6 +143,11 @@ class RemoteEngine:
     def served(self) -> Mapping[str, str]:
         """See `ttc.core.Served`."""
         return self._features.served
+
+    @property
+    def balancer(self) -> Balancer:
+        """What chooses a server for each request, for others that ask the same servers."""
+        return self._balancer
 
     @property
     def servers(self) -> tuple[ServerState, ...]:

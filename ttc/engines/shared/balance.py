@@ -93,7 +93,9 @@ async def retrying(attempt: Callable[[], Awaitable[T]], policy: Retry) -> T:
             pause = policy.pause_s(failures, failure.retry_after_s)
             if failures >= policy.max_attempts or now + pause - first > policy.max_total_s:
                 tries = "1 attempt" if failures == 1 else f"{failures} attempts"
-                raise type(failure.error)(f"{failure.error} (gave up after {tries})") from failure.__cause__
+                error = type(failure.error)(f"{failure.error} (gave up after {tries})")
+                error.__dict__.update(failure.error.__dict__)
+                raise error from failure.__cause__
         await asyncio.sleep(pause)
 
 
@@ -193,6 +195,14 @@ class Balancer:
             server.failures = 0
         finally:
             server.outstanding -= 1
+
+    def note(self, url: str, *, well: bool) -> None:
+        """Note what a check of a server has shown; one that is well again is asked at once."""
+        server = next(server for server in self._servers if server.url == url)
+        if well:
+            server.failures = 0
+        else:
+            self._fail(server, None)
 
     def _choose(self, key: str) -> ServerState:
         now, home = self._clock(), self._home.get(key)

@@ -1,0 +1,181 @@
+"""Several servers behind a model: which one is asked, when another is tried, and what a client is told when none can.
+
+A conversation has a home: requests that begin with the same words go to one server, whose cache then knows them. A
+server that fails rests (`ttc.engines.shared.balance`) and is asked for its models every few seconds until it answers.
+Another one is tried where a failure may pass and nothing of the reply has been shown; with one server, it is asked a
+second time. A server that is silent before its first byte, or between two, for too long counts as failed.
+
+What is told: 429 with the server's own Retry-After when all are busy, 503 when none answers, 504 when they are silent,
+502 when one refuses our own key or does not know its model, which is the operator's fault and is said in the log. No
+address leaves this server. Cost: a request is sent at most once to every server, and once more to the last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from serve.requests.errors import ApiError, from_error
+from ttc.engines.shared.balance import Balancer, Transient
+from ttc.errors import ConfigError, EngineError, EngineTimeout
+
+if TYPE_CHECKING:
+    from ttc.engines.openai.client import Client
+    from ttc.engines.openai.wire import Features
+
+T = TypeVar("T")
+_log = logging.getLogger("serve")
+PAUSE_S = 0.2
+"""Before the only server is asked again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds that a server may be silent: before its first byte, and between two."""
+
+    first_s: float = 120.0
+    gap_s: float = 30.0
+
+
+@dataclass(slots=True)
+class Retried:
+    """How often a request was sent again, by why; for the metrics."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, reason: str) -> None:
+        """Count one."""
+        self.counts[reason] = self.counts.get(reason, 0) + 1
+
+
+class Upstreams:
+    """The servers behind one model; they serve the same one."""
+
+    def __init__(
+        self,
+        clients: Mapping[str, Client],
+        features: Features,
+        balancer: Balancer | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        """`clients` by URL; `balancer` is shared with the engine that asks the same servers."""
+        self.features, self._clients = features, dict(clients)
+        self._balancer = balancer or Balancer(tuple(clients))
+        self._patience = patience or Patience()
+        self.retried = Retried()
+
+    @property
+    def num_healthy(self) -> int:
+        """Servers that have not failed since they last answered."""
+        return sum(not server.failures for server in self._balancer.servers)
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    async def stream(
+        self,
+        home: str,
+        path: str,
+        body: Mapping[str, Any],
+        read: Callable[[AsyncIterator[Any]], Awaitable[T]],
+        shown: Callable[[], bool],
+    ) -> T:
+        """Post `body` and return what `read` makes of the chunks; `shown`: whether something of it was passed on.
+
+        Raises:
+            ApiError: no server could answer, or the one that did refuses.
+        """
+        tried = 0
+        while True:
+            tried += 1
+            try:
+                with self._balancer.lease(home) as url:
+                    return await self._attempt(url, path, body, read)
+            except Transient as failure:
+                _log.warning("a server behind failed", extra={"attempt": tried, "error": str(failure)[:300]})
+                again = self._again(tried, failure) and not shown()
+                if not again:
+                    raise _told(failure) from failure
+                self.retried.add(str(failure.status or "connection"))
+            except ConfigError as exc:
+                _log.error("a server behind refuses this server", extra={"error": str(exc)[:300]})
+                raise misconfigured() from exc
+            except EngineError as exc:
+                raise from_error(exc) from exc
+            if not self.num_healthy:
+                await asyncio.sleep(PAUSE_S)
+
+    def _again(self, tried: int, failure: Transient) -> bool:
+        """Whether there is a server left to try: a busy one is not asked twice."""
+        if tried < len(self):
+            return True
+        return tried == max(len(self), 1) and failure.status not in (408, 409, 429) and not _silent(failure)
+
+    async def _attempt(
+        self, url: str, path: str, body: Mapping[str, Any], read: Callable[[AsyncIterator[Any]], Awaitable[T]]
+    ) -> T:
+        patience, loop = self._patience, asyncio.get_running_loop()
+
+        async def watched(chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
+            async for chunk in chunks:
+                limit.reschedule(loop.time() + patience.gap_s)
+                yield chunk
+
+        try:
+            async with asyncio.timeout(patience.first_s) as limit, self._clients[url].stream(path, body) as chunks:
+                return await read(watched(chunks))
+        except TimeoutError as exc:
+            if not limit.expired():
+                raise
+            raise Transient(EngineTimeout(f"{url} was silent for too long")) from exc
+
+    async def check(self, within_s: float) -> None:
+        """Ask every server for its models, and note which of them answer."""
+        await asyncio.gather(*(self._check(url, client, within_s) for url, client in self._clients.items()))
+
+    async def _check(self, url: str, client: Client, within_s: float) -> None:
+        well = True
+        try:
+            async with asyncio.timeout(within_s):
+                await client.get("/models")
+        except TimeoutError:
+            well = False
+        except Transient as failure:
+            well = failure.status in (408, 409, 429)
+        except (ConfigError, EngineError):
+            well = True  # it answers, though not this
+        self._balancer.note(url, well=well)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for client in self._clients.values():
+            await client.close()
+
+
+def home_of(messages: Sequence[Any]) -> str:
+    """The key of a conversation: its turns up to the user's first, which every later request of it begins with."""
+    first = next((i for i, turn in enumerate(messages) if turn.get("role") == "user"), len(messages) - 1)
+    head = repr([(turn.get("role"), turn.get("content")) for turn in messages[: first + 1]])
+    return hashlib.sha256(head.encode("utf-8", "replace")).hexdigest()
+
+
+def misconfigured() -> ApiError:
+    """What a client hears of a fault that is the operator's."""
+    return ApiError(502, "upstream_misconfigured", "the server behind refuses this server: its operator must look")
+
+
+def _silent(failure: Transient) -> bool:
+    return isinstance(failure.error, EngineTimeout)
+
+
+def _told(failure: Transient) -> ApiError:
+    if failure.status == 429:
+        wait_s = failure.retry_after_s or 1.0
+        return ApiError(429, "upstream_busy", "the servers behind are busy", retry_after_s=wait_s)
+    if _silent(failure):
+        return ApiError(504, "engine_timeout", "the server behind was silent for too long")
+    return ApiError(503, "engine_unavailable", "no server behind could answer", retry_after_s=failure.retry_after_s)

@@ -1,0 +1,308 @@
+"""Servers behind over real sockets: every kind of fault is told cleanly, in time, without an address, or hidden."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from serve.http.app import take_over_keys
+from serve.operator.config import HttpSettings, PresetSpec
+from serve.operator.keys import KeyLimits, key_from_secret
+from serve.running.upstreams import Patience, Upstreams
+from tests.serve.faulty import Faulty, Play, Wire, faulty, well
+from tests.serve.running import Running, chat, running, scripted, served
+from tests.serve.slow import until
+from tests.serve.test_forward import WithoutIds
+from ttc.engines.openai.client import Access, Client
+from ttc.engines.openai.wire import Features
+from ttc.engines.scripted import replies
+from ttc.errors import ConfigError
+
+KEY = "sk-of-the-operator"
+PATIENCE = Patience(first_s=1.0, gap_s=0.6)
+
+
+@contextlib.contextmanager
+def gateway(*behind: Faulty, **options: Any) -> Iterator[Running]:
+    """Our server before these."""
+    features = Features("theirs", usage=True, limit_field="max_tokens")
+    clients = {server.url: Client(server.url, Access(KEY, 2, 20)) for server in behind}
+    servers = Upstreams(clients, features, patience=PATIENCE)
+    with running(dataclasses.replace(served(WithoutIds(replies({}))), forward=servers), **options) as server:
+        yield server
+
+
+def stall(wire: Wire) -> None:
+    wire.wait()
+
+
+def stall_after_head(wire: Wire) -> None:
+    wire.begin()
+    wire.wait()
+
+
+def stall_between(wire: Wire) -> None:
+    wire.begin()
+    wire.words(2)
+    wire.wait()
+
+
+def close_at_once(wire: Wire) -> None:
+    wire.connection.close()
+
+
+def reset_at_once(wire: Wire) -> None:
+    wire.reset()
+
+
+def close_between(wire: Wire) -> None:
+    wire.begin()
+    wire.words(2)
+    wire.connection.close()
+
+
+def reset_between(wire: Wire) -> None:
+    wire.begin()
+    wire.words(2)
+    wire.reset()
+
+
+def garbage(wire: Wire) -> None:
+    wire.begin()
+    wire.event(b"{not json")
+
+
+def not_utf8(wire: Wire) -> None:
+    wire.begin()
+    wire.event(b'{"a": "\xff"}')
+
+
+def no_http(wire: Wire) -> None:
+    wire.send(b"SSH-2.0-OpenSSH\r\n")
+    wire.connection.close()
+
+
+def no_finish(wire: Wire) -> None:
+    wire.begin()
+    wire.words()
+    wire.event(b"[DONE]")
+    wire.send(b"0\r\n\r\n")
+
+
+def error_chunk(wire: Wire) -> None:
+    wire.begin()
+    wire.words(2)
+    wire.event({"error": {"message": f"gpu died, key {KEY}", "code": "x"}})
+
+
+def a_page(wire: Wire) -> None:
+    wire.plain("200 OK", b"<html>login</html>", kind="text/html")
+
+
+def empty(wire: Wire) -> None:
+    wire.plain("200 OK", b"")
+
+
+def a_list(wire: Wire) -> None:
+    wire.begin()
+    wire.event([1, 2])
+
+
+def says(status: str, *headers: str) -> Play:
+    def play(wire: Wire) -> None:
+        wire.error(status, f"no: see http://10.0.0.9/v1 with {KEY}", *headers)
+
+    return play
+
+
+FAULTS: dict[str, tuple[Play, int, int]] = {
+    # what it does, our status, how often the only server is asked
+    "500": (says("500 X"), 503, 2),
+    "502": (says("502 X"), 503, 2),
+    "503": (says("503 X", "retry-after: 3"), 503, 2),
+    "504": (says("504 X"), 503, 2),
+    "429": (says("429 X", "retry-after: 7"), 429, 1),
+    "429 without a time": (says("429 X"), 429, 1),
+    "401": (says("401 X"), 502, 1),
+    "403": (says("403 X"), 502, 1),
+    "404": (says("404 X"), 502, 1),
+    "400": (says("400 X"), 400, 1),
+    "422": (says("422 X"), 400, 1),
+    "a stall before the head": (stall, 504, 1),
+    "a stall after the head": (stall_after_head, 504, 1),
+    "a stall between two chunks": (stall_between, 504, 1),
+    "a close at once": (close_at_once, 503, 2),
+    "a reset at once": (reset_at_once, 503, 2),
+    "a close between two chunks": (close_between, 503, 1),
+    "a reset between two chunks": (reset_between, 503, 1),
+    "garbage": (garbage, 503, 2),
+    "bytes that are not UTF-8": (not_utf8, 503, 2),
+    "no HTTP": (no_http, 503, 2),
+    "no end": (no_finish, 503, 1),
+    "an error between two chunks": (error_chunk, 503, 1),
+    "a page": (a_page, 503, 2),
+    "an empty reply": (empty, 503, 2),
+    "a list": (a_list, 503, 2),
+}
+
+
+def test_there_are_at_least_twenty_kinds_of_fault() -> None:
+    assert len(FAULTS) >= 20
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_fault_is_told_in_time_and_without_an_address(name: str) -> None:
+    play, status, times = FAULTS[name]
+    with faulty(play) as behind, gateway(behind) as server:
+        for stream in (False, True):
+            behind.asked.clear()
+            begun = time.monotonic()
+            reply = server.ask(chat(stream=stream))
+            assert time.monotonic() - begun < 10
+            told = reply.text
+            if stream and reply.status_code == 200:
+                assert told.endswith("data: [DONE]\n\n") and '"error"' in told
+            else:
+                assert reply.status_code == status, told
+                assert reply.headers.get("retry-after") == {"429": "7", "429 without a time": "1", "503": "3"}.get(name)
+            assert KEY not in told and "127.0.0.1" not in told and "10.0.0.9" not in told and "api_key_env" not in told
+            assert len(behind.asked) == times, "asked again where that may help, and only there"
+        assert until(lambda: server.service.idle, 5)
+        behind.play = well
+        assert until(lambda: server.ask(chat()).status_code == 200, 8)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, status, _) in FAULTS.items() if status in (429, 503)])
+def test_a_second_server_answers_in_place_of_one_that_fails_before_its_first_word(name: str) -> None:
+    play, _, times = FAULTS[name]
+    with faulty(play) as bad, faulty() as good, gateway(bad, good) as server:
+        asked = [chat(f"question {i}") for i in range(4)]
+        statuses = [server.ask(body).status_code for body in asked]
+        if times == 2 or name.startswith("429"):
+            assert statuses == [200] * 4
+        else:
+            assert set(statuses) <= {200, 503} and 200 in statuses
+        assert len(bad.asked) <= 2, "a server that fails rests"
+        retries = sum(server.service.catalogue.upstreams["m"].retried.counts.values())
+        assert retries <= len(bad.asked) + 1
+
+
+def test_chats_are_spread_over_servers_and_a_conversation_stays_at_home() -> None:
+    with faulty() as one, faulty() as two, gateway(one, two) as server:
+        for i in range(8):
+            turns = [{"role": "user", "content": f"question {i}"}]
+            for _ in range(3):
+                assert server.ask({"model": "m", "messages": turns}).status_code == 200
+                turns += [{"role": "assistant", "content": "7"}, {"role": "user", "content": "more"}]
+    first = [{body["messages"][0]["content"] for body in behind.asked} for behind in (one, two)]
+    assert len(first[0]) == len(first[1]) == 4 and not first[0] & first[1]
+    assert len(one.asked) == len(two.asked) == 12
+
+
+def test_readiness_and_health_checks_know_the_servers_behind() -> None:
+    with faulty() as one, faulty() as two, gateway(one, two) as server, contextlib.ExitStack() as stack:
+        servers = server.service.catalogue.upstreams["m"]
+        client = stack.enter_context(server.client())
+        ready = client.get("/ready")
+        assert (ready.status_code, ready.json()["behind"]) == (200, {"m": {"servers": 2, "healthy": 2}})
+        one.play = two.play = close_at_once
+        assert server.ask(chat()).status_code == 503
+        assert until(lambda: server.ask(chat("other")).status_code == 503 and not servers.num_healthy, 5)
+        assert client.get("/ready").status_code == 503
+        one.play = two.play = well
+        watched = server.service.catalogue.watch(0.1)
+        task = asyncio.run_coroutine_threadsafe(watched, server.loop)
+        assert until(lambda: servers.num_healthy == 2, 5)
+        task.cancel()
+        assert client.get("/ready").status_code == 200 and one.checked and two.checked
+
+
+SECRET = "a-secret-of-alice"
+
+
+def test_parallel_requests_never_pass_a_quota_of_tokens() -> None:
+    key = key_from_secret("alice", SECRET, KeyLimits(tokens_per_minute=500))
+    with running(served(scripted({"hi": ["x" * 120]}, jitter=1)), keys=[key]) as server:
+        replies_: list[Any] = []
+
+        def ask(i: int) -> None:
+            body = chat(max_tokens=150, **({"ttc": {"strategy": "majority", "n": 3}} if i % 4 == 0 else {}))
+            replies_.append(server.ask(body, authorization=f"Bearer {SECRET}"))
+
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(40)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        spent = sum(one.json()["ttc"]["usage"]["tokens"] for one in replies_ if one.status_code == 200)
+        refused = [one for one in replies_ if one.status_code == 429]
+        assert 0 < spent <= 500 and len(refused) >= 30
+        assert all(one.headers["retry-after"] for one in refused)
+        assert {one.status_code for one in replies_} == {200, 429}
+
+
+def test_what_was_set_aside_and_not_spent_comes_back() -> None:
+    key = key_from_secret("alice", SECRET, KeyLimits(tokens_per_minute=500))
+    with running(served(scripted()), keys=[key]) as server:
+        for _ in range(8):  # "hello there" and the end are 12 tokens
+            assert server.ask(chat(max_tokens=400), authorization=f"Bearer {SECRET}").status_code == 200
+        assert server.ask(chat(max_tokens=450), authorization=f"Bearer {SECRET}").status_code == 429
+
+
+def test_keys_are_read_again_without_a_restart() -> None:
+    with running(served(scripted()), keys=[key_from_secret("alice", SECRET)]) as server:
+        other = "a-secret-of-bobby"
+        assert server.ask(chat(), authorization=f"Bearer {other}").status_code == 401
+        take_over_keys(server.service, lambda: (key_from_secret("bob", other),))
+        assert server.ask(chat(), authorization=f"Bearer {other}").status_code == 200
+        assert server.ask(chat(), authorization=f"Bearer {SECRET}").status_code == 401
+
+        def broken() -> tuple[()]:
+            raise ConfigError("the file is half written")
+
+        take_over_keys(server.service, broken)
+        take_over_keys(server.service, lambda: ())
+        assert server.ask(chat(), authorization=f"Bearer {other}").status_code == 200
+        assert server.ask(chat()).status_code == 401
+
+
+def test_a_preset_takes_temperature_zero_and_says_what_it_used() -> None:
+    presets = [PresetSpec("m:vote", "m", "majority", {"n": 3}, temperature=0.7), PresetSpec("m:plain", "m")]
+    with running(served(scripted()), presets=presets) as server:
+        reply = server.ask({**chat(temperature=0), "model": "m:vote"}).json()
+        assert reply["ttc"]["adjusted"] == {"temperature": {"asked": 0, "used": 0.7}}
+        assert "adjusted" not in server.ask({**chat(temperature=0), "model": "m:plain"}).json()["ttc"]
+        assert server.ask(chat(temperature=0, ttc={"strategy": "majority", "n": 3})).status_code == 400
+
+
+UNHEARD = {"ignore_eos": True, "min_p": 0.1, "keep_alive": "5m", "logit_bias": {"5": 1}}
+
+
+def test_harmless_fields_are_refused_by_name_or_ignored_with_a_header() -> None:
+    with running(served(scripted())) as server:
+        for name, value in UNHEARD.items():
+            refused = server.ask(chat(**{name: value}))
+            assert refused.status_code == 400 and refused.json()["error"]["param"].startswith(name)
+            assert "http.ignore" in refused.json()["error"]["message"]
+    with running(served(scripted()), http=HttpSettings(ignore=tuple(UNHEARD))) as server:
+        reply = server.ask(chat(**UNHEARD))
+        assert (reply.status_code, reply.headers["x-ttc-ignored"]) == (200, ", ".join(UNHEARD))
+        assert "x-ttc-ignored" not in server.ask(chat()).headers
+        stream = server.ask(chat(min_p=0.1, stream=True))
+        assert stream.headers["x-ttc-ignored"] == "min_p"
+    with pytest.raises(ConfigError, match=r"http\.ignore"):
+        HttpSettings(ignore=("thinking_budget",))
+
+
+def test_a_repeat_penalty_is_a_repetition_penalty() -> None:
+    with faulty() as behind, gateway(behind) as server:
+        assert server.ask(chat(repeat_penalty=1.2)).status_code == 200
+        assert behind.asked[0]["repetition_penalty"] == 1.2
+        assert server.ask(chat(repeat_penalty=1.2, repetition_penalty=1.3)).status_code == 400
