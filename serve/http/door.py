@@ -12,12 +12,16 @@ Left out: limits by address, since whoever stands behind a proxy shares one.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
-
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
 
 from serve.operator.config import HttpSettings
 from serve.requests.errors import ApiError, json_bytes
+
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+else:
+    HttpToolsProtocol = object  # `bounded` puts uvicorn's behind it
 
 MAX_HEADERS = 128
 SINGLE = (b"host", b"authorization", b"x-api-key", b"content-length", b"content-type")
@@ -25,7 +29,7 @@ SINGLE = (b"host", b"authorization", b"x-api-key", b"content-length", b"content-
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection; `settings` is given by the subclass that `bounded` makes."""
+    """One connection; `bounded` makes the class that has uvicorn's parts and the settings."""
 
     settings = HttpSettings()
 
@@ -139,9 +143,10 @@ class BoundedProtocol(HttpToolsProtocol):
         busy = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
         if not busy and not self.transport.is_closing():
             body = json_bytes(error.to_json())
+            status = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n".encode()
             head = [b"content-type: application/json\r\n", b"content-length: %d\r\n" % len(body)]
             head += [f"{name}: {value}\r\n".encode("latin-1") for name, value in error.headers().items()]
-            self.transport.write(b"".join([STATUS_LINE[error.status], *head, b"connection: close\r\n\r\n", body]))
+            self.transport.write(b"".join([status, *head, b"connection: close\r\n\r\n", body]))
         self._end()
 
     def _end(self) -> None:
@@ -150,10 +155,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-def bounded(bounds: HttpSettings) -> type[BoundedProtocol]:
+def bounded(settings: HttpSettings) -> type[BoundedProtocol]:
     """The protocol under these settings, as uvicorn takes it: a class."""
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as Parsed
 
-    class Bounded(BoundedProtocol):
-        settings = bounds
-
-    return Bounded
+    return type("Bounded", (BoundedProtocol, Parsed), {"settings": settings})

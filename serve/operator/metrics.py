@@ -53,6 +53,15 @@ class _Histogram:
         self.counts.setdefault(key, [0] * (len(self.bounds) + 1))[bisect_left(self.bounds, value)] += 1
         self.sums[key] = self.sums.get(key, 0.0) + value
 
+    def add_all(self, values: Sequence[float], **labels: str) -> None:
+        if not values:
+            return
+        key = tuple(labels.items())
+        counts = self.counts.setdefault(key, [0] * (len(self.bounds) + 1))
+        for value in values:
+            counts[bisect_left(self.bounds, value)] += 1
+        self.sums[key] = self.sums.get(key, 0.0) + sum(values)
+
     def lines(self, name: str) -> list[str]:
         rows = []
         for labels, counts in sorted(self.counts.items()):
@@ -67,7 +76,10 @@ class _Histogram:
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """What is recorded of a request that ended. Seconds; `first_token_s` None when there was none."""
+    """What is recorded of a request that ended. Seconds; `first_token_s` None when there was none.
+
+    `gaps_s` are the times between two pieces of a stream, as they were sent.
+    """
 
     model: str
     strategy: str
@@ -79,6 +91,8 @@ class RequestRecord:
     num_candidates: int = 0
     num_forced_ends: int = 0
     enforced: str = "none"
+    key: str = "anyone"
+    gaps_s: Sequence[float] = ()
 
 
 class ServerMetrics:
@@ -116,7 +130,13 @@ class ServerMetrics:
             "ttc_e2e_request_latency_seconds", "Seconds from admission to the end.", LATENCY_S
         )
         self._between = self._histogram(
-            "ttc_inter_token_latency_seconds", "Seconds per generated token of a choice that is streamed.", TOKEN_S
+            "ttc_inter_token_latency_seconds",
+            "Seconds between two pieces of text of a choice that is streamed.",
+            TOKEN_S,
+        )
+        self._queued = self._histogram("ttc_queue_time_seconds", "Seconds that a draw waited for a slot.", LATENCY_S)
+        self._of_key = self._counter(
+            "ttc_key_tokens_total", "Tokens generated, judged and scored, by key and strategy."
         )
 
     def _counter(self, name: str, text: str) -> _Counter:
@@ -131,12 +151,18 @@ class ServerMetrics:
         """Record a request that did not run."""
         (self._rejected if status == 429 else self._refused).add(1, code=code)
 
+    def waited(self, model: str, seconds: float) -> None:
+        """Record how long a draw waited for its slot."""
+        self._queued.add(seconds, model=model)
+
     def finished(self, done: RequestRecord) -> None:
         """Record a request that ran."""
         labels = {"model": done.model, "strategy": done.strategy}
         self._ended.add(1, **labels, outcome=done.outcome)
         for name, counter in self._tokens.items():
             counter.add(getattr(done.usage, name), **labels)
+        self._of_key.add(done.usage.tokens, key=done.key, **labels)
+        self._between.add_all(done.gaps_s, **labels)
         self._whole.add(done.seconds, **labels)
         if done.first_token_s is not None:
             self._first.add(done.first_token_s, **labels)
@@ -147,8 +173,6 @@ class ServerMetrics:
         self._candidates.add(done.num_candidates, **labels)
         self._forced.add(done.num_forced_ends, **labels)
         self._enforced.add(1, **labels, how=done.enforced)
-        if done.strategy == "direct" and done.first_token_s is not None and done.usage.generated > 1:
-            self._between.add((done.seconds - done.first_token_s) / (done.usage.generated - 1), **labels)
 
     def text(self) -> str:
         """Everything, in the text format 0.0.4."""
@@ -232,6 +256,11 @@ class RequestSpan:
                 "ttc.tokens": done.usage.tokens,
                 "ttc.thinking_tokens": done.usage.thinking,
                 "ttc.scored_tokens": done.usage.scored,
+                "ttc.judged_tokens": done.usage.judged,
+                "ttc.overrun_tokens": done.usage.overrun,
+                "ttc.cached_tokens": done.usage.cached,
+                "ttc.calls": done.usage.calls,
+                "ttc.key": done.key,
             }
         )
         if done.outcome not in ("done", "cancelled"):

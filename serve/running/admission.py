@@ -155,6 +155,8 @@ class FairGate:
         if capacity < 1:
             raise ConfigError(f"an engine must take at least one draw at once, got {capacity}")
         self.capacity, self._alpha = capacity, alpha
+        self.tell: Callable[[float], None] = lambda seconds: None
+        """Told of every draw how many seconds it has waited."""
         self.held = 0
         self._arrivals = itertools.count()
         self._waiting: dict[int, FairShare] = {}
@@ -171,7 +173,9 @@ class FairGate:
     @contextlib.asynccontextmanager
     async def slot(self, share: FairShare) -> AsyncIterator[None]:
         """Hold one slot for `share` while a draw runs."""
+        begun = time.monotonic()
         await self._take(share)
+        self.tell(time.monotonic() - begun)
         try:
             yield
         finally:

@@ -18,7 +18,7 @@ from serve.running.admission import FairShare
 from serve.running.deltas import Deltas, Markers, cut_at_stop, pieces_of
 from serve.running.forward import execute_forward
 from serve.running.plan import RequestPlan
-from serve.running.watch import Board, Piece, RequestEngine, WatchedSession
+from serve.running.watch import Board, DrawnPiece, RequestEngine, WatchedSession
 from ttc.concurrent import gather
 from ttc.core import Answer, Candidate, LogprobEngine, Problem, Prompt, Top, Usage
 from ttc.session.solve import attempt
@@ -228,7 +228,7 @@ class _Tokens:
     """The ids of the draw that was chosen, from its own root on, thought and answer told apart."""
 
     def __init__(
-        self, plan: RequestPlan, session: WatchedSession, pieces: Sequence[Piece], tops: Mapping[int, Top]
+        self, plan: RequestPlan, session: WatchedSession, pieces: Sequence[DrawnPiece], tops: Mapping[int, Top]
     ) -> None:
         self._engine, self._tops = plan.model.engine, tops
         capabilities = self._engine.capabilities

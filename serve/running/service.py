@@ -15,6 +15,7 @@ the reply says so: `ttc.fallback: {from, reason}`.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -65,6 +66,8 @@ class InferenceService:
         self.draining = False
         self._jobs: set[ActiveRequest] = set()
         self.metrics = ServerMetrics(self._gauges())
+        for model in catalogue:
+            model.gate.tell = functools.partial(self.metrics.waited, model.name)
 
     @property
     def idle(self) -> bool:
@@ -151,6 +154,8 @@ class ActiveRequest:
         self._stopped: ApiError | None = None
         self._opened = time.monotonic()
         self._first_token_s: float | None = None
+        self._last_s = self._opened
+        self._gaps_s: list[float] = []
         self._ended: list[Finish] = []
         self._done: Done | None = None
         self.usage = Usage()
@@ -247,8 +252,12 @@ class ActiveRequest:
                     return  # a fallback goes on in the stream that has begun
             case ThinkingDelta() | AnswerDelta():
                 self._answering = self._answering or isinstance(event, AnswerDelta)
+                now = time.monotonic()
                 if self._first_token_s is None:
-                    self._first_token_s = time.monotonic() - self._opened
+                    self._first_token_s = now - self._opened
+                elif self.plan.request.stream:
+                    self._gaps_s.append(now - self._last_s)
+                self._last_s = now
             case Finish():
                 said_nothing = event.reason == "length" and not event.answer and not event.tool_calls
                 if said_nothing and not self._answering and self._can_fall_back():
@@ -281,6 +290,8 @@ class ActiveRequest:
             num_candidates=len(report.get("candidates", ())),
             num_forced_ends=sum(bool(thought["forced_end"]) for thought in thoughts),
             enforced=thoughts[0]["enforced"] if thoughts else "none",
+            key=self.plan.key.name,
+            gaps_s=self._gaps_s,
         )
 
     def _fail(self, error: ApiError) -> None:

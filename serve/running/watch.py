@@ -77,7 +77,7 @@ class WatchedSession(Session):
         with_logprobs = logprobs and self.sampling.logprobs
         self.sampling = replace(self.sampling, seed=seeds.derive(seed, "choice", index), logprobs=with_logprobs)
         self._listen, self._start, self._max_ids = listen, start, max_ids
-        self._drawn: dict[Path, list[Piece]] = {}
+        self._drawn: dict[Path, list[DrawnPiece]] = {}
         self.roots: dict[tuple[int, ...], Prompt] = {}
         """Every prompt that was rendered, by its ids."""
 
@@ -108,9 +108,9 @@ class WatchedSession(Session):
         """Remember all that was drawn."""
         super().record(prompt, completions)
         for completion in completions:
-            self._drawn.setdefault(completion.path, []).append(Piece(prompt, completion))
+            self._drawn.setdefault(completion.path, []).append(DrawnPiece(prompt, completion))
 
-    def along(self, path: Path) -> list[Piece]:
+    def along(self, path: Path) -> list[DrawnPiece]:
         """The pieces of the draw that ends at `path`, from its own root on, which need not be the problem's."""
         pieces = self._drawn.get(path, [])[-1:]
         while pieces and pieces[0].prompt.generated_ids:
@@ -120,7 +120,7 @@ class WatchedSession(Session):
             pieces.insert(0, before)
         return pieces
 
-    def _before(self, piece: Piece) -> Piece | None:
+    def _before(self, piece: DrawnPiece) -> DrawnPiece | None:
         """The piece that `piece` goes on from: at the place before it, or at its own where a draw was resumed."""
         ids = piece.prompt.generated_ids
         earlier = [*self._drawn.get(piece.completion.path, ()), *self._drawn.get(piece.prompt.path, ())]
@@ -136,7 +136,7 @@ class WatchedSession(Session):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class DrawnPiece:
     """What one request to the session has drawn, and from where."""
 
     prompt: Prompt
