@@ -34,8 +34,9 @@ class ServeLimits:
     """Bounds on one request and on the server; tokens, seconds and bytes as named.
 
     `max_choices` bounds OpenAI's n, `max_width` a strategy's; `max_sequences` is what may be admitted at once, waiting
-    included; a client that takes nothing for `stall_s` is let go. A server behind may be silent for `upstream_first_s`
-    before its first byte and for `upstream_gap_s` between two; it is asked how it is every `health_s`.
+    included; at most `max_search_draws` run at once for requests of several draws; a client that takes nothing for
+    `stall_s` is let go. A server behind may be silent for `upstream_first_s` before its first byte and for
+    `upstream_gap_s` between two; it is asked how it is every `health_s`.
     """
 
     max_body_bytes: int = 1 << 20
@@ -45,6 +46,7 @@ class ServeLimits:
     default_max_tokens: int = 4096
     max_total_tokens: int = 1 << 19
     max_sequences: int = 1024
+    max_search_draws: int = 1 << 16
     request_timeout_s: float = 600.0
     heartbeat_s: float = 10.0
     stall_s: float = 60.0
@@ -267,6 +269,8 @@ def _refuse_unknown(where: str, table: Mapping[str, Any], known: tuple[str, ...]
 
 PACKAGED = "nano-teacher"
 SECTIONS = ("engine", "scorer", "limits", "thinking", "http")
+SMALL = {"engine": {"cache_bytes": str(128 << 20)}, "limits": {"max_search_draws": "8"}}
+"""What fits a model of 4 MB on a CPU: its prompts in 128 MiB, and steps that a small chat beside a search can bear."""
 VOTES = {"majority-8": ("majority", {"n": 8})}
 RANKED = {"best-of-8": ("best_of_n", {"n": 8}), "tree-16": ("tree", {"n": 16})}
 
@@ -293,6 +297,9 @@ def from_options(
         sections["engine"]["base_url"] = upstream
     engine = engine or DEFAULT_ENGINE
     packaged = engine == DEFAULT_ENGINE and model is None
+    if packaged:
+        for place, names in SMALL.items():
+            sections[place] = {**names, **sections[place]}
     if scorer is None and packaged:
         scorer = DEFAULT_SCORER
     if scorer is None and sections["scorer"]:

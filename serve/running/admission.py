@@ -144,20 +144,26 @@ class FairShare:
     """One request's slots, and its draws that wait for one."""
 
     arrival: int
+    wide: bool = False
     held: int = 0
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
 
 class FairGate:
-    """At most `capacity` draws at once; for one event loop."""
+    """At most `capacity` draws at once, at most `max_wide` of them of wide requests; for one event loop.
 
-    def __init__(self, capacity: int, alpha: float = ALPHA) -> None:
+    The shares bound how many draws run; how long a step of the engine takes with them, `max_wide` does: where a step
+    takes longer with every draw, as on a CPU, a small chat waits as long as the widest search beside it.
+    """
+
+    def __init__(self, capacity: int, alpha: float = ALPHA, max_wide: int | None = None) -> None:
         if capacity < 1:
             raise ConfigError(f"an engine must take at least one draw at once, got {capacity}")
         self.capacity, self._alpha = capacity, alpha
         self.tell: Callable[[float], None] = lambda seconds: None
         """Told of every draw how many seconds it has waited."""
-        self.held = 0
+        self.held = self._held_wide = 0
+        self._max_wide = capacity if max_wide is None else max_wide
         self._arrivals = itertools.count()
         self._waiting: dict[int, FairShare] = {}
 
@@ -166,9 +172,9 @@ class FairGate:
         """Draws that wait for a slot."""
         return sum(len(share.waiting) for share in self._waiting.values())
 
-    def share(self) -> FairShare:
-        """The share of a new request."""
-        return FairShare(next(self._arrivals))
+    def share(self, *, wide: bool = False) -> FairShare:
+        """The share of a new request; `wide`: it runs several draws at once."""
+        return FairShare(next(self._arrivals), wide)
 
     @contextlib.asynccontextmanager
     async def slot(self, share: FairShare) -> AsyncIterator[None]:
@@ -179,8 +185,7 @@ class FairGate:
         try:
             yield
         finally:
-            share.held -= 1
-            self.held -= 1
+            self._give_back(share)
             self._hand_out()
 
     async def _take(self, share: FairShare) -> None:
@@ -194,8 +199,7 @@ class FairGate:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():  # granted and cancelled at once: pass it on
-                share.held -= 1
-                self.held -= 1
+                self._give_back(share)
             elif turn in share.waiting:
                 share.waiting.remove(turn)
                 if not share.waiting:
@@ -205,11 +209,19 @@ class FairGate:
 
     def _may(self, share: FairShare) -> bool:
         free = self.capacity - self.held
+        if share.wide and self._held_wide >= self._max_wide:
+            return False
         return free > 0 and share.held < max(self._alpha * free, 1)
 
     def _grant(self, share: FairShare) -> None:
         share.held += 1
         self.held += 1
+        self._held_wide += share.wide
+
+    def _give_back(self, share: FairShare) -> None:
+        share.held -= 1
+        self.held -= 1
+        self._held_wide -= share.wide
 
     def _hand_out(self) -> None:
         while self._waiting:

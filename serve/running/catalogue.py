@@ -152,7 +152,7 @@ class Catalogue:
         for spec in config.models:
             engine = spec.engine.create_engine()
             scorers = {name: choice.create_scorer(engine) for name, choice in spec.scorers.items()}
-            gate = FairGate(engine.capabilities.max_concurrency)
+            gate = FairGate(engine.capabilities.max_concurrency, max_wide=config.limits.max_search_draws)
             forward = open_forward(spec, engine, Patience(config.limits.upstream_first_s, config.limits.upstream_gap_s))
             loaded[spec.name] = ServedModel(spec, with_markers(engine, config.thinking), gate, scorers, forward)
         return cls(config, loaded)

@@ -86,7 +86,7 @@ async def execute_forward(
     if forward is None:
         raise ApiError(400, "unsupported_parameter", f"model {plan.model.name} runs here")
     emit(started)
-    request, gate, share = plan.request, plan.model.gate, plan.model.gate.share()
+    request, gate, share = plan.request, plan.model.gate, plan.model.gate.share(wide=plan.sequences > 1)
     num_draws = request.num_choices if plan.direct else plan.sequences
 
     async def one(index: int) -> _Reply:

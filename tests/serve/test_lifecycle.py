@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import signal
@@ -11,12 +12,14 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import httpx2
 import pytest
 
 from serve.operator.config import ServeLimits
-from tests.serve.running import Running, chat, running, served
+from serve.running.admission import FairGate
+from tests.serve.running import Running, chat, running, scripted, served
 from tests.serve.slow import GatedEngine, SlowEngine, until
 from tests.serve.streams import chunks_of
 from ttc.engines.embedded.engine import EmbeddedEngine, embedded
@@ -223,3 +226,22 @@ def test_a_body_that_trickles_in_is_refused() -> None:
             client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
             client.settimeout(5)
             assert b"408" in client.recv(200)
+
+
+def test_wide_searches_together_run_no_more_draws_than_they_may() -> None:
+    engine = scripted(jitter=3)
+    model = dataclasses.replace(served(engine), gate=FairGate(64, max_wide=4))
+    statuses: list[int] = []
+
+    def ask(**fields: Any) -> None:
+        statuses.append(server.ask(chat(**fields)).status_code)
+
+    with running(model) as server:
+        wide = {"ttc": {"strategy": "majority", "n": 16}}
+        threads = [threading.Thread(target=ask, kwargs=wide) for _ in range(4)]
+        threads.append(threading.Thread(target=ask))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert statuses == [200] * 5 and engine.max_live <= 5 and model.gate.held == 0
