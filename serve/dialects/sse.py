@@ -132,6 +132,8 @@ class ChunkStream:
                 return b"".join(self._chunk(choice) for choice in opening if choice is not None)
             case events.ThinkingDelta():
                 return self._text(event.index, True, event.text)
+            case events.AnswerDelta(logprobs=None):
+                return self._text(event.index, False, event.text)
             case events.AnswerDelta():
                 return self._answer(event)
             case events.SearchProgress():
@@ -153,8 +155,6 @@ class ChunkStream:
         return last + (data(usage) if self._usage else b"") + DONE
 
     def _answer(self, event: events.AnswerDelta) -> bytes:
-        if event.logprobs is None:
-            return self._text(event.index, False, event.text)
         if not (event.text or event.logprobs):
             return b""
         return self._chunk({**self.piece(event.index, "", event.text), "logprobs": self.logprobs(event)})

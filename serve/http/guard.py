@@ -127,7 +127,7 @@ def check_neighbour(scope: Scope, http: HttpSettings) -> None:
 
 def is_loopback(host: str) -> bool:
     """Whether a name or address can only mean this machine."""
-    if host == "localhost" or host.endswith(".localhost"):
+    if host in ("127.0.0.1", "localhost", "::1") or host.endswith(".localhost"):
         return True
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -14,7 +14,7 @@ those of a context of 40,960 tokens; on a smaller one they shrink in proportion,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
@@ -152,7 +152,7 @@ class ThinkingPolicy:
         if self.handover is not None and (self.close or CLOSE) not in self.handover:
             raise ConfigError(f"thinking.handover must contain the end-of-thinking marker {self.close or CLOSE}")
 
-    def reserve(self, max_tokens: int, ends: Sequence[int] = ()) -> int:
+    def reserve(self, max_tokens: int, ends: Sequence[int]) -> int:
         """Tokens of `max_tokens` that thought may not take; `ends` are lengths of what may end it, the best first."""
         least = next((length + 1 for length in ends if length + 1 < max_tokens), 0)
         return max(round(max_tokens * self.reserve_share), least)
@@ -244,7 +244,7 @@ def settle(
     *,
     raw: bool = False,
     opened: bool = False,
-    ends: Sequence[int] = (),
+    ends: Callable[[], Sequence[int]] = tuple,
 ) -> ThinkingPlan:
     """Apply the operator's policy to a wish.
 
@@ -274,7 +274,7 @@ def settle(
         if wish.budget is not None or effort is None
         else policy.efforts_on(capabilities.max_context)[effort]
     )
-    reserve = 0 if wish.budget == UNLIMITED else policy.reserve(max_tokens, ends)
+    reserve = 0 if wish.budget == UNLIMITED else policy.reserve(max_tokens, ends())
     limits = [ceiling, max_tokens - reserve if reserve else None, None if request == UNLIMITED else request]
     caps = [limit for limit in limits if limit is not None]
     cap = max(min(caps), 1) if caps else None

@@ -137,14 +137,20 @@ class Deltas:
             self._lead = True  # no stop is in the white space that follows a thought
             self._show(self._thinking, text)
         elif not self._stopped:
-            word = text.lstrip() if self._lead else text
-            self._show(self._answer, text[: len(text) - len(word)])
-            if word:
-                self._lead = False
-                self._until_stop(word)
+            self._until_stop(self._behind_lead(text) if self._lead else text)
+
+    def _behind_lead(self, text: str) -> str:
+        """`text` from its first word on; the white space before it is shown."""
+        word = text.lstrip()
+        self._show(self._answer, text[: len(text) - len(word)])
+        self._lead = not word
+        return word
 
     def _until_stop(self, text: str) -> None:
         """Show text up to a stop string, and not yet what may become one."""
+        if not self._stop:
+            self._show(self._answer, text)
+            return
         whole = self._held + text
         ends = [whole.find(stop) for stop in self._stop if stop in whole]
         if ends:

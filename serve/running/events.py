@@ -101,7 +101,8 @@ class TokenCounts:
     @classmethod
     def joined(cls, choices: Sequence[TokenCounts]) -> TokenCounts:
         """Those of choices that have one prompt."""
-        return replace(sum(choices, cls()), prompt=choices[0].prompt, cached=choices[0].cached)
+        total = sum(choices[1:], choices[0])
+        return total if len(choices) == 1 else replace(total, prompt=choices[0].prompt, cached=choices[0].cached)
 
     def returned(self) -> dict[str, int]:
         """What the reply says of the choices that it shows."""

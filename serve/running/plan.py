@@ -309,7 +309,7 @@ async def _settle(
             ends=ends,
         )
 
-    ends = _ends(model, config)
+    ends = functools.partial(_ends, model, config)
 
     draft = settled_for(wish.max_tokens or limits.default_max_tokens, opened=False)
     prompts = await _render(request, model, draft.control)

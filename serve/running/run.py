@@ -62,7 +62,7 @@ async def execute(plan: RequestPlan, started: events.Started, emit: Emit, charge
 
 def _price(plan: RequestPlan, choices: Sequence[_Choice]) -> events.TokenCounts:
     """What the whole request cost: choices of one prompt read it once."""
-    total = sum((choice.written for choice in choices), events.TokenCounts())
+    total = sum((choice.written for choice in choices[1:]), choices[0].written)
     prompts: dict[tuple[int, tuple[int, ...]], int] = {}
     for index, choice in enumerate(choices):
         for ids, cached in choice.roots.items():
@@ -84,15 +84,11 @@ async def _choice(
         if request.thinking.show:
             emit(events.ThinkingDelta(index, text))
 
-    def write_answer(text: str) -> None:
-        if not apart:
-            emit(events.AnswerDelta(index, text))
-
     deltas = Deltas(
         engine.decode,
         engine.capabilities,
         write_thinking,
-        write_answer,
+        (lambda text: None) if apart else (lambda text: emit(events.AnswerDelta(index, text))),
         control=plan.settled.control,
         stop=plan.sampling.stop,
         strip=_strips(request),
@@ -246,9 +242,8 @@ class _Tokens:
                 words = _before_marker(piece.completion.token_ids[start:end], capabilities.think_close)
                 if words is not None:
                     self.forced_end, handover = True, handover + words
-            for offset, value in enumerate(piece.completion.logprobs or (), begin):
-                if offset < len(self._ids):
-                    self._logprobs[offset] = value
+            known = (piece.completion.logprobs or ())[: len(self._ids) - begin]
+            self._logprobs[begin : begin + len(known)] = known
         self._starts_inside = first is not None and first.think_state == "open"
         parts = split(self._ids, self._starts_inside, capabilities)
         self.num_thinking, self.inside = len(parts.thinking) - handover, parts.inside

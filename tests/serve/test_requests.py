@@ -237,7 +237,7 @@ def test_unknown_routes_and_methods_get_nested_errors(server: Running) -> None:
         {"user": "u", "store": True, "metadata": {"a": "b"}, "service_tier": "auto", "verbosity": "low"},
         {"frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {}, "top_k": -1, "min_p": 0},
         {"n": None, "stop": None, "tools": None, "ttc": None, "reasoning_effort": None, "thinking": None},
-        {"n": 1.0, "max_tokens": 50.0, "seed": -3},
+        {"n": 1.0, "max_tokens": 50.0, "seed": 3.0},
         {"response_format": {"type": "text"}, "tools": [], "modalities": ["text"]},
         {"thinking": {"type": "adaptive"}},
         {"ttc": {}},
