@@ -41,7 +41,7 @@ class CudaDecoder(WholeRows):
         self._graphs: dict[tuple[int, int], _Captured] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
-    def step(self, tokens: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
+    def step(self, tokens: Sequence[int]) -> torch.Tensor:
         """See `Decoder.step`; the result is overwritten by the next step."""
         num = self.num_rows
         rows, span = _round(num, _ROWS), _round(max(self._lengths) + 1, _SPANS)
@@ -53,7 +53,7 @@ class CudaDecoder(WholeRows):
         if captured is None:
             captured = self._graphs[rows, span] = self._capture(rows, span)
         captured.ids[:num].copy_(torch.as_tensor(tokens))
-        captured.positions[:num].copy_(torch.as_tensor(positions))
+        captured.positions[:num].copy_(torch.as_tensor(self._lengths))
         captured.graph.replay()
         self._lengths = [length + 1 for length in self._lengths]
         return captured.hidden[:num]
