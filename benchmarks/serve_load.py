@@ -69,9 +69,7 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--scripted", action="store_true", help="an engine without a model: the server alone")
-    parser.add_argument(
-        "--kv-bytes", type=int, default=1 << 26, help="the engine's keys and values, filled by the warm-up"
-    )
+    parser.add_argument("--kv-bytes", type=int, default=1 << 26, help="the engine's keys and values")
     parser.add_argument("--out", type=pathlib.Path)
     args = parser.parse_args()
     load = round(os.getloadavg()[2], 2)

@@ -60,7 +60,7 @@ def load(folder: Path, place: EmbeddedCore, *, head: bool) -> tuple[Body, dict[s
         head=head,
         attention=BlockedPrefix if place.batch_invariant else PrefixAttention,
         pad_rows=PAD_ROWS if place.batch_invariant else 1,
-        page_sizes=(8,),  # steps are short, and no decoding step multiplies these pages
+        page_sizes=(4,),  # steps are short, and no decoding step multiplies these pages
     )
     if place.batch_invariant:
         with inference(place.threads):
