@@ -204,6 +204,16 @@ def steps(bench: Bench) -> dict[str, float]:
     }
 
 
+async def search_all(engine: Any, problems: Sequence[Any]) -> Any:
+    """Search every problem at once; returns what the engine has counted."""
+    strategy = partial(tree, scorer=constant(), n=8, step=NEVER, max_step_tokens=24)
+    sampling = Sampling(max_tokens=160)
+    await asyncio.gather(*(solve(p, engine=engine, strategy=strategy, seed=5, sampling=sampling) for p in problems))
+    usage = engine.counters()
+    await engine.close()
+    return usage
+
+
 def cache(bench: Bench) -> dict[str, float]:
     """Prompt tokens computed again when more problems are in flight than fit; with the packaged model."""
     result = {}
@@ -211,19 +221,8 @@ def cache(bench: Bench) -> dict[str, float]:
         folder = endless(generator_folder(None), Path(tempfile.mkdtemp()))
         engine: Any = embedded(folder, device="cpu", threads=1, kv_bytes=8 << 20)
         problems = [item.problem for item in arithmetic().items(count, 11)]
-        strategy = partial(tree, scorer=constant(), n=8, step=NEVER, max_step_tokens=24)
-        sampling = Sampling(max_tokens=160)
         fresh = sum(len(engine.render(problem.messages, None).token_ids) for problem in problems)
-
-        async def go(engine: Any = engine, problems: Any = problems, strategy: Any = strategy) -> Any:
-            await asyncio.gather(
-                *(solve(p, engine=engine, strategy=strategy, seed=5, sampling=sampling) for p in problems)
-            )
-            usage = engine.counters()
-            await engine.close()
-            return usage
-
-        usage = asyncio.run(go())
+        usage = asyncio.run(search_all(engine, problems))
         result[f"again_{count}"] = (usage.prompt - usage.cached - fresh) / usage.generated
     return result
 

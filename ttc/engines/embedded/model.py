@@ -214,7 +214,9 @@ def load_body(
         dtype: "auto" (bf16 where the hardware multiplies it, else fp32), "bfloat16" or "float32".
         max_context: a limit below the model's own.
         head: also load the language-model head.
-        attention, pad_rows, page_sizes: see `Body`.
+        attention: that of `extend`, as for `Body`.
+        pad_rows: as for `Body`.
+        page_sizes: as for `Body`.
 
     Returns:
         The body, and the folder's remaining tensors under their stored names (a scorer's own head, for one).
