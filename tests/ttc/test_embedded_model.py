@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tests.ttc import tiny_model
 from ttc import seeds
-from ttc.engines.embedded import invariant
+from ttc.engines.embedded import cuda, invariant
+from ttc.engines.embedded.cuda import CudaDecoder
 from ttc.engines.embedded.forest import PAGE_SIZES, ForestDecoder
 from ttc.engines.embedded.invariant import PAD_ROWS, BlockedPrefix, InvariantDecoder, blocked_attention, check
 from ttc.engines.embedded.model import load_body
@@ -281,27 +282,51 @@ def test_a_stop_string_is_found_across_tokens_and_only_then() -> None:
     assert (rule.reason([25]), rule.reason([24])) == (25, "eos")
 
 
+class EmulatedGraphs(CudaDecoder):
+    """The decoder for a GPU on the CPU: a graph keeps the buffers that it was captured with, as a real one does."""
+
+    def _capture(self, rows: int, span: int):
+        ids, positions = torch.zeros(2, rows, dtype=torch.long)
+        hidden = torch.empty(rows, self.body.dims.hidden, dtype=self.body.dtype)
+        captured = self._keys, self._values
+
+        class Graph:
+            @staticmethod
+            def replay() -> None:
+                now = self._keys, self._values
+                self._keys, self._values = captured
+                hidden.copy_(self._forward(ids, positions, span))
+                self._keys, self._values = now
+
+        return cuda._Captured(Graph(), ids, positions, hidden)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_graphs_are_never_replayed_on_buffers_that_were_replaced(folder, monkeypatch, seed: int) -> None:
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    body, _ = load_body(folder, dtype="float32")
+    fresh, _ = load_body(folder, dtype="float32", attention=BlockedPrefix, pad_rows=PAD_ROWS)
+    rng = random.Random(seed)
+    branches = Branches(body, fresh, EmulatedGraphs(body), rng)
+    for step in range(40):
+        if step % 5 == 0 or rng.random() < 0.1:
+            branches.fork()
+        branches.step()
+        while len(branches.rows) > 1 and rng.random() < 0.3:
+            branches.end(rng.randrange(len(branches.rows)))
+
+
 @pytest.mark.gpu
 def test_captured_graphs_decode_like_a_full_forward_pass_on_a_gpu(folder) -> None:
-    from ttc.engines.embedded.cuda import CudaDecoder
-
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
     body, _ = load_body(folder, dtype="float32", device="cuda")
-    decoder = CudaDecoder(body)
+    fresh, _ = load_body(folder, dtype="float32", device="cuda")
     rng = random.Random(0)
-    rows: list[list[int]] = []
+    branches = Branches(body, fresh, CudaDecoder(body), rng)
     for step in range(60):
         if step % 7 == 0:
-            ids = [rng.randrange(200) for _ in range(1 + step)]
-            ((_, segment),) = body.extend([(None, ids)])
-            for _ in range(1 + step % 3):
-                decoder.add(decoder.open(segment, 1))
-                rows.append(list(ids))
-        for row in rows:
-            row.append(rng.randrange(200))
-        hidden = decoder.step([row[-1] for row in rows], [len(row) - 1 for row in rows])
-        i = rng.randrange(len(rows))
-        ((whole, segment),) = body.extend([(None, rows[i])])
-        torch.testing.assert_close(hidden[i], whole[-1], atol=1e-3, rtol=1e-2)
-        torch.testing.assert_close(decoder.taken(i, 1), segment.kv[:, :, :, -1:], atol=1e-3, rtol=1e-2)
+            branches.fork()
+        branches.step()
+        while len(branches.rows) > 1 and rng.random() < 0.1:
+            branches.end(rng.randrange(len(branches.rows)))

@@ -1,7 +1,7 @@
 """Keys and values in pages of one pool, owned by the segments of a forest of prefixes.
 
 A `Segment` is a run of tokens after another segment: all branches of a prompt point to the same segments, so a fork is
-a reference and copies nothing. Its keys and values lie in pages of the pool, exactly as many as its tokens need; they go
+a reference and copies nothing. Its keys and values lie in pages of the pool, as many as its tokens need, which go
 back to the pool the moment the last reference to it is dropped (after vLLM's paged cache, Kwon et al. 2023, arXiv
 2309.06180, with the radix tree of Zheng et al. 2023, arXiv 2312.07104, in `cache`).
 

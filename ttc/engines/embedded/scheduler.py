@@ -140,7 +140,10 @@ class Scheduler:
 
     def _run(self) -> None:
         torch.set_num_threads(self._threads)
-        with torch.inference_mode():
+        device = self.body.device
+        # A graph is captured on the current device, whatever device its tensors are on.
+        place = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+        with torch.inference_mode(), place:
             running = True
             while running:
                 try:
