@@ -301,19 +301,29 @@ class EmulatedGraphs(CudaDecoder):
         return cuda._Captured(Graph(), ids, positions, hidden)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_graphs_are_never_replayed_on_buffers_that_were_replaced(folder, monkeypatch, seed: int) -> None:
+@pytest.mark.parametrize(("rows", "length", "late"), [(4, 200, 100), (1, 30, 1000), (3, 60, 63)])
+def test_graphs_are_never_replayed_on_buffers_that_were_replaced(tmp_path, monkeypatch, rows, length, late) -> None:
+    """Rows whose coming replaces the buffers by some of the very size that the next step would ask for."""
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-    body, _ = load_body(folder, dtype="float32")
-    fresh, _ = load_body(folder, dtype="float32", attention=BlockedPrefix, pad_rows=PAD_ROWS)
-    rng = random.Random(seed)
-    branches = Branches(body, fresh, EmulatedGraphs(body), rng)
-    for step in range(40):
-        if step % 5 == 0 or rng.random() < 0.1:
-            branches.fork()
+    tiny_model.build(tmp_path, max_position_embeddings=2048)
+    body, _ = load_body(tmp_path, dtype="float32")
+    rng = random.Random(0)
+    branches = Branches(body, body, EmulatedGraphs(body), rng)
+
+    def start(count: int) -> None:
+        ids = [rng.randrange(200) for _ in range(count)]
+        segment = body.pool.segment(body.extend([(None, ids)])[0][1])
+        branches.decoder.add(segment)
+        branches.rows.append((ids, segment))
+
+    for _ in range(rows):
+        start(length)
+    branches.step(), branches.step()
+    start(late)
+    branches.step(), branches.step()
+    branches.end(rows)
+    for _ in range(4):
         branches.step()
-        while len(branches.rows) > 1 and rng.random() < 0.3:
-            branches.end(rng.randrange(len(branches.rows)))
 
 
 @pytest.mark.gpu
