@@ -91,13 +91,6 @@ class Model:
             parts.append(y.transpose(0, 1))
         return parts
 
-    def prefill(self, pool: PagePool, ids: list[int], pages: list[int]) -> None:
-        """Write keys and values of `ids` from position 0 on."""
-        _, states = self.run(ids)
-        for position in range(len(ids)):
-            page, offset = pages[position // PAGE], position % PAGE
-            pool.keys[:, page, :, offset] = states[:, 0, :, position].to(pool.keys.dtype)
-            pool.values[:, page, :, offset] = states[:, 1, :, position].to(pool.keys.dtype)
 
 
 def _norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

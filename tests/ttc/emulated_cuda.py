@@ -108,8 +108,9 @@ class EmulatedCuda(TorchDispatchMode):
             self.queue.append(work)
 
     def flush(self, count: int | None = None) -> None:
-        """Run the first `count` of what is queued, or all."""
-        ready, self.queue = self.queue[:count], self.queue[len(self.queue) if count is None else max(count, 0) :]
+        """Run the first `count` of what is queued, none if that is less than one, or all."""
+        count = len(self.queue) if count is None else max(count, 0)
+        ready, self.queue = self.queue[:count], self.queue[count:]
         self.finished += len(ready)
         for work in ready:
             self.run(work)

@@ -26,8 +26,8 @@ except ImportError as exc:
 __all__ = ["compile_cases"]
 
 
-def compile_cases() -> list[tuple[str, Any, dict[str, str], dict[str, Any]]]:
-    """What `benchmarks.gpu_kernels` compiles ahead of time: (name, kernel, signature, constexprs) of each case."""
+def compile_cases() -> list[tuple[str, Any, dict[str, str], dict[str, Any], int]]:
+    """What an ahead-of-time compiler compiles: (name, kernel, signature, constexprs, warps) of each case."""
     from ttc.engines.embedded.device.cases import KERNELS
 
     return KERNELS

@@ -13,10 +13,12 @@ import torch
 from ttc.engines.embedded.device.rows import FIELDS
 from ttc.engines.embedded.device.shape import StepWeights
 
-__all__ = ["BLOCK", "NUM_STATS", "StepBuffers"]
+__all__ = ["BLOCK", "NUM_STATS", "WARPS", "StepBuffers"]
 
 BLOCK = 2048
 """Entries of the vocabulary that one program of the sampler reads."""
+WARPS = 8
+"""Of a program of the sampler."""
 NUM_STATS = 6
 """Numbers kept of each block: scaled maximum, its mass, the first index of the maximum; raw maximum, mass and sum."""
 
@@ -80,6 +82,11 @@ class StepBuffers:
     def tensors(self) -> tuple[torch.Tensor, ...]:
         """All of them."""
         return tuple(getattr(self, item.name) for item in fields(self))
+
+    @property
+    def block(self) -> int:
+        """Entries of the vocabulary in one column of `stats`: BLOCK, or fewer for a small vocabulary."""
+        return 1 << (-(-self.logits.shape[1] // self.stats.shape[2]) - 1).bit_length()
 
     @property
     def lasting(self) -> tuple[torch.Tensor, ...]:

@@ -1,6 +1,6 @@
 """The kernels of this folder as the cases of an ahead-of-time compiler: one of each shape that people run.
 
-(name, kernel, signature, constexprs): `triton.compile(ASTSource(kernel, signature, constexprs), target=...)`. Shapes are
+(name, kernel, signature, constexprs, warps): `triton.compile(ASTSource(kernel, signature, constexprs), ...)`. Shapes are
 those of Qwen2.5-0.5B and 7B and Qwen3-8B; the vocabulary's blocks are those of 152k entries.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from ttc.engines.embedded.device import rows as record
 from ttc.engines.embedded.device.activate import activate_block
-from ttc.engines.embedded.device.buffers import BLOCK, NUM_STATS
+from ttc.engines.embedded.device.buffers import BLOCK, NUM_STATS, WARPS
 from ttc.engines.embedded.device.draw import draw_row
 from ttc.engines.embedded.device.embed import embed_row
 from ttc.engines.embedded.device.norm import norm_row
@@ -20,7 +20,7 @@ from ttc.engines.embedded.device.survey import survey_block
 
 __all__ = ["KERNELS"]
 
-Case = tuple[str, Any, dict[str, str], dict[str, Any]]
+Case = tuple[str, Any, dict[str, str], dict[str, Any], int]
 
 
 def _types(**names: str) -> dict[str, str]:
@@ -28,9 +28,9 @@ def _types(**names: str) -> dict[str, str]:
     return {name: kind.replace("_", "*") for kind, joined in names.items() for name in joined.split()}
 
 
-def _case(name: str, kernel: Any, types: dict[str, str], constexprs: dict[str, Any]) -> Case:
+def _case(name: str, kernel: Any, types: dict[str, str], constexprs: dict[str, Any], warps: int = 4) -> Case:
     kinds = types | dict.fromkeys(constexprs, "constexpr")
-    return name, kernel, {parameter: kinds[parameter] for parameter in kernel.arg_names}, constexprs
+    return name, kernel, {parameter: kinds[parameter] for parameter in kernel.arg_names}, constexprs, warps
 
 
 def _project(name: str, dtype: str, group: int, kv_heads: int, half: int, *, bias: bool, norm: bool, folded: bool) -> Case:
@@ -64,7 +64,7 @@ def _activate(name: str, *, gelu: bool, folded: bool) -> Case:
 def _survey(name: str) -> Case:
     types = _types(_bf16="logits", _i32="masks inputs positions", _fp32="stats", i32="stride words vocab")
     sizes = {"INVERSE": record.INVERSE, "WANTS": record.WANTS, "MASK": record.MASK}
-    return _case(name, survey_block, types, sizes | {"NUM_STATS": NUM_STATS, "BLOCK": BLOCK})
+    return _case(name, survey_block, types, sizes | {"NUM_STATS": NUM_STATS, "BLOCK": BLOCK}, WARPS)
 
 
 def _draw(name: str) -> Case:
@@ -76,7 +76,7 @@ def _draw(name: str) -> Case:
     )
     names = ("INVERSE", "TOP_P", "TOP_K", "KEY", "WANTS", "MASK", "STOPS", "NUM_STOPS")
     sizes = {name: getattr(record, name) for name in names}
-    return _case(name, draw_row, types, sizes | {"NUM_STATS": NUM_STATS, "BLOCK": BLOCK, "BLOCKS": 128, "PIVOTS": 8})
+    return _case(name, draw_row, types, sizes | {"NUM_STATS": NUM_STATS, "BLOCK": BLOCK, "BLOCKS": 128, "PIVOTS": 8}, WARPS)
 
 
 KERNELS: list[Case] = [

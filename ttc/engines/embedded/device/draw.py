@@ -14,13 +14,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ttc.engines.embedded.device.buffers import BLOCK, NUM_STATS, StepBuffers
+from ttc.engines.embedded.device.buffers import NUM_STATS, WARPS, StepBuffers
 from ttc.engines.embedded.device.rows import INVERSE, KEY, MASK, NUM_STOPS, STOPS, TOP_K, TOP_P, WANTS
 from ttc.engines.embedded.device.shape import StepWeights
 from ttc.engines.embedded.device.survey import allowed
 from ttc.engines.embedded.device.uniform import uniform_of
 
 __all__ = ["draw", "draw_row"]
+
+PIVOTS = 8
+"""Weights that a pass of the search tries: three bits of the threshold."""
 
 
 @triton.jit
@@ -300,8 +303,8 @@ def draw(buffers: StepBuffers, weights: StepWeights) -> None:
         STOPS=STOPS,
         NUM_STOPS=NUM_STOPS,
         NUM_STATS=NUM_STATS,
-        BLOCK=BLOCK,
+        BLOCK=buffers.block,
         BLOCKS=triton.next_power_of_2(num_blocks),
-        PIVOTS=8,
-        num_warps=8,
+        PIVOTS=PIVOTS,
+        num_warps=WARPS,
     )

@@ -193,6 +193,8 @@ class DeviceStep:
         """Allow a masked row one more token, out of those whose bits are set (int32, vocab / 32 rounded up)."""
         if not self._rows[ticket].start.masked:
             raise EngineError(f"row {ticket} was not started with masked=True")
+        if not words.any():
+            raise EngineError(f"row {ticket}: the mask allows no token")
         self._masks[ticket] = words
         self._limit(ticket)
 

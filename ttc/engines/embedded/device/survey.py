@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ttc.engines.embedded.device.buffers import BLOCK, NUM_STATS, StepBuffers
+from ttc.engines.embedded.device.buffers import NUM_STATS, WARPS, StepBuffers
 from ttc.engines.embedded.device.rows import INVERSE, MASK, WANTS
 from ttc.engines.embedded.device.shape import StepWeights
 
@@ -29,7 +29,7 @@ def allowed(masks, slot, column, inside, words):
 @triton.jit
 def _mass(value, peak):
     """sum(exp(value - peak)), 0 where nothing is allowed."""
-    return tl.sum(tl.where(value == float("-inf"), 0.0, tl.exp(value - peak)), 0)
+    return tl.sum(tl.exp(value - tl.where(peak == float("-inf"), 0.0, peak)), 0)
 
 
 @triton.jit
@@ -86,6 +86,6 @@ def survey(buffers: StepBuffers, weights: StepWeights) -> None:
         WANTS=WANTS,
         MASK=MASK,
         NUM_STATS=NUM_STATS,
-        BLOCK=BLOCK,
-        num_warps=8,
+        BLOCK=buffers.block,
+        num_warps=WARPS,
     )
