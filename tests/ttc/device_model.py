@@ -111,6 +111,8 @@ class PagePool:
         shape = (old[0].shape[0], num_pages, *old[0].shape[2:])
         self.keys, self.values = (torch.full(shape, float("nan"), dtype=old[0].dtype) for _ in range(2))
         self.keys[:, : old[0].shape[1]], self.values[:, : old[1].shape[1]] = old
+        for tensor in old:
+            tensor.fill_(float("nan"))  # memory that is given up belongs to others
         self.free = [*range(num_pages - 1, old[0].shape[1] - 1, -1), *self.free]
 
     @property

@@ -224,18 +224,18 @@ def drawn_tokens(weights: StepWeights, logits: list[float], num: int, **changes:
 
 
 @pytest.mark.parametrize(
-    ("changes", "tokens"),
+    ("changes", "num", "tokens"),
     [
-        ({"top_k": 2}, {0, 1, 2}),  # 1 and 2 are tied for the second place
-        ({"top_k": 1}, {0}),
-        ({"top_k": 3, "top_p": 0.6}, {0, 1, 2}),  # 0 has half of the three
-        ({"top_p": 0.4}, {0}),
-        ({"top_k": 4}, {0, 1, 2, 3}),
-        ({"temperature": 0.0}, {0}),
+        ({"top_k": 2}, 16, {0, 1, 2}),  # 1 and 2 are tied for the second place
+        ({"top_k": 1}, 4, {0}),
+        ({"top_k": 3, "top_p": 0.6}, 16, {0, 1, 2}),  # 0 has half of the three
+        ({"top_p": 0.4}, 4, {0}),
+        ({"top_k": 4}, 24, {0, 1, 2, 3}),
+        ({"temperature": 0.0}, 2, {0}),
     ],
 )
-def test_tokens_tied_with_the_last_one_stay(changes: dict[str, Any], tokens: set[int]) -> None:
-    assert drawn_tokens(Model().weights, [2.0, 1.3, 1.3, 0.9, 0.2], 24, **changes) == tokens
+def test_tokens_tied_with_the_last_one_stay(changes: dict[str, Any], num: int, tokens: set[int]) -> None:
+    assert drawn_tokens(Model().weights, [2.0, 1.3, 1.3, 0.9, 0.2], num, **changes) == tokens
 
 
 def test_a_masked_row_draws_allowed_tokens_only_and_its_neighbours_do_not_see_the_mask() -> None:
@@ -272,8 +272,9 @@ def test_the_whole_step_with_its_kernels_captured_equals_the_model(monkeypatch: 
     monkeypatch.setattr(
         GridExecutor, "__call__", lambda self, *args, **kwargs: cuda.launch(lambda: execute(self, *args, **kwargs))
     )
+    traffic = Traffic(Model(), cuda, KERNEL_OPS, seed=3, events=6, most_rows=2)
     with cuda:
-        Traffic(Model(), cuda, KERNEL_OPS, seed=3, events=5, most_rows=2).run()
+        traffic.run()
     assert cuda.counts["replays"] > 8
 
 

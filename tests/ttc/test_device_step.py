@@ -35,7 +35,7 @@ def traffic(seed: int, **settings: Any) -> Traffic:
     return run
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(24))
 def test_rows_that_come_go_and_grow_equal_the_model(seed: int) -> None:
     traffic(seed)
 
@@ -57,8 +57,11 @@ def row(token: int = 3, pages: tuple[int, ...] = (0,), limit: int = 12, **change
 
 
 def finish(step: DeviceStep) -> dict[int, list[int]]:
+    """Look until nothing is to come, or far beyond: a row that lost tokens waits for them for ever."""
     tokens: dict[int, list[int]] = {}
-    while not step.idle:
+    for _ in range(40):
+        if step.idle:
+            break
         for ticket, part in step.look().rows.items():
             tokens.setdefault(ticket, []).extend(part.tokens)
     return tokens
@@ -91,8 +94,7 @@ def test_a_pool_that_is_replaced_takes_its_graphs_along(monkeypatch: pytest.Monk
     # The check can fail: a table keyed by the bucket alone replays on the old pool.
     keys = PagePool(model.dims, 1).held
     monkeypatch.setattr(DeviceStep, "held", property(lambda self: keys))
-    with np.errstate(all="ignore"):
-        stale, captures = tokens()
+    stale, captures = tokens()
     assert captures == 1 and stale != expected
 
 
@@ -111,20 +113,22 @@ def test_more_rows_and_longer_tables_replace_the_buffers() -> None:
 def test_the_warm_up_of_a_capture_waits_for_what_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model()
     expected = alone(model)
-    # Two rows, so that the second bucket is captured while the first row's block is queued.
+
     def both() -> list[int]:
+        """The second row's bucket is captured while a block of the first row is queued."""
         cuda = EmulatedCuda()
         with cuda:
             step = start(PagePool(model.dims, 4), cuda, model.weights)
             step.start(row())
             step.look()
+            tokens = step.look().rows[1].tokens
             step.start(row(token=4, pages=(1,)))
-            return finish(step)[1]
+            return [*tokens, *finish(step)[1]]
 
     assert both() == expected
+    # The check can fail: a side stream that does not wait decodes the live rows of the queued block.
     monkeypatch.setattr(EmulatedStream, "wait_stream", lambda self, other: None)
-    with contextlib.suppress(EngineError):
-        assert both() != expected
+    assert both() != expected
 
 
 def test_a_graph_of_another_device_is_empty_and_refused(monkeypatch: pytest.MonkeyPatch) -> None:
