@@ -92,7 +92,6 @@ class Model:
         return parts
 
 
-
 def _norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
 
@@ -137,5 +136,3 @@ class PagePool:
         scores = torch.einsum("rgqd,rkgd->rgqk", grouped, keys)
         scores = torch.where(seen[:, None, None], scores, -1e30)
         return torch.einsum("rgqk,rkgd->rgqd", torch.softmax(scores, -1), values).reshape(rows, heads, size)
-
-

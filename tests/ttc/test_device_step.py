@@ -266,4 +266,3 @@ def test_new_weights_empty_the_table() -> None:
 def test_a_row_that_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         row(**changes)
-

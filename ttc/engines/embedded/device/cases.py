@@ -33,7 +33,9 @@ def _case(name: str, kernel: Any, types: dict[str, str], constexprs: dict[str, A
     return name, kernel, {parameter: kinds[parameter] for parameter in kernel.arg_names}, constexprs, warps
 
 
-def _project(name: str, dtype: str, group: int, kv_heads: int, half: int, *, bias: bool, norm: bool, folded: bool) -> Case:
+def _project(
+    name: str, dtype: str, group: int, kv_heads: int, half: int, *, bias: bool, norm: bool, folded: bool
+) -> Case:
     types = _types(
         fp32="eps scale",
         _fp32="bias q_norm k_norm cos sin",
@@ -76,7 +78,9 @@ def _draw(name: str) -> Case:
     )
     names = ("INVERSE", "TOP_P", "TOP_K", "KEY", "WANTS", "MASK", "STOPS", "NUM_STOPS")
     sizes = {name: getattr(record, name) for name in names}
-    return _case(name, draw_row, types, sizes | {"NUM_STATS": NUM_STATS, "BLOCK": BLOCK, "BLOCKS": 128, "PIVOTS": 8}, WARPS)
+    return _case(
+        name, draw_row, types, sizes | {"NUM_STATS": NUM_STATS, "BLOCK": BLOCK, "BLOCKS": 128, "PIVOTS": 8}, WARPS
+    )
 
 
 KERNELS: list[Case] = [
