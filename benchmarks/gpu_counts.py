@@ -2,15 +2,15 @@
 
     python -m benchmarks.gpu_counts [--json FILE]
 
-Counted: `DeviceStep` itself runs over meta tensors in the shapes of Qwen2.5-0.5B and 7B, with `torch.cuda` replaced by a
-counter and Triton's launches intercepted. Attention is passed to the step; it counts as two nodes a layer, which is what
-`ttc.engines.embedded.kernels` launches. Matrix products count as one node each; a library that splits one over its
+Counted: `DeviceStep` itself runs over meta tensors in the shapes of Qwen2.5-0.5B and 7B, with `torch.cuda` replaced by
+a counter and Triton's launches intercepted. Attention is passed to the step and counts as two nodes a layer, the
+partial results of pieces and their merge. Matrix products count as one node each; a library that splits one over its
 inner size adds a node to it, which nothing here can see.
 
-Estimated (+-40 %), never measured: tokens per second on one H100 SXM (3.35 TB/s), bf16, context 600, by the arithmetic of
-the first audit: weights at the share of the bandwidth that matrix products reach, three quarters of the nodes at 2.2 us,
-keys at the attention's share of the bandwidth, the head, and the sampler's passes over the logits. The host is behind
-the device: it looks once in four tokens, while the next four are queued.
+Estimated (+-40 %), never measured: tokens per second on one H100 SXM (3.35 TB/s), bf16, context 600, by the arithmetic
+of the first audit: weights at the share of the bandwidth that matrix products reach, three quarters of the nodes at
+2.2 us, keys at the attention's share of the bandwidth, the head, and the sampler's passes over the logits. The host
+costs nothing: it looks once in four tokens, while the next four are queued.
 
 Needs torch, numpy and triton.
 """

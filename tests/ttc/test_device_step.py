@@ -1,4 +1,4 @@
-"""The device step under emulated CUDA: graphs that hold addresses, queues that run late, a device that is not the first.
+"""The device step under emulated CUDA: graphs that hold addresses, queues that run late, a second device.
 
 The kernels here are the plain-torch ones; `interpreted_device` runs the same traffic through Triton's.
 """

@@ -1,7 +1,7 @@
 """The kernels of this folder as the cases of an ahead-of-time compiler: one of each shape that people run.
 
-(name, kernel, signature, constexprs, warps): `triton.compile(ASTSource(kernel, signature, constexprs), ...)`. Shapes are
-those of Qwen2.5-0.5B and 7B and Qwen3-8B; the vocabulary's blocks are those of 152k entries.
+(name, kernel, signature, constexprs, warps): `triton.compile(ASTSource(kernel, signature, constexprs), ...)`. Shapes
+are those of Qwen2.5-0.5B and 7B and Qwen3-8B; the vocabulary's blocks are those of 152k entries.
 """
 
 from __future__ import annotations

@@ -32,9 +32,9 @@ class RowStart:
     """A row to decode.
 
     `token` is the newest one, at the absolute `position`, its keys not yet written; `pages` hold the keys from
-    position `first` on. Tokens are sampled up to the absolute position `limit`, the last one that the row may have. `top_k` 0 and
-    `top_p` 1 mean off, `temperature` 0 greedy; `key` is the draw's. A `masked` row waits for `constrain` before each
-    token.
+    position `first` on. Tokens are sampled up to the absolute position `limit`, the last one that the row may have.
+    `top_k` 0 and `top_p` 1 mean off, `temperature` 0 greedy; `key` is the draw's. A `masked` row waits for `constrain`
+    before each token.
     """
 
     token: int

@@ -41,7 +41,7 @@ class StepAttention(Protocol):
     """Attention of one token per row over keys that already hold that token."""
 
     def __call__(self, layer: int, q: torch.Tensor, buffers: StepBuffers) -> torch.Tensor:
-        """Q (rows, heads, head size), scaled -> the same shape; `buffers` has positions (-1: row stopped) and records."""
+        """Scaled q (rows, heads, head size) -> same shape; `buffers.positions` is -1 for a row that does not run."""
         ...
 
     @property
@@ -128,7 +128,7 @@ def _add(
     norm: torch.Tensor | None,
     ops: StepOps,
 ) -> None:
-    """X += value W^T, inside the product; with a norm behind the product where the family has one."""
+    """Queue x += value W^T, inside the product; with a norm behind the product where the family has one."""
     if norm is None:
         buffers.x.addmm_(value, matrix.t())
         return
@@ -288,7 +288,7 @@ class DeviceStep:
         return Look({ticket: row for ticket, row in rows.items() if row.tokens}, overrun)
 
     def _take(self, ticket: int, words: npt.NDArray[np.int32]) -> RowTokens:
-        """Words (tokens, 3) of a live row; one that ended is dropped."""
+        """Account for words (tokens, 3) of a live row; one that ended is dropped."""
         row = self._rows[ticket]
         row.position += len(words)
         tokens = tuple(words[:, 0].tolist())
@@ -336,7 +336,7 @@ class DeviceStep:
         """New buffers, device and host; the graphs of the old ones go with the next replay."""
         buffers = StepBuffers.allocate(self.weights, rows, width, self._ahead)
         self._buffers, self._width, self._changed = buffers, width, True
-        self._records = np.zeros(buffers.inputs.shape, np.int32)
+        self._records: npt.NDArray[np.int32] = np.zeros(buffers.inputs.shape, np.int32)
         self._staging = [self._runtime.pinned(buffers.inputs) for _ in range(2)]
         self._mask_staging = [self._runtime.pinned(buffers.masks) for _ in range(2)]
         self._outputs = [self._runtime.pinned(buffers.output) for _ in range(2)]
