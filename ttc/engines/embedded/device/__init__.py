@@ -14,14 +14,13 @@ Needs Triton (Tillet et al. 2019). Left out: tensor parallelism, mixtures of exp
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 from ttc.errors import ConfigError
 
-try:
-    import triton  # type: ignore[import-untyped] # noqa: F401
-except ImportError as exc:
-    raise ConfigError("the step on a GPU needs triton, which is not installed; run: pip install triton") from exc
+if importlib.util.find_spec("triton") is None:
+    raise ConfigError("the step on a GPU needs triton, which is not installed; run: pip install triton")
 
 __all__ = ["compile_cases"]
 
