@@ -269,8 +269,8 @@ def _refuse_unknown(where: str, table: Mapping[str, Any], known: tuple[str, ...]
 
 PACKAGED = "nano-teacher"
 SECTIONS = ("engine", "scorer", "limits", "thinking", "http")
-SMALL = {"engine": {"cache_bytes": str(128 << 20)}, "limits": {"max_search_draws": "8"}}
-"""What fits a model of 4 MB on a CPU: its prompts in 128 MiB, and steps that a small chat beside a search can bear."""
+SMALL = {"limits": {"max_search_draws": "8"}}
+"""What fits a model of 4 MB on a CPU: steps that a small chat beside a search can bear."""
 VOTES = {"majority-8": ("majority", {"n": 8})}
 RANKED = {"best-of-8": ("best_of_n", {"n": 8}), "tree-16": ("tree", {"n": 16})}
 
