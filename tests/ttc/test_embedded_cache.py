@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ttc.engines.embedded.cache import PrefixTree
-from ttc.engines.embedded.pool import Pool, Segment
+from ttc.engines.embedded.pool import PagePool, Segment
 from ttc.engines.embedded.tenants import Tenants
 from ttc.engines.shared.shape import Dims
 
@@ -32,8 +32,8 @@ def no_garbage() -> Iterator[None]:
     gc.enable()
 
 
-def new_pool(*sizes: int) -> Pool:
-    return Pool(DIMS, torch.float64, torch.device("cpu"), sizes or (PAGE,))
+def new_pool(*sizes: int) -> PagePool:
+    return PagePool(DIMS, torch.float64, torch.device("cpu"), sizes or (PAGE,))
 
 
 def keys_of(ids: tuple[int, ...], start: int = 0) -> torch.Tensor:
@@ -42,13 +42,13 @@ def keys_of(ids: tuple[int, ...], start: int = 0) -> torch.Tensor:
     return torch.tensor(codes, dtype=torch.float64).view(1, 1, 1, -1, 1).repeat(2, 2, 1, 1, 1)
 
 
-def segment_of(pool: Pool, ids: tuple[int, ...], parent: Segment | None = None) -> Segment:
+def segment_of(pool: PagePool, ids: tuple[int, ...], parent: Segment | None = None) -> Segment:
     segment = pool.segment(parent)
     pool.append(segment, keys_of(ids, segment.start))
     return segment
 
 
-def contents(pool: Pool, segment: Segment | None) -> list[float]:
+def contents(pool: PagePool, segment: Segment | None) -> list[float]:
     """The keys of a chain, from its root on."""
     return [] if segment is None else pool.read_chain(segment, 0, segment.end)[0, 0].flatten().tolist()
 
@@ -57,7 +57,7 @@ def expected(ids: tuple[int, ...]) -> list[float]:
     return keys_of(ids)[0, 0].flatten().tolist()
 
 
-def remember(tree: PrefixTree, pool: Pool, ids: tuple[int, ...]) -> None:
+def remember(tree: PrefixTree, pool: PagePool, ids: tuple[int, ...]) -> None:
     tree.insert(ids, segment_of(pool, ids, tree.find(ids).segment))
 
 

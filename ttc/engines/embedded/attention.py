@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ttc.engines.embedded.pool import Pool, Segment, Shelf
+from ttc.engines.embedded.pool import PagePool, Segment, Shelf
 
 __all__ = ["PrefixAttention", "partial_attention"]
 
@@ -58,7 +58,7 @@ class _Run:
 class PrefixAttention:
     """For one batch: writes the new keys and values of each layer into their pages, and attends."""
 
-    def __init__(self, pool: Pool, items: Sequence[tuple[Segment, int]]) -> None:
+    def __init__(self, pool: PagePool, items: Sequence[tuple[Segment, int]]) -> None:
         """`items`: (segment, new tokens); the pages of the new tokens are reserved, `length` is still without them."""
         dims = pool.shelves[0].dims
         self._pool, self._dims, self._device = pool, dims, pool.shelves[0].device

@@ -15,9 +15,9 @@ import weakref
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ttc.engines.embedded.pool import Pool, Segment
+from ttc.engines.embedded.pool import PagePool, Segment
 
-__all__ = ["Entry", "Match", "PrefixTree"]
+__all__ = ["Match", "PrefixEntry", "PrefixTree"]
 
 _JOINED = 64
 """A segment up to this long is copied together with what stands between it and the tree, so chains stay short."""
@@ -30,7 +30,7 @@ class Match(NamedTuple):
     length: int
 
 
-class Entry:
+class PrefixEntry:
     """`ids` and their segment; the root has none. `pins` counts the paths of searches that end here.
 
     It is held by the entry above it only, so that what is forgotten is free at once.
@@ -38,18 +38,18 @@ class Entry:
 
     __slots__ = ("__weakref__", "_above", "children", "ids", "pins", "segment", "used")
 
-    def __init__(self, above: Entry | None, ids: tuple[int, ...], segment: Segment | None, used: int) -> None:
+    def __init__(self, above: PrefixEntry | None, ids: tuple[int, ...], segment: Segment | None, used: int) -> None:
         self.above, self.ids, self.segment, self.used = above, ids, segment, used
-        self.children: dict[int, Entry] = {}
+        self.children: dict[int, PrefixEntry] = {}
         self.pins = 0
 
     @property
-    def above(self) -> Entry | None:
+    def above(self) -> PrefixEntry | None:
         """The entry whose tokens come before; None for the root and for what is forgotten."""
         return self._above() if self._above is not None else None
 
     @above.setter
-    def above(self, entry: Entry | None) -> None:
+    def above(self, entry: PrefixEntry | None) -> None:
         self._above = weakref.ref(entry) if entry is not None else None
 
     @property
@@ -61,14 +61,14 @@ class Entry:
 class PrefixTree:
     """Maps token ids to segments of `pool`."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: PagePool) -> None:
         self._pool = pool
         self.clear()
 
     def clear(self) -> None:
         """Forget everything."""
         self._clock = 0
-        self._root = Entry(None, (), None, 0)
+        self._root = PrefixEntry(None, (), None, 0)
 
     def find(self, ids: Sequence[int]) -> Match:
         """Return the longest known prefix of `ids`; touches it."""
@@ -111,7 +111,7 @@ class PrefixTree:
         entry.ids += tuple(ids[depth:])
         return holder
 
-    def pin(self, ids: Sequence[int]) -> Entry | None:
+    def pin(self, ids: Sequence[int]) -> PrefixEntry | None:
         """Keep `ids`, or as much as is known of them, until `unpin`; None where nothing is known."""
         entry, _, part = self._descend(ids)
         entry = part or entry
@@ -120,7 +120,7 @@ class PrefixTree:
         entry.pins += 1
         return entry
 
-    def unpin(self, entry: Entry, forget: bool) -> None:
+    def unpin(self, entry: PrefixEntry, forget: bool) -> None:
         """Take a pin back; `forget` drops what nobody else has pinned, up to where another branch leaves."""
         entry.pins -= 1
         while forget and not entry.pins and not entry.children and entry.above is not None:
@@ -142,8 +142,8 @@ class PrefixTree:
                 heapq.heappush(leaves, (above.used, id(above), above))
         return self._pool.num_tokens <= max_tokens
 
-    def _leaves(self) -> list[Entry]:
-        stack, leaves = [self._root], list[Entry]()
+    def _leaves(self) -> list[PrefixEntry]:
+        stack, leaves = [self._root], list[PrefixEntry]()
         while stack:
             entry = stack.pop()
             stack.extend(entry.children.values())
@@ -151,17 +151,17 @@ class PrefixTree:
                 leaves.append(entry)
         return leaves
 
-    def _add(self, above: Entry, ids: Sequence[int], segment: Segment) -> Entry:
-        entry = Entry(above, tuple(ids), segment, self._tick())
+    def _add(self, above: PrefixEntry, ids: Sequence[int], segment: Segment) -> PrefixEntry:
+        entry = PrefixEntry(above, tuple(ids), segment, self._tick())
         above.children[entry.ids[0]] = entry
         return entry
 
-    def _remove(self, entry: Entry) -> None:
+    def _remove(self, entry: PrefixEntry) -> None:
         if entry.above is not None:
             del entry.above.children[entry.ids[0]]
         entry.above = entry.segment = None
 
-    def _descend(self, ids: Sequence[int]) -> tuple[Entry, int, Entry | None]:
+    def _descend(self, ids: Sequence[int]) -> tuple[PrefixEntry, int, PrefixEntry | None]:
         """Walk down: the last whole entry, the matched length, and the child that was entered but not left."""
         entry, depth = self._root, 0
         while depth < len(ids):
@@ -179,12 +179,12 @@ class PrefixTree:
             return entry, depth + same, child
         return entry, depth, None
 
-    def _split(self, entry: Entry, depth: int) -> Entry:
+    def _split(self, entry: PrefixEntry, depth: int) -> PrefixEntry:
         """Cut `entry` at absolute position `depth`; return the new upper one."""
         if entry.segment is None or entry.above is None:
             raise RuntimeError("the root of a prefix tree cannot be split")
         offset = depth - entry.segment.start
-        upper = Entry(entry.above, entry.ids[:offset], entry.segment.split(depth), entry.used)
+        upper = PrefixEntry(entry.above, entry.ids[:offset], entry.segment.split(depth), entry.used)
         entry.above.children[entry.ids[0]] = upper
         entry.ids, entry.above = entry.ids[offset:], upper
         upper.children[entry.ids[0]] = entry

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from ttc.core import ModelShape
 from ttc.engines.embedded.alone import alone
 from ttc.engines.embedded.model import Body
-from ttc.engines.embedded.pool import Pool, Segment
+from ttc.engines.embedded.pool import PagePool, Segment
 from ttc.engines.shared.shape import Dims
 from ttc.errors import ConfigError, PromptTooLong
 
@@ -43,7 +43,7 @@ class FallbackBody(Body):
     def __init__(self, module: Any, dims: Dims, max_context: int) -> None:
         self.module, self.dims, self.max_context = module, dims, max_context
         self.device, self.dtype = module.device, module.dtype
-        self.pool = Pool(dims, self.dtype, self.device)
+        self.pool = PagePool(dims, self.dtype, self.device)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """What `extend` and the decoder return are logits already."""

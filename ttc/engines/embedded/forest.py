@@ -6,8 +6,8 @@ once, in place, each with the queries of the rows that read it (the same sharing
 pages comparable; their sums are added up by row. The shelves differ in how many rows read a page, so that a page of one
 row is not padded to many queries, and in their pages: where many rows read a page, long ones make better products.
 
-Cost: what lies between pages in use is multiplied, too, so pages in use are kept together (`Pool.gather`), and the rows
-of a page are padded to the most of its shelf. Left out: sliding windows.
+Cost: what lies between pages in use is multiplied, too, so pages in use are kept together (`PagePool.gather`), and the
+rows of a page are padded to the most of its shelf. Left out: sliding windows.
 """
 
 from __future__ import annotations

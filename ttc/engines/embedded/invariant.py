@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from ttc.engines.embedded.model import Body
-from ttc.engines.embedded.pool import Pool, Segment
+from ttc.engines.embedded.pool import PagePool, Segment
 from ttc.engines.embedded.rows import BLOCK, WholeRows
 from ttc.errors import EngineError
 
@@ -63,7 +63,7 @@ def _in_order(terms: Sequence[torch.Tensor]) -> torch.Tensor:
 class BlockedPrefix:
     """A `MakeAttend`: every item's keys in one rectangle from position 0 on, attended in fixed blocks."""
 
-    def __init__(self, pool: Pool, items: Sequence[tuple[Segment, int]]) -> None:
+    def __init__(self, pool: PagePool, items: Sequence[tuple[Segment, int]]) -> None:
         shelf, num = pool.shelves[0], len(items)
         dims, device = shelf.dims, shelf.device
         lengths, starts = [count for _, count in items], [segment.end for segment, _ in items]

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 
 from ttc.engines.embedded.alone import alone
 from ttc.engines.embedded.attention import PrefixAttention
-from ttc.engines.embedded.pool import PAGE, Pool, Segment
+from ttc.engines.embedded.pool import PAGE, PagePool, Segment
 from ttc.engines.embedded.weights import Layer, Weights, pick_dtype, read_tensors
 from ttc.engines.shared.shape import Dims, read_config, rope_tables, supported
 from ttc.errors import ConfigError, PromptTooLong
@@ -35,7 +35,7 @@ __all__ = ["Attend", "Body", "MakeAttend", "load_body"]
 Attend: TypeAlias = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """(layer, q (T, heads, D), k (T, kv heads, D), v (T, kv heads, D)) -> (T, heads * D); q comes scaled."""
 
-MakeAttend: TypeAlias = Callable[[Pool, Sequence[tuple[Segment, int]]], Attend]
+MakeAttend: TypeAlias = Callable[[PagePool, Sequence[tuple[Segment, int]]], Attend]
 """From the segments that new tokens are appended to, and how many each, to their attention."""
 
 _TOKENS = 2048
@@ -62,7 +62,7 @@ class Body:
         self.dims, self.weights, self.max_context = dims, weights, max_context
         self.attention, self.pad_rows = attention, pad_rows
         self.device, self.dtype = weights.embed.device, weights.embed.dtype
-        self.pool = Pool(dims, self.dtype, self.device, page_sizes)
+        self.pool = PagePool(dims, self.dtype, self.device, page_sizes)
         self._tables: tuple[torch.Tensor, torch.Tensor] | None = None
         self._scale = dims.head_dim**-0.5
         self._eps = torch.tensor([dims.eps])  # on the CPU: kernels take its value

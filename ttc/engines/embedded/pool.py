@@ -23,7 +23,7 @@ import torch
 
 from ttc.engines.shared.shape import Dims
 
-__all__ = ["Pool", "Segment", "Shelf"]
+__all__ = ["PagePool", "Segment", "Shelf"]
 
 PAGE = 16
 """Tokens of a page where nothing else is asked for."""
@@ -38,7 +38,7 @@ class Segment:
 
     __slots__ = ("__weakref__", "length", "num_children", "pages", "parent", "pool", "shelf", "start")
 
-    def __init__(self, pool: Pool, parent: Segment | None) -> None:
+    def __init__(self, pool: PagePool, parent: Segment | None) -> None:
         self.pool, self.parent = pool, parent
         self.start: int = parent.end if parent is not None else 0
         self.length = 0
@@ -166,7 +166,7 @@ class Shelf:
             segment.pages[:] = [places.get(page, page) for page in segment.pages]
 
 
-class Pool:
+class PagePool:
     """All keys and values of one model: segments in, pages out."""
 
     def __init__(self, dims: Dims, dtype: torch.dtype, device: torch.device, sizes: Sequence[int] = (PAGE,)) -> None:

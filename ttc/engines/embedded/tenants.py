@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ttc.core import Path
-from ttc.engines.embedded.cache import Entry, PrefixTree
+from ttc.engines.embedded.cache import PrefixEntry, PrefixTree
 
 __all__ = ["Tenant", "Tenants"]
 
@@ -25,7 +25,9 @@ class Tenant:
     number: int
     rows: int = 0
     used: int = 0
-    pins: dict[Path, tuple[Entry, int]] = field(default_factory=dict)  # the end of a path, and tokens of its last step
+    pins: dict[Path, tuple[PrefixEntry, int]] = field(
+        default_factory=dict
+    )  # the end of a path, and tokens of its last step
 
     @property
     def started(self) -> bool:
