@@ -1,0 +1,204 @@
+"""The GPU kernels, compiled ahead of time: registers, shared memory and spills of each by the compiler's own report.
+
+    python -m benchmarks.gpu_kernels [--target 80 90 ...] [--shape qwen2.5-7b ...] [--json benchmarks/results/gpu_kernels.json]
+
+Needs triton (its own ptxas comes with it) and no GPU. Every kernel of `ttc.engines.embedded.kernels` is compiled in the
+shapes of Qwen2.5-0.5B, Qwen2.5-7B and Llama-3-8B, in bf16 and, with `--all`, in fp16 and fp32, for an A100 (sm_80), an
+H100 (sm_90a), a B200 (sm_100a) and the newest target that this Triton names. `programs` is how many fit a multiprocessor
+by registers and shared memory. Ends with 1 when one spills. Nothing here is a timing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import platform
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ttc.engines.embedded.kernels.launches import KernelLaunch, forest_options, padded, prefill_options
+from ttc.engines.embedded.kernels.plan import ITEM_FIELDS, PAGE, TILES
+from ttc.engines.embedded.kernels.ragged import RUN_FIELDS, TILE_FIELDS
+
+RESULTS = Path(__file__).parent / "results" / "gpu_kernels.json"
+TARGETS = {80: "A100", 90: "H100, H200", 100: "B200", 121: "the newest that Triton 3.9 names"}
+SHARED_KB = {80: 164, 90: 228, 100: 228, 103: 228, 107: 228, 110: 228, 120: 100, 121: 100}
+"""Of a multiprocessor (CUDA programming guide, table of compute capabilities)."""
+REGISTERS = 65536  # of a multiprocessor
+WIDTH = {"bf16": 2, "fp16": 2, "fp32": 4}
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """Heads of a model."""
+
+    num_kv_heads: int
+    group: int
+    head_dim: int
+
+
+SHAPES = {
+    "qwen2.5-0.5b": AttentionShape(2, 7, 64),
+    "qwen2.5-7b": AttentionShape(4, 7, 128),
+    "llama-3-8b": AttentionShape(8, 4, 128),
+}
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """One line of the table."""
+
+    kernel: str
+    shape: str
+    dtype: str
+    target: str
+    tile: int
+    block: int
+    num_warps: int
+    num_stages: int
+    registers: int
+    shared_bytes: int
+    stack_bytes: int
+    spill_bytes: int
+    programs: int
+    tensor_core: str
+    async_copies: int
+
+    @property
+    def spills(self) -> bool:
+        """Whether anything goes to local memory."""
+        return bool(self.spill_bytes or self.stack_bytes)
+
+
+def kernels(
+    shape: AttentionShape, dtype: str, capability: int
+) -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], KernelLaunch]]:
+    """(name, kernel, types of its arguments, constants, launch) of everything this shape runs."""
+    from ttc.engines.embedded.kernels import forest, prefill
+
+    size, width = shape.head_dim, WIDTH[dtype]
+    heads = {"KV_HEADS": shape.num_kv_heads, "GROUP": shape.group, "SIZE": size, "PAGE": PAGE, "D": padded(size)}
+    attention = {name: f"*{dtype}" for name in "QKV"}
+    tail = {"q_row": "i32", "window": "i32", "scale": "fp32"}
+    plan = dict.fromkeys(("COUNTS", "ITEMS", "PAGES", "MEMBERS", "PLACES"), "*i32")
+    for tile in TILES:
+        launch = forest_options(capability, tile, size, width)
+        for windowed in (False, True):
+            constants = {
+                **heads, "FIELDS": ITEM_FIELDS, "NARROW": TILES[0], "WIDE": tile, "N": launch.block,
+                "WINDOWED": windowed, "EMULATED": False,
+            }  # fmt: skip
+            types = {**attention, **plan, "PARTIAL": "*fp32", "SUMS": "*fp32", **tail}
+            yield f"decode {tile}{' window' * windowed}", forest.decode_kernel, types, constants, launch
+    types = {
+        "PARTIAL": "*fp32",
+        "SUMS": "*fp32",
+        "COUNTS": "*i32",
+        "STARTS": "*i32",
+        "LIST": "*i32",
+        "OUT": f"*{dtype}",
+    }
+    constants = {"HEADS": shape.num_kv_heads * shape.group, "SIZE": size, "D": padded(size), "P": 16}
+    yield "merge", forest.merge_kernel, types, constants, KernelLaunch(1, 16, 4, 2)
+    launch = prefill_options(capability, size, width)
+    for windowed in (False, True):
+        constants = {
+            **heads, "TILE_FIELDS": TILE_FIELDS, "RUN_FIELDS": RUN_FIELDS, "M": launch.tile, "N": launch.block,
+            "WINDOWED": windowed, "EMULATED": False,
+        }  # fmt: skip
+        types = {**attention, "OUT": f"*{dtype}", **dict.fromkeys(("TILE", "RUNS", "PAGES"), "*i32"), **tail}
+        yield f"prefill{' window' * windowed}", prefill.prefill_kernel, types, constants, launch
+
+
+def compiled(
+    kernel: Any, types: dict[str, str], constants: dict[str, Any], launch: KernelLaunch, capability: int
+) -> Any:
+    """Compile as a launch would, pointers and the queries' stride divisible by 16; (Triton's result, the assembler's log)."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    names = [name for name in kernel.arg_names if name in types or name in constants]
+    signature = {name: types.get(name, "constexpr") for name in names}
+    aligned = {
+        (i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if signature[name][0] == "*" or name == "q_row"
+    }
+    source = ASTSource(kernel, signature, constexprs=constants, attrs=aligned)
+    options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages, "enable_fp_fusion": True}
+    log = io.StringIO()
+    with triton.knobs.compilation.scope(), triton.knobs.nvidia.scope(), contextlib.redirect_stdout(log):
+        triton.knobs.compilation.always_compile = True
+        triton.knobs.nvidia.dump_ptxas_log = True
+        result = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    return result, log.getvalue()
+
+
+def measured(
+    name: str, shape: str, dtype: str, capability: int, result: Any, log: str, launch: KernelLaunch
+) -> CompiledKernel:
+    """Read the assembler's report."""
+    registers = int(re.search(r"Used (\d+) registers", log)[1])  # type: ignore[index]
+    stack, stores, loads = map(
+        int, re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes", log).groups()
+    )  # type: ignore[union-attr]
+    shared, code = result.metadata.shared, result.asm["ptx"]
+    threads = result.metadata.num_warps * 32
+    by_registers = REGISTERS // (threads * -(-registers // 8) * 8)
+    programs = min(by_registers, SHARED_KB[capability] * 1024 // (shared + 1024), 2048 // threads)
+    units = [unit for unit in ("tcgen05.mma", "wgmma.mma_async", "mma.sync") if unit in code]
+    return CompiledKernel(
+        name, shape, dtype, re.search(r"\.target (\w+)", code)[1],  # type: ignore[index]
+        launch.tile, launch.block, launch.num_warps, launch.num_stages, registers, shared, stack, stores + loads,
+        programs, ", ".join(unit.partition(".")[0] for unit in units), code.count("cp.async.c"),
+    )  # fmt: skip
+
+
+def table(rows: Sequence[CompiledKernel]) -> str:
+    """Markdown, one line for each kernel."""
+    head = "kernel | shape | dtype | target | tile x block | warps, stages | registers | shared KB | spilled bytes | programs | tensor cores"
+    lines = [f"| {head} |", "|" + "---|" * 11]
+    for row in rows:
+        cells = (
+            row.kernel, row.shape, row.dtype, row.target, f"{row.tile} x {row.block}", f"{row.num_warps}, {row.num_stages}",
+            row.registers, f"{row.shared_bytes / 1024:.0f}", row.spill_bytes, row.programs, row.tensor_core,
+        )  # fmt: skip
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Command line; see the module docstring."""
+    import triton
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", type=int, nargs="+", default=list(TARGETS))
+    parser.add_argument("--shape", nargs="+", default=list(SHAPES), choices=list(SHAPES))
+    parser.add_argument("--dtype", nargs="+", default=["bf16"], choices=list(WIDTH))
+    parser.add_argument("--kernel", default="", help="only those whose name contains this")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    rows: list[CompiledKernel] = []
+    for target in arguments.target:
+        for shape in arguments.shape:
+            for dtype in arguments.dtype:
+                for name, kernel, types, constants, launch in kernels(SHAPES[shape], dtype, target):
+                    if arguments.kernel in name:
+                        result, log = compiled(kernel, types, constants, launch, target)
+                        rows.append(measured(name, shape, dtype, target, result, log, launch))
+                        print(table(rows[-1:]).splitlines()[-1], flush=True)
+    if arguments.json:
+        facts = {"triton": triton.__version__, "python": platform.python_version()}
+        arguments.json.write_text(json.dumps({**facts, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+    spilling = [row for row in rows if row.spills]
+    print(f"{len(rows)} kernels, {len(spilling)} spill")
+    sys.exit(1 if spilling else 0)
+
+
+if __name__ == "__main__":
+    main()
