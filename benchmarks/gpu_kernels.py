@@ -1,11 +1,11 @@
-"""The GPU kernels, compiled ahead of time: registers, shared memory and spills of each by the compiler's own report.
+"""The GPU kernels, compiled ahead of time: registers, shared memory and spills of each by the assembler's own report.
 
-    python -m benchmarks.gpu_kernels [--target 80 90 ...] [--shape qwen2.5-7b ...] [--json benchmarks/results/gpu_kernels.json]
+    python -m benchmarks.gpu_kernels [--target 80 90 ...] [--shape qwen2.5-7b ...] [--dtype bf16 ...] [--json FILE]
 
-Needs triton (its own ptxas comes with it) and no GPU. Every kernel of `ttc.engines.embedded.kernels` is compiled in the
-shapes of Qwen2.5-0.5B, Qwen2.5-7B and Llama-3-8B, in bf16 and, with `--all`, in fp16 and fp32, for an A100 (sm_80), an
-H100 (sm_90a), a B200 (sm_100a) and the newest target that this Triton names. `programs` is how many fit a multiprocessor
-by registers and shared memory. Ends with 1 when one spills. Nothing here is a timing.
+Needs triton (its assembler comes with it) and no GPU. Every kernel of `ttc.engines.embedded.kernels` is compiled in the
+shapes of Qwen2.5-0.5B, Qwen2.5-7B and Llama-3-8B for an A100 (sm_80), an H100 (sm_90a), a B200 (sm_100a) and the newest
+target that this Triton names. `programs` is how many fit a multiprocessor by registers and shared memory. Ends with 1
+when one spills. Nothing here is a timing.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def kernels(
 
     size, width = shape.head_dim, WIDTH[dtype]
     heads = {"KV_HEADS": shape.num_kv_heads, "GROUP": shape.group, "SIZE": size, "PAGE": PAGE, "D": padded(size)}
-    attention = {name: f"*{dtype}" for name in "QKV"}
+    attention = dict.fromkeys("QKV", f"*{dtype}")
     tail = {"q_row": "i32", "window": "i32", "scale": "fp32"}
     plan = dict.fromkeys(("COUNTS", "ITEMS", "PAGES", "MEMBERS", "PLACES"), "*i32")
     for tile in TILES:
@@ -119,7 +119,7 @@ def kernels(
 def compiled(
     kernel: Any, types: dict[str, str], constants: dict[str, Any], launch: KernelLaunch, capability: int
 ) -> Any:
-    """Compile as a launch would, pointers and the queries' stride divisible by 16; (Triton's result, the assembler's log)."""
+    """Triton's result and the assembler's log, of what a launch compiles: addresses and row stride divisible by 16."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -161,13 +161,14 @@ def measured(
 
 def table(rows: Sequence[CompiledKernel]) -> str:
     """Markdown, one line for each kernel."""
-    head = "kernel | shape | dtype | target | tile x block | warps, stages | registers | shared KB | spilled bytes | programs | tensor cores"
+    head = "kernel | shape | dtype | target | tile x block | warps, stages | registers | shared KB | spilled bytes"
+    head += " | programs | tensor cores"
     lines = [f"| {head} |", "|" + "---|" * 11]
     for row in rows:
-        cells = (
-            row.kernel, row.shape, row.dtype, row.target, f"{row.tile} x {row.block}", f"{row.num_warps}, {row.num_stages}",
-            row.registers, f"{row.shared_bytes / 1024:.0f}", row.spill_bytes, row.programs, row.tensor_core,
-        )  # fmt: skip
+        sizes = f"{row.tile} x {row.block}", f"{row.num_warps}, {row.num_stages}"
+        shared = f"{row.shared_bytes / 1024:.0f}"
+        cells = (row.kernel, row.shape, row.dtype, row.target, *sizes, row.registers, shared, row.spill_bytes)
+        cells = (*cells, row.programs, row.tensor_core)
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
 

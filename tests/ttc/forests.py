@@ -128,7 +128,7 @@ def dense(
 
 
 def bound(case: ForestCase, pool: Pool) -> float:
-    """What rounding may do: weights and output once each to the dtype, and 64 units of fp32 in scores, weights, sums."""
+    """What rounding may do: weights and output once each to the dtype, 64 units of fp32 in scores, weights and sums."""
     unit = torch.finfo(case.dtype).eps / 2 if case.dtype != torch.float32 else 0.0
     return (2 * unit + 64 * 2.0**-24) * float(pool.values.nan_to_num().abs().max())
 
@@ -250,7 +250,7 @@ def steps_ahead() -> list[Distance]:
         forest_attention(q, pool.keys, pool.values, plan, out, scratch, scale=0.2)
         exact = dense(q, pool, nodes, [50 + step] * 2, scale=0.2)
         distances.append(Distance(_gap(out, exact), bound(case, pool), 0.0))
-        plan.positions += 1
+        plan.positions.add_(1)
     return distances
 
 

@@ -82,7 +82,8 @@ def test_a_long_node_beside_short_ones_is_cut_to_an_even_share() -> None:
     nodes = [_node(600, 0, range(row, row + 1), 4000 + 50 * row) for row in range(255)]
     nodes.append(_node(32768, 0, range(255, 256)))
     schedule = plan_forest(nodes, [599] * 255 + [32767], group=7, num_kv_heads=4)
-    assert schedule.items[:, 1].max() <= 2 * 600
+    share = (255 * 640 + 32768) * 4 // (2 * 132)
+    assert 600 < schedule.items[:, 1].max() <= share + 64
     assert (np.diff(schedule.items[:, 1]) <= 0).all()
 
 
@@ -253,7 +254,7 @@ def test_kernels_equal_one_softmax_on_three_hundred_random_forests(interpreter: 
     for measure in (forests.decode_distance, forests.prefill_distance):
         jobs = [interpreter.submit(measure, case) for case in cases]
         distances = [job.result() for job in jobs]
-        print("\n".join(forests.summary(cases, distances)))
+        print("\n".join(forests.summary(cases, distances)))  # noqa: T201
         for distance in distances:
             forests.check(distance)
 
@@ -275,7 +276,7 @@ def _python(code: str, repository: Path) -> str:
 
 
 def test_the_engine_on_a_cpu_needs_no_triton(repository: Path) -> None:
-    code = "import sys, ttc, ttc.engines.embedded.engine; print([m for m in sys.modules if 'triton' in m or 'kernels' in m])"
+    code = "import sys, ttc.engines.embedded.engine; print([m for m in sys.modules if 'triton' in m or 'kernels' in m])"
     assert _python(code, repository).strip() == "[]"
 
 

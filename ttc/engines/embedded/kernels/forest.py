@@ -3,8 +3,8 @@
 A program takes an item of the plan (a run of keys and a block of rows) and one key head: it loads the queries of its
 rows, `group` heads of each, as one tile, goes over the run's pages once, and writes a partial output and its
 log-sum-exp for each row and head. A second kernel merges the partials of a row by their log-sum-exp. This is cascade
-attention (Ye et al., FlashInfer 2025, arXiv 2501.01005; Juravsky et al., Hydragen 2024, arXiv 2402.05099) over a tree of
-any depth (Yao et al., DeFT 2024, arXiv 2404.00242), with runs split over the device as Flash-Decoding does.
+attention (Ye et al., FlashInfer 2025, arXiv 2501.01005; Juravsky et al., Hydragen 2024, arXiv 2402.05099) over a tree
+of any depth (Yao et al., DeFT 2024, arXiv 2404.00242), with runs split over the device as Flash-Decoding does.
 
 Items of few query rows, such as the last node of one branch, take a tile of 16 rows in the same launch. Two launches a
 layer; grids cover the plan's capacity, so both can be captured. Sums are in fp32; products of fp16 and bf16 on the
@@ -50,8 +50,8 @@ class ForestScratch:
 
 @triton.jit
 def _item(
-    Q, K, V, PAGES, MEMBERS, PLACES, PARTIAL, SUMS, pages, num_keys, first, offset, num_rows, head, q_row, window, scale,
-    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr,
+    Q, K, V, PAGES, MEMBERS, PLACES, PARTIAL, SUMS, pages, num_keys, first, offset, num_rows, head,
+    q_row, window, scale, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, D: tl.constexpr, WINDOWED: tl.constexpr, EMULATED: tl.constexpr,
 ):  # fmt: skip
     lanes, dims = tl.arange(0, M), tl.arange(0, D)
@@ -82,7 +82,7 @@ def decode_kernel(
     NARROW: tl.constexpr, WIDE: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
     WINDOWED: tl.constexpr, EMULATED: tl.constexpr,
 ):  # fmt: skip
-    """Program (item, key head). Pointers: q (rows, heads, SIZE) with `q_row` numbers from row to row; the plan's buffers."""
+    """Program (item, key head). Q: (rows, heads, SIZE), `q_row` numbers from row to row; then the plan's buffers."""
     item, head = tl.program_id(0), tl.program_id(1)
     if item < tl.load(COUNTS):
         fields = ITEMS + item * FIELDS

@@ -1,7 +1,7 @@
 """How the kernels are launched: blocks of keys, warps and pipeline stages, by table.
 
-Nothing is tuned at run time: a captured graph must launch what the warm-up did. A stage more keeps more bytes of keys in
-flight and takes shared memory from a second program on the same multiprocessor; what each row needs stands in
+Nothing is tuned at run time: a captured graph must launch what the warm-up did. A stage more keeps more bytes of keys
+in flight and takes shared memory from a second program on the same multiprocessor; what each row needs stands in
 `benchmarks/results/gpu_kernels.json`.
 """
 

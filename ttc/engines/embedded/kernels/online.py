@@ -1,8 +1,8 @@
 """Attention of one tile of query rows over one run of pages: the loop that both kernels share.
 
-The softmax is kept online (Milakov and Gimelshein 2018, arXiv 1805.02867; FlashAttention-2, Dao 2023, arXiv 2307.08691),
-in fp32 and in base 2: `top` (M) the largest scaled score so far, `total` (M) the sum, `out` (M, D) not yet divided. Scores
-are never written anywhere. Where no row of the tile has a hidden key, blocks are done without masks.
+The softmax is kept online (Milakov and Gimelshein 2018, arXiv 1805.02867; FlashAttention-2, Dao 2023, arXiv
+2307.08691), in fp32 and in base 2: `top` (M) the largest scaled score so far, `total` (M) the sum, `out` (M, D) not yet
+divided. Scores are never written anywhere. Where no row of the tile has a hidden key, blocks are done without masks.
 
 Left out: logit caps, attention sinks.
 """
@@ -64,8 +64,8 @@ def attend_run(
 ):  # fmt: skip
     """Add a run of pages to the state of a tile.
 
-    q: (M, D) queries; PAGES: pointer to the run's first page id; num_keys, first: keys of the run and position of its
-    first; places: (M) positions of the rows, lowest and highest among the live ones; scale: of the scores, times log2(e).
+    q: (M, D) queries; PAGES: pointer to the run's first page id; num_keys, first: keys of the run, position of its
+    first; places: (M) positions of the rows, lowest and highest among them; scale: of the scores, times log2(e).
     """
     end = tl.minimum(num_keys, highest - first + 1)
     low = 0

@@ -1,27 +1,28 @@
 """What a step of decoding reads, and for whom: the forest of key pages, cut into pieces of work.
 
-A node of the tree owns pages of keys; every batch row below it attends to them. `plan_forest` cuts each node into items:
-a run of at most `piece` keys, and a block of rows whose query heads fill at most one tile of the kernel. An item reads
-its keys once for all of its rows and writes one partial result for each; the partials of a row are merged by their
-log-sum-exp. So every unique key is read once per step per block of `tile // group` rows, by `num_kv_heads` programs that
-each read their own head: `keys_read` counts keys, `bytes_read` bytes. A piece is as long as an even share of all work is
-(at least MIN_KEYS), so one row of a long text fills the device and a long node beside short ones does not outlast them.
+A node of the tree owns pages of keys; every batch row below it attends to them. `plan_forest` cuts each node into
+items: a run of keys, and a block of rows whose query heads fill at most one tile of the kernel. An item reads its keys
+once for all of its rows and writes one partial result for each; the partials of a row are merged by their log-sum-exp.
+So a unique key is read once per step per block of `tile // group` rows, by `num_kv_heads` programs that each read their
+own head: `keys_read` counts keys, `bytes_read` bytes. A run is at most an even share of all work (at least MIN_KEYS),
+so one row of a long text fills the device and a long node beside short ones does not outlast them.
 
 Positions are absolute. A row sees the keys at or before its own position (and after position - window): so a plan may
 hold room that its rows have not reached yet, and stays valid while a captured step advances `positions` on the device.
 Rows may also be several new tokens of one sequence, whose keys are in a common node.
 
-Cost: O(nodes) in Python, the rest in numpy. Left out: rows of one node in blocks of different tiles; nodes that begin in
-the middle of a page.
+Cost: O(nodes) in Python, the rest in numpy. Left out: nodes that begin in the middle of a page.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ttc.errors import ConfigError, EngineError
 
@@ -43,7 +44,8 @@ _BLOCK = 64  # keys; pieces are multiples of it
 _WAVES = 2  # programs that a multiprocessor holds at a time
 _ALIGNED = 4  # numbers
 
-Ints = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
+Ints: TypeAlias = NDArray[np.int32]
+_Counts: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ class ForestPlan:
     items: torch.Tensor  # (items, ITEM_FIELDS)
     pages: torch.Tensor  # (pages) and more, up to 16 bytes; so the rest
     members: torch.Tensor  # (members)
-    positions: torch.Tensor  # (rows); a captured step may advance it
+    positions: torch.Tensor  # (rows); a captured step may advance it, or `replace` it by a buffer of its own
     row_starts: torch.Tensor  # (rows + 1)
     row_partials: torch.Tensor  # (members)
 
@@ -159,7 +161,8 @@ class ForestPlan:
         """Replace what is planned; raises `EngineError` where it does not fit and keeps the old plan then."""
         if (schedule.tile, schedule.group) != (self.tile, self.group):
             raise EngineError(
-                f"planned for tile {schedule.tile} and group {schedule.group}, the buffers are for {self.tile} and {self.group}"
+                f"planned for tile {schedule.tile} and group {schedule.group}, "
+                f"the buffers are for {self.tile} and {self.group}"
             )
         self.buffer.copy_(torch.from_numpy(schedule.pack(self.capacity)))
 
@@ -249,7 +252,7 @@ def bytes_read(schedule: ForestSchedule, *, num_kv_heads: int, head_dim: int, el
     return keys_read(schedule) * 2 * num_kv_heads * head_dim * element_size
 
 
-def _spans(tokens: Ints, blocks: Ints, num_kv_heads: int, multiprocessors: int) -> Ints:
+def _spans(tokens: _Counts, blocks: _Counts, num_kv_heads: int, multiprocessors: int) -> _Counts:
     """Keys of a piece of each node: an even share of all work, in whole blocks of keys, the pieces of a node alike."""
     work = _ceil(tokens, _BLOCK)
     share = _ceil_int(int((work * blocks).sum()) * num_kv_heads, _WAVES * multiprocessors)
@@ -257,7 +260,7 @@ def _spans(tokens: Ints, blocks: Ints, num_kv_heads: int, multiprocessors: int) 
     return _ceil(work, np.maximum(pieces, 1)) * _BLOCK
 
 
-def _trim(node: PagedNode, positions: Ints, window: int | None) -> PagedNode:
+def _trim(node: PagedNode, positions: _Counts, window: int | None) -> PagedNode:
     """Without the leading pages that lie before the window of every row below."""
     if window is None or not len(node.rows):
         return node
@@ -283,8 +286,8 @@ def _check(nodes: Sequence[PagedNode], num_rows: int, group: int, tile: int | No
             raise ConfigError(f"nodes[{i}].rows must be 0 to {num_rows - 1}, where `positions` has a place")
 
 
-def _ceil(count: Ints, size: Ints | int) -> Ints:
-    quotient: Ints = -(-count // size)
+def _ceil(count: _Counts, size: _Counts | int) -> _Counts:
+    quotient: _Counts = -(-count // size)
     return quotient
 
 

@@ -32,7 +32,7 @@ def prefill_kernel(
     TILE_FIELDS: tl.constexpr, RUN_FIELDS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
     WINDOWED: tl.constexpr, EMULATED: tl.constexpr,
 ):  # fmt: skip
-    """Program (tile, key head). Pointers: q (tokens, heads, SIZE) with `q_row` numbers from token to token; the table's."""
+    """Program (tile, key head). Q: (tokens, heads, SIZE) with `q_row` numbers from token to token; then the table."""
     fields, head = TILE + tl.program_id(0) * TILE_FIELDS, tl.program_id(1)
     base, low, packed, start = tl.load(fields), tl.load(fields + 1), tl.load(fields + 2), tl.load(fields + 3)
     first_run, last_run = tl.load(fields + 4), tl.load(fields + 5)

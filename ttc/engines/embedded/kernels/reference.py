@@ -1,7 +1,7 @@
 """The kernels' algorithm in plain torch: any dtype (float64 too), any device, no speed.
 
-It follows the same plan item by item (partial softmax, merge by log-sum-exp), so it is the oracle of both kernels and of
-the plan: `dense_attention` knows neither and holds all scores of a row.
+It follows the same plan item by item (partial softmax, merge by log-sum-exp). `dense_attention` knows no plan and holds
+all scores of a row: the oracle of the plan, too.
 """
 
 from __future__ import annotations

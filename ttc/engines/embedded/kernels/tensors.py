@@ -16,7 +16,7 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 def check_attention(
     q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, out: torch.Tensor, *, group: int
 ) -> tuple[int, int, int]:
-    """Return (heads, head size, kv heads) of q and out (rows, heads, size), keys and values (pages, kv heads, PAGE, size)."""
+    """Return (heads, size, kv heads) of q, out (rows, heads, size) and keys, values (pages, kv heads, PAGE, size)."""
     heads, size = q.shape[1:]
     if size not in HEAD_DIMS:
         raise ConfigError(f"q: head size {size} is not one of {HEAD_DIMS}")
