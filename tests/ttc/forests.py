@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from ttc.engines.embedded.kernels.launches import prefill_launch
-from ttc.engines.embedded.kernels.plan import PAGE, ForestPlan, PagedNode, PlanCapacity, plan_forest
+from ttc.engines.embedded.kernels.launches import prefill_launch, widest_tile
+from ttc.engines.embedded.kernels.plan import PAGE, ForestPlan, PagedNode, PlanCapacity, choose_tile, plan_forest
 from ttc.engines.embedded.kernels.ragged import PagedSequence, plan_prefill
 from ttc.engines.embedded.kernels.reference import (
     dense_attention,
@@ -52,8 +52,9 @@ class ForestCase:
         """Everything at random."""
         chance = random.Random(seed)
         kv_heads, group = chance.choice(LAYOUTS)
-        tile = chance.choice((None, None, 16, 64))
+        tile = chance.choice((None, None, 16, 64, 128))
         size, dtype, window = chance.choice(SIZES), chance.choice(DTYPES), chance.choice(WINDOWS)
+        tile = tile if (tile or 128) <= widest_tile(size, dtype.itemsize) else 16
         return cls(seed, kv_heads, group, size, dtype, window, tile, max_rows=max_rows)
 
 
@@ -148,8 +149,9 @@ def decode_distance(case: ForestCase, device: str = "cpu") -> Distance:
 
     pool, nodes, positions = grow(case)
     q = pool.queries(len(positions), case.group)
+    tile = case.tile or choose_tile(len(positions), case.group, widest_tile(case.size, case.dtype.itemsize))
     schedule = plan_forest(
-        nodes, positions, group=case.group, num_kv_heads=case.kv_heads, tile=case.tile, window=case.window
+        nodes, positions, group=case.group, num_kv_heads=case.kv_heads, tile=tile, window=case.window
     )
     need = schedule.needs
     capacity = PlanCapacity(need.rows + 1, need.items + 3, need.members + 2, need.pages + 1)

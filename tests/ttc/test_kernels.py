@@ -210,13 +210,13 @@ def test_decoding_equals_one_softmax_for_all_head_layouts(
 
 
 @with_triton
-@pytest.mark.parametrize("seed", range(100, 112))
+@pytest.mark.parametrize("seed", range(100, 108))
 def test_decoding_equals_one_softmax_on_random_forests(interpreter: ProcessPoolExecutor, seed: int) -> None:
     forests.check(interpreter.submit(forests.decode_distance, ForestCase.draw(seed, max_rows=4)).result())
 
 
 @with_triton
-@pytest.mark.parametrize("seed", range(200, 212))
+@pytest.mark.parametrize("seed", range(200, 206))
 def test_prefill_equals_one_softmax_on_random_paths(interpreter: ProcessPoolExecutor, seed: int) -> None:
     forests.check(interpreter.submit(forests.prefill_distance, ForestCase.draw(seed, max_rows=3)).result())
 
@@ -250,7 +250,7 @@ def test_tensors_that_do_not_fit_are_refused_before_memory_is_read(interpreter: 
 @with_triton
 @pytest.mark.slow
 def test_kernels_equal_one_softmax_on_three_hundred_random_forests(interpreter: ProcessPoolExecutor) -> None:
-    cases = [ForestCase.draw(seed) for seed in range(1000, 1320)]
+    cases = [ForestCase.draw(seed, max_rows=6) for seed in range(1000, 1320)]
     for measure in (forests.decode_distance, forests.prefill_distance):
         jobs = [interpreter.submit(measure, case) for case in cases]
         distances = [job.result() for job in jobs]
@@ -262,7 +262,7 @@ def test_kernels_equal_one_softmax_on_three_hundred_random_forests(interpreter: 
 @pytest.mark.gpu
 @pytest.mark.parametrize("seed", range(1000, 1100))
 def test_kernels_equal_one_softmax_on_a_gpu(seed: int) -> None:
-    case = ForestCase.draw(seed)
+    case = ForestCase.draw(seed, max_rows=6)
     forests.check(forests.decode_distance(case, "cuda"))
     forests.check(forests.prefill_distance(case, "cuda"))
 
@@ -287,14 +287,10 @@ def test_a_missing_triton_is_an_error_with_the_command_that_installs_it(reposito
 
 
 @with_triton
-@pytest.mark.parametrize("target", [80, 90])
-def test_a_kernel_compiles_without_a_gpu_and_without_spills(repository: Path, target: int) -> None:
-    code = f"""
-from benchmarks.gpu_kernels import SHAPES, compiled, kernels, measured
-name, kernel, types, constants, launch = next(kernels(SHAPES["qwen2.5-0.5b"], "bf16", {target}))
-result, log = compiled(kernel, types, constants, launch, {target})
-print(measured(name, "", "bf16", {target}, result, log, launch))
-"""
+def test_a_kernel_compiles_without_a_gpu_and_without_spills(repository: Path) -> None:
+    code = (
+        "from benchmarks.gpu_kernels import cases, report; print(report(next(cases('qwen2.5-0.5b', 'bf16', 90)), 90))"
+    )
     line = _python(code, repository)
-    assert f"target='sm_{target}" in line, line
+    assert "target='sm_90a'" in line, line
     assert "spill_bytes=0" in line and "tensor_core='mma" in line and "async_copies=0" not in line

@@ -50,10 +50,12 @@ class ForestScratch:
 
 @triton.jit
 def _item(
-    Q, K, V, PAGES, MEMBERS, PLACES, PARTIAL, SUMS, pages, num_keys, first, offset, num_rows, head,
-    q_row, window, scale, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr,
+    Q, K, V, fields, PAGES, MEMBERS, PLACES, PARTIAL, SUMS, head, q_row, window, scale,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, PAGE: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, D: tl.constexpr, WINDOWED: tl.constexpr, EMULATED: tl.constexpr,
 ):  # fmt: skip
+    pages, num_keys, first = tl.load(fields), tl.load(fields + 1), tl.load(fields + 2)
+    offset, num_rows = tl.load(fields + 3), tl.load(fields + 4)
     lanes, dims = tl.arange(0, M), tl.arange(0, D)
     member = lanes // GROUP
     live = member < num_rows
@@ -70,6 +72,10 @@ def _item(
         places, lowest, highest, window, scale, KV_HEADS, SIZE, PAGE, N, WINDOWED, EMULATED,
     )  # fmt: skip
     out, sums = closed(top, total, out)
+    # Read again, so that the addresses of the loads do not stay in registers through the loop.
+    offset, num_rows = tl.load(fields + 3, volatile=True), tl.load(fields + 4, volatile=True)
+    live = member < num_rows
+    inside = live[:, None] & (dims < SIZE)[None]
     slot = (offset + member).to(tl.int64) * (KV_HEADS * GROUP) + heads
     tl.store(PARTIAL + (slot * SIZE)[:, None] + dims[None], out, mask=inside)
     tl.store(SUMS + slot, sums, mask=live)
@@ -86,17 +92,15 @@ def decode_kernel(
     item, head = tl.program_id(0), tl.program_id(1)
     if item < tl.load(COUNTS):
         fields = ITEMS + item * FIELDS
-        pages, num_keys, first = tl.load(fields), tl.load(fields + 1), tl.load(fields + 2)
-        offset, num_rows = tl.load(fields + 3), tl.load(fields + 4)
-        if num_rows * GROUP <= NARROW:
+        if tl.load(fields + 4) * GROUP <= NARROW:
             _item(
-                Q, K, V, PAGES, MEMBERS, PLACES, PARTIAL, SUMS, pages, num_keys, first, offset, num_rows, head,
-                q_row, window, scale, KV_HEADS, GROUP, SIZE, PAGE, NARROW, N, D, WINDOWED, EMULATED,
+                Q, K, V, fields, PAGES, MEMBERS, PLACES, PARTIAL, SUMS, head, q_row, window, scale,
+                KV_HEADS, GROUP, SIZE, PAGE, NARROW, N, D, WINDOWED, EMULATED,
             )  # fmt: skip
         elif WIDE > NARROW:
             _item(
-                Q, K, V, PAGES, MEMBERS, PLACES, PARTIAL, SUMS, pages, num_keys, first, offset, num_rows, head,
-                q_row, window, scale, KV_HEADS, GROUP, SIZE, PAGE, WIDE, N, D, WINDOWED, EMULATED,
+                Q, K, V, fields, PAGES, MEMBERS, PLACES, PARTIAL, SUMS, head, q_row, window, scale,
+                KV_HEADS, GROUP, SIZE, PAGE, WIDE, N, D, WINDOWED, EMULATED,
             )  # fmt: skip
 
 

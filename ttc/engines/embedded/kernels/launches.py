@@ -1,8 +1,11 @@
 """How the kernels are launched: blocks of keys, warps and pipeline stages, by table.
 
-Nothing is tuned at run time: a captured graph must launch what the warm-up did. A stage more keeps more bytes of keys
-in flight and takes shared memory from a second program on the same multiprocessor; what each row needs stands in
-`benchmarks/results/gpu_kernels.json`.
+Nothing is tuned at run time: a captured graph must launch what the warm-up did. A table holds what an A100 takes
+without spilling registers, and cards for desks with their 100 KB of shared memory; H100 and B200 have entries of their
+own where their matrix units (wgmma, tcgen05) want larger blocks. Page ids are loaded a stage before keys, so five
+stages hold two blocks ahead of use and three hold one. Of each entry's needs, see `benchmarks/gpu_kernels.py`.
+
+Left out: wide tiles for fp32 with large heads, which registers do not hold.
 """
 
 from __future__ import annotations
@@ -12,25 +15,47 @@ from dataclasses import dataclass
 
 import torch
 
+from ttc.errors import ConfigError
+
 __all__ = [
-    "KernelLaunch",
-    "forest_launch",
-    "forest_options",
-    "padded",
-    "prefill_launch",
-    "prefill_options",
-    "scores_scale",
-]
+    "KernelLaunch", "forest_launch", "forest_options", "padded", "prefill_launch", "prefill_options", "scores_scale",
+    "widest_tile",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class KernelLaunch:
-    """Keys of a block (a multiple of 16), query rows of a tile, warps, stages."""
+    """Query rows of a tile, keys of a block (a multiple of 16), warps, stages."""
 
     tile: int
     block: int
     num_warps: int
     num_stages: int
+
+
+_FOREST = {
+    (2, 64): (KernelLaunch(16, 64, 4, 5), KernelLaunch(64, 32, 4, 5), KernelLaunch(128, 64, 8, 5)),
+    (2, 128): (KernelLaunch(16, 32, 4, 5), KernelLaunch(64, 32, 4, 5), KernelLaunch(128, 32, 8, 5)),
+    (2, 256): (KernelLaunch(16, 16, 4, 3), KernelLaunch(64, 16, 8, 3)),
+    (4, 64): (KernelLaunch(16, 32, 4, 5), KernelLaunch(64, 32, 4, 5)),
+    (4, 128): (KernelLaunch(16, 16, 4, 3),),
+    (4, 256): (KernelLaunch(16, 16, 8, 3),),
+}
+"""(bytes of a number, head size) -> one launch for each tile of a plan."""
+_FOREST_90 = {
+    (2, 64): (KernelLaunch(16, 64, 4, 5), KernelLaunch(64, 64, 4, 5), KernelLaunch(128, 64, 8, 3)),
+    (2, 128): (KernelLaunch(16, 32, 4, 5), KernelLaunch(64, 32, 4, 5), KernelLaunch(128, 64, 8, 3)),
+    (2, 256): (KernelLaunch(16, 16, 4, 3), KernelLaunch(64, 32, 8, 3)),
+}
+_PREFILL = {
+    (2, 64): KernelLaunch(128, 64, 8, 3),
+    (2, 128): KernelLaunch(128, 64, 8, 3),
+    (2, 256): KernelLaunch(64, 16, 8, 3),
+    (4, 64): KernelLaunch(64, 32, 4, 3),
+    (4, 128): KernelLaunch(32, 16, 4, 3),
+    (4, 256): KernelLaunch(16, 16, 8, 2),
+}
+_PREFILL_90 = {(2, 256): KernelLaunch(64, 32, 8, 3)}
 
 
 def padded(head_dim: int) -> int:
@@ -41,6 +66,11 @@ def padded(head_dim: int) -> int:
 def scores_scale(scale: float) -> float:
     """In base 2: exp(x) is 2 ** (x log2 e)."""
     return scale * math.log2(math.e)
+
+
+def widest_tile(head_dim: int, element_size: int) -> int:
+    """The largest tile that a plan may have."""
+    return _FOREST[_key(head_dim, element_size)][-1].tile
 
 
 def forest_launch(device: torch.device, tile: int, head_dim: int, element_size: int) -> KernelLaunch:
@@ -55,26 +85,25 @@ def prefill_launch(device: torch.device, head_dim: int, element_size: int) -> Ke
 
 def forest_options(capability: int, tile: int, head_dim: int, element_size: int) -> KernelLaunch:
     """Of decoding on compute capability `capability` (80, 90, ...)."""
-    warps = 8 if tile > 64 else 4
-    if element_size == 4:
-        return KernelLaunch(tile, 16 if padded(head_dim) > 64 else 32, 8 if tile > 16 else 4, 2)
-    if padded(head_dim) > 128:
-        return KernelLaunch(tile, 32, 8 if tile > 16 else 4, 2)
-    return KernelLaunch(tile, 64, warps, 3 if _roomy(capability) or padded(head_dim) <= 64 else 2)
+    key = _key(head_dim, element_size)
+    table = {**_FOREST, **_FOREST_90} if 90 <= capability < 120 else _FOREST
+    launch = next((launch for launch in table[key] if launch.tile == tile), None)
+    if launch is None:
+        widest = widest_tile(head_dim, element_size)
+        raise ConfigError(
+            f"a plan for head size {head_dim} in {element_size} bytes has tiles of at most {widest}, not {tile}"
+        )
+    return launch
 
 
 def prefill_options(capability: int, head_dim: int, element_size: int) -> KernelLaunch:
     """Of prefill on compute capability `capability`."""
-    if element_size == 4:
-        return KernelLaunch(64, 16 if padded(head_dim) > 64 else 32, 8, 2)
-    if padded(head_dim) > 128:
-        return KernelLaunch(64, 32, 8, 2)
-    return KernelLaunch(128, 64, 8, 3 if _roomy(capability) or padded(head_dim) <= 64 else 2)
+    table = {**_PREFILL, **_PREFILL_90} if 90 <= capability < 120 else _PREFILL
+    return table[_key(head_dim, element_size)]
 
 
-def _roomy(capability: int) -> bool:
-    """Whether a multiprocessor has more than 100 KB of shared memory: A100, H100, B200, not cards for desks."""
-    return capability in (80, 87) or 90 <= capability < 120
+def _key(head_dim: int, element_size: int) -> tuple[int, int]:
+    return element_size, max(padded(head_dim), 64)
 
 
 def _capability(device: torch.device) -> int:

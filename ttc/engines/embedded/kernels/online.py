@@ -2,7 +2,8 @@
 
 The softmax is kept online (Milakov and Gimelshein 2018, arXiv 1805.02867; FlashAttention-2, Dao 2023, arXiv
 2307.08691), in fp32 and in base 2: `top` (M) the largest scaled score so far, `total` (M) the sum, `out` (M, D) not yet
-divided. Scores are never written anywhere. Where no row of the tile has a hidden key, blocks are done without masks.
+divided. Scores are never written anywhere. Where no row of the tile has a hidden key, blocks are done without masks;
+but not in the smallest tiles, which wait for memory anyway.
 
 Left out: logit caps, attention sinks.
 """
@@ -71,7 +72,7 @@ def attend_run(
     low = 0
     if WINDOWED:
         low = tl.maximum(lowest - window + 1 - first, 0) // N * N
-    else:
+    elif q.shape[0] > 16:
         whole = tl.minimum(end, lowest - first + 1)
         low = tl.maximum(whole, 0) // N * N
         for start in tl.range(0, low, N):

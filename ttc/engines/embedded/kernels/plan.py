@@ -167,11 +167,11 @@ class ForestPlan:
         self.buffer.copy_(torch.from_numpy(schedule.pack(self.capacity)))
 
 
-def choose_tile(most_rows: int, group: int) -> int:
-    """The smallest tile that holds `most_rows` rows (the most below one node), else the largest."""
-    if not 1 <= group <= TILES[-1]:
-        raise ConfigError(f"group must be 1 to {TILES[-1]} query heads of one key head, not {group}")
-    return next((tile for tile in TILES if most_rows * group <= tile), TILES[-1])
+def choose_tile(most_rows: int, group: int, max_tile: int = TILES[-1]) -> int:
+    """The smallest tile that holds `most_rows` rows (the most below one node), else the largest allowed."""
+    if not 1 <= group <= max_tile:
+        raise ConfigError(f"group must be 1 to {max_tile} query heads of one key head, not {group}")
+    return next((tile for tile in TILES if most_rows * group <= tile <= max_tile), max_tile)
 
 
 def plan_forest(
@@ -191,7 +191,8 @@ def plan_forest(
         positions: Of each batch row's query; the row sees keys at or before it.
         group: Query heads of one key head.
         num_kv_heads: Key heads; each is a program of its own.
-        tile: Query rows of a program, one of TILES; None is what the widest node needs.
+        tile: Query rows of a program, one of TILES; None is what the widest node needs. Large heads and fp32 take
+            small tiles only (`launches.widest_tile`).
         multiprocessors: Of the device, which the items are to fill.
         window: A row sees its last `window` positions only; pages that no row of their node sees are left out.
 

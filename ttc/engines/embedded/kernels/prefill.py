@@ -53,6 +53,12 @@ def prefill_kernel(
             KV_HEADS, SIZE, PAGE, N, WINDOWED, EMULATED,
         )  # fmt: skip
     out, _ = closed(top, total, out)
+    # Read again, so that the addresses of the loads do not stay in registers through the loop.
+    base, low = tl.load(fields, volatile=True), tl.load(fields + 1, volatile=True)
+    rows = low + tl.arange(0, M)
+    token = (base + rows // GROUP).to(tl.int64)
+    heads = head * GROUP + rows % GROUP
+    inside = (rows < packed)[:, None] & (dims < SIZE)[None]
     target = (token * (KV_HEADS * GROUP) + heads) * SIZE
     tl.store(OUT + target[:, None] + dims[None], out.to(OUT.dtype.element_ty), mask=inside)
 
