@@ -5,10 +5,11 @@ Imports no Triton: `interpreted` is where a process of its own does, with the in
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -16,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ttc.engines.embedded.kernels.launches import prefill_launch, widest_tile
+from ttc.engines.embedded.kernels.launches import forest_options, prefill_launch, widest_tile
 from ttc.engines.embedded.kernels.plan import PAGE, ForestPlan, PagedNode, PlanCapacity, choose_tile, plan_forest
 from ttc.engines.embedded.kernels.ragged import PagedSequence, plan_prefill
 from ttc.engines.embedded.kernels.reference import (
@@ -24,6 +25,8 @@ from ttc.engines.embedded.kernels.reference import (
     forest_attention_reference,
     paged_prefill_reference,
 )
+from ttc.engines.embedded.kernels.tensors import check_attention
+from ttc.errors import ConfigError
 
 LAYOUTS = ((1, 1), (2, 1), (2, 2), (1, 3), (2, 4), (1, 7), (2, 7), (1, 8))
 """(key heads, query heads of each)."""
@@ -159,13 +162,15 @@ def decode_distance(case: ForestCase, device: str = "cpu") -> Distance:
     plan = ForestPlan.over(rubbish, capacity, tile=schedule.tile, group=case.group)
     plan.load(schedule)
     scratch = ForestScratch.allocate(plan, q.shape[1], case.size)
-    out = torch.full_like(q, torch.nan, device=device)
+    room = torch.cat((q, q[:1])).to(device)  # a row more than the plan has: left as it is
+    out = torch.full_like(room, torch.nan)
     options: dict[str, Any] = {"scale": case.size**-0.5, "window": case.window}
-    forest_attention(q.to(device), pool.keys.to(device), pool.values.to(device), plan, out, scratch, **options)
+    forest_attention(room, pool.keys.to(device), pool.values.to(device), plan, out, scratch, **options)
     exact = dense(q, pool, nodes, positions, **options)
     host = ForestPlan.of(schedule)
     reference = forest_attention_reference(q.double(), pool.keys.double(), pool.values.double(), host, **options)
-    return Distance(_gap(out.cpu(), exact), bound(case, pool), _gap(reference, exact))
+    untouched = bool(out[-1].isnan().all())
+    return Distance(_gap(out[:-1].cpu(), exact) if untouched else torch.inf, bound(case, pool), _gap(reference, exact))
 
 
 def prefill_distance(case: ForestCase, device: str = "cpu") -> Distance:
@@ -227,8 +232,9 @@ def summary(cases: Sequence[ForestCase], distances: Sequence[Distance]) -> list[
     lines = []
     for dtype in DTYPES:
         mine = [d for case, d in zip(cases, distances, strict=True) if case.dtype == dtype]
-        share = max(d.kernel / d.bound for d in mine if d.bound)
-        lines.append(f"{dtype}: {len(mine)} cases, at most {max(d.kernel for d in mine):.2g}, {share:.0%} of its bound")
+        share = max((d.kernel / d.bound for d in mine if d.bound), default=0.0)
+        largest = max((d.kernel for d in mine), default=0.0)
+        lines.append(f"{dtype}: {len(mine)} cases, at most {largest:.2g}, {share:.0%} of its bound")
     return lines
 
 
@@ -274,9 +280,8 @@ def extension_as_forest() -> Distance:
 
 
 def refusals() -> list[str]:
-    """The messages for a head size, a dtype, a shape of pages, heads, an output and a layout that do not fit."""
-    from ttc.engines.embedded.kernels.tensors import check_attention
-    from ttc.errors import ConfigError
+    """For a head size, a dtype, pages, heads, an output, a layout, a number of rows and a tile that do not fit."""
+    from ttc.engines.embedded.kernels.forest import ForestScratch, forest_attention
 
     q, pages = torch.empty(2, 4, 32), torch.empty(3, 2, PAGE, 32)
     wrong: list[tuple[torch.Tensor, ...]] = [
@@ -287,10 +292,17 @@ def refusals() -> list[str]:
         (q, pages, pages, q[:1]),
         (q, pages[..., ::1].transpose(0, 1).contiguous().transpose(0, 1), pages, q),
     ]
-    messages = []
-    for tensors in wrong:
-        try:
-            check_attention(*tensors, group=2)
-        except ConfigError as error:
-            messages.append(str(error))
-    return messages
+    calls = [functools.partial(check_attention, *tensors, group=2) for tensors in wrong]
+    plan = ForestPlan.of(plan_forest([PagedNode([0], 5, 0, [0, 1, 2])], [4] * 3, group=2, num_kv_heads=2))
+    scratch = ForestScratch.allocate(plan, 4, 32)
+    calls.append(functools.partial(forest_attention, q, pages, pages, plan, q, scratch, scale=1.0))
+    calls.append(functools.partial(forest_options, 80, 128, 128, 4))
+    return [_refusal(call) for call in calls]
+
+
+def _refusal(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except ConfigError as error:
+        return str(error)
+    return "not refused"

@@ -26,6 +26,7 @@ from ttc.engines.embedded.kernels.launches import forest_launch, padded, scores_
 from ttc.engines.embedded.kernels.online import attend_run, closed
 from ttc.engines.embedded.kernels.plan import ITEM_FIELDS, PAGE, TILES, ForestPlan
 from ttc.engines.embedded.kernels.tensors import check_attention
+from ttc.errors import ConfigError
 
 __all__ = ["ForestScratch", "decode_kernel", "forest_attention", "merge_kernel"]
 
@@ -145,7 +146,7 @@ def forest_attention(
     """Attend each row's query to the keys of all nodes that name the row; fills and returns `out`.
 
     Args:
-        q: (rows, heads, head size), rows at least the plan's; rows may lie apart (a slice of a fused projection).
+        q: (rows, heads, head size), as many as the plan's capacity; rows may lie apart (a slice of a fused projection).
         keys: (pages, kv heads, PAGE, head size), contiguous, in q's dtype.
         values: As keys.
         plan: What to read; rows beyond its count are left as they are.
@@ -158,17 +159,22 @@ def forest_attention(
         ConfigError: shapes, dtypes or layouts that do not fit.
     """
     heads, size, kv_heads = check_attention(q, keys, values, out, group=plan.group)
+    room = plan.capacity
+    if len(q) < room.rows or len(scratch.out) < room.members or scratch.out.shape[1:] != q.shape[1:]:
+        have = f"q {tuple(q.shape)} and scratch {tuple(scratch.out.shape)}"
+        raise ConfigError(f"{have} are too small for a plan of {room.rows} rows and {room.members} partial results")
     launch = forest_launch(q.device, plan.tile, size, q.element_size())
     options: dict[str, Any] = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
-    decode_kernel[(plan.capacity.items, kv_heads)](
-        q, keys, values, plan.counts, plan.items, plan.pages, plan.members, plan.positions,
-        scratch.out, scratch.sums, q.stride(0), window or 0, scores_scale(scale),
-        KV_HEADS=kv_heads, GROUP=plan.group, SIZE=size, PAGE=PAGE, FIELDS=ITEM_FIELDS, NARROW=_NARROW, WIDE=plan.tile,
-        N=launch.block, D=padded(size), WINDOWED=window is not None,
-        EMULATED=INTERPRETED and q.dtype == torch.bfloat16, enable_fp_fusion=True, **options,
-    )  # fmt: skip
-    merge_kernel[(plan.capacity.rows, heads)](
-        scratch.out, scratch.sums, plan.counts, plan.row_starts, plan.row_partials, out,
-        HEADS=heads, SIZE=size, D=padded(size), P=_PARTIALS, num_warps=4, num_stages=2, enable_fp_fusion=True,
-    )  # fmt: skip
+    with torch.cuda.device_of(q):  # Triton launches on the current device; nothing on a CPU
+        decode_kernel[(room.items, kv_heads)](
+            q, keys, values, plan.counts, plan.items, plan.pages, plan.members, plan.positions,
+            scratch.out, scratch.sums, q.stride(0), window or 0, scores_scale(scale),
+            KV_HEADS=kv_heads, GROUP=plan.group, SIZE=size, PAGE=PAGE, FIELDS=ITEM_FIELDS, NARROW=_NARROW,
+            WIDE=plan.tile, N=launch.block, D=padded(size), WINDOWED=window is not None,
+            EMULATED=INTERPRETED and q.dtype == torch.bfloat16, enable_fp_fusion=True, **options,
+        )  # fmt: skip
+        merge_kernel[(room.rows, heads)](
+            scratch.out, scratch.sums, plan.counts, plan.row_starts, plan.row_partials, out,
+            HEADS=heads, SIZE=size, D=padded(size), P=_PARTIALS, num_warps=4, num_stages=2, enable_fp_fusion=True,
+        )  # fmt: skip
     return out

@@ -4,14 +4,15 @@ A node of the tree owns pages of keys; every batch row below it attends to them.
 items: a run of keys, and a block of rows whose query heads fill at most one tile of the kernel. An item reads its keys
 once for all of its rows and writes one partial result for each; the partials of a row are merged by their log-sum-exp.
 So a unique key is read once per step per block of `tile // group` rows, by `num_kv_heads` programs that each read their
-own head: `keys_read` counts keys, `bytes_read` bytes. A run is at most an even share of all work (at least MIN_KEYS),
-so one row of a long text fills the device and a long node beside short ones does not outlast them.
+own head: `keys_read` counts keys, `bytes_read` bytes. (Blocks of one run start together, so all but the first should
+find it in the device's cache; that is not counted.) A run is at most an even share of all work (at least MIN_KEYS), so
+one row of a long text fills the device and a long node beside short ones does not outlast them.
 
 Positions are absolute. A row sees the keys at or before its own position (and after position - window): so a plan may
 hold room that its rows have not reached yet, and stays valid while a captured step advances `positions` on the device.
 Rows may also be several new tokens of one sequence, whose keys are in a common node.
 
-Cost: O(nodes) in Python, the rest in numpy. Left out: nodes that begin in the middle of a page.
+Cost: O(nodes) in Python, the rest in numpy, if pages are arrays. Left out: nodes that begin in the middle of a page.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _Counts: TypeAlias = NDArray[np.int64]
 class PagedNode:
     """Keys of consecutive positions, the first at slot 0 of the first page, and the batch rows that attend to them."""
 
-    pages: Sequence[int]
+    pages: Sequence[int] | NDArray[np.integer]
     num_tokens: int
     start: int
     rows: Sequence[int]

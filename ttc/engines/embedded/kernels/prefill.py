@@ -92,10 +92,11 @@ def paged_prefill(
         raise ConfigError(f"q has {q.shape[0]} tokens, the table {table.num_tokens}")
     launch = prefill_launch(q.device, size, q.element_size())
     options: dict[str, Any] = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
-    prefill_kernel[(len(table.tiles), kv_heads)](
-        q, keys, values, out, table.tiles, table.runs, table.pages, q.stride(0), window or 0, scores_scale(scale),
-        KV_HEADS=kv_heads, GROUP=table.group, SIZE=size, PAGE=PAGE, TILE_FIELDS=TILE_FIELDS, RUN_FIELDS=RUN_FIELDS,
-        M=table.tile, N=launch.block, D=padded(size), WINDOWED=window is not None,
-        EMULATED=INTERPRETED and q.dtype == torch.bfloat16, enable_fp_fusion=True, **options,
-    )  # fmt: skip
+    with torch.cuda.device_of(q):  # Triton launches on the current device; nothing on a CPU
+        prefill_kernel[(len(table.tiles), kv_heads)](
+            q, keys, values, out, table.tiles, table.runs, table.pages, q.stride(0), window or 0, scores_scale(scale),
+            KV_HEADS=kv_heads, GROUP=table.group, SIZE=size, PAGE=PAGE, TILE_FIELDS=TILE_FIELDS, RUN_FIELDS=RUN_FIELDS,
+            M=table.tile, N=launch.block, D=padded(size), WINDOWED=window is not None,
+            EMULATED=INTERPRETED and q.dtype == torch.bfloat16, enable_fp_fusion=True, **options,
+        )  # fmt: skip
     return out

@@ -94,7 +94,7 @@ def _append(runs: list[tuple[int, int, int]], pages: list[int], node: PagedNode,
         runs[-1] = offset, count + node.num_tokens, start
     else:
         runs.append((len(pages), node.num_tokens, node.start))
-    pages += node.pages[: -(-node.num_tokens // PAGE)]
+    pages += list(node.pages[: -(-node.num_tokens // PAGE)])
 
 
 def _check(index: int, sequence: PagedSequence) -> None:
