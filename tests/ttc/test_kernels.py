@@ -262,10 +262,17 @@ def test_kernels_equal_one_softmax_on_three_hundred_random_forests(
             forests.check(distance)
 
 
+# A layout is compiled once for many forests: the test ends in minutes.
+ON_A_GPU = [
+    *(ForestCase.draw(seed) for seed in range(1000, 1010)),
+    *(ForestCase(seed, 4, 7, 128, torch.bfloat16, tile=64) for seed in range(2000, 2030)),
+    *(ForestCase(seed, 2, 7, 64, torch.float16, window=40, tile=128, max_rows=18) for seed in range(3000, 3030)),
+]
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("seed", range(1000, 1100))
-def test_kernels_equal_one_softmax_on_a_gpu(seed: int) -> None:
-    case = ForestCase.draw(seed)
+@pytest.mark.parametrize("case", ON_A_GPU, ids=lambda case: str(case.seed))
+def test_kernels_equal_one_softmax_on_a_gpu(case: ForestCase) -> None:
     forests.check(forests.decode_distance(case, "cuda"))
     forests.check(forests.prefill_distance(case, "cuda"))
 
