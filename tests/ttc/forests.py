@@ -262,20 +262,49 @@ def steps_ahead() -> list[Distance]:
     return distances
 
 
-def extension_as_forest() -> Distance:
-    """Two branches of three new tokens each over one prefix: six rows, each seeing its branch up to itself."""
+def extension_as_forest() -> list[Distance]:
+    """New tokens as rows that see no later one: two branches of three over one prefix, and a long one."""
+    few, many = ForestCase(6, 2, 3, 64, torch.bfloat16), ForestCase(7, 1, 1, 32, torch.float16)
+    short, long = Pool.empty(few, 20), Pool.empty(many, 20)
+    branches = [short.node(50, 0, range(6)), short.node(3, 50, (0, 1, 2)), short.node(3, 50, (3, 4, 5))]
+    chain = [long.node(5, 0, range(70)), long.node(70, 5, range(70))]
+    return [
+        _decode(few, short, branches, [50, 51, 52] * 2),
+        _decode(many, long, chain, list(range(5, 75))),
+    ]
+
+
+def split_node() -> Distance:
+    """Rows of different length below one node that is cut into four runs."""
+    case = ForestCase(8, 1, 2, 32, torch.float16)
+    pool = Pool.empty(case, 40)
+    nodes = [pool.node(400, 0, range(3)), pool.node(20, 400, (1,)), pool.node(1, 400, (2,))]
+    return _decode(case, pool, nodes, [399, 419, 400])
+
+
+def long_prefill(window: int | None) -> Distance:
+    """A text of 150 new tokens, over two blocks of keys and more than a tile of rows."""
+    from ttc.engines.embedded.kernels.prefill import paged_prefill
+
+    case = ForestCase(9, 1, 2, 32, torch.float32)
+    pool = Pool.empty(case, 40)
+    nodes = [pool.node(7, 0, ()), pool.node(150, 7, ())]
+    q = pool.queries(150, 2)
+    table = plan_prefill([PagedSequence(nodes, 150)], group=2, tile=prefill_launch(q.device, 32, 4).tile)
+    out = paged_prefill(q, pool.keys, pool.values, table, torch.empty_like(q), scale=0.2, window=window)
+    below = [PagedNode(node.pages, node.num_tokens, node.start, range(150)) for node in nodes]
+    exact = dense(q, pool, below, list(range(7, 157)), scale=0.2, window=window)
+    return Distance(_gap(out, exact), bound(case, pool), 0.0)
+
+
+def _decode(case: ForestCase, pool: Pool, nodes: Sequence[PagedNode], positions: Sequence[int]) -> Distance:
     from ttc.engines.embedded.kernels.forest import ForestScratch, forest_attention
 
-    case = ForestCase(6, 2, 3, 64, torch.bfloat16)
-    pool = Pool.empty(case, 20)
-    nodes = [pool.node(50, 0, range(6)), pool.node(3, 50, (0, 1, 2)), pool.node(3, 50, (3, 4, 5))]
-    positions = [50, 51, 52] * 2
-    plan = ForestPlan.of(plan_forest(nodes, positions, group=3, num_kv_heads=2))
-    q = pool.queries(6, 3)
-    out = forest_attention(
-        q, pool.keys, pool.values, plan, torch.empty_like(q), ForestScratch.allocate(plan, 6, 64), scale=0.125
-    )
-    exact = dense(q, pool, nodes, positions, scale=0.125)
+    plan = ForestPlan.of(plan_forest(nodes, positions, group=case.group, num_kv_heads=case.kv_heads))
+    q = pool.queries(len(positions), case.group)
+    scratch = ForestScratch.allocate(plan, q.shape[1], case.size)
+    out = forest_attention(q, pool.keys, pool.values, plan, torch.empty_like(q), scratch, scale=0.2)
+    exact = dense(q, pool, nodes, positions, scale=0.2)
     return Distance(_gap(out, exact), bound(case, pool), 0.0)
 
 

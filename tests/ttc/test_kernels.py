@@ -229,7 +229,19 @@ def test_a_captured_step_may_advance_its_rows_under_one_plan(interpreter: Proces
 
 @with_triton
 def test_new_tokens_of_branches_are_rows_of_a_forest(interpreter: ProcessPoolExecutor) -> None:
-    forests.check(interpreter.submit(forests.extension_as_forest).result())
+    for distance in interpreter.submit(forests.extension_as_forest).result():
+        forests.check(distance)
+
+
+@with_triton
+def test_runs_of_a_node_that_was_cut_are_merged(interpreter: ProcessPoolExecutor) -> None:
+    forests.check(interpreter.submit(forests.split_node).result())
+
+
+@with_triton
+@pytest.mark.parametrize("window", [None, 70])
+def test_a_long_text_sees_no_later_token(interpreter: ProcessPoolExecutor, window: int | None) -> None:
+    forests.check(interpreter.submit(forests.long_prefill, window).result())
 
 
 @with_triton
