@@ -47,6 +47,7 @@ _FOREST_90 = {
     (2, 128): (KernelLaunch(16, 32, 4, 5), KernelLaunch(64, 32, 4, 5), KernelLaunch(128, 64, 8, 3)),
     (2, 256): (KernelLaunch(16, 16, 4, 3), KernelLaunch(64, 32, 8, 3)),
 }
+_FOREST_100 = {(2, 64): (*_FOREST_90[2, 64][:2], KernelLaunch(128, 32, 8, 5))}
 _PREFILL = {
     (2, 64): KernelLaunch(128, 64, 8, 3),
     (2, 128): KernelLaunch(128, 64, 8, 3),
@@ -86,7 +87,8 @@ def prefill_launch(device: torch.device, head_dim: int, element_size: int) -> Ke
 def forest_options(capability: int, tile: int, head_dim: int, element_size: int) -> KernelLaunch:
     """Of decoding on compute capability `capability` (80, 90, ...)."""
     key = _key(head_dim, element_size)
-    table = {**_FOREST, **_FOREST_90} if 90 <= capability < 120 else _FOREST
+    hopper = _FOREST_90 if 90 <= capability < 120 else {}
+    table = {**_FOREST, **hopper, **(_FOREST_100 if 100 <= capability < 120 else {})}
     launch = next((launch for launch in table[key] if launch.tile == tile), None)
     if launch is None:
         widest = widest_tile(head_dim, element_size)
