@@ -1,0 +1,116 @@
+"""What a prefill reads: new tokens of several sequences, each after a prefix of its own in pages.
+
+A sequence is the chain of nodes from the root to its new tokens, which are the last of the keys. Its query heads of one
+key head are packed, token by token, into tiles of rows: any number of heads fills them. A tile reads the keys of the
+chain up to its last row, run by run; pages that follow each other without a gap are one run.
+
+Cost: a sequence's keys are read once per tile of `tile // group` new tokens. Left out: sharing a prefix between
+sequences. Short extensions of many branches are better planned as a forest (`plan`), one row for each new token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ttc.engines.embedded.kernels.plan import PAGE, Ints, PagedNode
+from ttc.errors import ConfigError
+
+__all__ = ["RUN_FIELDS", "TILE_FIELDS", "PagedSequence", "PrefillTable", "plan_prefill"]
+
+RUN_FIELDS = 3
+"""Of a run: offset into `pages`, keys, position of the first."""
+TILE_FIELDS = 6
+"""Of a tile: first query token of its sequence, first packed row, packed rows of the sequence, position of the
+sequence's first new token, first run, end of runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class PagedSequence:
+    """Nodes from the root on, whose rows do not count; the keys of the new tokens are the last `num_new` of them."""
+
+    nodes: Sequence[PagedNode]
+    num_new: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillTable:
+    """On the device: tiles (tiles, TILE_FIELDS), runs (runs, RUN_FIELDS), pages; all int32."""
+
+    tile: int
+    group: int
+    num_tokens: int
+    tiles: torch.Tensor
+    runs: torch.Tensor
+    pages: torch.Tensor
+
+
+def plan_prefill(
+    sequences: Sequence[PagedSequence], *, group: int, tile: int, device: torch.device | str = "cpu"
+) -> PrefillTable:
+    """Lay out the new tokens of all sequences, which lie one after the other in the queries.
+
+    Args:
+        sequences: At least one new token each; positions are counted from the nodes.
+        group: Query heads of one key head.
+        tile: Query rows of a program (`launches.prefill_launch`).
+        device: Where the table goes.
+
+    Raises:
+        ConfigError: a chain with a hole, too few pages or too few keys, by index.
+    """
+    runs: list[tuple[int, int, int]] = []
+    pages: list[int] = []
+    tiles: list[tuple[int, ...]] = []
+    token = 0
+    for i, sequence in enumerate(sequences):
+        _check(i, sequence)
+        first_run = len(runs)
+        for node in sequence.nodes:
+            _append(runs, pages, node, first_run)
+        last = sequence.nodes[-1]
+        start = last.start + last.num_tokens - sequence.num_new
+        packed = sequence.num_new * group
+        tiles += [(token, row, packed, start, first_run, len(runs)) for row in range(0, packed, tile)]
+        token += sequence.num_new
+    # The last tile of a sequence reads the most: those that read most begin first.
+    tiles.sort(key=lambda fields: -(fields[3] + fields[1] // group))
+    return PrefillTable(
+        tile, group, token,
+        tiles=_ints(tiles, TILE_FIELDS).to(device), runs=_ints(runs, RUN_FIELDS).to(device),
+        pages=torch.tensor(pages, dtype=torch.int32).to(device),
+    )  # fmt: skip
+
+
+def _append(runs: list[tuple[int, int, int]], pages: list[int], node: PagedNode, first_run: int) -> None:
+    if not node.num_tokens:
+        return
+    whole = len(runs) > first_run and runs[-1][1] % PAGE == 0
+    if whole:
+        offset, count, start = runs[-1]
+        runs[-1] = offset, count + node.num_tokens, start
+    else:
+        runs.append((len(pages), node.num_tokens, node.start))
+    pages += list(node.pages[: -(-node.num_tokens // PAGE)])
+
+
+def _check(index: int, sequence: PagedSequence) -> None:
+    where = f"sequences[{index}]"
+    total = sum(node.num_tokens for node in sequence.nodes)
+    if not 1 <= sequence.num_new <= total:
+        raise ConfigError(f"{where}.num_new must be 1 to {total}, the keys of its nodes, not {sequence.num_new}")
+    for before, node in zip(sequence.nodes, sequence.nodes[1:], strict=False):
+        if before.start + before.num_tokens != node.start:
+            raise ConfigError(
+                f"{where}: a node starts at {node.start}, the one before it ends at {before.start + before.num_tokens}"
+            )
+    if any(len(node.pages) * PAGE < node.num_tokens for node in sequence.nodes):
+        raise ConfigError(f"{where}: a node has fewer pages than its tokens need")
+
+
+def _ints(rows: Sequence[tuple[int, ...]], fields: int) -> torch.Tensor:
+    array: Ints = np.array(rows, np.int32).reshape(-1, fields)
+    return torch.from_numpy(array)
