@@ -145,17 +145,30 @@ async def draw(plan: LoopPlan, parts: Parts, step: int) -> list[Rollout]:
 
 
 def update_on(rollouts: Sequence[Rollout], plan: LoopPlan, updater: Updater, pad_id: int) -> dict[str, float]:
-    """Train on the groups of `rollouts` that carry a signal; a step without any changes nothing.
+    """Train on `rollouts`, those of groups without a signal counted in every mean; without any signal change nothing.
 
-    With a critic every rollout carries one: it is compared with what was expected of it, not with its group.
+    What has nothing to teach costs no forward pass (`Updater.learn`), but it keeps its place in the normaliser: the
+    gradient of a batch with one live group in eight is an eighth of that of eight live groups, as published.
     """
-    groups = by_group(rollouts).values()
-    selection = [rollout for group in groups if updater.critic is not None or has_signal(group) for rollout in group]
-    if not any(rollout.reward is not None for rollout in selection):
+    counted = _counted(rollouts, plan)
+    if not any(rollout.reward is not None for rollout in counted):
         return {"updated": 0.0}
-    batch = rollout_batch(selection, pad_id, mask_truncated=plan.mask_truncated)
-    metrics = updater.learn(batch, outcome_of(selection, batch.mask))
+    batch = rollout_batch(counted, pad_id, mask_truncated=plan.mask_truncated)
+    metrics = updater.learn(batch, outcome_of(counted, batch.mask))
+    if "grad_norm" not in metrics:
+        return {**metrics, "updated": 0.0}
     return {**metrics, "updated": 1.0, "not_finite": float(not math.isfinite(metrics["grad_norm"]))}
+
+
+def _counted(rollouts: Sequence[Rollout], plan: LoopPlan) -> list[Rollout]:
+    """What an update is a mean over: all groups, or with refills `plan.prompts` of them, those with a signal first.
+
+    Dynamic sampling replaces a group without a signal (DAPO); what could not be replaced still counts.
+    """
+    groups = list(by_group(rollouts).values())
+    if plan.refills:
+        groups = sorted(groups, key=lambda group: not has_signal(group))[: plan.prompts]
+    return [rollout for group in groups for rollout in group]
 
 
 def outcome_of(rollouts: Sequence[Rollout], mask: torch.Tensor) -> RewardBatch:

@@ -86,6 +86,7 @@ class PolicyStage:
     kind: str = "grpo"
     checker: Callable[[Task], Verifier] = make_verifier
     reference: str | None = None
+    reference_every: int | None = None
     rewards: RewardSource | None = None
     process: str | None = None
     ptx: Ptx | None = None
@@ -110,6 +111,8 @@ class PolicyStage:
             shaping_part(spec)
         if self.ptx is not None:
             self.ptx.check()
+        if self.reference_every is not None and (self.build.lora or self.build.shard):
+            raise ConfigError(f"{self.kind}: reference_every copies whole weights; it takes neither lora nor shard")
         if self.build.shard and self.critic is not None and self.critic.start == "head":
             raise ConfigError(f"{self.kind}: critic head reads hidden states that shard splits; take copy")
         train, held_out = self._items()
@@ -207,6 +210,7 @@ class PolicyStage:
             minibatches=minibatches,
             autocast=self.build.autocast,
             reference=None if reference is None else load_model(reference, setting.device).eval(),
+            reference_every=self.reference_every,
             critic=None if self.critic is None else self.critic.make(model, source, setting),
             replayed=None if self.ptx is None else self.ptx.batches(setting, source, *ids),
             world=setting.world,
@@ -373,6 +377,7 @@ class RewardFields:
         verifier_weight: weight of the verifier; 0 leaves the reward to the reward models.
         kl_weight: weight of the divergence from the reference, per token in the loss; 0 needs no reference.
         reference: a stage of this run, such as 1-sft, or a model folder; None is the model the stage starts from.
+        reference_every: updates after which the policy becomes the reference, again and again; None is never.
         ptx: earlier data learnt from beside the rewards: data:FILE, corpus:SPEC or rollouts:STAGE.
         ptx_rows: examples of it per optimiser step.
         ptx_weight: weight of their mean cross-entropy.
@@ -385,6 +390,7 @@ class RewardFields:
     verifier_weight: float = 1.0
     kl_weight: float = 0.0
     reference: str | None = None
+    reference_every: int | None = None
     ptx: str | None = None
     ptx_rows: int = 32
     ptx_weight: float = 1.0
@@ -394,8 +400,11 @@ class RewardFields:
         weight = self.verifier_weight
         if weight < 0 or (not weight and not self.reward_model):
             raise ConfigError(f"{kind}: verifier_weight must be above 0, or 0 with a reward_model; got {weight}")
-        if self.kl_weight < 0 or (self.reference is not None and not self.kl_weight):
+        named = self.reference is not None or self.reference_every is not None
+        if self.kl_weight < 0 or (named and not self.kl_weight):
             raise ConfigError(f"{kind}: kl_weight must be at least 0, and above 0 where a reference is named")
+        if self.reference_every is not None:
+            at_least(kind, 1, reference_every=self.reference_every)
 
     def parts(self, task: Task, *, partial_credit: bool = False) -> dict[str, Any]:
         """Rewards and reference of a `PolicyStage` on this task."""
@@ -409,6 +418,7 @@ class RewardFields:
             "rewarder": rewarder,
             "shaping": self.shaping,
             "reference": self.reference,
+            "reference_every": self.reference_every,
             "rewards": learnt,
             "ptx": None if self.ptx is None else Ptx(self.ptx, self.ptx_rows, self.ptx_weight),
         }

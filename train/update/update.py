@@ -27,7 +27,7 @@ from train.base.world import ALONE, World
 from train.update.batch import Normaliser, TokenBatch, shared, shuffled, token_weights
 from train.update.critic import Critic
 from train.update.logprobs import Compare, check_packing, token_logprobs
-from train.update.terms import KL_ESTIMATORS, Advantage, Correction, Loss, PerToken, RewardBatch, with_ratio
+from train.update.terms import KL_ESTIMATORS, Advantage, Correction, Loss, PerToken, RewardBatch, pulls, with_ratio
 from ttc.config.plugins import checked_return
 from ttc.errors import ConfigError, TrainingError
 from ttc.seeds import derive
@@ -54,6 +54,12 @@ class Objective:
     kl_in: Literal["loss", "reward"] = "loss"
     whiten: bool = False
 
+    def teaches(self, batch: TokenBatch) -> torch.Tensor:
+        """Numbers of the rows that move the weights: by an advantage, a divergence, or the loss's own pull."""
+        if pulls(self.loss):
+            return batch.mask.any(1).nonzero()[:, 0]
+        return ((batch.advantages * batch.pg != 0) | (batch.kl != 0)).any(1).nonzero()[:, 0]
+
     @property
     def kl_loss(self) -> float:
         """Weight of the divergence in the loss."""
@@ -77,7 +83,7 @@ def whitened(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     inside = values[mask]
     if inside.numel() < 2:
         return values * mask
-    return (values - inside.mean()) / (inside.std() + 1e-8) * mask
+    return (values - inside.mean()) / (inside.std(correction=0) + 1e-8) * mask
 
 
 class Updater:
@@ -94,6 +100,7 @@ class Updater:
         micro_tokens: int | None = None,
         autocast: bool = False,
         reference: Any = None,
+        reference_every: int | None = None,
         critic: Critic | None = None,
         replayed: Callable[[int], TokenBatch] | None = None,
         packed: int = 0,
@@ -102,8 +109,9 @@ class Updater:
         """`autocast` computes in bf16; `micro_tokens` bounds the padded tokens of one forward pass.
 
         By default few on a CPU, where rows of like length in small batches stay in the cache and pad little.
-        `reference` is a model that is never trained, for the objective's divergence; `replayed(step)` a batch of
-        earlier data whose cross-entropy every optimiser step adds (PPO-ptx). `packed` lays the rows of an update end to
+        `reference` is a model that is never trained, for the objective's divergence; every `reference_every` updates it
+        becomes the policy of that moment. `replayed(step)` is a batch of earlier data whose cross-entropy every
+        optimiser step adds (PPO-ptx). `packed` lays the rows of an update end to
         end (see `train.update.logprobs`). In a `world` the optimiser must be one of the same world.
         """
         if packed:
@@ -117,14 +125,18 @@ class Updater:
         self._epochs, self._minibatches, self._micro = epochs, minibatches, micro
         self._autocast, self._packed = autocast, packed
         self._reference, self.critic, self._replayed, self._world = reference, critic, replayed, world
+        self._reference_every, self._learnt = reference_every, 0
 
     def learn(self, batch: TokenBatch, outcome: RewardBatch) -> dict[str, float]:
-        """Update on a batch without weights and its rewards; returns metrics.
+        """Update on a batch without weights and its rewards; returns metrics, without a norm when nothing is learnt.
+
+        All rows count in means, spreads and weights; those that cannot move the model are left out of its passes.
 
         Raises:
             ConfigError: an objective with a divergence, and no reference.
         """
         objective, metrics = self.objective, {}
+        self._renew_reference()
         if objective.kl_weight:
             if self._reference is None:
                 raise ConfigError("kl_weight is above 0, but the update has no reference model")
@@ -140,15 +152,28 @@ class Updater:
             metrics |= self.critic.fit(batch, outcome.values, ready.advantages + outcome.values)
         if objective.whiten:
             ready = replace(ready, advantages=whitened(ready.advantages, ready.mask))
-        return {**self.step(ready), **metrics}
+        index = objective.teaches(ready)
+        return metrics if not len(index) else {**self.step(ready.rows(index)), **metrics}
+
+    def _renew_reference(self) -> None:
+        """Take the policy as the new reference when it is due; counts updates."""
+        if self._reference_every is not None and self._learnt and self._learnt % self._reference_every == 0:
+            self._reference.load_state_dict(self.model.state_dict())
+        self._learnt += 1
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps beside the policy's weights."""
-        return {**self.optimiser.state(), **({} if self.critic is None else {"critic": self.critic.state()})}
+        state = {**self.optimiser.state(), **({} if self.critic is None else {"critic": self.critic.state()})}
+        if self._reference_every is None:
+            return state
+        return {**state, "reference": self._reference.state_dict(), "learnt": self._learnt}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
         self.optimiser.load(state)
+        if self._reference_every is not None:
+            self._reference.load_state_dict(state["reference"])
+            self._learnt = int(state["learnt"])
         if self.critic is not None:
             self.critic.load(state["critic"])
 
