@@ -19,11 +19,12 @@ comes in as an argument (`Parts`). Left out: several learners.
     verifier  judges a step's rollouts as soon as they are there
     learner   updates on judged steps in order, pushes the weights, checks health
 
-At most `plan.buffer` steps are on their way, from their first draw until the weights they led to are pushed; so
-rollouts are at most `buffer - 1` updates old, and with a buffer of 1 the run is the synchronous one, bit for bit where
-that one repeats itself. A step whose rollouts are older than `plan.max_staleness` updates when its turn comes is
-dropped and counted (`dropped`): the correction of `train.update.terms`, which weighs every token by the trainer's
-probability over the sampler's, is truncated and cannot mend just any distance. Weights are pushed between two rounds of
+Staleness is counted in rounds: how many batches were learnt from between the draw of a rollout and its own update,
+whatever the number of epochs and mini-batches in each. It is held by admission, as in AReaL (Fu et al. 2025,
+arXiv:2505.24298): at most `plan.max_staleness + 1` rounds are on their way, from their first draw until the weights
+they led to are pushed, so nothing that was drawn is ever too old and none is thrown away; with a limit of 0 the run is
+the synchronous one, bit for bit where that one repeats itself. The correction of `train.update.terms` weighs every
+token by the trainer's probability over the sampler's. Weights are pushed between two rounds of
 rollouts, never during one, so each rollout has one version. Gains when verdicts or updates take as long as rollouts.
 Rollouts in processes of their own need an engine there: on a CPU `embedded:processes=1`, on several machines
 `ray_workers`; weights go to them by message. Left out: exact resume of an overlapped run (the order of rounds and
@@ -64,7 +65,7 @@ class LoopPlan:
 
     A step with too few groups that carry a signal draws at most `refills` more rounds. Held-out accuracy is measured
     every `eval_every` steps and at the end; a checkpoint is written every `save_every`. `until` ends the run early once
-    greedy held-out accuracy reaches it. `max_staleness` and `buffer` are for the asynchronous loop.
+    greedy held-out accuracy reaches it. `max_staleness` is the asynchronous loop's, in rounds.
     """
 
     steps: int
@@ -75,7 +76,6 @@ class LoopPlan:
     until: float | None = None
     mask_truncated: bool = False
     max_staleness: int = 1
-    buffer: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,24 +301,24 @@ async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> di
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """One step's rollouts on their way: judged when `judged` is done."""
+    """One step's rollouts on their way, drawn after `learnt` rounds; judged when `judged` is done."""
 
     judged: asyncio.Task[list[Rollout]]
-    version: int
+    learnt: int
     rollout_s: float
 
 
 async def learn_async(plan: LoopPlan, parts: Parts) -> dict[str, Any]:
-    """Run like `learn`, overlapped; adds `staleness` and `dropped` to the metrics.
+    """Run like `learn`, overlapped; adds `staleness`, in rounds, to the metrics.
 
     Raises:
-        ConfigError: refills with an asynchronous run, or limits out of range.
+        ConfigError: refills with an asynchronous run, or a staleness below 0.
         TrainingError: the parity probe failed, or no problem is left.
     """
     if plan.refills:
         raise ConfigError("refills: the asynchronous loop does not refill groups; set refills = 0")
-    if plan.buffer < 1 or plan.max_staleness < 0:
-        raise ConfigError("the asynchronous loop needs buffer >= 1 and max_staleness >= 0")
+    if plan.max_staleness < 0:
+        raise ConfigError(f"max_staleness must be at least 0, got {plan.max_staleness}")
     state = resume(parts)
     await parts.syncer.push()
     last: dict[str, Any] = await evaluate(state, parts) if state.step == 0 else {}
@@ -338,10 +338,9 @@ class _Run:
 
     def __init__(self, plan: LoopPlan, parts: Parts, state: LoopState) -> None:
         self._plan, self._parts, self._state = plan, parts, state
-        self._slots = asyncio.Semaphore(plan.buffer)
+        self._slots = asyncio.Semaphore(plan.max_staleness + 1)
         self._rounds: asyncio.Queue[_Round] = asyncio.Queue()
         self._engine = asyncio.Lock()  # held by a round of rollouts or by a push, in order of asking
-        self._dropped = 0
 
     async def act(self) -> None:
         """Draw round after round, as long as slots are free."""
@@ -352,12 +351,13 @@ class _Run:
             if not items:
                 raise TrainingError(NO_ITEMS)
             async with self._engine:
-                version, began = self._parts.updater.optimiser.taken, time.perf_counter()
+                learnt, began = self._state.step, time.perf_counter()
+                version = self._parts.updater.optimiser.taken
                 rollouts = await self._parts.collector.collect(items, number, 0, version)
                 seconds = time.perf_counter() - began
             check_groups(rollouts, self._parts.collector.engine.decode)
             verdicts = asyncio.create_task(self._parts.rewarder.judge(rollouts, number))
-            self._rounds.put_nowait(_Round(verdicts, version, seconds))
+            self._rounds.put_nowait(_Round(verdicts, learnt, seconds))
             number += 1
 
     async def learn(self, actor: asyncio.Task[None]) -> dict[str, Any]:
@@ -368,19 +368,13 @@ class _Run:
             round_ = await self._next(actor)
             rollouts = await round_.judged
             self._parts.sampler.update(rollouts)
-            staleness = self._parts.updater.optimiser.taken - round_.version
-            if staleness > self._plan.max_staleness:
-                self._dropped += 1
-                self._slots.release()
-                continue
-            last |= await self._step(rollouts, round_, staleness, began)
+            last |= await self._step(rollouts, round_, began)
             began = time.perf_counter()
         return last
 
-    async def _step(
-        self, rollouts: Sequence[Rollout], round_: _Round, staleness: int, began: float
-    ) -> dict[str, float]:
+    async def _step(self, rollouts: Sequence[Rollout], round_: _Round, began: float) -> dict[str, float]:
         plan, parts = self._plan, self._parts
+        staleness = self._state.step - round_.learnt
         start = time.perf_counter()
         metrics = await asyncio.to_thread(update_on, rollouts, plan, parts.updater, parts.pad_id)
         updated = time.perf_counter()
@@ -389,7 +383,7 @@ class _Run:
         self._slots.release()
         ended = time.perf_counter()
         self._state.seconds += ended - began
-        extra = {"parity": parity, "staleness": float(staleness), "dropped": float(self._dropped)}
+        extra = {"parity": parity, "staleness": float(staleness)}
         if staleness:
             metrics.pop("mismatch", None)  # the sampler was another policy, so a difference is no fault
         costs = _costs(rollouts, round_.rollout_s, updated - start, ended - updated)

@@ -10,6 +10,7 @@ rewards, a critic, earlier data. `PolicyStage.learner` is everything an update n
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,14 +42,14 @@ from train.reward_models.reward_models import (
 from train.reward_models.step_model import load_process
 from train.rl.loop import LoopPlan, Parts, learn, learn_async
 from train.rollouts.frontier import Frontier, Mode
-from train.rollouts.rewards import Rewarder, shaping_part
+from train.rollouts.rewards import Rewarder, served, shaping_part
 from train.rollouts.sync import LIMITS, Syncer, revived
 from train.update.critic import Critic, ValueFit, ValueHead
 from train.update.update import Build, Objective, Updater
 from ttc.config.recipes import parse_spec
 from ttc.config.registry import ENGINES
 from ttc.config.signatures import bind
-from ttc.config.values import at_least
+from ttc.config.values import above, at_least
 from ttc.core import Engine, Sampling, Verifier
 from ttc.errors import ConfigError
 from ttc.records import LineFile
@@ -145,15 +146,32 @@ class PolicyStage:
         return asyncio.run(self._run(setting, model_of(self.kind, setting)))
 
     async def _run(self, setting: Setting, source: Path) -> StageResult:
+        parts = self.parts(source, setting)
+        try:
+            last = await self.loop(self.plan, parts)
+        finally:
+            for file in (parts.metrics, parts.rollouts, parts.alarm_file, parts.held_out_file):
+                if file is not None:
+                    file.close()
+            for part in (parts.collector.engine, parts.held_out.verifier, parts.rewarder):
+                await part.close()
+        folder = setting.folder / "model"
+        save_model(parts.updater.model, load_tokenizer(source), folder, writes=setting.world.main)
+        numbers = {key: float(value) for key, value in last.items() if isinstance(value, (int, float))}
+        gained = held_out_gains(setting.own / "held_out.jsonl", setting.seed)
+        return StageResult(str(folder), {**numbers, **gained}, str(last["stopped"]))
+
+    def parts(self, source: Path, setting: Setting, engine: Engine | None = None) -> Parts:
+        """Everything that a run from the model in `source` is made of; `engine` draws instead of one of its own."""
         tokenizer = load_tokenizer(source)
         updater, rewarder = self.learner(source, setting), self._rewarder(source, setting)
-        engine, checker = self._engine(source, setting), self.checker(self.held_out)
+        engine = self._engine(source, setting) if engine is None else engine
         _, options = parse_spec(self.engine)
         train, held_out = self._items()
         train = train if self.leave_out is None else remaining(train, *self.leave_out, setting)
         world, own = setting.world, setting.own
         limit = LIMITS["float32" if options.get("dtype") == "float32" else "bfloat16"]
-        parts = Parts(
+        return Parts(
             sampler=Frontier(train, seed=setting.seed, **self.sampler),
             collector=Collector(
                 engine, strategy=self.strategy, sampling=self.sampling, thinking=self.thinking, seed=setting.seed
@@ -161,7 +179,7 @@ class PolicyStage:
             rewarder=rewarder,
             updater=updater,
             syncer=Syncer(engine, updater.model, limit=limit),
-            held_out=HeldOut(held_out, checker, self.sampling, setting.seed, self.thinking),
+            held_out=HeldOut(held_out, served(self.checker(self.held_out)), self.sampling, setting.seed, self.thinking),
             health=Health(self.rules),
             checkpoints=Checkpoints(setting.folder / "checkpoints", setting.log, writes=world.main),
             metrics=LineFile(own / "metrics.jsonl"),
@@ -172,19 +190,6 @@ class PolicyStage:
             held_out_file=LineFile(own / "held_out.jsonl"),
             world=world,
         )
-        try:
-            last = await self.loop(self.plan, parts)
-        finally:
-            for file in (parts.metrics, parts.rollouts, parts.alarm_file, parts.held_out_file):
-                if file is not None:
-                    file.close()
-            for part in (engine, checker, rewarder):
-                await part.close()
-        folder = setting.folder / "model"
-        save_model(updater.model, tokenizer, folder, writes=world.main)
-        numbers = {key: float(value) for key, value in last.items() if isinstance(value, (int, float))}
-        gained = held_out_gains(own / "held_out.jsonl", setting.seed)
-        return StageResult(str(folder), {**numbers, **gained}, str(last["stopped"]))
 
     def learner(self, source: Path, setting: Setting) -> Updater:
         """What turns rollouts into an update of the model in `source`, with a fresh optimiser.
@@ -307,7 +312,7 @@ class RolloutFields:
         eval_every: steps between held-out measurements.
         save_every: steps between checkpoints.
         until: stop once held-out accuracy reaches this.
-        warmup: steps over which the rate rises.
+        warmup: updates over which the rate rises.
         record: write every rollout to rollouts.jsonl.
         health: changes of health rules by name.
     """
@@ -343,6 +348,11 @@ class RolloutFields:
         names = ("steps", "prompts", "eval_every", "save_every", "until", "mask_truncated")
         return LoopPlan(**{name: getattr(self, name) for name in names})
 
+    def schedule(self, lr: float, passes: tuple[int, int]) -> Schedule:
+        """The rate by optimiser step: every update makes `passes` (epochs, minibatches) of them."""
+        each = passes[0] * passes[1]
+        return Schedule(lr, self.steps * each, self.warmup * each)
+
     def cap(self, task: Task) -> int:
         """Most tokens of a rollout."""
         return self.max_tokens or task.sampling.max_tokens
@@ -352,7 +362,7 @@ class RolloutFields:
         defaults: dict[str, Any] = {
             "plan": self.plan,
             "loop": learn,
-            "schedule": Schedule(self.lr, self.steps, self.warmup),
+            "schedule": self.schedule(self.lr, own.get("passes", (1, 1))),
             "sampling": Sampling(temperature=1.0, max_tokens=self.cap(task)),
             "thinking": Thinking(mode=self.thinking, max_tokens=self.max_thinking),
             "strategy": partial(group_draws, n=self.n),
@@ -375,6 +385,8 @@ class RewardFields:
         reward_how: mean of several reward models, or worst for the lowest.
         reward_weight: weight of the learnt reward.
         verifier_weight: weight of the verifier; 0 leaves the reward to the reward models.
+        missing_end: reward of a rollout that did not end by itself, in place of all else; None is none.
+        verifier_s: seconds after which a verdict is no verdict; None is the verifier's own limit with all at once.
         kl_weight: weight of the divergence from the reference, per token in the loss; 0 needs no reference.
         reference: a stage of this run, such as 1-sft, or a model folder; None is the model the stage starts from.
         reference_every: updates after which the policy becomes the reference, again and again; None is never.
@@ -388,6 +400,8 @@ class RewardFields:
     reward_how: How = "mean"
     reward_weight: float = 1.0
     verifier_weight: float = 1.0
+    missing_end: float | None = None
+    verifier_s: float | None = None
     kl_weight: float = 0.0
     reference: str | None = None
     reference_every: int | None = None
@@ -403,6 +417,10 @@ class RewardFields:
         named = self.reference is not None or self.reference_every is not None
         if self.kl_weight < 0 or (named and not self.kl_weight):
             raise ConfigError(f"{kind}: kl_weight must be at least 0, and above 0 where a reference is named")
+        if self.verifier_s is not None:
+            above(kind, 0, verifier_s=self.verifier_s)
+        if self.missing_end is not None and not math.isfinite(self.missing_end):
+            raise ConfigError(f"{kind}: missing_end must be a finite number, got {self.missing_end}")
         if self.reference_every is not None:
             at_least(kind, 1, reference_every=self.reference_every)
 
@@ -411,7 +429,10 @@ class RewardFields:
 
         def rewarder(**learnt: Any) -> Rewarder:
             shaped, weight = [shaping_part(spec) for spec in self.shaping], self.verifier_weight
-            return Rewarder(make_verifier(task), shaped, partial=partial_credit, verifier_weight=weight, **learnt)
+            return Rewarder(
+                make_verifier(task), shaped, partial=partial_credit, verifier_weight=weight,
+                missing_end=self.missing_end, wall_s=self.verifier_s, **learnt,
+            )  # fmt: skip
 
         learnt = RewardSource(self.reward_model, self.reward_how, self.reward_weight) if self.reward_model else None
         return {

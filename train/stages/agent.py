@@ -33,9 +33,10 @@ def agent(
     loss: str = "ppo",
     advantage: str = "group",
     normaliser: Normaliser = "constant",
+    epochs: int = 1,
+    minibatches: int = 1,
     asynchronous: bool = True,
     max_staleness: int = 2,
-    buffer: int = 3,
 ) -> PolicyStage:
     """Train an agent in an environment.
 
@@ -45,9 +46,10 @@ def agent(
         loss: NAME or NAME:KEY=VALUE,... of train/losses.
         advantage: of train/advantages.
         normaliser: token, sequence, constant or rollout.
+        epochs: passes over each batch.
+        minibatches: optimiser steps per pass.
         asynchronous: draw, judge and learn at once.
-        max_staleness: most updates that episodes of an asynchronous run may be behind.
-        buffer: most steps on their way in an asynchronous run.
+        max_staleness: most rounds that episodes of an asynchronous run may be behind.
     """
     world: Environment = make(ENVIRONMENTS, environment)
     Kit(world.tools)()  # an unknown tool is named here
@@ -60,9 +62,10 @@ def agent(
         rollouts=episodes,
         rewards=RewardFields(shaping=world.shaping),
         build=Build(),
+        epochs=epochs,
+        minibatches=minibatches,
         asynchronous=asynchronous,
         max_staleness=max_staleness,
-        buffer=buffer,
     )
     loop: Loop = partial(_with_tools, loop=stage.loop, strategy=world.strategy(1))
     return replace(stage, kind="agent", strategy=world.strategy(episodes.n), loop=loop)

@@ -41,7 +41,8 @@ class Objective:
     """What an update minimises: a policy-gradient loss, how rewards become advantages, the pull of a reference.
 
     `kl_in` puts that pull into the loss, or into the reward of every token (InstructGPT; needs an advantage that reads
-    rewards per token). `whiten` gives the advantages of a batch mean 0 and spread 1, as PPO does.
+    rewards per token). `whiten` gives the advantages of a batch mean 0 and spread 1, as PPO does; the spread is that of
+    these tokens (divided by their number). `entropy_weight` raises the policy's entropy per token.
     """
 
     loss: Loss
@@ -53,10 +54,11 @@ class Objective:
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     kl_in: Literal["loss", "reward"] = "loss"
     whiten: bool = False
+    entropy_weight: float = 0.0
 
     def teaches(self, batch: TokenBatch) -> torch.Tensor:
-        """Numbers of the rows that move the weights: by an advantage, a divergence, or the loss's own pull."""
-        if pulls(self.loss):
+        """Numbers of the rows that move the weights: by an advantage, a divergence, the loss's own pull, entropy."""
+        if self.entropy_weight or pulls(self.loss):
             return batch.mask.any(1).nonzero()[:, 0]
         return ((batch.advantages * batch.pg != 0) | (batch.kl != 0)).any(1).nonzero()[:, 0]
 
@@ -125,7 +127,7 @@ class Updater:
         self._epochs, self._minibatches, self._micro = epochs, minibatches, micro
         self._autocast, self._packed = autocast, packed
         self._reference, self.critic, self._replayed, self._world = reference, critic, replayed, world
-        self._reference_every, self._learnt = reference_every, 0
+        self._reference_every, self._renewals, self.learnt = reference_every, 0, 0
 
     def learn(self, batch: TokenBatch, outcome: RewardBatch) -> dict[str, float]:
         """Update on a batch without weights and its rewards; returns metrics, without a norm when nothing is learnt.
@@ -156,24 +158,26 @@ class Updater:
         return metrics if not len(index) else {**self.step(ready.rows(index)), **metrics}
 
     def _renew_reference(self) -> None:
-        """Take the policy as the new reference when it is due; counts updates."""
-        if self._reference_every is not None and self._learnt and self._learnt % self._reference_every == 0:
+        """Take the policy as the new reference when it is due; counts updates (`learnt`)."""
+        if self._reference_every is not None and self.learnt // self._reference_every > self._renewals:
             self._reference.load_state_dict(self.model.state_dict())
-        self._learnt += 1
+            self._renewals = self.learnt // self._reference_every
+        self.learnt += 1
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps beside the policy's weights."""
         state = {**self.optimiser.state(), **({} if self.critic is None else {"critic": self.critic.state()})}
         if self._reference_every is None:
             return state
-        return {**state, "reference": self._reference.state_dict(), "learnt": self._learnt}
+        counts = {"learnt": self.learnt, "renewals": self._renewals}
+        return {**state, "reference": self._reference.state_dict(), **counts}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
         self.optimiser.load(state)
         if self._reference_every is not None:
             self._reference.load_state_dict(state["reference"])
-            self._learnt = int(state["learnt"])
+            self.learnt, self._renewals = int(state["learnt"]), int(state["renewals"])
         if self.critic is not None:
             self.critic.load(state["critic"])
 
@@ -207,7 +211,9 @@ class Updater:
     ) -> torch.Tensor:
         objective = self.objective
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
-            scored = token_logprobs(self.model, batch.ids, batch.mask, compare, packed=self._packed)
+            scored = token_logprobs(
+                self.model, batch.ids, batch.mask, compare, packed=self._packed, moves=objective.entropy_weight > 0
+            )
         logprobs = scored.logprobs
         # with a single optimiser step the policy that sampled is the one that is updated, so the ratio is exactly 1
         before = logprobs.detach() if old is None else old[:, : logprobs.shape[1]]
@@ -224,7 +230,9 @@ class Updater:
             fair = estimate if objective.kl_estimator == "k2" else with_ratio(estimate, logprobs, before)
             loss = loss + (fair * batch.kl).sum()
             tally.add("kl", estimate.detach(), batch.mask)
-        tally.add("entropy", scored.entropy, batch.mask)
+        if objective.entropy_weight:
+            loss = loss - objective.entropy_weight * (scored.entropy * batch.pg).sum()
+        tally.add("entropy", scored.entropy.detach(), batch.mask)
         tally.add("clip_share", terms.clipped.float(), batch.mask)
         is_known = batch.mask & ~torch.isnan(batch.engine)
         tally.add("mismatch", (before - torch.nan_to_num(batch.engine)).abs(), is_known)
