@@ -12,7 +12,6 @@ from tests.train.cipher_base import make_parts
 from train.base.rollout import Rollout
 from train.rl.loop import LoopPlan, learn
 from train.rollouts.rewards import Rewarder, ShapingPart, of_each
-from ttc.core import Verdict
 from ttc.errors import TrainingError
 from ttc.verifiers.composite import composite
 from ttc.verifiers.exact import exact
@@ -112,7 +111,7 @@ def test_a_part_of_the_reward_that_is_no_number_stops_the_run_and_is_named(ciphe
     broken = ShapingPart("mine", 0.5, of_each(lambda rollout: math.nan))
     parts = make_parts(cipher_model, tmp_path)
     parts = dataclasses.replace(parts, rewarder=Rewarder(exact(), [broken]))
-    with pytest.raises(TrainingError, match="the reward of a rollout of .* is nan: .*mine nan"):
+    with pytest.raises(TrainingError, match=r"the reward of a rollout of .* is nan: .*mine nan"):
         run(parts)
 
 

@@ -135,7 +135,8 @@ class _Run:
     async def update(self, number: int) -> None:
         """One update with everything, and one without each mechanism that is measured now."""
         parts, step = self._parts, self._place(number)
-        parts.updater.learnt = step
+        epochs, minibatches = self._stage.passes
+        parts.updater.learnt, parts.updater.optimiser.taken = step, step * epochs * minibatches
         self._weights.append({name: tensor.clone() for name, tensor in merged_state(parts.updater.model).items()})
         before = _Snapshot(parts)
         await self._push(self._weights[0])

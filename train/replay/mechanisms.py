@@ -170,7 +170,7 @@ def _spec(name: str, options: Spec) -> str:
 
 
 def _normaliser(values: Spec) -> Iterator[Mechanism]:
-    """Another reduction: GRPO's over sequences, or per token in its place; `constant` and `token` differ by a factor."""
+    """Another reduction: over sequences, or per token in its place; `constant` and `token` differ by a factor."""
     if "normaliser" in values:
         other = "token" if values["normaliser"] == "sequence" else "sequence"
         yield Mechanism(f"normaliser {values['normaliser']}", {"normaliser": other})

@@ -53,7 +53,7 @@ from train.rollouts.frontier import Frontier
 from train.rollouts.rewards import Rewarder
 from train.rollouts.sync import Syncer
 from train.update.batch import rollout_batch
-from train.update.terms import RewardBatch
+from train.update.terms import RewardBatch, k3
 from train.update.update import Updater
 from ttc.errors import ConfigError, TrainingError
 from ttc.records import LineFile
@@ -169,6 +169,25 @@ def _counted(rollouts: Sequence[Rollout], plan: LoopPlan) -> list[Rollout]:
     if plan.refills:
         groups = sorted(groups, key=lambda group: not has_signal(group))[: plan.prompts]
     return [rollout for group in groups for rollout in group]
+
+
+def referenced(rollouts: Sequence[Rollout], updater: Updater, pad_id: int) -> tuple[list[Rollout], dict[str, float]]:
+    """The rollouts with the reference's log-probabilities, and `kl_reference`: how far the sampler is from it.
+
+    By k3 over the sampled tokens, in nats; also where no weight pulls the policy back. Without a reference as they are.
+    """
+    if not updater.has_reference or not rollouts:
+        return list(rollouts), {}
+    batch = rollout_batch([replace(rollout, reward=0.0) for rollout in rollouts], pad_id)
+    reference = updater.reference_logprobs(batch)  # (R, T)
+    known = batch.mask & ~torch.isnan(batch.engine)
+    divergence = float(k3(batch.engine, reference)[known].mean()) if known.any() else math.nan
+    rows = []
+    for rollout, row in zip(rollouts, reference.tolist(), strict=True):
+        first = len(rollout.prompt_ids) - 1
+        pairs = zip(row[first : first + len(rollout.token_ids)], rollout.sampled, strict=True)
+        rows.append(replace(rollout, reference_logprobs=tuple(value if own else None for value, own in pairs)))
+    return rows, {"kl_reference": divergence}
 
 
 def outcome_of(rollouts: Sequence[Rollout], mask: torch.Tensor) -> RewardBatch:
@@ -288,6 +307,7 @@ async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> di
         began = time.perf_counter()
         rollouts = await draw(plan, parts, state.step)
         rollouts_end = time.perf_counter()
+        rollouts, apart = referenced(rollouts, parts.updater, parts.pad_id)
         numbers = await update(rollouts) if update else update_on(rollouts, plan, parts.updater, parts.pad_id)
         updated = time.perf_counter()
         parity = await sync(parts, rollouts)
@@ -295,7 +315,7 @@ async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> di
         ended = time.perf_counter()
         state.seconds += ended - began
         costs = _costs(rollouts, rollouts_end - began, updated - rollouts_end, ended - updated)
-        last |= await finish(plan, parts, state, rollouts, {**numbers, "parity": parity, **costs})
+        last |= await finish(plan, parts, state, rollouts, {**numbers, **apart, "parity": parity, **costs})
     return {**last, "step": state.step, "seconds": state.seconds, "stopped": state.stopped}
 
 
@@ -376,6 +396,7 @@ class _Run:
         plan, parts = self._plan, self._parts
         staleness = self._state.step - round_.learnt
         start = time.perf_counter()
+        rollouts, apart = await asyncio.to_thread(referenced, rollouts, parts.updater, parts.pad_id)
         metrics = await asyncio.to_thread(update_on, rollouts, plan, parts.updater, parts.pad_id)
         updated = time.perf_counter()
         async with self._engine:
@@ -383,7 +404,7 @@ class _Run:
         self._slots.release()
         ended = time.perf_counter()
         self._state.seconds += ended - began
-        extra = {"parity": parity, "staleness": float(staleness)}
+        extra = {**apart, "parity": parity, "staleness": float(staleness)}
         if staleness:
             metrics.pop("mismatch", None)  # the sampler was another policy, so a difference is no fault
         costs = _costs(rollouts, round_.rollout_s, updated - start, ended - updated)

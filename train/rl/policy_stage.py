@@ -64,7 +64,9 @@ class PolicyStage:
     `rewarder` makes the judge of rollouts; it is given the learnt reward (`learnt`) and the process reward (`process`)
     where the stage has them. `reference` names the model of the divergence; None is the one that the stage starts from.
     `passes` are (passes over a batch, optimiser steps per pass). `leave_out` is (a stage that sampled the problems, how
-    often it may have solved one that is still trained on).
+    often it may have solved one that is still trained on). `watches` measures the divergence from the reference also
+    where no weight pulls the policy back, for a forward pass of it over the rollouts. `answering` answers held-out
+    problems instead of one plain draw.
     """
 
     task: Task
@@ -94,6 +96,8 @@ class PolicyStage:
     critic: CriticStart | None = None
     leave_out: tuple[str, int] | None = None
     build: Build = field(default_factory=Build)
+    watches: bool = True
+    answering: Strategy | None = None
 
     distributed: ClassVar[bool] = True
 
@@ -179,7 +183,14 @@ class PolicyStage:
             rewarder=rewarder,
             updater=updater,
             syncer=Syncer(engine, updater.model, limit=limit),
-            held_out=HeldOut(held_out, served(self.checker(self.held_out)), self.sampling, setting.seed, self.thinking),
+            held_out=HeldOut(
+                held_out,
+                served(self.checker(self.held_out)),
+                self.sampling,
+                setting.seed,
+                self.thinking,
+                self.answering,
+            ),
             health=Health(self.rules),
             checkpoints=Checkpoints(setting.folder / "checkpoints", setting.log, writes=world.main),
             metrics=LineFile(own / "metrics.jsonl"),
@@ -198,7 +209,7 @@ class PolicyStage:
             ConfigError: a reference or critic that is not there, or reads other ids; before any model is loaded.
         """
         reference = None
-        if self.objective.kl_weight:
+        if self.objective.kl_weight or self.watches:
             reference = source if self.reference is None else model_folder("reference", self.reference, setting)
             same_tokenizer("reference", reference, source)
         if self.critic is not None:

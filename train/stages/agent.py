@@ -8,22 +8,15 @@ because tools and verifiers make some episodes wait. Left out: what grpo can do 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 from train.registries import ENVIRONMENTS, make
-from train.rl.loop import LoopPlan, Parts
 from train.rl.policy_stage import PolicyStage, RewardFields, RolloutFields
 from train.rollouts.environment import Environment
 from train.stages.grpo import grpo
 from train.update.batch import Normaliser
 from train.update.update import Build
 from ttc.agents.tool import Kit
-from ttc.session.solve import Strategy
-
-Loop = Callable[[LoopPlan, Parts], Awaitable[dict[str, Any]]]
 
 
 def agent(
@@ -67,10 +60,4 @@ def agent(
         asynchronous=asynchronous,
         max_staleness=max_staleness,
     )
-    loop: Loop = partial(_with_tools, loop=stage.loop, strategy=world.strategy(1))
-    return replace(stage, kind="agent", strategy=world.strategy(episodes.n), loop=loop)
-
-
-async def _with_tools(plan: LoopPlan, parts: Parts, *, loop: Loop, strategy: Strategy) -> dict[str, Any]:
-    """Run `loop` with held-out problems answered by `strategy`."""
-    return await loop(plan, replace(parts, held_out=replace(parts.held_out, strategy=strategy)))
+    return replace(stage, kind="agent", strategy=world.strategy(episodes.n), answering=world.strategy(1))

@@ -49,7 +49,7 @@ def ppo(
     kl_in: Literal["reward", "loss"] = "reward",
     critic: str = "copy",
     value_lr: float | None = None,
-    value_clip: float | None = 0.2,
+    value_clip: float | None = None,
     gamma: float = 1.0,
     lam: float = 0.95,
     clip: float = 0.2,
@@ -68,7 +68,7 @@ def ppo(
         kl_in: reward takes it off the reward of every token, loss adds it to the loss.
         critic: copy (of the policy), head (on the policy), or a reward model to start from, named as in reward_model.
         value_lr: learning rate of the critic; None is ten times that of the policy.
-        value_clip: most that a value may move in one batch; None is no bound.
+        value_clip: most that a value may move in one batch, in units of reward; None is no bound, as in the paper.
         gamma: discount of rewards per token.
         lam: 0 trusts the critic, 1 the reward.
         clip: bound of the probability ratio, on both sides.

@@ -14,7 +14,7 @@ over the processes of a run: `train.base.models`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -138,11 +138,9 @@ class Updater:
             ConfigError: an objective with a divergence, and no reference.
         """
         objective, metrics = self.objective, {}
-        self._renew_reference()
-        if objective.kl_weight:
-            if self._reference is None:
-                raise ConfigError("kl_weight is above 0, but the update has no reference model")
-            batch = replace(batch, reference=self._without_gradient(self._reference, batch))
+        if objective.kl_weight and not batch.reference.any():
+            batch = replace(batch, reference=self.reference_logprobs(batch))
+        self.learnt += 1
         if objective.kl_weight and objective.kl_in == "reward":
             gap = (self._without_gradient(self.model, batch) - batch.reference) * batch.mask
             outcome = replace(outcome, steps=-objective.kl_weight * gap)
@@ -157,12 +155,23 @@ class Updater:
         index = objective.teaches(ready)
         return metrics if not len(index) else {**self.step(ready.rows(index)), **metrics}
 
-    def _renew_reference(self) -> None:
-        """Take the policy as the new reference when it is due; counts updates (`learnt`)."""
+    @property
+    def has_reference(self) -> bool:
+        """Whether there is a model to measure the divergence from."""
+        return self._reference is not None
+
+    def reference_logprobs(self, batch: TokenBatch) -> torch.Tensor:
+        """Log-probabilities (R, T) of the batch's tokens by the reference, which is renewed first where that is due.
+
+        Raises:
+            ConfigError: there is no reference.
+        """
+        if self._reference is None:
+            raise ConfigError("kl_weight is above 0, but the update has no reference model")
         if self._reference_every is not None and self.learnt // self._reference_every > self._renewals:
             self._reference.load_state_dict(self.model.state_dict())
             self._renewals = self.learnt // self._reference_every
-        self.learnt += 1
+        return self._without_gradient(self._reference, batch)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps beside the policy's weights."""
@@ -234,6 +243,10 @@ class Updater:
             loss = loss - objective.entropy_weight * (scored.entropy * batch.pg).sum()
         tally.add("entropy", scored.entropy.detach(), batch.mask)
         tally.add("clip_share", terms.clipped.float(), batch.mask)
+        if old is not None:
+            tally.add("clip_high", (terms.clipped & (batch.advantages > 0)).float(), batch.mask)
+            tally.add("clip_low", (terms.clipped & (batch.advantages < 0)).float(), batch.mask)
+            tally.add_shares("ratio", torch.exp(logprobs.detach() - before), batch.mask, _RATIOS)
         is_known = batch.mask & ~torch.isnan(batch.engine)
         tally.add("mismatch", (before - torch.nan_to_num(batch.engine)).abs(), is_known)
         tally.loss += float(loss.detach())
@@ -267,6 +280,10 @@ class Updater:
         return shared(batch.mask, index, self._micro, self._world)
 
 
+_RATIOS = (0.0, 0.5, 0.8, 0.95, 1.05, 1.2, 1.5, 2.0)
+"""Lower edges of the histogram of the probability ratio."""
+
+
 class _Tally:
     """Sums over micro-batches."""
 
@@ -281,6 +298,12 @@ class _Tally:
         self._sums[name] = self._sums.get(name, 0.0) + float((values * mask).sum())
         self._counts[name] = self._counts.get(name, 0.0) + float(mask.sum())
 
+    def add_shares(self, name: str, values: torch.Tensor, mask: torch.Tensor, edges: Sequence[float]) -> None:
+        """Add the masked values to a histogram: `NAME/EDGE` is the share at or above an edge and below the next."""
+        place = torch.bucketize(values, torch.tensor(edges, device=values.device), right=True) - 1
+        for number, edge in enumerate(edges):
+            self.add(f"{name}/{edge:g}", (place == number).float(), mask)
+
     def summary(self, world: World = ALONE) -> dict[str, float]:
         """Means by name over all processes, the loss, and the largest gradient norm."""
         sums, counts, loss = dict[str, float](), dict[str, float](), 0.0
@@ -290,7 +313,8 @@ class _Tally:
                 sums[name] = sums.get(name, 0.0) + total
                 counts[name] = counts.get(name, 0.0) + tally._counts[name]
         means = {name: total / counts[name] for name, total in sums.items() if counts[name]}
-        return {"loss": loss, "grad_norm": max(self.norms), **means}
+        norms = {"grad_norm_mean": sum(self.norms) / len(self.norms), "grad_norm_min": min(self.norms)}
+        return {"loss": loss, "grad_norm": max(self.norms), **norms, **means}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
