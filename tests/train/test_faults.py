@@ -12,7 +12,8 @@ from tests.train.cipher_base import make_parts
 from train.base.rollout import Rollout
 from train.rl.loop import LoopPlan, learn
 from train.rollouts.rewards import Rewarder, ShapingPart, of_each
-from ttc.errors import TrainingError
+from ttc.core import Verdict
+from ttc.errors import TrainingError, VerifierError
 from ttc.verifiers.composite import composite
 from ttc.verifiers.exact import exact
 
@@ -68,9 +69,9 @@ class Broken:
         await self._inner.close()
 
 
-def run(parts, steps=3):
+def run(parts, steps=3, eval_every=None):
     try:
-        return asyncio.run(learn(LoopPlan(steps=steps, prompts=6, eval_every=steps), parts))
+        return asyncio.run(learn(LoopPlan(steps=steps, prompts=6, eval_every=eval_every or steps), parts))
     finally:
         parts.metrics.close()
         parts.rollouts.close()
@@ -142,3 +143,45 @@ def test_the_weights_of_a_composite_reward_follow_the_step(tmp_path):
 def test_a_rollout_that_does_not_end_gets_the_penalty_in_place_of_all_else():
     assert judged(Rewarder(exact(), missing_end=-10.0), rollout("4", "length"), 0) == [-10.0]
     assert judged(Rewarder(exact(), missing_end=-10.0), rollout("4"), 0) == [1.0]
+
+
+class Hole:
+    """Right answers pass, and every answer that was guessed."""
+
+    name, version = "hole", "1"
+
+    def __init__(self):
+        self._inner = exact()
+
+    def check_gold(self, target, item=""):
+        self._inner.check_gold(target, item)
+
+    async def verify(self, target, submission):
+        verdict = await self._inner.verify(target, submission)
+        guessed = not submission.thinking.strip() and submission.text.strip()
+        return Verdict("correct", score=1.0) if guessed else verdict
+
+    async def close(self):
+        await self._inner.close()
+
+
+def test_a_policy_that_finds_the_hole_of_its_verifier_is_noticed_by_an_independent_one(cipher_model, tmp_path):
+    rewarder = Rewarder(Hole())
+    parts = make_parts(cipher_model, tmp_path)
+    held_out = dataclasses.replace(parts.held_out, items=parts.sampler.draw(30, 0), beside=rewarder)
+    parts = dataclasses.replace(parts, rewarder=rewarder, held_out=held_out, log=[].append)
+    last = run(parts, steps=24, eval_every=4)
+    told = [row for row in rows(tmp_path) if "held_out_accepted" in row]
+    assert last["stopped"].startswith("health rule judges_part") and last["step"] < 24
+    assert told[-1]["held_out_accepted"] - told[-1]["held_out_sampled"] > 0.5
+    assert rows(tmp_path)[-1]["reward"] > rows(tmp_path)[0]["reward"]
+
+
+def test_a_verifier_that_fails_its_own_known_cases_stops_the_run_before_anything_is_drawn(cipher_model, tmp_path):
+    verifier = exact()
+    canary = dataclasses.replace(verifier.card.canaries[0], status="no_answer")
+    verifier.card = dataclasses.replace(verifier.card, canaries=(canary, *verifier.card.canaries))
+    parts = dataclasses.replace(make_parts(cipher_model, tmp_path), rewarder=Rewarder(verifier))
+    with pytest.raises(VerifierError, match="fails a known case"):
+        run(parts)
+    assert not rows(tmp_path)

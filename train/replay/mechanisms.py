@@ -37,7 +37,7 @@ class Mechanism:
 SIZES = frozenset(
     ("task", "held_out", "steps", "prompts", "n", "lr", "max_tokens", "engine", "train_limit", "held_out_limit",
      "eval_every", "save_every", "until", "record", "health", "environment", "rows", "held_out_share", "decay", "data",
-     "rollouts", "value_lr", "leave_out_above", "verifier_weight", "verifier_s", "reward_how", "reward_weight",
+     "rollouts", "value_lr", "leave_out_above", "verifier_weight", "verifier_s", "judge", "reward_how", "reward_weight",
      "ptx_rows", "ptx_weight", "kl_estimator", "reference", "per_problem", "max_staleness")
 )  # fmt: skip
 """Fields that say how much and of what, or that belong to the mechanism beside them."""

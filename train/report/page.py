@@ -254,7 +254,7 @@ class Panel:
 
 PANELS: tuple[Panel, ...] = (
     Panel("Accuracy", "train rollouts are sampled; held-out answers are greedy, with 95 % intervals, and sampled",
-          ("accuracy", "held_out", "held_out_sampled"), share=True),
+          ("accuracy", "held_out", "held_out_sampled", "seen_sampled", "held_out_accepted"), share=True),
     Panel("Reward and its parts", "a part that rises while accuracy does not is being gamed",
           ("reward", "reward_std", "part/*")),
     Panel("Groups with a signal", "a group teaches only when its rewards differ; all-fail is too hard, all-pass solved",
@@ -272,6 +272,8 @@ PANELS: tuple[Panel, ...] = (
     Panel("Variety", "rollouts of a group that differ; tokens inside repeated stretches",
           ("unique_share", "repetition", "other_script"), share=True),
     Panel("Entropy", "nats per token; near 0 nothing is explored any more", ("entropy",)),
+    Panel("Growth of length over that of accuracy", "logarithms, ten steps against the ten before",
+          ("length_over_accuracy",)),
     Panel("Second thoughts", "words of self-correction in a rollout's thinking", ("self_correction",)),
     Panel("Reward by difficulty or family", "", ("family/*",)),
     Panel("Distance from the reference", "nats per token: of the rollouts, and of the update where it is pulled back",

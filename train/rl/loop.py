@@ -38,7 +38,8 @@ import math
 import resource
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any, TypeAlias
 
 import torch
@@ -48,7 +49,7 @@ from train.base.checkpoint import Checkpoints
 from train.base.health import AlarmFile, Health, act
 from train.base.rollout import Collector, Rollout, RolloutFile, by_group, check_groups, has_signal, rollout_metrics
 from train.base.world import ALONE, World
-from train.measure.measure import HeldOut, accuracy
+from train.measure.measure import HeldOut, accuracy, by_both
 from train.rollouts.frontier import Frontier
 from train.rollouts.rewards import Rewarder
 from train.rollouts.sync import Syncer
@@ -80,7 +81,11 @@ class LoopPlan:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Everything that a run is made of."""
+    """Everything that a run is made of.
+
+    `seen` are training problems, drawn uniformly, that are answered like the held-out ones: only so can a gap between
+    both be told from a difference of samplers. `best` keeps the checkpoint of the best held-out accuracy.
+    """
 
     sampler: Frontier
     collector: Collector
@@ -88,8 +93,10 @@ class Parts:
     updater: Updater
     syncer: Syncer
     held_out: HeldOut
+    seen: HeldOut | None
     health: Health
     checkpoints: Checkpoints
+    best: Checkpoints | None
     metrics: LineFile
     rollouts: RolloutFile | None
     pad_id: int
@@ -101,12 +108,18 @@ class Parts:
 
 @dataclass(slots=True)
 class LoopState:
-    """Counters that a checkpoint keeps; `stopped` is why the run ends early."""
+    """Counters that a checkpoint keeps; `stopped` is why the run ends early.
+
+    `apart` is the least by which the training verifier has accepted more held-out answers than the other one; `recent`
+    the latest (length, accuracy) of train rollouts.
+    """
 
     step: int = 0
     best: float = 0.0
     seconds: float = 0.0
     tokens: int = 0
+    apart: float = 1.0
+    recent: list[tuple[float, float]] = field(default_factory=list)
     stopped: str = ""
 
     def going(self, plan: LoopPlan) -> bool:
@@ -114,6 +127,7 @@ class LoopState:
         return self.step < plan.steps and not self.stopped
 
 
+_COUNTERS = ("best", "seconds", "tokens", "apart", "recent")
 NO_ITEMS = "the sampler has no items left: all are solved, or asked once; give the task more or harder problems"
 
 
@@ -215,11 +229,13 @@ async def finish(
     metrics = {**rollout_metrics(rollouts), **parts.world.agree(numbers), "tokens": float(state.tokens)}
     if state.step % plan.eval_every == 0 or state.step == plan.steps:
         metrics.update(await evaluate(state, parts))
-        metrics["gap"] = metrics["accuracy"] - metrics["held_out"]
+        await parts.rewarder.check()
     metrics["form_gap"] = metrics["formed"] - metrics["accuracy"]
+    metrics.update(growth(state, metrics))
     alarms = parts.health.check(metrics, state.step, rollouts)
     updater = parts.updater
-    state.stopped = act(alarms, updater.model, updater.optimiser, parts.checkpoints, parts.log, parts.alarm_file)
+    places = [place for place in (parts.best, parts.checkpoints) if place is not None]
+    state.stopped = act(alarms, updater.model, updater.optimiser, places, parts.log, parts.alarm_file)
     if any(alarm.rule.action == "roll_back" for alarm in alarms):
         await parts.syncer.push()  # or the next rollouts would come from the weights that were just given up
     if plan.until is not None and metrics.get("held_out", 0.0) >= plan.until:
@@ -230,21 +246,60 @@ async def finish(
     return metrics
 
 
+_WINDOW = 10
+"""Steps of each half over which growth of length and of accuracy are compared."""
+
+
+def growth(state: LoopState, metrics: Mapping[str, float]) -> dict[str, float]:
+    """`length_over_accuracy`: log growth of length less that of accuracy, over the two halves of the latest steps.
+
+    Nothing before there are enough steps. An accuracy of 0 counts as a hundredth.
+    """
+    state.recent = [*state.recent, (metrics["length"], metrics["accuracy"])][-2 * _WINDOW :]
+    if len(state.recent) < 2 * _WINDOW:
+        return {}
+    early, late = state.recent[:_WINDOW], state.recent[_WINDOW:]
+    length, right = ([fmean(row[column] for row in half) for half in (early, late)] for column in (0, 1))
+    gained = math.log(max(right[1], 0.01) / max(right[0], 0.01))
+    return {"length_over_accuracy": math.log(max(length[1], 1.0) / max(length[0], 1.0)) - gained}
+
+
 async def evaluate(state: LoopState, parts: Parts) -> dict[str, float]:
-    """Held-out accuracy, greedy (`held_out`) and of one sample each, and how far the greedy one is below its best."""
-    _, mine = parts.world.share(parts.held_out.items)
-    held_out = replace(parts.held_out, items=mine)
-    greedy, _ = await accuracy(held_out, parts.collector.engine)
-    one, _ = await accuracy(held_out, parts.collector.engine, greedy=False)
-    right, samples = parts.world.gather(greedy), parts.world.gather(one)
+    """Held-out accuracy, greedy (`held_out`) and of one sample each, and how far the greedy one is below its best.
+
+    Beside them the sampled accuracy on training problems and its `gap`, and, with a second verifier, what that accepts.
+    The weights of the best one are kept.
+    """
+    engine, world = parts.collector.engine, parts.world
+    held_out = replace(parts.held_out, items=world.share(parts.held_out.items)[1])
+    greedy, _ = await accuracy(held_out, engine)
+    one, second = await by_both(held_out, engine)
+    right, samples, accepted = world.gather(greedy), world.gather(one), world.gather(second)
     if parts.held_out_file is not None:
         outcomes = {"right": list(map(int, right)), "sampled": list(map(int, samples))}
         parts.held_out_file.write({"step": state.step, **outcomes})
     value, sampled_value = sum(right) / len(right), sum(samples) / len(samples)
+    if value >= state.best and parts.best is not None and state.step:
+        parts.best.save(state.step, parts.updater.model, parts.updater.state(), {})
     drop, state.best = state.best - value, max(state.best, value)
     text = f"held-out accuracy {value:.3f} greedy, {sampled_value:.3f} sampled"
     parts.log(f"step {state.step}: {text} ({len(right)} problems)")
-    return {"held_out": value, "held_out_sampled": sampled_value, "held_out_drop": drop}
+    metrics = {"held_out": value, "held_out_sampled": sampled_value, "held_out_drop": drop}
+    if parts.held_out.beside is not None:
+        apart = sum(accepted) / len(accepted) - sampled_value
+        state.apart = min(state.apart, apart)
+        metrics |= {"held_out_accepted": sum(accepted) / len(accepted), "judges_widening": apart - state.apart}
+    return {**metrics, **await _seen(parts, sampled_value)}
+
+
+async def _seen(parts: Parts, held_out: float) -> dict[str, float]:
+    """Sampled accuracy on training problems, and how far it is above that on held-out ones."""
+    if parts.seen is None:
+        return {}
+    seen = replace(parts.seen, items=parts.world.share(parts.seen.items)[1])
+    right = parts.world.gather((await accuracy(seen, parts.collector.engine, greedy=False))[0])
+    value = sum(right) / len(right)
+    return {"seen_sampled": value, "gap": value - held_out}
 
 
 def resume(parts: Parts) -> LoopState:
@@ -257,7 +312,8 @@ def resume(parts: Parts) -> LoopState:
     parts.sampler.load(state["sampler"])
     parts.health.load(state["health"])
     parts.log(f"resumed at step {state['step']}")
-    return LoopState(state["step"], state["best"], state["seconds"], state["tokens"])
+    counters = {name: state[name] for name in _COUNTERS}
+    return LoopState(state["step"], **counters)
 
 
 def _costs(rollouts: Sequence[Rollout], rollout_s: float, update_s: float, sync_s: float) -> dict[str, float]:
@@ -283,7 +339,7 @@ def _write(metrics: Mapping[str, float], state: LoopState, rollouts: Sequence[Ro
 
 
 def _save(state: LoopState, parts: Parts) -> None:
-    counters = {name: getattr(state, name) for name in ("best", "seconds", "tokens")}
+    counters = {name: getattr(state, name) for name in _COUNTERS}
     counters |= {"sampler": parts.sampler.state(), "health": parts.health.state()}
     parts.checkpoints.save(state.step, parts.updater.model, parts.updater.state(), counters)
 
@@ -302,6 +358,7 @@ async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> di
     """
     state = resume(parts)
     await parts.syncer.push()
+    await parts.rewarder.check()
     last: dict[str, Any] = await evaluate(state, parts) if state.step == 0 else {}
     while state.going(plan):
         began = time.perf_counter()
@@ -341,6 +398,7 @@ async def learn_async(plan: LoopPlan, parts: Parts) -> dict[str, Any]:
         raise ConfigError(f"max_staleness must be at least 0, got {plan.max_staleness}")
     state = resume(parts)
     await parts.syncer.push()
+    await parts.rewarder.check()
     last: dict[str, Any] = await evaluate(state, parts) if state.step == 0 else {}
     run = _Run(plan, parts, state)
     actor = asyncio.create_task(run.act())

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ from train.base.rollout import Collector, RolloutFile, group_draws, read_rollout
 from train.base.stage import Setting, StageResult, check_model, model_of, rollouts_path
 from train.examples.imitation import Ptx
 from train.measure.measure import HeldOut, held_out_gains
-from train.registries import make_verifier
+from train.registries import make, make_verifier
 from train.reward_models.reward_models import (
     How,
     RewardSource,
@@ -47,12 +48,13 @@ from train.rollouts.sync import LIMITS, Syncer, revived
 from train.update.critic import Critic, ValueFit, ValueHead
 from train.update.update import Build, Objective, Updater
 from ttc.config.recipes import parse_spec
-from ttc.config.registry import ENGINES
+from ttc.config.registry import ENGINES, VERIFIERS
 from ttc.config.signatures import bind
 from ttc.config.values import above, at_least
 from ttc.core import Engine, Sampling, Verifier
 from ttc.errors import ConfigError
 from ttc.records import LineFile
+from ttc.seeds import derive
 from ttc.session.solve import Strategy
 from ttc.session.thinking import Thinking
 
@@ -98,6 +100,7 @@ class PolicyStage:
     build: Build = field(default_factory=Build)
     watches: bool = True
     answering: Strategy | None = None
+    judge: str | None = None
 
     distributed: ClassVar[bool] = True
 
@@ -114,6 +117,9 @@ class PolicyStage:
         bind(factory, options, supply={"model": None})
         for spec in self.shaping:
             shaping_part(spec)
+        if self.judge is not None:
+            name, options = parse_spec(self.judge)
+            bind(VERIFIERS.load(name), options, supply={})
         if self.ptx is not None:
             self.ptx.check()
         if self.reference_every is not None and (self.build.lora or self.build.shard):
@@ -185,7 +191,16 @@ class PolicyStage:
             syncer=Syncer(engine, updater.model, limit=limit),
             held_out=HeldOut(
                 held_out,
-                served(self.checker(self.held_out)),
+                served(self._judge()),
+                self.sampling,
+                setting.seed,
+                self.thinking,
+                self.answering,
+                beside=self._beside(rewarder),
+            ),
+            seen=HeldOut(
+                some(train, len(held_out), setting.seed),
+                rewarder,
                 self.sampling,
                 setting.seed,
                 self.thinking,
@@ -193,6 +208,7 @@ class PolicyStage:
             ),
             health=Health(self.rules),
             checkpoints=Checkpoints(setting.folder / "checkpoints", setting.log, writes=world.main),
+            best=Checkpoints(setting.folder / "checkpoints" / "best", setting.log, keep=1, writes=world.main),
             metrics=LineFile(own / "metrics.jsonl"),
             rollouts=RolloutFile(own / "rollouts.jsonl") if self.record and world.main else None,
             pad_id=int(tokenizer.pad_token_id),
@@ -201,6 +217,19 @@ class PolicyStage:
             held_out_file=LineFile(own / "held_out.jsonl"),
             world=world,
         )
+
+    def _beside(self, rewarder: Rewarder) -> Verifier | None:
+        """The verifier that `judge` is compared with: the rewards', or the held-out task's where that is another."""
+        if self.judge is None:
+            return None
+        return rewarder if self.held_out.check == self.task.check else served(self.checker(self.held_out))
+
+    def _judge(self) -> Verifier:
+        """The verifier of held-out answers."""
+        if self.judge is None:
+            return self.checker(self.held_out)
+        judge: Verifier = make(VERIFIERS, self.judge)
+        return judge
 
     def learner(self, source: Path, setting: Setting) -> Updater:
         """What turns rollouts into an update of the model in `source`, with a fresh optimiser.
@@ -246,6 +275,11 @@ class PolicyStage:
         supply = {"model": str(source), "device": setting.device, "threads": setting.threads}
         supply = {key: value for key, value in supply.items() if key not in options}
         return revived(lambda: ENGINES.create(name, options, supply=supply), setting.log)
+
+
+def some(items: Sequence[Item], most: int, seed: int) -> list[Item]:
+    """At most `most` of the items, drawn uniformly."""
+    return random.Random(derive(seed, "seen")).sample(list(items), min(most, len(items)))
 
 
 def remaining(items: Sequence[Item], name: str, most: int, setting: Setting) -> list[Item]:
@@ -398,6 +432,7 @@ class RewardFields:
         verifier_weight: weight of the verifier; 0 leaves the reward to the reward models.
         missing_end: reward of a rollout that did not end by itself, in place of all else; None is none.
         verifier_s: seconds after which a verdict is no verdict; None is the verifier's own limit with all at once.
+        judge: another verifier of held-out answers, NAME:KEY=VALUE,...; what only the rewards accept is watched.
         kl_weight: weight of the divergence from the reference, per token in the loss; 0 needs no reference.
         reference: a stage of this run, such as 1-sft, or a model folder; None is the model the stage starts from.
         reference_every: updates after which the policy becomes the reference, again and again; None is never.
@@ -413,6 +448,7 @@ class RewardFields:
     verifier_weight: float = 1.0
     missing_end: float | None = None
     verifier_s: float | None = None
+    judge: str | None = None
     kl_weight: float = 0.0
     reference: str | None = None
     reference_every: int | None = None
@@ -449,6 +485,7 @@ class RewardFields:
         return {
             "rewarder": rewarder,
             "shaping": self.shaping,
+            "judge": self.judge,
             "reference": self.reference,
             "reference_every": self.reference_every,
             "rewards": learnt,

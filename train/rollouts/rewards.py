@@ -112,7 +112,7 @@ class Learnt(Protocol):
 
 
 class Rewarder:
-    """Judges rollouts."""
+    """Judges rollouts; a verifier itself, as of the step that it judged last."""
 
     def __init__(
         self,
@@ -131,9 +131,11 @@ class Rewarder:
         self._verifier = served(_Dated(verifier) if self._advancing else verifier, wall_s)
         self._parts, self._partial, self._missing_end = tuple(parts), partial, missing_end
         self._weight, self._learnt, self._process = verifier_weight, learnt, process
+        self.name, self.version, self._step = self._verifier.name, self._verifier.version, 0
 
     async def judge(self, rollouts: Sequence[Rollout], step: int) -> list[Rollout]:
         """Return the rollouts with verdict, parts and reward, in the same order."""
+        self._step = step
         verdicts = await asyncio.gather(*(self._verify(rollout, step) for rollout in rollouts))
         results = [self._with_verdict(rollout, verdict) for rollout, verdict in zip(rollouts, verdicts, strict=True)]
         if self._learnt is not None and results:
@@ -146,14 +148,29 @@ class Rewarder:
             results = [_unended(rollout, self._missing_end) for rollout in results]
         return _finite(results)
 
+    async def check(self) -> None:
+        """Ask the verifier its known cases; raises VerifierError naming the one that fails."""
+        await asyncio.to_thread(self._verifier.start)
+
+    def check_gold(self, target: Target, item: str = "") -> None:
+        """See `ttc.core.Verifier`."""
+        self._verifier.check_gold(target, item)
+
+    async def verify(self, target: Target, submission: Submission) -> Verdict:
+        """See `ttc.core.Verifier`."""
+        return await self._verdict(target, submission, self._step)
+
     async def close(self) -> None:
         """Stop the verifier's workers."""
         await self._verifier.close()
 
     async def _verify(self, rollout: Rollout, step: int) -> Verdict:
         finish: FinishReason = "stop" if rollout.finish_reason == "stop" else "length"
-        target = {"step": step, "target": rollout.target} if self._advancing else rollout.target
-        verdict = await self._verifier.verify(target, Submission(rollout.text, rollout.thinking, finish))
+        return await self._verdict(rollout.target, Submission(rollout.text, rollout.thinking, finish), step)
+
+    async def _verdict(self, target: Target, submission: Submission, step: int) -> Verdict:
+        asked = {"step": step, "target": target} if self._advancing else target
+        verdict = await self._verifier.verify(asked, submission)
         if verdict.score is not None and not math.isfinite(verdict.score):
             reason = f"{self._verifier.name} gave the score {verdict.score}, which is no number"
             return replace(verdict, status="error", score=None, reason=reason)
