@@ -4,7 +4,7 @@ Constitutional AI's first half (Bai et al. 2022, arXiv:2212.08073): nobody label
 the model is asked. A constitution is a list of principles, one of which is drawn for every critique; several rounds
 revise the revision, as in the paper. `rollouts.jsonl` holds the revisions as answers to the first prompts, so that the
 stage `sft` imitates them; one whose own critique does not begin with `accept` is marked wrong and not imitated. The
-policy passes through. Measured is the verifier's view of first answers against revisions; it never decides what is kept.
+policy passes through. Measured is the verifier's view of first answers against revisions; it decides nothing.
 Cost: a generation per answer, 2 more per round, and 1 with `accept`.
 """
 
