@@ -37,7 +37,7 @@ from ttc.config.recipes import parse_spec
 from ttc.config.registry import ENGINES
 
 SEED = 5
-TINY = {"steps": 200, "rows": 32, "hidden": 48, "layers": 2, "heads": 2, "kv_heads": 1, "head_dim": 16, "mlp": 96}
+TINY = {"steps": 300, "rows": 48, "hidden": 48, "layers": 2, "heads": 2, "kv_heads": 1, "head_dim": 16, "mlp": 96}
 SMALL = {"symbols": 12, "max_steps": 4}
 """Of the cipher walk, which a tiny model learns in seconds."""
 LIMIT = 120
