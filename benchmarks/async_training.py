@@ -34,7 +34,7 @@ from ttc.verifiers.exact import exact
 
 HERE = Path(__file__).resolve()
 PRETRAINED = "1-pretrain"
-OVERLAPPED = {"grpo.asynchronous": "true", "grpo.buffer": "3", "grpo.max_staleness": "2"}
+OVERLAPPED = {"grpo.asynchronous": "true", "grpo.max_staleness": "2"}
 WAYS: dict[str, dict[str, str]] = {
     "sync": {},
     "async": OVERLAPPED,

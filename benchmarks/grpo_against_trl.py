@@ -55,7 +55,9 @@ def greedy(folder: Path, seed: int) -> Callable[[Any], float]:
 
 def ours(base: Path, out: Path, seed: int, steps: int) -> dict[str, Any]:
     """Run this toolkit's stage; its own log tells seconds (evaluation excluded) and accuracy."""
-    recipe = read_recipe("cipher-grpo", overrides={"grpo.steps": str(steps), "grpo.record": "false"})
+    once = {"grpo.minibatches": "1", "grpo.loss": "ppo:clip_low=0.2,clip_high=0.28"}
+    once |= {"grpo.advantage": "group:spread=sample,eps=0.0001"}
+    recipe = read_recipe("cipher-grpo", overrides={"grpo.steps": str(steps), "grpo.record": "false", **once})
     stage = recipe.steps[1].stage
     from train.base.stage import Setting
 

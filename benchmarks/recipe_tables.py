@@ -9,6 +9,7 @@ import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 TITLES: Mapping[str, str] = {
@@ -46,6 +47,29 @@ def stages(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
                     shown.add(line)
 
 
+_T95: Mapping[int, float] = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
+"""Student's t for a two-sided 95 % interval, by the number of seeds."""
+
+
+def over_seeds(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """One line per stage that several training seeds measured: its gain as a t interval over them, and each gain."""
+    gains: dict[tuple[str, str, str], list[float]] = {}
+    for row in rows:
+        for stage in row["stages"]:
+            metric = next((name for name in TITLES if name in stage.get("metrics", {})), None)
+            if metric is not None:
+                gain = stage["metrics"][metric]["gain"]
+                gains.setdefault((row["recipe"], stage["stage"], TITLES[metric]), []).append(gain)
+    yield "| recipe | stage | metric, % | seeds | mean gain (95 % t interval over seeds) | gains |"
+    yield "|---|---|---|---|---|---|"
+    for names, values in gains.items():
+        if len(values) in _T95:
+            half = _T95[len(values)] * stdev(values) / len(values) ** 0.5
+            mean = fmean(values)
+            told = f"{_points(mean)} ({_points(mean - half)} to {_points(mean + half)})"
+            yield f"| {' | '.join(names)} | {len(values)} | {told} | {', '.join(map(_points, values))} |"
+
+
 def _line(metric: str, found: Mapping[str, float]) -> str:
     gain = f"{_points(found['gain'])} ({_points(found['gain_low'])} to {_points(found['gain_high'])})"
     return f"{TITLES[metric]} | {100 * found['before']:.1f} | {100 * found['after']:.1f} | {gain}"
@@ -78,7 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     rows = json.loads(parser.parse_args().file.read_text())["rows"]
-    print("\n".join(stages(rows)))
+    print("\n".join([*stages(rows), "", *over_seeds(rows)]))
     for row in rows:
         if row["retention"]:
             print()

@@ -1,13 +1,14 @@
 """Do the recipes do what they say, stage by stage, on a CPU?
 
-    python -m benchmarks.recipes --seed 1 --out build/recipes --save benchmarks/results/recipes.json
+    python -m benchmarks.recipes --seeds 11 23 37 41 53 --shard 1/4 --out build/recipes
+    python -m benchmarks.recipes --seeds 11 23 37 41 53 --shard 0 --out build/recipes --save build/recipes.json
 
 Every recipe runs whole at nano scale, each in a process of its own with one thread. Told per stage: its own held-out
 metrics before and after, with the interval of the paired gain, and processor seconds; where the recipe asks for it,
 every stage's model on every held-out task, too. Accuracy is measured again on eight sampled answers to each held-out
 question, where one completion is an answer: a stage itself draws one, whose luck hides gains of ten points. The base
 model of recipes that pretrain alike is trained once and copied. A run that was cut goes on where it was; one that ended
-is not run again.
+is not run again, so shards may be started in any order, again and on several cores.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers.utils import logging as transformers_logging
@@ -47,7 +49,8 @@ def run(name: str, seed: int, out: Path) -> None:
     """Run one recipe in this process; writes what its stages measured of themselves and of each other."""
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
-    recipe, folder = read(name), out / name
+    recipe, folder = read(name), out / f"seed-{seed}" / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
     options = RunOptions(folder, seed, None, "cpu", 1)
     claim(recipe, options)
     bases = out / "bases" / f"{recipe.steps[0].digest}-{seed}"
@@ -152,30 +155,48 @@ def _gains(metrics: Mapping[str, float]) -> dict[str, dict[str, float]]:
     return found
 
 
+def jobs(seeds: Sequence[int], names: Sequence[str], shard: str) -> list[tuple[int, str]]:
+    """The runs of shard `K/N` (from 1): every N-th of all seeds and recipes, so that shards cost about the same."""
+    place, _, count = shard.partition("/")
+    if not (place.isdigit() and count.isdigit() and 1 <= int(place) <= int(count)):
+        raise SystemExit(f"--shard {shard}: write K/N with K from 1 to N")
+    return [(seed, name) for seed in seeds for name in names][int(place) - 1 :: int(count)]
+
+
+def gathered(out: Path, seeds: Sequence[int], names: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows of the runs that have ended, of whatever shard; says which have not."""
+    places = [(seed, name, out / f"seed-{seed}" / name / ROW) for seed in seeds for name in names]
+    for seed, name, place in places:
+        if not place.is_file():
+            print(f"{name}, seed {seed}: not run yet", file=sys.stderr)
+    return [json.loads(place.read_text()) for _, _, place in places if place.is_file()]
+
+
 def main() -> None:
-    """Run all recipes, each in its own process, or one of them in this."""
+    """Run all recipes of a shard, each in its own process, or one of them in this."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--seeds", type=int, nargs="+", required=True)
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--only", nargs="+", default=sorted(packaged()), help="names of recipes")
+    parser.add_argument("--shard", default="1/1", metavar="K/N", help="run every N-th, from the K-th; 0 runs none")
     parser.add_argument("--one", help="run this recipe in this process")
-    parser.add_argument("--save", type=Path)
+    parser.add_argument("--save", type=Path, help="write the rows of all runs that have ended, of any shard")
     options = parser.parse_args()
     if options.one is not None:
-        run(options.one, options.seed, options.out)
+        run(options.one, options.seeds[0], options.out)
         return
-    rows = []
-    for name in options.only:
-        row = options.out / name / ROW
+    for seed, name in [] if options.shard == "0" else jobs(options.seeds, options.only, options.shard):
+        row = options.out / f"seed-{seed}" / name / ROW
         if not row.is_file():
-            command = ["--one", name, "--seed", str(options.seed), "--out", str(options.out)]
+            command = ["--one", name, "--seeds", str(seed), "--out", str(options.out)]
             subprocess.run([sys.executable, "-m", "benchmarks.recipes", *command], check=True)
-        rows.append(json.loads(row.read_text()))
-        print(json.dumps({key: rows[-1][key] for key in ("recipe", "stages", "cpu_seconds")}), flush=True)
-        if options.save is not None:
-            facts = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "torch": torch.__version__}
-            facts |= {"python": sys.version.split()[0], "scale": "nano", "threads": "1"}
-            options.save.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+        done = json.loads(row.read_text())
+        print(json.dumps({key: done[key] for key in ("recipe", "seed", "stages", "cpu_seconds")}), flush=True)
+    if options.save is not None:
+        rows = gathered(options.out, options.seeds, options.only)
+        facts = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "torch": torch.__version__}
+        facts |= {"python": sys.version.split()[0], "scale": "nano", "threads": "1"}
+        options.save.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -104,6 +104,7 @@ def on_policy(
         rewarder=lambda: Rewarder(DomainVerifier(problems)),
         rules=configured({**{name: {"enabled": False} for name in _QUIET}, **(completions.health or {})}),
         checker=lambda task: DomainVerifier(measured),
+        watches=False,
     )
     return OnPolicy(inner, problems, measured, parse_named("teacher", teacher), divergence, beta, top_k, reward_weight)
 

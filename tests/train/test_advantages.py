@@ -30,9 +30,20 @@ def rows(advantage, given_outcome):
 
 def test_group_advantages_equal_those_worked_out_by_hand():
     found = rows(group(eps=0.0), outcome([1.0, 0.0, 0.0, 1.0, 0.0], [7, 7, 7, 9, 9]))
-    std = (1 / 3) ** 0.5
-    hand = [2 / 3 / std, -1 / 3 / std, -1 / 3 / std, 0.5 / 0.5**0.5, -0.5 / 0.5**0.5]
+    std = (2 / 9) ** 0.5
+    hand = [2 / 3 / std, -1 / 3 / std, -1 / 3 / std, 1.0, -1.0]
     assert torch.allclose(torch.tensor(found), torch.tensor(hand), atol=1e-6)
+    assert rows(group(), outcome([0.0, 1.0, 0.0, 0.5], [0] * 4)) == pytest.approx(
+        [-0.905, 1.508, -0.905, 0.302], abs=1e-3
+    )
+
+
+def test_the_samples_spread_is_larger_than_the_populations_by_the_root_of_n_over_n_minus_one():
+    rewards = outcome([0.0, 1.0, 0.0, 0.5], [0] * 4)
+    for name in ("group", "batch", "reinforce_pp"):
+        narrow = torch.tensor(rows(ADVANTAGES.load(name)(spread="sample", eps=0.0), rewards))
+        wide = torch.tensor(rows(ADVANTAGES.load(name)(eps=0.0), rewards))
+        assert torch.allclose(narrow, wide * (3 / 4) ** 0.5, atol=1e-6)
 
 
 def test_without_scaling_the_group_advantage_is_the_difference_from_the_mean():
@@ -68,12 +79,12 @@ def test_a_rollout_alone_in_its_group_gets_zero():
 
 def test_batch_advantages_have_mean_zero_and_unit_spread():
     found = torch.tensor(rows(batch(eps=0.0), outcome([1.0, 0.0, 0.0, 4.0], [0, 0, 1, 1])))
-    assert abs(found.mean()) < 1e-6 and abs(found.std() - 1) < 1e-6
+    assert abs(found.mean()) < 1e-6 and abs(found.std(correction=0) - 1) < 1e-6
 
 
 def test_reinforce_pp_takes_the_group_off_first_and_normalises_over_the_batch():
     found = torch.tensor(rows(reinforce_pp(eps=0.0), outcome([1.0, 0.0, 10.0, 9.0], [0, 0, 1, 1])))
-    assert torch.allclose(found, torch.tensor([1.0, -1.0, 1.0, -1.0]) * (3 / 4) ** 0.5, atol=1e-6)
+    assert torch.allclose(found, torch.tensor([1.0, -1.0, 1.0, -1.0]), atol=1e-6)
 
 
 @given(st.permutations(range(6)))
@@ -97,7 +108,7 @@ def test_process_rewards_count_for_every_token_up_to_the_end_of_their_step():
     given_outcome = RewardBatch(
         torch.tensor([1.0, 0.0]), torch.tensor([0, 0]), torch.ones(2, 4, dtype=torch.bool), steps=step_rewards
     )
-    mean, std = 1 / 3, (1 / 3) ** 0.5
+    mean, std = 1 / 3, (2 / 9) ** 0.5
     good, bad = (1 - mean) / std, (0 - mean) / std
     found = steps(eps=0.0)(given_outcome)
     expected = torch.tensor([[good + bad, good + bad, bad, bad], [bad, bad, bad, bad]])

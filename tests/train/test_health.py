@@ -3,8 +3,12 @@
 import math
 
 import pytest
+import torch
 
-from train.base.health import RULES, Health, configured
+from train.base.checkpoint import Checkpoints
+from train.base.health import RULES, Alarm, Health, HealthRule, act, configured
+from train.base.optimiser import Optimiser, Schedule
+from train.rl.loop import LoopState, growth
 from ttc.errors import ConfigError, UnknownName
 
 HEALTHY = {
@@ -12,7 +16,8 @@ HEALTHY = {
     "length": 20.0, "truncated": 0.02, "unique_share": 0.8, "repetition": 0.05, "gap": 0.02, "held_out_drop": 0.0,
     "reward": 0.5,
     "form_gap": 0.3, "chosen_falls": -0.1, "verifier_errors": 0.0, "verifier_timeouts": 0.0, "mismatch": 1e-6,
-    "not_finite": 0.0, "grad_norm": 0.5, "rollout_share": 0.6, "memory_gb": 2.0, "thinking_share": 0.5,
+    "judges_widening": 0.01, "length_over_accuracy": 0.05, "not_finite": 0.0, "grad_norm": 0.5, "rollout_share": 0.6,
+    "memory_gb": 2.0, "thinking_share": 0.5,
 }  # fmt: skip
 
 
@@ -73,3 +78,24 @@ def test_unknown_rules_fields_and_actions_are_refused_with_the_nearest():
         configured({"truncation": {"action": "wran"}})
     with pytest.raises(ConfigError, match="must be a number"):
         configured({"truncation": {"threshold": "high"}})
+
+
+def test_a_roll_back_goes_to_the_best_weights_and_not_to_those_that_failed(tmp_path):
+    model = torch.nn.Linear(2, 1, bias=False)
+    optimiser = Optimiser(model, Schedule(1e-3, 10))
+    best, newest = (Checkpoints(tmp_path / name, lambda text: None) for name in ("best", "newest"))
+    for place, value, step in ((best, 1.0, 10), (newest, 2.0, 20)):
+        torch.nn.init.constant_(model.weight, value)
+        place.save(step, model, optimiser.state(), {})
+    rule = HealthRule("worse", "x", "above", 0.0, 1, "roll_back", "it fell")
+    act([Alarm(rule, 21, (1.0,))], model, optimiser, [best, newest], lambda text: None)
+    assert model.weight.tolist() == [[1.0, 1.0]] and optimiser.scale == 0.5
+
+
+def test_length_that_grows_without_accuracy_raises_an_alarm_and_length_that_pays_does_not():
+    for accuracy, fires in ((lambda step: 0.3, True), (lambda step: 0.2 * 1.06**step, False)):
+        state, health, alarms = LoopState(), Health(RULES), []
+        for step in range(40):
+            metrics = growth(state, {"length": 10 * 1.06**step, "accuracy": accuracy(step)})
+            alarms += health.check(metrics, step)
+        assert ("length_without_accuracy" in {alarm.rule.name for alarm in alarms}) == fires

@@ -1,6 +1,7 @@
 """The loop end to end on a real model and engine: it learns, resumes bit for bit, and trusts no stale weights."""
 
 import asyncio
+import copy
 import dataclasses
 import json
 
@@ -8,10 +9,11 @@ import pytest
 import torch
 
 from tests.train.cipher_base import gained, make_parts
+from train.base.optimiser import Optimiser, Schedule
 from train.base.rollout import read_rollouts
 from train.rl.loop import LoopPlan, learn, outcome_of, update_on
 from train.update.batch import rollout_batch
-from train.update.update import weighted
+from train.update.update import Updater, weighted
 from ttc.core import Verdict
 from ttc.errors import ConfigError, TrainingError
 
@@ -168,6 +170,39 @@ def test_groups_without_a_signal_change_nothing(new_parts, tmp_path):
     same = [dataclasses.replace(rollout, reward=1.0) for rollout in rollouts]
     assert update_on(same, LoopPlan(steps=1, prompts=3), parts.updater, 0) == {"updated": 0.0}
     assert all(torch.equal(a, b) for a, b in zip(before, weights(parts), strict=True))
+
+
+@pytest.mark.parametrize("normaliser", ["token", "sequence", "constant", "rollout"])
+def test_a_group_without_a_signal_keeps_its_place_in_the_normaliser(new_parts, tmp_path, normaliser):
+    parts, rollouts = collect(new_parts, tmp_path)
+    parts.updater.objective = dataclasses.replace(parts.updater.objective, normaliser=normaliser)
+    alike = three_groups(rollouts, live=0)
+    plan, norms = LoopPlan(steps=1, prompts=3), []
+    for some in (alike[:6], alike):
+        norms.append(update_on(some, plan, fresh_updater(parts), parts.pad_id)["grad_norm"])
+    assert norms[0] / norms[1] == pytest.approx(3.0, rel=1e-4)
+
+
+def test_dynamic_sampling_puts_a_live_group_in_the_place_of_one_without_a_signal(new_parts, tmp_path):
+    parts, rollouts = collect(new_parts, tmp_path)
+    alike = three_groups(rollouts, live=2)
+    norms = []
+    for refills, prompts in ((0, 3), (1, 2), (1, 1)):
+        plan, fresh = LoopPlan(steps=1, prompts=prompts, refills=refills), fresh_updater(parts)
+        norms.append(update_on(alike, plan, fresh, parts.pad_id)["grad_norm"])
+    assert norms[1] / norms[0] == pytest.approx(1.5, rel=1e-4) and norms[2] / norms[0] == pytest.approx(3.0, rel=1e-4)
+
+
+def three_groups(rollouts, live):
+    """Three groups of the same two different rollouts; only in the group `live` is one of them right."""
+    two = rollouts[0], next(rollout for rollout in rollouts if rollout.token_ids != rollouts[0].token_ids)
+    return [dataclasses.replace(two[i % 2], group=i // 6, reward=float(i // 6 == live and i % 2)) for i in range(18)]
+
+
+def fresh_updater(parts):
+    """An updater of the same weights that nothing was learnt by."""
+    model = copy.deepcopy(parts.updater.model)
+    return Updater(model, Optimiser(model, Schedule(1e-3, 1)), parts.updater.objective)
 
 
 def test_micro_batches_of_any_size_give_the_same_gradient(new_parts, tmp_path):

@@ -84,9 +84,23 @@ def test_what_was_solved_too_often_is_left_out(sampled, cipher_model):
         remaining(easy, "1-sample", 0, here)
 
 
-def test_language_is_the_share_of_letters_in_the_wanted_script():
+def test_every_critique_draws_a_principle_and_rounds_revise_the_revision(sampled, cipher_model):
+    asked = {"critique": "{prompt}{answer}{principle}", "revision": "{prompt}{principle}{critique}"}
+    stage = revise(task=TASK, limit=8, principles=("s1", "s2"), rounds=2, **asked)
+    drawn = [stage._principle(3, number, place) for number in range(2) for place in range(40)]
+    assert {"s1", "s2"} == set(drawn) and drawn[:40] != drawn[40:]
+    result = stage.run(setting(sampled, "7-revise", cipher_model))
+    assert result.metrics["kept"] == 1
+    with pytest.raises(ConfigError, match=r"principles and \{principle\}"):
+        revise(task=TASK, principles=("s1",))
+
+
+def test_language_is_the_share_of_words_in_the_wanted_script_without_mathematics_and_code():
     shares = {"s1s2": 1, "ж1s2": 0.5, "ж1": 0, "12 = 3": 1}
     assert {text: script_share(text, "latin") for text in shares} == shares
     assert script_share("你好 ok", "cjk") == 0.5
+    mixed = "we first set it equal to zero " * 7 + "然后 我们 代入 原式 得到 结果 所以"
+    assert script_share(mixed, "latin") == pytest.approx(49 / 56)
+    assert script_share(r"设 $\frac{dy}{dx} = \sin x$ 则 \alpha 为 `code here`", "latin") == 0
     with pytest.raises(ConfigError, match="script"):
         language(script="c1")

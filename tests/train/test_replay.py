@@ -18,8 +18,15 @@ def run(cipher_model, tmp_path_factory):
 @pytest.mark.parametrize("step", [0, 1])
 def test_an_update_of_reinforcement_is_the_logged_one(run, cipher_model, step):
     told = list(replay_step(run, step, model=cipher_model))
-    assert [line.split()[0] for line in told] == ["loss", "grad_norm", "entropy", "clip_share"]
-    assert all(line.endswith("equal") for line in told)
+    assert told[0] == "from the start, on cpu" and told[-1] == "equal bit for bit"
+    assert [line.split()[0] for line in told[1:-1]] == ["loss", "grad_norm", "entropy", "clip_share"]
+    assert all(line.endswith("equal") for line in told[1:-1])
+
+
+def test_a_replay_starts_from_the_nearest_checkpoint_with_a_reference_that_was_renewed(cipher_model, tmp_path):
+    run = two_updates(tmp_path, cipher_model, "save_every = 1\nkl_weight = 0.1\nreference_every = 1\nminibatches = 2\n")
+    told = list(replay_step(run, 1, model=cipher_model))
+    assert told[0] == "from the checkpoint after 1 updates, on cpu" and told[-1] == "equal bit for bit"
 
 
 def test_a_changed_record_shows(run, cipher_model, tmp_path):
@@ -27,7 +34,8 @@ def test_a_changed_record_shows(run, cipher_model, tmp_path):
     text = path.read_text()
     path.write_text(text.replace('"reward":1.0', '"reward":0.5', 3).replace('"reward": 1.0', '"reward": 0.5', 3))
     try:
-        assert any("differs" in line for line in replay_step(run, 0, model=cipher_model))
+        told = list(replay_step(run, 0, model=cipher_model))
+        assert any("differs" in line for line in told) and told[-1].startswith("not equal")
     finally:
         path.write_text(text)
 

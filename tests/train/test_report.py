@@ -72,10 +72,11 @@ def test_the_page_is_self_contained_and_the_same_for_the_same_run(run, tmp_path)
 def test_everything_that_the_loop_logs_is_on_a_panel(run):
     (stage,) = read_run(run).stages
     shown = {metric for panel in PANELS for metric in panel.metrics}
-    logged = {name for row in stage.rows for name in row if not name.startswith("part/")}
+    families = tuple(name[:-1] for name in shown if name.endswith("*"))
+    logged = {name for row in stage.rows for name in row if not name.startswith(families)}
     counters = {"step", "seconds", "tokens", "updated", "not_finite", "rollout_share"}
-    derived = {"gap", "form_gap", "held_out_drop"}  # differences of what is shown
-    assert logged - shown == counters | derived
+    derived = {"gap", "form_gap", "held_out_drop", "judges_widening"}  # differences of what is shown
+    assert logged - shown <= counters | derived
 
 
 def test_held_out_accuracy_has_an_interval_from_before_the_first_update_on(run):

@@ -54,7 +54,7 @@ def test_a_worker_process_gives_the_run_of_one_process_bit_for_bit(cipher_model,
     alone = outcome(learn, make_parts(cipher_model, tmp_path / "one"))
     apart = outcome(learn, over(make_parts(cipher_model, tmp_path / "two"), local(cipher_model)))
     assert same(alone, apart)
-    one_ahead = LoopPlan(steps=3, prompts=4, eval_every=3, buffer=1, max_staleness=0)
+    one_ahead = LoopPlan(steps=3, prompts=4, eval_every=3, max_staleness=0)
     queued = over(make_parts(cipher_model, tmp_path / "three"), local(cipher_model))
     assert same(alone, outcome(learn_async, queued, one_ahead))
 

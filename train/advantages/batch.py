@@ -7,13 +7,14 @@ hard ones held back. Left out: a moving baseline.
 from __future__ import annotations
 
 from train.advantages.reinforce_pp import reinforce_pp
-from train.update.terms import Advantage
+from train.update.terms import Advantage, Spread
 
 
-def batch(*, eps: float = 1e-4) -> Advantage:
+def batch(*, spread: Spread = "population", eps: float = 1e-6) -> Advantage:
     """Reward minus the batch's mean, divided by the batch's spread.
 
     Args:
+        spread: population divides the sum of squares by n, sample by n - 1.
         eps: added to the spread.
     """
-    return reinforce_pp(baseline="none", eps=eps)
+    return reinforce_pp(baseline="none", spread=spread, eps=eps)

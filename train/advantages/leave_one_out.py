@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from train.update.terms import Advantage, RewardBatch, centred, group_mean, spread
+from train.update.terms import Advantage, RewardBatch, centred, group_mean, to_tokens
 
 
 def leave_one_out() -> Advantage:
@@ -17,6 +17,6 @@ def leave_one_out() -> Advantage:
     def advantage(outcome: RewardBatch) -> torch.Tensor:
         _, number = group_mean(outcome.rewards, outcome.groups, outcome.judged)
         others = number / (number - 1).clamp(min=1)
-        return spread(centred(outcome.rewards, outcome.groups, outcome.judged) * others, outcome)
+        return to_tokens(centred(outcome.rewards, outcome.groups, outcome.judged) * others, outcome)
 
     return advantage

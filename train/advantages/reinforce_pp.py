@@ -11,14 +11,17 @@ from typing import Literal
 
 import torch
 
-from train.update.terms import Advantage, RewardBatch, centred, group_std, spread
+from train.update.terms import Advantage, RewardBatch, Spread, centred, group_std, to_tokens
 
 
-def reinforce_pp(*, baseline: Literal["none", "group"] = "group", eps: float = 1e-8) -> Advantage:
+def reinforce_pp(
+    *, baseline: Literal["none", "group"] = "group", spread: Spread = "population", eps: float = 1e-8
+) -> Advantage:
     """Batch-normalised reward.
 
     Args:
         baseline: what is taken off before normalising.
+        spread: population divides the sum of squares by n, sample by n - 1.
         eps: added to the spread.
     """
 
@@ -26,7 +29,7 @@ def reinforce_pp(*, baseline: Literal["none", "group"] = "group", eps: float = 1
         values, one = outcome.rewards, torch.zeros_like(outcome.groups)
         if baseline == "group":
             values = centred(values, outcome.groups, outcome.judged)
-        std = group_std(values, one, outcome.judged)
-        return spread(centred(values, one, outcome.judged) / (std + eps), outcome)
+        std = group_std(values, one, outcome.judged, spread)
+        return to_tokens(centred(values, one, outcome.judged) / (std + eps), outcome)
 
     return advantage

@@ -11,21 +11,22 @@ from __future__ import annotations
 import torch
 
 from train.advantages.group import group
-from train.update.terms import Advantage, RewardBatch, group_mean, group_std
+from train.update.terms import Advantage, RewardBatch, Spread, group_mean, group_std
 from ttc.errors import ConfigError
 
 
-def steps(*, outcome: float = 0.0, eps: float = 1e-4) -> Advantage:
+def steps(*, outcome: float = 0.0, spread: Spread = "population", eps: float = 1e-6) -> Advantage:
     """Sum of the normalised rewards of this step and the later ones.
 
     Args:
         outcome: weight of the rollout's own reward, normalised over its group, at every token.
+        spread: population divides the sum of squares by n, sample by n - 1.
         eps: added to the spread.
 
     Raises:
         ConfigError: the rollouts carry no step rewards.
     """
-    whole = group(eps=eps)
+    whole = group(spread=spread, eps=eps)
 
     def advantage(batch: RewardBatch) -> torch.Tensor:
         if batch.steps is None:
@@ -35,7 +36,7 @@ def steps(*, outcome: float = 0.0, eps: float = 1e-4) -> Advantage:
         groups = batch.groups[:, None].expand_as(rewards)
         flat, owner, valid = rewards.reshape(-1), groups.reshape(-1), is_known.reshape(-1)
         mean, _ = group_mean(flat, owner, valid)
-        std = group_std(flat, owner, valid)
+        std = group_std(flat, owner, valid, spread)
         normal = torch.where(valid, (flat - mean) / (std + eps), 0.0).view_as(rewards)
         later = normal.flip(1).cumsum(1).flip(1)
         return (later + outcome * whole(batch)) * batch.mask

@@ -63,15 +63,17 @@ class Checkpoints:
             shutil.rmtree(place)
         return target
 
-    def load(self, model: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    def load(self, model: Any, most: int | None = None) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Put the newest whole weights into `model`; returns (optimiser, state), or None when there is no checkpoint.
+
+        Of those after at most `most` updates, where that is given.
 
         Raises:
             TrainingError: there are checkpoints and none is whole, or the newest belongs to another model.
         """
         from safetensors.torch import load_file
 
-        newest = newest_whole(self._folder, _NAME, self._log)
+        newest = newest_whole(self._folder, _NAME, self._log, most)
         if newest is None:
             return None
         weights = load_file(str(newest / "model.safetensors"))

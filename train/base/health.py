@@ -1,7 +1,7 @@
 """Named rules that watch a run and act: the failures of reasoning RL, each with a threshold, a patience and an action.
 
     warn        say so                       lower_rate   halve the learning rate
-    skip        do not apply this update     roll_back    return to the last checkpoint, with half the rate
+    skip        do not apply this update     roll_back    return to the best checkpoint, with half the rate
     stop        end the run, with the reason
 
 A rule is a value (`HealthRule`): the name of a metric, the side on which it is bad, a threshold, and how many steps in
@@ -109,7 +109,11 @@ RULES: tuple[HealthRule, ...] = (
     HealthRule("repetition", "repetition", "above", 0.5, 5, "stop", "rollouts repeat themselves",
          offending=lambda r: len(r.token_ids) > 8),
     HealthRule("train_above_held_out", "gap", "above", 0.25, 2, "stop",
-         "train reward is far above held-out accuracy: memorised prompts, or a verifier that can be fooled"),
+         "training problems are answered far better than held-out ones, both sampled: they are memorised"),
+    HealthRule("judges_part", "judges_widening", "above", 0.1, 2, "stop",
+         "the training verifier accepts ever more held-out answers that the other one refuses: it is being fooled"),
+    HealthRule("length_without_accuracy", "length_over_accuracy", "above", 0.5, 5, "warn",
+         "rollouts grow faster than accuracy: length is rewarded, or nothing holds it"),
     HealthRule("held_out_falls", "held_out_drop", "above", 0.15, 2, "roll_back",
          "held-out accuracy has fallen from its best while training went on"),
     HealthRule("reward_falls", "reward", "below", 0.5, 5, "roll_back",
@@ -242,11 +246,11 @@ def act(
     alarms: Sequence[Alarm],
     model: Any,
     optimiser: Optimiser,
-    checkpoints: Checkpoints,
+    checkpoints: Checkpoints | Sequence[Checkpoints],
     log: Callable[[str], None],
     file: AlarmFile | None = None,
 ) -> str:
-    """Act on `alarms` in order; returns why the run must stop, or nothing."""
+    """Act on `alarms` in order; returns why the run must stop, or nothing. `checkpoints`: the first counts."""
     stopped = ""
     for alarm in alarms:
         if file is not None:
@@ -255,16 +259,16 @@ def act(
         if alarm.rule.action == "lower_rate":
             optimiser.scale *= 0.5
         if alarm.rule.action == "roll_back":
-            _roll_back(model, optimiser, checkpoints)
+            _roll_back(model, optimiser, checkpoints if isinstance(checkpoints, Sequence) else [checkpoints])
         if alarm.rule.action == "stop":
             stopped = f"health rule {alarm.rule.name}: {alarm.rule.why}"
     return stopped
 
 
-def _roll_back(model: Any, optimiser: Optimiser, checkpoints: Checkpoints) -> None:
-    """Take the weights of the last checkpoint, with half the learning rate; counters go on."""
+def _roll_back(model: Any, optimiser: Optimiser, places: Sequence[Checkpoints]) -> None:
+    """Take the weights of the first place that holds a checkpoint, with half the learning rate; counters go on."""
     scale = optimiser.scale
-    checkpoint = checkpoints.load(model)
+    checkpoint = next((found for found in (place.load(model) for place in places) if found is not None), None)
     if checkpoint is not None:
         optimiser.load(checkpoint[0])
     optimiser.scale = scale * 0.5

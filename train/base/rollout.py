@@ -44,6 +44,7 @@ class Rollout:
     the engine's, in nats, None at injected ids. `reward` None means no verdict; `parts` are its components by name.
     `version` counts the updates of the policy that sampled it. `calls` of tools were made, of which `failed_calls`
     came back as errors. `step_rewards` are (place in `token_ids` of a step's last token, what the step is worth).
+    `reference_logprobs` are the reference model's, None at injected ids; empty where there was none.
     """
 
     step: int
@@ -68,6 +69,7 @@ class Rollout:
     calls: int = 0
     failed_calls: int = 0
     step_rewards: tuple[tuple[int, float], ...] = ()
+    reference_logprobs: tuple[float | None, ...] = ()
 
     @property
     def right(self) -> bool:
@@ -255,6 +257,11 @@ def _words(text: str, shared: int) -> str:
     return ("..." if start else "") + words + ("..." if start + MAX_SHOWN < len(text) else "")
 
 
+_MAX_FAMILIES = 16
+_SECOND_THOUGHT = re.compile(
+    r"\b(?:wait|mistake|however|retry|error|verify|wrong|evaluate|check|alternatively)\b", re.I
+)
+"""Words of self-correction, counted over training as in DeepSeek-R1 (arXiv:2501.12948, supplement C.2)."""
 _OTHER_SCRIPT = re.compile(r"[\u0400-\u04ff\u0600-\u06ff\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
 
 
@@ -288,6 +295,9 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "all_fail": _mean([not any(group) for group in passed]),
         "length": _mean(lengths),
         "length_max": float(max(lengths, default=0)),
+        "length_right": _mean([len(rollout.token_ids) for rollout in rollouts if rollout.right]),
+        "length_wrong": _mean([len(rollout.token_ids) for rollout in rollouts if not rollout.right]),
+        "self_correction": _mean([len(_SECOND_THOUGHT.findall(rollout.thinking)) for rollout in rollouts]),
         "truncated": _mean([rollout.truncated for rollout in rollouts]),
         "thinking_share": _mean([bool(rollout.thinking.strip()) for rollout in rollouts]),
         "no_answer": _mean([status in ("no_answer", "unparseable") for status in statuses]),
@@ -300,7 +310,17 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     }
     names = {name for rollout in rollouts for name in rollout.parts}
     parts = {f"part/{name}": _mean([r.parts[name] for r in rollouts if name in r.parts]) for name in sorted(names)}
-    return {**metrics, **parts}
+    return {**metrics, **parts, **_by_family(rollouts)}
+
+
+def _by_family(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Mean reward by difficulty or family of tasks, where there are several and not too many to show."""
+    rewards: dict[str, list[float]] = {}
+    for rollout in rollouts:
+        if rollout.reward is not None:
+            rewards.setdefault(rollout.difficulty, []).append(rollout.reward)
+    few = 1 < len(rewards) <= _MAX_FAMILIES
+    return {f"family/{name or 'none'}": _mean(values) for name, values in sorted(rewards.items())} if few else {}
 
 
 def repeated_share(ids: Sequence[int], n: int) -> float:

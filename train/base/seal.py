@@ -46,8 +46,10 @@ def numbered(folder: Path, name: re.Pattern[str]) -> list[tuple[int, Path]]:
     return sorted((int(match[1]), place) for match, place in named if match is not None)
 
 
-def newest_whole(folder: Path, name: re.Pattern[str], log: Callable[[str], None]) -> Path | None:
-    """The sealed checkpoint of the highest number that is whole; None when there is no checkpoint.
+def newest_whole(
+    folder: Path, name: re.Pattern[str], log: Callable[[str], None], most: int | None = None
+) -> Path | None:
+    """The sealed checkpoint of the highest number, `most` at most, that is whole; None when there is no checkpoint.
 
     Those above it that are not whole are told to `log`, with their first flaw and what is used instead.
 
@@ -55,7 +57,9 @@ def newest_whole(folder: Path, name: re.Pattern[str], log: Callable[[str], None]
         TrainingError: there are checkpoints and none is whole; names the files.
     """
     broken: list[str] = []
-    for _, place in reversed(numbered(folder, name)):
+    for number, place in reversed(numbered(folder, name)):
+        if most is not None and number > most:
+            continue
         flaw = first_flaw(place)
         if not flaw:
             for text in broken:

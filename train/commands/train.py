@@ -51,6 +51,7 @@ def register(subparsers: Any) -> None:
     replay.add_argument("--stage", type=int, help="number of the stage; the last that has rollouts by default")
     replay.add_argument("--model", type=Path, help="model folder the stage started from, when it is not in the run")
     replay.add_argument("--step", type=int, required=True, help="the update, from 0")
+    replay.add_argument("--device", default="cpu", help="where it is computed; that of the run, for equal numbers")
     replay.set_defaults(run=_replay)
     rescore = verbs.add_parser("rescore", help="judge recorded rollouts again, with another verifier or version")
     rescore.add_argument("folder", type=Path, help="folder of the run")
@@ -125,7 +126,7 @@ def _list(args: argparse.Namespace) -> int:
 def _replay(args: argparse.Namespace) -> int:
     from train.replay.replay import replay_step
 
-    for line in replay_step(args.folder, args.step, stage=args.stage, model=args.model):
+    for line in replay_step(args.folder, args.step, stage=args.stage, model=args.model, device=args.device):
         print(line)
     return 0
 

@@ -30,7 +30,10 @@ from ttc.session.thinking import Thinking
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Which problems, how they are checked, and how they are answered: one completion, or a `strategy`."""
+    """Which problems, how they are checked, and how they are answered: one completion, or a `strategy`.
+
+    `beside` is a second verifier, such as the one that training rewards by.
+    """
 
     items: Sequence[Item]
     verifier: Verifier
@@ -38,6 +41,7 @@ class HeldOut:
     seed: int
     thinking: Thinking | None = None
     strategy: Strategy | None = None
+    beside: Verifier | None = None
     shared: Shared = field(default_factory=dict, compare=False)
 
 
@@ -46,10 +50,16 @@ async def accuracy(held_out: HeldOut, engine: Engine, *, greedy: bool = True) ->
     temperature = 0.0 if greedy else held_out.sampling.temperature
     sampling = replace(held_out.sampling, temperature=temperature)
     results = await asyncio.gather(*(_one(item, held_out, engine, sampling) for item in held_out.items))
-    return [right for right, _ in results], sum((usage for _, usage in results), Usage())
+    return [right for right, _, _ in results], sum((usage for _, _, usage in results), Usage())
 
 
-async def _one(item: Item, held_out: HeldOut, engine: Engine, sampling: Sampling) -> tuple[bool, Usage]:
+async def by_both(held_out: HeldOut, engine: Engine) -> tuple[list[bool], list[bool]]:
+    """Whether one sampled answer to each problem is right, and whether the verifier `beside` accepts it."""
+    results = await asyncio.gather(*(_one(item, held_out, engine, held_out.sampling) for item in held_out.items))
+    return [right for right, _, _ in results], [accepted for _, accepted, _ in results]
+
+
+async def _one(item: Item, held_out: HeldOut, engine: Engine, sampling: Sampling) -> tuple[bool, bool, Usage]:
     session = Session(
         item.problem,
         engine,
@@ -61,9 +71,11 @@ async def _one(item: Item, held_out: HeldOut, engine: Engine, sampling: Sampling
     )
     answer = await (held_out.strategy or _complete)(item.problem, session)
     finish: FinishReason = "stop" if answer.finish_reason == "stop" else "length"
-    verdict = await held_out.verifier.verify(item.target, Submission(answer.text, answer.thinking, finish))
+    submission = Submission(answer.text, answer.thinking, finish)
+    verdict = await held_out.verifier.verify(item.target, submission)
+    second = verdict if held_out.beside is None else await held_out.beside.verify(item.target, submission)
     session.close()
-    return verdict.correct, session.usage
+    return verdict.correct, second.correct, session.usage
 
 
 async def _complete(problem: Problem, session: Session) -> Answer:

@@ -1,10 +1,11 @@
 """Compute a recorded update again, or judge recorded rollouts again: what a run left is enough for both.
 
-Updates are pure functions of (weights, optimiser, rollouts), so an update is reached from the nearest state before it
-by repeating the updates in between: no engine, no verifier, no sampling. On the CPU of the run, with its build of torch
-and number of threads, the loss is equal bit for bit to the logged one, and a difference means that code, data or
-weights have changed; elsewhere numbers differ by rounding, which grows with every update. Cost: one update per repeated
-step. Left out: runs in which a rule changed the rate or rolled back before the step.
+Updates are pure functions of (weights, optimiser, rollouts), so an update is reached from the nearest checkpoint before
+it, or from the start, by repeating the updates in between: no engine, no verifier, no sampling. On the CPU of the run,
+with its build of torch and number of threads, the loss is equal bit for bit to the logged one, and a difference means
+that code, data or weights have changed; on another device numbers differ by rounding, which grows with every update, so
+what is found is told number by number and in a last line. Cost: one update per repeated step. Left out: runs in which a
+rule changed the rate or rolled back since that checkpoint.
 
 A rollout holds its target and its text, so another verifier, or another version of it, can judge it without a model or
 an engine. Shaping parts are computed again from the stage's fields; learnt rewards stay what was logged. Cost: one
@@ -22,6 +23,7 @@ from statistics import fmean
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from evals.task import VerifierSpec
+from train.base.checkpoint import Checkpoints
 from train.base.models import load_tokenizer
 from train.base.rollout import Rollout, check_groups, read_rollouts
 from train.base.stage import Setting
@@ -51,8 +53,10 @@ class Relearning(Protocol):
         ...
 
 
-def replay_step(run: Path, step: int, *, stage: int | None = None, model: Path | None = None) -> Iterator[str]:
-    """Yield a line per compared number of update `step` (from 0): logged, computed, and whether they are equal.
+def replay_step(
+    run: Path, step: int, *, stage: int | None = None, model: Path | None = None, device: str = "cpu"
+) -> Iterator[str]:
+    """Yield where it starts, a line per compared number of update `step` (from 0), and what equality was found.
 
     Raises:
         ConfigError: no such run, stage or step, its rollouts were not recorded, or their group ids mix prompts.
@@ -67,29 +71,37 @@ def replay_step(run: Path, step: int, *, stage: int | None = None, model: Path |
     logged = {int(row["step"]): row for _, row in iterate(folder / "metrics.jsonl")}
     if step + 1 not in logged:
         raise ConfigError(f"{folder.name} has no step {step}: it logged steps 0 to {max(logged, default=0) - 1}")
-    again = _updates(learner, source, Setting(folder, source, recorded.seed, "cpu", 1, lambda text: None))
+    first, again = _updates(learner, source, Setting(folder, source, recorded.seed, device, 1, lambda text: None), step)
+    yield f"from {f'the checkpoint after {first} updates' if first else 'the start'}, on {device}"
     metrics: dict[str, float] = {}
-    for number in range(step + 1):
+    for number in range(first, step + 1):
         rollouts = list(read_rollouts(folder / ROLLOUTS, number))
         if not rollouts:
             raise ConfigError(f"{folder.name} holds no rollouts of step {number}")
         metrics = dict(again(rollouts))
+    gaps: list[float] = []
     for name in ("loss", "grad_norm", "entropy", "clip_share", "divergence"):
         if name in metrics:
             before = float(logged[step + 1].get(name, float("nan")))
+            gaps.append(abs(before - metrics[name]))
             yield f"{name:12} logged {before:.9g}  computed {metrics[name]:.9g}  {_same(before, metrics[name])}"
+    yield "equal bit for bit" if not any(gaps) else f"not equal: the largest difference is {max(gaps):.3g}"
 
 
-def _updates(stage: PolicyStage | Relearning, source: Path, setting: Setting) -> Relearn:
+def _updates(stage: PolicyStage | Relearning, source: Path, setting: Setting, step: int) -> tuple[int, Relearn]:
+    """What repeats updates up to `step`, and the number of the first one."""
     if isinstance(stage, Relearning):
-        return stage.relearner(source, setting)
+        return 0, stage.relearner(source, setting)
     updater, tokenizer = stage.learner(source, setting), load_tokenizer(source)
+    checkpoint = Checkpoints(setting.folder / "checkpoints", setting.log).load(updater.model, step)
+    if checkpoint is not None:
+        updater.load(checkpoint[0])
 
     def again(rollouts: Sequence[Rollout]) -> Mapping[str, float]:
         check_groups(rollouts, tokenizer.decode)
         return update_on(rollouts, stage.plan, updater, int(tokenizer.pad_token_id))
 
-    return again
+    return 0 if checkpoint is None else int(checkpoint[1]["step"]), again
 
 
 def _same(logged: float, computed: float) -> str:

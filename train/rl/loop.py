@@ -19,11 +19,12 @@ comes in as an argument (`Parts`). Left out: several learners.
     verifier  judges a step's rollouts as soon as they are there
     learner   updates on judged steps in order, pushes the weights, checks health
 
-At most `plan.buffer` steps are on their way, from their first draw until the weights they led to are pushed; so
-rollouts are at most `buffer - 1` updates old, and with a buffer of 1 the run is the synchronous one, bit for bit where
-that one repeats itself. A step whose rollouts are older than `plan.max_staleness` updates when its turn comes is
-dropped and counted (`dropped`): the correction of `train.update.terms`, which weighs every token by the trainer's
-probability over the sampler's, is truncated and cannot mend just any distance. Weights are pushed between two rounds of
+Staleness is counted in rounds: how many batches were learnt from between the draw of a rollout and its own update,
+whatever the number of epochs and mini-batches in each. It is held by admission, as in AReaL (Fu et al. 2025,
+arXiv:2505.24298): at most `plan.max_staleness + 1` rounds are on their way, from their first draw until the weights
+they led to are pushed, so nothing that was drawn is ever too old and none is thrown away; with a limit of 0 the run is
+the synchronous one, bit for bit where that one repeats itself. The correction of `train.update.terms` weighs every
+token by the trainer's probability over the sampler's. Weights are pushed between two rounds of
 rollouts, never during one, so each rollout has one version. Gains when verdicts or updates take as long as rollouts.
 Rollouts in processes of their own need an engine there: on a CPU `embedded:processes=1`, on several machines
 `ray_workers`; weights go to them by message. Left out: exact resume of an overlapped run (the order of rounds and
@@ -37,7 +38,8 @@ import math
 import resource
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any, TypeAlias
 
 import torch
@@ -47,12 +49,12 @@ from train.base.checkpoint import Checkpoints
 from train.base.health import AlarmFile, Health, act
 from train.base.rollout import Collector, Rollout, RolloutFile, by_group, check_groups, has_signal, rollout_metrics
 from train.base.world import ALONE, World
-from train.measure.measure import HeldOut, accuracy
+from train.measure.measure import HeldOut, accuracy, by_both
 from train.rollouts.frontier import Frontier
 from train.rollouts.rewards import Rewarder
 from train.rollouts.sync import Syncer
 from train.update.batch import rollout_batch
-from train.update.terms import RewardBatch
+from train.update.terms import RewardBatch, k3
 from train.update.update import Updater
 from ttc.errors import ConfigError, TrainingError
 from ttc.records import LineFile
@@ -64,7 +66,7 @@ class LoopPlan:
 
     A step with too few groups that carry a signal draws at most `refills` more rounds. Held-out accuracy is measured
     every `eval_every` steps and at the end; a checkpoint is written every `save_every`. `until` ends the run early once
-    greedy held-out accuracy reaches it. `max_staleness` and `buffer` are for the asynchronous loop.
+    greedy held-out accuracy reaches it. `max_staleness` is the asynchronous loop's, in rounds.
     """
 
     steps: int
@@ -75,12 +77,15 @@ class LoopPlan:
     until: float | None = None
     mask_truncated: bool = False
     max_staleness: int = 1
-    buffer: int = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Everything that a run is made of."""
+    """Everything that a run is made of.
+
+    `seen` are training problems, drawn uniformly, that are answered like the held-out ones: only so can a gap between
+    both be told from a difference of samplers. `best` keeps the checkpoint of the best held-out accuracy.
+    """
 
     sampler: Frontier
     collector: Collector
@@ -88,8 +93,10 @@ class Parts:
     updater: Updater
     syncer: Syncer
     held_out: HeldOut
+    seen: HeldOut | None
     health: Health
     checkpoints: Checkpoints
+    best: Checkpoints | None
     metrics: LineFile
     rollouts: RolloutFile | None
     pad_id: int
@@ -101,12 +108,18 @@ class Parts:
 
 @dataclass(slots=True)
 class LoopState:
-    """Counters that a checkpoint keeps; `stopped` is why the run ends early."""
+    """Counters that a checkpoint keeps; `stopped` is why the run ends early.
+
+    `apart` is the least by which the training verifier has accepted more held-out answers than the other one; `recent`
+    the latest (length, accuracy) of train rollouts.
+    """
 
     step: int = 0
     best: float = 0.0
     seconds: float = 0.0
     tokens: int = 0
+    apart: float = 1.0
+    recent: list[tuple[float, float]] = field(default_factory=list)
     stopped: str = ""
 
     def going(self, plan: LoopPlan) -> bool:
@@ -114,6 +127,7 @@ class LoopState:
         return self.step < plan.steps and not self.stopped
 
 
+_COUNTERS = ("best", "seconds", "tokens", "apart", "recent")
 NO_ITEMS = "the sampler has no items left: all are solved, or asked once; give the task more or harder problems"
 
 
@@ -145,17 +159,49 @@ async def draw(plan: LoopPlan, parts: Parts, step: int) -> list[Rollout]:
 
 
 def update_on(rollouts: Sequence[Rollout], plan: LoopPlan, updater: Updater, pad_id: int) -> dict[str, float]:
-    """Train on the groups of `rollouts` that carry a signal; a step without any changes nothing.
+    """Train on `rollouts`, those of groups without a signal counted in every mean; without any signal change nothing.
 
-    With a critic every rollout carries one: it is compared with what was expected of it, not with its group.
+    What has nothing to teach costs no forward pass (`Updater.learn`), but it keeps its place in the normaliser: the
+    gradient of a batch with one live group in eight is an eighth of that of eight live groups, as published.
     """
-    groups = by_group(rollouts).values()
-    selection = [rollout for group in groups if updater.critic is not None or has_signal(group) for rollout in group]
-    if not any(rollout.reward is not None for rollout in selection):
+    counted = _counted(rollouts, plan)
+    if not any(rollout.reward is not None for rollout in counted):
         return {"updated": 0.0}
-    batch = rollout_batch(selection, pad_id, mask_truncated=plan.mask_truncated)
-    metrics = updater.learn(batch, outcome_of(selection, batch.mask))
+    batch = rollout_batch(counted, pad_id, mask_truncated=plan.mask_truncated)
+    metrics = updater.learn(batch, outcome_of(counted, batch.mask))
+    if "grad_norm" not in metrics:
+        return {**metrics, "updated": 0.0}
     return {**metrics, "updated": 1.0, "not_finite": float(not math.isfinite(metrics["grad_norm"]))}
+
+
+def _counted(rollouts: Sequence[Rollout], plan: LoopPlan) -> list[Rollout]:
+    """What an update is a mean over: all groups, or with refills `plan.prompts` of them, those with a signal first.
+
+    Dynamic sampling replaces a group without a signal (DAPO); what could not be replaced still counts.
+    """
+    groups = list(by_group(rollouts).values())
+    if plan.refills:
+        groups = sorted(groups, key=lambda group: not has_signal(group))[: plan.prompts]
+    return [rollout for group in groups for rollout in group]
+
+
+def referenced(rollouts: Sequence[Rollout], updater: Updater, pad_id: int) -> tuple[list[Rollout], dict[str, float]]:
+    """The rollouts with the reference's log-probabilities, and `kl_reference`: how far the sampler is from it.
+
+    By k3 over the sampled tokens, in nats; also where no weight pulls the policy back. Without a reference as they are.
+    """
+    if not updater.has_reference or not rollouts:
+        return list(rollouts), {}
+    batch = rollout_batch([replace(rollout, reward=0.0) for rollout in rollouts], pad_id)
+    reference = updater.reference_logprobs(batch)  # (R, T)
+    known = batch.mask & ~torch.isnan(batch.engine)
+    divergence = float(k3(batch.engine, reference)[known].mean()) if known.any() else math.nan
+    rows = []
+    for rollout, row in zip(rollouts, reference.tolist(), strict=True):
+        first = len(rollout.prompt_ids) - 1
+        pairs = zip(row[first : first + len(rollout.token_ids)], rollout.sampled, strict=True)
+        rows.append(replace(rollout, reference_logprobs=tuple(value if own else None for value, own in pairs)))
+    return rows, {"kl_reference": divergence}
 
 
 def outcome_of(rollouts: Sequence[Rollout], mask: torch.Tensor) -> RewardBatch:
@@ -183,11 +229,13 @@ async def finish(
     metrics = {**rollout_metrics(rollouts), **parts.world.agree(numbers), "tokens": float(state.tokens)}
     if state.step % plan.eval_every == 0 or state.step == plan.steps:
         metrics.update(await evaluate(state, parts))
-        metrics["gap"] = metrics["accuracy"] - metrics["held_out"]
+        await parts.rewarder.check()
     metrics["form_gap"] = metrics["formed"] - metrics["accuracy"]
+    metrics.update(growth(state, metrics))
     alarms = parts.health.check(metrics, state.step, rollouts)
     updater = parts.updater
-    state.stopped = act(alarms, updater.model, updater.optimiser, parts.checkpoints, parts.log, parts.alarm_file)
+    places = [place for place in (parts.best, parts.checkpoints) if place is not None]
+    state.stopped = act(alarms, updater.model, updater.optimiser, places, parts.log, parts.alarm_file)
     if any(alarm.rule.action == "roll_back" for alarm in alarms):
         await parts.syncer.push()  # or the next rollouts would come from the weights that were just given up
     if plan.until is not None and metrics.get("held_out", 0.0) >= plan.until:
@@ -198,21 +246,60 @@ async def finish(
     return metrics
 
 
+_WINDOW = 10
+"""Steps of each half over which growth of length and of accuracy are compared."""
+
+
+def growth(state: LoopState, metrics: Mapping[str, float]) -> dict[str, float]:
+    """`length_over_accuracy`: log growth of length less that of accuracy, over the two halves of the latest steps.
+
+    Nothing before there are enough steps. An accuracy of 0 counts as a hundredth.
+    """
+    state.recent = [*state.recent, (metrics["length"], metrics["accuracy"])][-2 * _WINDOW :]
+    if len(state.recent) < 2 * _WINDOW:
+        return {}
+    early, late = state.recent[:_WINDOW], state.recent[_WINDOW:]
+    length, right = ([fmean(row[column] for row in half) for half in (early, late)] for column in (0, 1))
+    gained = math.log(max(right[1], 0.01) / max(right[0], 0.01))
+    return {"length_over_accuracy": math.log(max(length[1], 1.0) / max(length[0], 1.0)) - gained}
+
+
 async def evaluate(state: LoopState, parts: Parts) -> dict[str, float]:
-    """Held-out accuracy, greedy (`held_out`) and of one sample each, and how far the greedy one is below its best."""
-    _, mine = parts.world.share(parts.held_out.items)
-    held_out = replace(parts.held_out, items=mine)
-    greedy, _ = await accuracy(held_out, parts.collector.engine)
-    one, _ = await accuracy(held_out, parts.collector.engine, greedy=False)
-    right, samples = parts.world.gather(greedy), parts.world.gather(one)
+    """Held-out accuracy, greedy (`held_out`) and of one sample each, and how far the greedy one is below its best.
+
+    Beside them the sampled accuracy on training problems and its `gap`, and, with a second verifier, what that accepts.
+    The weights of the best one are kept.
+    """
+    engine, world = parts.collector.engine, parts.world
+    held_out = replace(parts.held_out, items=world.share(parts.held_out.items)[1])
+    greedy, _ = await accuracy(held_out, engine)
+    one, second = await by_both(held_out, engine)
+    right, samples, accepted = world.gather(greedy), world.gather(one), world.gather(second)
     if parts.held_out_file is not None:
         outcomes = {"right": list(map(int, right)), "sampled": list(map(int, samples))}
         parts.held_out_file.write({"step": state.step, **outcomes})
     value, sampled_value = sum(right) / len(right), sum(samples) / len(samples)
+    if value >= state.best and parts.best is not None and state.step:
+        parts.best.save(state.step, parts.updater.model, parts.updater.state(), {})
     drop, state.best = state.best - value, max(state.best, value)
     text = f"held-out accuracy {value:.3f} greedy, {sampled_value:.3f} sampled"
     parts.log(f"step {state.step}: {text} ({len(right)} problems)")
-    return {"held_out": value, "held_out_sampled": sampled_value, "held_out_drop": drop}
+    metrics = {"held_out": value, "held_out_sampled": sampled_value, "held_out_drop": drop}
+    if parts.held_out.beside is not None:
+        apart = sum(accepted) / len(accepted) - sampled_value
+        state.apart = min(state.apart, apart)
+        metrics |= {"held_out_accepted": sum(accepted) / len(accepted), "judges_widening": apart - state.apart}
+    return {**metrics, **await _seen(parts, sampled_value)}
+
+
+async def _seen(parts: Parts, held_out: float) -> dict[str, float]:
+    """Sampled accuracy on training problems, and how far it is above that on held-out ones."""
+    if parts.seen is None:
+        return {}
+    seen = replace(parts.seen, items=parts.world.share(parts.seen.items)[1])
+    right = parts.world.gather((await accuracy(seen, parts.collector.engine, greedy=False))[0])
+    value = sum(right) / len(right)
+    return {"seen_sampled": value, "gap": value - held_out}
 
 
 def resume(parts: Parts) -> LoopState:
@@ -225,7 +312,8 @@ def resume(parts: Parts) -> LoopState:
     parts.sampler.load(state["sampler"])
     parts.health.load(state["health"])
     parts.log(f"resumed at step {state['step']}")
-    return LoopState(state["step"], state["best"], state["seconds"], state["tokens"])
+    counters = {name: state[name] for name in _COUNTERS}
+    return LoopState(state["step"], **counters)
 
 
 def _costs(rollouts: Sequence[Rollout], rollout_s: float, update_s: float, sync_s: float) -> dict[str, float]:
@@ -251,7 +339,7 @@ def _write(metrics: Mapping[str, float], state: LoopState, rollouts: Sequence[Ro
 
 
 def _save(state: LoopState, parts: Parts) -> None:
-    counters = {name: getattr(state, name) for name in ("best", "seconds", "tokens")}
+    counters = {name: getattr(state, name) for name in _COUNTERS}
     counters |= {"sampler": parts.sampler.state(), "health": parts.health.state()}
     parts.checkpoints.save(state.step, parts.updater.model, parts.updater.state(), counters)
 
@@ -270,11 +358,13 @@ async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> di
     """
     state = resume(parts)
     await parts.syncer.push()
+    await parts.rewarder.check()
     last: dict[str, Any] = await evaluate(state, parts) if state.step == 0 else {}
     while state.going(plan):
         began = time.perf_counter()
         rollouts = await draw(plan, parts, state.step)
         rollouts_end = time.perf_counter()
+        rollouts, apart = referenced(rollouts, parts.updater, parts.pad_id)
         numbers = await update(rollouts) if update else update_on(rollouts, plan, parts.updater, parts.pad_id)
         updated = time.perf_counter()
         parity = await sync(parts, rollouts)
@@ -282,32 +372,33 @@ async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> di
         ended = time.perf_counter()
         state.seconds += ended - began
         costs = _costs(rollouts, rollouts_end - began, updated - rollouts_end, ended - updated)
-        last |= await finish(plan, parts, state, rollouts, {**numbers, "parity": parity, **costs})
+        last |= await finish(plan, parts, state, rollouts, {**numbers, **apart, "parity": parity, **costs})
     return {**last, "step": state.step, "seconds": state.seconds, "stopped": state.stopped}
 
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """One step's rollouts on their way: judged when `judged` is done."""
+    """One step's rollouts on their way, drawn after `learnt` rounds; judged when `judged` is done."""
 
     judged: asyncio.Task[list[Rollout]]
-    version: int
+    learnt: int
     rollout_s: float
 
 
 async def learn_async(plan: LoopPlan, parts: Parts) -> dict[str, Any]:
-    """Run like `learn`, overlapped; adds `staleness` and `dropped` to the metrics.
+    """Run like `learn`, overlapped; adds `staleness`, in rounds, to the metrics.
 
     Raises:
-        ConfigError: refills with an asynchronous run, or limits out of range.
+        ConfigError: refills with an asynchronous run, or a staleness below 0.
         TrainingError: the parity probe failed, or no problem is left.
     """
     if plan.refills:
         raise ConfigError("refills: the asynchronous loop does not refill groups; set refills = 0")
-    if plan.buffer < 1 or plan.max_staleness < 0:
-        raise ConfigError("the asynchronous loop needs buffer >= 1 and max_staleness >= 0")
+    if plan.max_staleness < 0:
+        raise ConfigError(f"max_staleness must be at least 0, got {plan.max_staleness}")
     state = resume(parts)
     await parts.syncer.push()
+    await parts.rewarder.check()
     last: dict[str, Any] = await evaluate(state, parts) if state.step == 0 else {}
     run = _Run(plan, parts, state)
     actor = asyncio.create_task(run.act())
@@ -325,10 +416,9 @@ class _Run:
 
     def __init__(self, plan: LoopPlan, parts: Parts, state: LoopState) -> None:
         self._plan, self._parts, self._state = plan, parts, state
-        self._slots = asyncio.Semaphore(plan.buffer)
+        self._slots = asyncio.Semaphore(plan.max_staleness + 1)
         self._rounds: asyncio.Queue[_Round] = asyncio.Queue()
         self._engine = asyncio.Lock()  # held by a round of rollouts or by a push, in order of asking
-        self._dropped = 0
 
     async def act(self) -> None:
         """Draw round after round, as long as slots are free."""
@@ -339,12 +429,13 @@ class _Run:
             if not items:
                 raise TrainingError(NO_ITEMS)
             async with self._engine:
-                version, began = self._parts.updater.optimiser.taken, time.perf_counter()
+                learnt, began = self._state.step, time.perf_counter()
+                version = self._parts.updater.optimiser.taken
                 rollouts = await self._parts.collector.collect(items, number, 0, version)
                 seconds = time.perf_counter() - began
             check_groups(rollouts, self._parts.collector.engine.decode)
             verdicts = asyncio.create_task(self._parts.rewarder.judge(rollouts, number))
-            self._rounds.put_nowait(_Round(verdicts, version, seconds))
+            self._rounds.put_nowait(_Round(verdicts, learnt, seconds))
             number += 1
 
     async def learn(self, actor: asyncio.Task[None]) -> dict[str, Any]:
@@ -355,20 +446,15 @@ class _Run:
             round_ = await self._next(actor)
             rollouts = await round_.judged
             self._parts.sampler.update(rollouts)
-            staleness = self._parts.updater.optimiser.taken - round_.version
-            if staleness > self._plan.max_staleness:
-                self._dropped += 1
-                self._slots.release()
-                continue
-            last |= await self._step(rollouts, round_, staleness, began)
+            last |= await self._step(rollouts, round_, began)
             began = time.perf_counter()
         return last
 
-    async def _step(
-        self, rollouts: Sequence[Rollout], round_: _Round, staleness: int, began: float
-    ) -> dict[str, float]:
+    async def _step(self, rollouts: Sequence[Rollout], round_: _Round, began: float) -> dict[str, float]:
         plan, parts = self._plan, self._parts
+        staleness = self._state.step - round_.learnt
         start = time.perf_counter()
+        rollouts, apart = await asyncio.to_thread(referenced, rollouts, parts.updater, parts.pad_id)
         metrics = await asyncio.to_thread(update_on, rollouts, plan, parts.updater, parts.pad_id)
         updated = time.perf_counter()
         async with self._engine:
@@ -376,7 +462,7 @@ class _Run:
         self._slots.release()
         ended = time.perf_counter()
         self._state.seconds += ended - began
-        extra = {"parity": parity, "staleness": float(staleness), "dropped": float(self._dropped)}
+        extra = {**apart, "parity": parity, "staleness": float(staleness)}
         if staleness:
             metrics.pop("mismatch", None)  # the sampler was another policy, so a difference is no fault
         costs = _costs(rollouts, round_.rollout_s, updated - start, ended - updated)

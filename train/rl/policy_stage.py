@@ -10,6 +10,8 @@ rewards, a critic, earlier data. `PolicyStage.learner` is everything an update n
 from __future__ import annotations
 
 import asyncio
+import math
+import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +31,7 @@ from train.base.rollout import Collector, RolloutFile, group_draws, read_rollout
 from train.base.stage import Setting, StageResult, check_model, model_of, rollouts_path
 from train.examples.imitation import Ptx
 from train.measure.measure import HeldOut, held_out_gains
-from train.registries import make_verifier
+from train.registries import make, make_verifier
 from train.reward_models.reward_models import (
     How,
     RewardSource,
@@ -41,17 +43,18 @@ from train.reward_models.reward_models import (
 from train.reward_models.step_model import load_process
 from train.rl.loop import LoopPlan, Parts, learn, learn_async
 from train.rollouts.frontier import Frontier, Mode
-from train.rollouts.rewards import Rewarder, shaping_part
+from train.rollouts.rewards import Rewarder, served, shaping_part
 from train.rollouts.sync import LIMITS, Syncer, revived
 from train.update.critic import Critic, ValueFit, ValueHead
 from train.update.update import Build, Objective, Updater
 from ttc.config.recipes import parse_spec
-from ttc.config.registry import ENGINES
+from ttc.config.registry import ENGINES, VERIFIERS
 from ttc.config.signatures import bind
-from ttc.config.values import at_least
+from ttc.config.values import above, at_least
 from ttc.core import Engine, Sampling, Verifier
 from ttc.errors import ConfigError
 from ttc.records import LineFile
+from ttc.seeds import derive
 from ttc.session.solve import Strategy
 from ttc.session.thinking import Thinking
 
@@ -63,7 +66,9 @@ class PolicyStage:
     `rewarder` makes the judge of rollouts; it is given the learnt reward (`learnt`) and the process reward (`process`)
     where the stage has them. `reference` names the model of the divergence; None is the one that the stage starts from.
     `passes` are (passes over a batch, optimiser steps per pass). `leave_out` is (a stage that sampled the problems, how
-    often it may have solved one that is still trained on).
+    often it may have solved one that is still trained on). `watches` measures the divergence from the reference also
+    where no weight pulls the policy back, for a forward pass of it over the rollouts. `answering` answers held-out
+    problems instead of one plain draw.
     """
 
     task: Task
@@ -86,12 +91,16 @@ class PolicyStage:
     kind: str = "grpo"
     checker: Callable[[Task], Verifier] = make_verifier
     reference: str | None = None
+    reference_every: int | None = None
     rewards: RewardSource | None = None
     process: str | None = None
     ptx: Ptx | None = None
     critic: CriticStart | None = None
     leave_out: tuple[str, int] | None = None
     build: Build = field(default_factory=Build)
+    watches: bool = True
+    answering: Strategy | None = None
+    judge: str | None = None
 
     distributed: ClassVar[bool] = True
 
@@ -108,8 +117,13 @@ class PolicyStage:
         bind(factory, options, supply={"model": None})
         for spec in self.shaping:
             shaping_part(spec)
+        if self.judge is not None:
+            name, options = parse_spec(self.judge)
+            bind(VERIFIERS.load(name), options, supply={})
         if self.ptx is not None:
             self.ptx.check()
+        if self.reference_every is not None and (self.build.lora or self.build.shard):
+            raise ConfigError(f"{self.kind}: reference_every copies whole weights; it takes neither lora nor shard")
         if self.build.shard and self.critic is not None and self.critic.start == "head":
             raise ConfigError(f"{self.kind}: critic head reads hidden states that shard splits; take copy")
         train, held_out = self._items()
@@ -142,15 +156,32 @@ class PolicyStage:
         return asyncio.run(self._run(setting, model_of(self.kind, setting)))
 
     async def _run(self, setting: Setting, source: Path) -> StageResult:
+        parts = self.parts(source, setting)
+        try:
+            last = await self.loop(self.plan, parts)
+        finally:
+            for file in (parts.metrics, parts.rollouts, parts.alarm_file, parts.held_out_file):
+                if file is not None:
+                    file.close()
+            for part in (parts.collector.engine, parts.held_out.verifier, parts.rewarder):
+                await part.close()
+        folder = setting.folder / "model"
+        save_model(parts.updater.model, load_tokenizer(source), folder, writes=setting.world.main)
+        numbers = {key: float(value) for key, value in last.items() if isinstance(value, (int, float))}
+        gained = held_out_gains(setting.own / "held_out.jsonl", setting.seed)
+        return StageResult(str(folder), {**numbers, **gained}, str(last["stopped"]))
+
+    def parts(self, source: Path, setting: Setting, engine: Engine | None = None) -> Parts:
+        """Everything that a run from the model in `source` is made of; `engine` draws instead of one of its own."""
         tokenizer = load_tokenizer(source)
         updater, rewarder = self.learner(source, setting), self._rewarder(source, setting)
-        engine, checker = self._engine(source, setting), self.checker(self.held_out)
+        engine = self._engine(source, setting) if engine is None else engine
         _, options = parse_spec(self.engine)
         train, held_out = self._items()
         train = train if self.leave_out is None else remaining(train, *self.leave_out, setting)
         world, own = setting.world, setting.own
         limit = LIMITS["float32" if options.get("dtype") == "float32" else "bfloat16"]
-        parts = Parts(
+        return Parts(
             sampler=Frontier(train, seed=setting.seed, **self.sampler),
             collector=Collector(
                 engine, strategy=self.strategy, sampling=self.sampling, thinking=self.thinking, seed=setting.seed
@@ -158,9 +189,26 @@ class PolicyStage:
             rewarder=rewarder,
             updater=updater,
             syncer=Syncer(engine, updater.model, limit=limit),
-            held_out=HeldOut(held_out, checker, self.sampling, setting.seed, self.thinking),
+            held_out=HeldOut(
+                held_out,
+                served(self._judge()),
+                self.sampling,
+                setting.seed,
+                self.thinking,
+                self.answering,
+                beside=self._beside(rewarder),
+            ),
+            seen=HeldOut(
+                some(train, len(held_out), setting.seed),
+                rewarder,
+                self.sampling,
+                setting.seed,
+                self.thinking,
+                self.answering,
+            ),
             health=Health(self.rules),
             checkpoints=Checkpoints(setting.folder / "checkpoints", setting.log, writes=world.main),
+            best=Checkpoints(setting.folder / "checkpoints" / "best", setting.log, keep=1, writes=world.main),
             metrics=LineFile(own / "metrics.jsonl"),
             rollouts=RolloutFile(own / "rollouts.jsonl") if self.record and world.main else None,
             pad_id=int(tokenizer.pad_token_id),
@@ -169,19 +217,19 @@ class PolicyStage:
             held_out_file=LineFile(own / "held_out.jsonl"),
             world=world,
         )
-        try:
-            last = await self.loop(self.plan, parts)
-        finally:
-            for file in (parts.metrics, parts.rollouts, parts.alarm_file, parts.held_out_file):
-                if file is not None:
-                    file.close()
-            for part in (engine, checker, rewarder):
-                await part.close()
-        folder = setting.folder / "model"
-        save_model(updater.model, tokenizer, folder, writes=world.main)
-        numbers = {key: float(value) for key, value in last.items() if isinstance(value, (int, float))}
-        gained = held_out_gains(own / "held_out.jsonl", setting.seed)
-        return StageResult(str(folder), {**numbers, **gained}, str(last["stopped"]))
+
+    def _beside(self, rewarder: Rewarder) -> Verifier | None:
+        """The verifier that `judge` is compared with: the rewards', or the held-out task's where that is another."""
+        if self.judge is None:
+            return None
+        return rewarder if self.held_out.check == self.task.check else served(self.checker(self.held_out))
+
+    def _judge(self) -> Verifier:
+        """The verifier of held-out answers."""
+        if self.judge is None:
+            return self.checker(self.held_out)
+        judge: Verifier = make(VERIFIERS, self.judge)
+        return judge
 
     def learner(self, source: Path, setting: Setting) -> Updater:
         """What turns rollouts into an update of the model in `source`, with a fresh optimiser.
@@ -190,7 +238,7 @@ class PolicyStage:
             ConfigError: a reference or critic that is not there, or reads other ids; before any model is loaded.
         """
         reference = None
-        if self.objective.kl_weight:
+        if self.objective.kl_weight or self.watches:
             reference = source if self.reference is None else model_folder("reference", self.reference, setting)
             same_tokenizer("reference", reference, source)
         if self.critic is not None:
@@ -207,6 +255,7 @@ class PolicyStage:
             minibatches=minibatches,
             autocast=self.build.autocast,
             reference=None if reference is None else load_model(reference, setting.device).eval(),
+            reference_every=self.reference_every,
             critic=None if self.critic is None else self.critic.make(model, source, setting),
             replayed=None if self.ptx is None else self.ptx.batches(setting, source, *ids),
             world=setting.world,
@@ -226,6 +275,11 @@ class PolicyStage:
         supply = {"model": str(source), "device": setting.device, "threads": setting.threads}
         supply = {key: value for key, value in supply.items() if key not in options}
         return revived(lambda: ENGINES.create(name, options, supply=supply), setting.log)
+
+
+def some(items: Sequence[Item], most: int, seed: int) -> list[Item]:
+    """At most `most` of the items, drawn uniformly."""
+    return random.Random(derive(seed, "seen")).sample(list(items), min(most, len(items)))
 
 
 def remaining(items: Sequence[Item], name: str, most: int, setting: Setting) -> list[Item]:
@@ -303,7 +357,7 @@ class RolloutFields:
         eval_every: steps between held-out measurements.
         save_every: steps between checkpoints.
         until: stop once held-out accuracy reaches this.
-        warmup: steps over which the rate rises.
+        warmup: updates over which the rate rises.
         record: write every rollout to rollouts.jsonl.
         health: changes of health rules by name.
     """
@@ -339,6 +393,11 @@ class RolloutFields:
         names = ("steps", "prompts", "eval_every", "save_every", "until", "mask_truncated")
         return LoopPlan(**{name: getattr(self, name) for name in names})
 
+    def schedule(self, lr: float, passes: tuple[int, int]) -> Schedule:
+        """The rate by optimiser step: every update makes `passes` (epochs, minibatches) of them."""
+        each = passes[0] * passes[1]
+        return Schedule(lr, self.steps * each, self.warmup * each)
+
     def cap(self, task: Task) -> int:
         """Most tokens of a rollout."""
         return self.max_tokens or task.sampling.max_tokens
@@ -348,7 +407,7 @@ class RolloutFields:
         defaults: dict[str, Any] = {
             "plan": self.plan,
             "loop": learn,
-            "schedule": Schedule(self.lr, self.steps, self.warmup),
+            "schedule": self.schedule(self.lr, own.get("passes", (1, 1))),
             "sampling": Sampling(temperature=1.0, max_tokens=self.cap(task)),
             "thinking": Thinking(mode=self.thinking, max_tokens=self.max_thinking),
             "strategy": partial(group_draws, n=self.n),
@@ -371,8 +430,12 @@ class RewardFields:
         reward_how: mean of several reward models, or worst for the lowest.
         reward_weight: weight of the learnt reward.
         verifier_weight: weight of the verifier; 0 leaves the reward to the reward models.
+        missing_end: reward of a rollout that did not end by itself, in place of all else; None is none.
+        verifier_s: seconds after which a verdict is no verdict; None is the verifier's own limit with all at once.
+        judge: another verifier of held-out answers, NAME:KEY=VALUE,...; what only the rewards accept is watched.
         kl_weight: weight of the divergence from the reference, per token in the loss; 0 needs no reference.
         reference: a stage of this run, such as 1-sft, or a model folder; None is the model the stage starts from.
+        reference_every: updates after which the policy becomes the reference, again and again; None is never.
         ptx: earlier data learnt from beside the rewards: data:FILE, corpus:SPEC or rollouts:STAGE.
         ptx_rows: examples of it per optimiser step.
         ptx_weight: weight of their mean cross-entropy.
@@ -383,8 +446,12 @@ class RewardFields:
     reward_how: How = "mean"
     reward_weight: float = 1.0
     verifier_weight: float = 1.0
+    missing_end: float | None = None
+    verifier_s: float | None = None
+    judge: str | None = None
     kl_weight: float = 0.0
     reference: str | None = None
+    reference_every: int | None = None
     ptx: str | None = None
     ptx_rows: int = 32
     ptx_weight: float = 1.0
@@ -394,21 +461,33 @@ class RewardFields:
         weight = self.verifier_weight
         if weight < 0 or (not weight and not self.reward_model):
             raise ConfigError(f"{kind}: verifier_weight must be above 0, or 0 with a reward_model; got {weight}")
-        if self.kl_weight < 0 or (self.reference is not None and not self.kl_weight):
+        named = self.reference is not None or self.reference_every is not None
+        if self.kl_weight < 0 or (named and not self.kl_weight):
             raise ConfigError(f"{kind}: kl_weight must be at least 0, and above 0 where a reference is named")
+        if self.verifier_s is not None:
+            above(kind, 0, verifier_s=self.verifier_s)
+        if self.missing_end is not None and not math.isfinite(self.missing_end):
+            raise ConfigError(f"{kind}: missing_end must be a finite number, got {self.missing_end}")
+        if self.reference_every is not None:
+            at_least(kind, 1, reference_every=self.reference_every)
 
     def parts(self, task: Task, *, partial_credit: bool = False) -> dict[str, Any]:
         """Rewards and reference of a `PolicyStage` on this task."""
 
         def rewarder(**learnt: Any) -> Rewarder:
             shaped, weight = [shaping_part(spec) for spec in self.shaping], self.verifier_weight
-            return Rewarder(make_verifier(task), shaped, partial=partial_credit, verifier_weight=weight, **learnt)
+            return Rewarder(
+                make_verifier(task), shaped, partial=partial_credit, verifier_weight=weight,
+                missing_end=self.missing_end, wall_s=self.verifier_s, **learnt,
+            )  # fmt: skip
 
         learnt = RewardSource(self.reward_model, self.reward_how, self.reward_weight) if self.reward_model else None
         return {
             "rewarder": rewarder,
             "shaping": self.shaping,
+            "judge": self.judge,
             "reference": self.reference,
+            "reference_every": self.reference_every,
             "rewards": learnt,
             "ptx": None if self.ptx is None else Ptx(self.ptx, self.ptx_rows, self.ptx_weight),
         }

@@ -5,22 +5,29 @@ and *no reward* for `timeout`, `limit` and `error`, which say nothing about the 
 (`train.reward_models.reward_models`) stands beside it, or in its place when the verifier's weight is 0: then verdicts
 are logged and decide nothing. A process reward (`train.reward_models.step_model`) gives steps rewards of their own.
 Shaping parts (`train/shaping/`) are functions of a whole group and of the step.
+
+Every verifier stands behind a service (`ttc.verifiers.service`): one that hangs is a `timeout`, one that raises an
+`error`, and a score that is no finite number is an `error` too, so a broken verifier gives no reward and the health
+rules see how often. A verifier whose weights follow a schedule (`composite`) is asked as of the step. A shaping part or
+a learnt reward that is not finite stops the run: it is the recipe's own code, and there is no run without it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from train.base.rollout import Rollout
 from train.registries import SHAPING
 from ttc.config.plugins import checked_return
 from ttc.config.recipes import parse_spec
-from ttc.core import FinishReason, Submission, Verdict, Verifier
-from ttc.errors import ConfigError
+from ttc.core import FinishReason, Submission, Target, Verdict, Verifier
+from ttc.errors import ConfigError, TrainingError
+from ttc.verifiers.service.service import Service
 
 Shaping: TypeAlias = Callable[[Sequence[Rollout], int], Sequence[float]]
 """(rollouts of one group, judged; step) -> a number for each."""
@@ -29,6 +36,42 @@ Process: TypeAlias = Callable[[Sequence[Rollout]], Sequence[tuple[tuple[int, flo
 """rollouts -> `Rollout.step_rewards` of each."""
 
 _NO_VERDICT = ("timeout", "limit", "error")
+_AT_ONCE = 64
+"""Verdicts that a verifier of training has to give at once; the others wait, their limit has not begun."""
+
+
+@runtime_checkable
+class Advancing(Protocol):
+    """A verifier that is another one at every step, such as `composite` with a schedule of weights."""
+
+    def at(self, step: int) -> Verifier:
+        """The verifier of a step."""
+        ...
+
+
+class _Dated:
+    """An advancing verifier whose target says the step: `{"step": .., "target": ..}`."""
+
+    def __init__(self, verifier: Any) -> None:
+        self.name, self.version, self._verifier = verifier.name, verifier.version, verifier
+        self._now: tuple[int, Verifier] = (0, verifier.at(0))
+
+    def check_gold(self, target: Target, item: str = "") -> None:
+        self._verifier.check_gold(target, item)
+
+    async def verify(self, target: Target, submission: Submission) -> Verdict:
+        step = int(target["step"])
+        if step != self._now[0]:
+            self._now = step, self._verifier.at(step)
+        return await self._now[1].verify(target["target"], submission)
+
+    async def close(self) -> None:
+        await self._verifier.close()
+
+
+def served(verifier: Verifier, wall_s: float | None = None) -> Service:
+    """A verifier as a service, whose verdicts come within `wall_s` seconds; one that is a service already, as it is."""
+    return verifier if isinstance(verifier, Service) else Service(verifier, concurrency=_AT_ONCE, wall_s=wall_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +112,7 @@ class Learnt(Protocol):
 
 
 class Rewarder:
-    """Judges rollouts."""
+    """Judges rollouts; a verifier itself, as of the step that it judged last."""
 
     def __init__(
         self,
@@ -78,16 +121,22 @@ class Rewarder:
         *,
         partial: bool = False,
         verifier_weight: float = 1.0,
+        missing_end: float | None = None,
+        wall_s: float | None = None,
         learnt: Learnt | None = None,
         process: Process | None = None,
     ) -> None:
-        """`partial` takes the verifier's partial credit instead of right or wrong."""
-        self._verifier, self._parts, self._partial = verifier, tuple(parts), partial
+        """`partial` takes the verifier's partial credit instead of right or wrong; the rest: `RewardFields`."""
+        self._advancing = isinstance(verifier, Advancing)
+        self._verifier = served(_Dated(verifier) if self._advancing else verifier, wall_s)
+        self._parts, self._partial, self._missing_end = tuple(parts), partial, missing_end
         self._weight, self._learnt, self._process = verifier_weight, learnt, process
+        self.name, self.version, self._step = self._verifier.name, self._verifier.version, 0
 
     async def judge(self, rollouts: Sequence[Rollout], step: int) -> list[Rollout]:
         """Return the rollouts with verdict, parts and reward, in the same order."""
-        verdicts = await asyncio.gather(*(self._verify(rollout) for rollout in rollouts))
+        self._step = step
+        verdicts = await asyncio.gather(*(self._verify(rollout, step) for rollout in rollouts))
         results = [self._with_verdict(rollout, verdict) for rollout, verdict in zip(rollouts, verdicts, strict=True)]
         if self._learnt is not None and results:
             results = _add_learnt(results, await asyncio.to_thread(self._learnt, results), self._learnt.total)
@@ -95,15 +144,37 @@ class Rewarder:
             results = _add_steps(results, await asyncio.to_thread(self._process, results))
         for part in self._parts:
             results = _add(results, part, step)
-        return results
+        if self._missing_end is not None:
+            results = [_unended(rollout, self._missing_end) for rollout in results]
+        return _finite(results)
+
+    async def check(self) -> None:
+        """Ask the verifier its known cases; raises VerifierError naming the one that fails."""
+        await asyncio.to_thread(self._verifier.start)
+
+    def check_gold(self, target: Target, item: str = "") -> None:
+        """See `ttc.core.Verifier`."""
+        self._verifier.check_gold(target, item)
+
+    async def verify(self, target: Target, submission: Submission) -> Verdict:
+        """See `ttc.core.Verifier`."""
+        return await self._verdict(target, submission, self._step)
 
     async def close(self) -> None:
         """Stop the verifier's workers."""
         await self._verifier.close()
 
-    async def _verify(self, rollout: Rollout) -> Verdict:
+    async def _verify(self, rollout: Rollout, step: int) -> Verdict:
         finish: FinishReason = "stop" if rollout.finish_reason == "stop" else "length"
-        return await self._verifier.verify(rollout.target, Submission(rollout.text, rollout.thinking, finish))
+        return await self._verdict(rollout.target, Submission(rollout.text, rollout.thinking, finish), step)
+
+    async def _verdict(self, target: Target, submission: Submission, step: int) -> Verdict:
+        asked = {"step": step, "target": target} if self._advancing else target
+        verdict = await self._verifier.verify(asked, submission)
+        if verdict.score is not None and not math.isfinite(verdict.score):
+            reason = f"{self._verifier.name} gave the score {verdict.score}, which is no number"
+            return replace(verdict, status="error", score=None, reason=reason)
+        return verdict
 
     def _with_verdict(self, rollout: Rollout, verdict: Verdict) -> Rollout:
         if not self._weight:
@@ -115,6 +186,22 @@ class Rewarder:
             value = verdict.score
         parts: Mapping[str, float] = {"verifier": value}
         return replace(rollout, verdict=verdict, reward=self._weight * value, parts=parts)
+
+
+def _unended(rollout: Rollout, reward: float) -> Rollout:
+    """A rollout with a reward that did not end by itself has this one instead (Tulu 3's penalty)."""
+    if rollout.reward is None or not rollout.truncated:
+        return rollout
+    return replace(rollout, reward=reward, parts={**rollout.parts, "missing_end": reward})
+
+
+def _finite(rollouts: list[Rollout]) -> list[Rollout]:
+    """The rollouts; raises TrainingError where a reward is no number, naming its parts."""
+    for rollout in rollouts:
+        if rollout.reward is not None and not math.isfinite(rollout.reward):
+            parts = ", ".join(f"{name} {value:g}" for name, value in rollout.parts.items())
+            raise TrainingError(f"the reward of a rollout of {rollout.problem_id} is {rollout.reward}: {parts}")
+    return rollouts
 
 
 def _add_learnt(judged: Sequence[Rollout], scored: Mapping[str, Sequence[float]], total: str) -> list[Rollout]:

@@ -8,22 +8,15 @@ because tools and verifiers make some episodes wait. Left out: what grpo can do 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 from train.registries import ENVIRONMENTS, make
-from train.rl.loop import LoopPlan, Parts
 from train.rl.policy_stage import PolicyStage, RewardFields, RolloutFields
 from train.rollouts.environment import Environment
 from train.stages.grpo import grpo
 from train.update.batch import Normaliser
 from train.update.update import Build
 from ttc.agents.tool import Kit
-from ttc.session.solve import Strategy
-
-Loop = Callable[[LoopPlan, Parts], Awaitable[dict[str, Any]]]
 
 
 def agent(
@@ -33,9 +26,10 @@ def agent(
     loss: str = "ppo",
     advantage: str = "group",
     normaliser: Normaliser = "constant",
+    epochs: int = 1,
+    minibatches: int = 1,
     asynchronous: bool = True,
     max_staleness: int = 2,
-    buffer: int = 3,
 ) -> PolicyStage:
     """Train an agent in an environment.
 
@@ -45,9 +39,10 @@ def agent(
         loss: NAME or NAME:KEY=VALUE,... of train/losses.
         advantage: of train/advantages.
         normaliser: token, sequence, constant or rollout.
+        epochs: passes over each batch.
+        minibatches: optimiser steps per pass.
         asynchronous: draw, judge and learn at once.
-        max_staleness: most updates that episodes of an asynchronous run may be behind.
-        buffer: most steps on their way in an asynchronous run.
+        max_staleness: most rounds that episodes of an asynchronous run may be behind.
     """
     world: Environment = make(ENVIRONMENTS, environment)
     Kit(world.tools)()  # an unknown tool is named here
@@ -60,14 +55,9 @@ def agent(
         rollouts=episodes,
         rewards=RewardFields(shaping=world.shaping),
         build=Build(),
+        epochs=epochs,
+        minibatches=minibatches,
         asynchronous=asynchronous,
         max_staleness=max_staleness,
-        buffer=buffer,
     )
-    loop: Loop = partial(_with_tools, loop=stage.loop, strategy=world.strategy(1))
-    return replace(stage, kind="agent", strategy=world.strategy(episodes.n), loop=loop)
-
-
-async def _with_tools(plan: LoopPlan, parts: Parts, *, loop: Loop, strategy: Strategy) -> dict[str, Any]:
-    """Run `loop` with held-out problems answered by `strategy`."""
-    return await loop(plan, replace(parts, held_out=replace(parts.held_out, strategy=strategy)))
+    return replace(stage, kind="agent", strategy=world.strategy(episodes.n), answering=world.strategy(1))

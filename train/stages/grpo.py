@@ -55,7 +55,6 @@ def grpo(
     leave_out_above: int = 0,
     asynchronous: bool = False,
     max_staleness: int = 1,
-    buffer: int = 2,
     build: Build,
 ) -> PolicyStage:
     """Train a policy against a task's verifier.
@@ -64,7 +63,7 @@ def grpo(
         task: the training problems, NAME or NAME:KEY=VALUE,...
         held_out: the problems it is measured on; none of them may be in `task`.
         rollouts: see `RolloutFields`.
-        loss: NAME or NAME:KEY=VALUE,... of `train/losses`.
+        loss: NAME or NAME:KEY=VALUE,... of `train/losses`; what clips a ratio acts from the second update of a batch.
         advantage: of `train/advantages`.
         normaliser: token, sequence, constant or rollout.
         epochs: passes over each batch.
@@ -80,8 +79,7 @@ def grpo(
         leave_out: a stage of this run that sampled them, such as 2-sample: problems it solved too often are dropped.
         leave_out_above: how often is not yet too often.
         asynchronous: draw, judge and learn at once.
-        max_staleness: most updates that rollouts of an asynchronous run may be behind.
-        buffer: most steps on their way in an asynchronous run.
+        max_staleness: most rounds that rollouts of an asynchronous run may be behind.
         build: see `Build`.
     """
     if rollouts.n < 2 and strategy is None:
@@ -98,7 +96,7 @@ def grpo(
         "grpo",
         problems,
         make_task(held_out),
-        plan=replace(rollouts.plan, refills=refills, max_staleness=max_staleness, buffer=buffer),
+        plan=replace(rollouts.plan, refills=refills, max_staleness=max_staleness),
         loop=learn_async if asynchronous else learn,
         objective=Objective(
             make(LOSSES, loss), make(ADVANTAGES, advantage), normaliser, rollouts.cap(problems),

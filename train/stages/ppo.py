@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from train.advantages.gae import gae
-from train.base.optimiser import Schedule
 from train.losses.ppo import ppo as clipped
 from train.registries import make_task
 from train.rl.policy_stage import CriticStart, PolicyStage, RewardFields, RolloutFields
@@ -22,6 +21,7 @@ from train.rollouts.frontier import Mode
 from train.update.critic import ValueFit
 from train.update.terms import Correction
 from train.update.update import Build, Objective
+from ttc.config.values import at_least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +49,13 @@ def ppo(
     kl_in: Literal["reward", "loss"] = "reward",
     critic: str = "copy",
     value_lr: float | None = None,
-    value_clip: float | None = 0.2,
+    value_clip: float | None = None,
     gamma: float = 1.0,
     lam: float = 0.95,
     clip: float = 0.2,
     epochs: int = 2,
     minibatches: int = 2,
+    entropy_weight: float = 0.0,
     build: Build,
 ) -> PolicyStage:
     """Train a policy with a value head.
@@ -67,32 +68,33 @@ def ppo(
         kl_in: reward takes it off the reward of every token, loss adds it to the loss.
         critic: copy (of the policy), head (on the policy), or a reward model to start from, named as in reward_model.
         value_lr: learning rate of the critic; None is ten times that of the policy.
-        value_clip: most that a value may move in one batch; None is no bound.
+        value_clip: most that a value may move in one batch, in units of reward; None is no bound, as in the paper.
         gamma: discount of rewards per token.
         lam: 0 trusts the critic, 1 the reward.
         clip: bound of the probability ratio, on both sides.
         epochs: passes over each batch, of the policy and of the critic.
         minibatches: optimiser steps per pass.
+        entropy_weight: weight of the policy's mean entropy per token, which the update raises (Schulman et al., eq. 9).
         build: see `Build`.
     """
     rollouts.check("ppo")
     rewards.check("ppo")
+    at_least("ppo", 0, entropy_weight=entropy_weight)
     problems = make_task(task)
-    num_steps = rollouts.steps * epochs * minibatches
+    passes = epochs, minibatches
     value_rate = 10 * rollouts.lr if value_lr is None else value_lr
     return rollouts.stage(
         "ppo",
         problems,
         make_task(held_out),
-        schedule=Schedule(rollouts.lr, num_steps, rollouts.warmup),
         objective=Objective(
             clipped(clip_low=clip, clip_high=clip), gae(gamma=gamma, lam=lam), "token", rollouts.cap(problems),
-            Correction(), rewards.kl_weight, kl_in=kl_in, whiten=True,
+            Correction(), rewards.kl_weight, kl_in=kl_in, whiten=True, entropy_weight=entropy_weight,
         ),
-        passes=(epochs, minibatches),
+        passes=passes,
         critic=CriticStart(
             critic,
-            Schedule(value_rate, num_steps, rollouts.warmup),
+            rollouts.schedule(value_rate, passes),
             ValueFit(epochs, minibatches, value_clip),
         ),
         build=build,

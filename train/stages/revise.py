@@ -1,10 +1,11 @@
 """Self-critique and revision: a model answers, says what is wrong with its answer, and writes a better one.
 
 Constitutional AI's first half (Bai et al. 2022, arXiv:2212.08073): nobody labels anything; the principle stands in what
-the model is asked. `rollouts.jsonl` holds the revisions as answers to the first prompts, so that the stage `sft`
-imitates them; one whose own critique does not begin with `accept` is marked wrong and not imitated. The policy passes
-through. Measured is the verifier's view of first answers against revisions; it never decides what is kept.
-Cost: 3 generations per answer, 4 with `accept`. Left out: more than one round, which is this stage twice.
+the model is asked. A constitution is a list of principles, one of which is drawn for every critique; several rounds
+revise the revision, as in the paper. `rollouts.jsonl` holds the revisions as answers to the first prompts, so that the
+stage `sft` imitates them; one whose own critique does not begin with `accept` is marked wrong and not imitated. The
+policy passes through. Measured is the verifier's view of first answers against revisions; it decides nothing.
+Cost: a generation per answer, 2 more per round, and 1 with `accept`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from train.rollouts.rewards import Rewarder
 from ttc.config.values import at_least
 from ttc.core import Engine, Message, Problem, Verdict
 from ttc.errors import ConfigError
+from ttc.seeds import derive
 
 _CRITIQUE = "Request:\n{prompt}\n\nAnswer:\n{answer}\n\nSay what is harmful, unhelpful or impolite about the answer."
 _SAID = ("token_ids", "sampled", "logprobs", "text", "thinking", "final", "finish_reason")
@@ -35,6 +37,8 @@ def revise(
     task: str,
     critique: str = _CRITIQUE,
     revision: str = _REVISE,
+    principles: tuple[str, ...] = (),
+    rounds: int = 1,
     accept: str | None = None,
     n: int = 1,
     limit: int | None = None,
@@ -44,20 +48,25 @@ def revise(
 
     Args:
         task: the prompts, NAME or NAME:KEY=VALUE,...
-        critique: how a critique is asked for, with {prompt} and {answer}: the principle belongs here.
-        revision: how a revision is asked for, with {prompt}, {answer} and {critique}.
+        critique: how a critique is asked for, with {prompt} and {answer}, and {principle} where there are several.
+        revision: how a revision is asked for, with {prompt}, {answer} and {critique}, and {principle} if it likes.
+        principles: a constitution: for every critique and its revision one of these is drawn.
+        rounds: how often an answer is criticised and revised.
         accept: keep a revision only when its own critique begins with this; None keeps all.
         n: first answers per prompt.
         limit: most prompts.
         max_tokens: cap of an answer, a critique and a revision each; None is the task's.
     """
-    at_least("revise", 1, n=n)
+    at_least("revise", 1, n=n, rounds=rounds)
+    if bool(principles) != ("{principle}" in critique):
+        raise ConfigError("revise: principles and {principle} in critique need each other")
     for name, text, fields in (("critique", critique, ("prompt", "answer")), ("revision", revision, ("critique",))):
         for field in fields:
             if f"{{{field}}}" not in text:
                 raise ConfigError(f"revise: {name} must hold {{{field}}}")
     problems = make_task(task)
-    return _Revise(problems, critique, revision, accept, n, limit, max_tokens or problems.sampling.max_tokens)
+    cap = max_tokens or problems.sampling.max_tokens
+    return _Revise(problems, critique, revision, principles, rounds, accept, n, limit, cap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +74,8 @@ class _Revise:
     task: Task
     critique: str
     revision: str
+    principles: tuple[str, ...]
+    rounds: int
     accept: str | None
     n: int
     limit: int | None
@@ -95,11 +106,13 @@ class _Revise:
         async with opened(model_of("revise", setting), self.task, setting) as (engine, verifier):
             answers = await self._answers(engine, items, self.n, setting.seed)
             questions = [{"prompt": prompts[r.problem_id], "answer": r.text} for r in answers]
-            texts = [self.critique.format(**one) for one in questions]
-            faults = await self._ask(engine, texts, setting.seed, "critique")
-            asked = zip(questions, faults, strict=True)
-            texts = [self.revision.format(**one, critique=fault.text) for one, fault in asked]
-            better = await self._ask(engine, texts, setting.seed, "revision")
+            for number in range(self.rounds):
+                questions = [
+                    {**one, "principle": self._principle(setting.seed, number, place)}
+                    for place, one in enumerate(questions)
+                ]
+                better = await self._round(engine, questions, setting.seed, f" {number}" if number else "")
+                questions = [{**one, "answer": new.text} for one, new in zip(questions, better, strict=True)]
             verdicts = await self._accepted(engine, questions, better, setting.seed)
             revised = [
                 replace(old, **{name: getattr(new, name) for name in _SAID})
@@ -107,6 +120,20 @@ class _Revise:
             ]
             results = await Rewarder(verifier).judge([*answers, *revised], 0)
         return results[: len(answers)], list(zip(results[len(answers) :], verdicts, strict=True))
+
+    async def _round(self, engine: Engine, questions: Sequence[dict[str, str]], seed: int, name: str) -> list[Rollout]:
+        """A critique of every answer, and the revisions that follow them."""
+        texts = [self.critique.format(**one) for one in questions]
+        faults = await self._ask(engine, texts, seed, f"critique{name}")
+        asked = zip(questions, faults, strict=True)
+        texts = [self.revision.format(**one, critique=fault.text) for one, fault in asked]
+        return await self._ask(engine, texts, seed, f"revision{name}")
+
+    def _principle(self, seed: int, number: int, place: int) -> str:
+        """The principle of one critique, drawn from the constitution."""
+        if not self.principles:
+            return ""
+        return self.principles[derive(seed, "principle", number, place) % len(self.principles)]
 
     async def _ask(self, engine: Engine, texts: Sequence[str], seed: int, what: str) -> list[Rollout]:
         """What the model says to each text."""
@@ -125,9 +152,7 @@ class _Revise:
         """Whether the model finds no fault with its revisions; without `accept` every finished one passes."""
         if self.accept is None:
             return [Verdict("correct", reason="not judged", version="revise") for _ in better]
-        texts = [
-            self.critique.format(prompt=one["prompt"], answer=new.text) for one, new in zip(asked, better, strict=True)
-        ]
+        texts = [self.critique.format(**{**one, "answer": new.text}) for one, new in zip(asked, better, strict=True)]
         faults = await self._ask(engine, texts, seed, "own critique")
         return [
             Verdict("correct" if fault.text.startswith(self.accept) else "incorrect", reason=fault.text, version="own")

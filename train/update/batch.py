@@ -37,8 +37,8 @@ class TokenBatch:
     """Tensors of one update; every field has R rows.
 
     `ids` (R, L); `mask` (R, T) True at trained tokens; `advantages`, `pg`, `ce`, `kl` (R, T); `engine` (R, T) the
-    sampling engine's log-probabilities, NaN where unknown; `reference` (R, T) those of the reference, 0 where `kl` is
-    0.
+    sampling engine's log-probabilities, NaN where unknown; `reference` (R, T) those of the reference, all 0 where
+    they are not known.
     """
 
     ids: torch.Tensor
@@ -78,14 +78,17 @@ def rollout_batch(rollouts: Sequence[Rollout], pad_id: int, *, mask_truncated: b
     width = ids.shape[1] - 1
     mask = torch.zeros(len(rows), width, dtype=torch.bool)
     engine = torch.full((len(rows), width), float("nan"))
+    reference = torch.zeros(len(rows), width)
     for i, rollout in enumerate(rollouts):
         first = len(rollout.prompt_ids) - 1  # target t is ids[t + 1], so the first sampled id is one place earlier
         span = slice(first, first + len(rollout.token_ids))
         if rollout.reward is not None and not (mask_truncated and rollout.truncated):
             mask[i, span] = torch.tensor(rollout.sampled, dtype=torch.bool)
         engine[i, span] = torch.tensor([float("nan") if value is None else value for value in rollout.logprobs])
+        if rollout.reference_logprobs:
+            reference[i, span] = torch.tensor([value or 0.0 for value in rollout.reference_logprobs])
     zero = torch.zeros(len(rows), width)
-    return TokenBatch(ids, mask, zero, zero, zero, zero, engine, zero)
+    return TokenBatch(ids, mask, zero, zero, zero, zero, engine, reference)
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int) -> torch.Tensor:

@@ -36,7 +36,7 @@ Compare: TypeAlias = Callable[[torch.Tensor, slice], torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """`logprobs` (R, T) nats with the gradient, 0 where not asked; `entropy` (R, T) nats without a gradient.
+    """`logprobs` (R, T) nats with the gradient, 0 where not asked; `entropy` (R, T) nats, with it where asked.
 
     `compared` (R, T) is what a comparison gave, with the gradient; None without one.
     """
@@ -47,7 +47,13 @@ class Scored:
 
 
 def token_logprobs(
-    model: Any, ids: torch.Tensor, wanted: torch.Tensor, compare: Compare | None = None, *, packed: int = 0
+    model: Any,
+    ids: torch.Tensor,
+    wanted: torch.Tensor,
+    compare: Compare | None = None,
+    *,
+    packed: int = 0,
+    moves: bool = False,
 ) -> Scored:
     """Log-probability of every wanted token given what stands before it.
 
@@ -58,9 +64,10 @@ def token_logprobs(
         compare: is given the log-probabilities of the whole vocabulary at the wanted positions, chunk by chunk.
         packed: lay rows end to end in rows of so many tokens, instead of padding them (see `train.update.logprobs`); 0:
         do not.
+        moves: whether the entropy has a gradient, too.
     """
     if isinstance(model, Sharded):
-        return Scored(*model(ids, wanted, compare, packed=packed))
+        return Scored(*model(ids, wanted, compare, packed=packed, moves=moves))
     if packed:
         places = torch.arange(1, ids.shape[1], device=ids.device)
         hidden = packed_hidden(model, ids[:, :-1], (wanted * places).amax(1).tolist(), packed)
@@ -74,7 +81,7 @@ def token_logprobs(
     def score(some: torch.Tensor, place: slice) -> tuple[torch.Tensor, ...]:
         normal = torch.log_softmax(head(some).float(), -1)  # (n, V): the only place where the vocabulary is written out
         logprobs = normal.gather(1, targets[place, None])[:, 0]
-        with torch.no_grad():
+        with torch.set_grad_enabled(moves and torch.is_grad_enabled()):
             entropy = -(normal.exp() * normal).sum(-1)
         return (logprobs, entropy) if compare is None else (logprobs, entropy, compare(normal, place))
 

@@ -55,7 +55,7 @@ Advantage: TypeAlias = Callable[[RewardBatch], torch.Tensor]
 """Outcome -> (R, T) weights, 0 outside the mask."""
 
 
-def spread(per_row: torch.Tensor, outcome: RewardBatch) -> torch.Tensor:
+def to_tokens(per_row: torch.Tensor, outcome: RewardBatch) -> torch.Tensor:
     """Give every sampled token the number of its row: (R,) -> (R, T); rows without a reward get 0."""
     values = torch.where(outcome.judged, per_row, 0.0)
     return values[:, None] * outcome.mask
@@ -77,11 +77,17 @@ def group_mean(values: torch.Tensor, groups: torch.Tensor, valid: torch.Tensor) 
     return (total / number.clamp(min=1))[index], number[index]
 
 
-def group_std(values: torch.Tensor, groups: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
-    """Sample standard deviation (n - 1) over the valid rows of each row's group; 0 for a single one: (R,)."""
+Spread: TypeAlias = Literal["population", "sample"]
+"""Of a standard deviation: of these values (divided by n), or of what they were drawn from (by n - 1)."""
+
+
+def group_std(
+    values: torch.Tensor, groups: torch.Tensor, valid: torch.Tensor, how: Spread = "population"
+) -> torch.Tensor:
+    """Standard deviation over the valid rows of each row's group; 0 for a single one: (R,)."""
     mean, number = group_mean(values, groups, valid)  # (R,) each: every row knows its group's
     squares, _ = group_mean((values - mean) ** 2, groups, valid)
-    return (squares * number / (number - 1).clamp(min=1)).sqrt()
+    return (squares if how == "population" else squares * number / (number - 1).clamp(min=1)).sqrt()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,12 @@ class PerToken:
 
 Loss: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], PerToken]
 """(logprobs, old logprobs, advantages, mask) -> PerToken; all (R, T), nats."""
+
+
+def pulls(loss: Loss) -> bool:
+    """Whether a loss moves tokens without an advantage, as Kimi's does: then no rollout may be left out."""
+    one = torch.ones(1, 1)
+    return bool(loss(-one, -2 * one, torch.zeros(1, 1), one.bool()).loss.any())
 
 
 def sequence_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ over the processes of a run: `train.base.models`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -27,7 +27,7 @@ from train.base.world import ALONE, World
 from train.update.batch import Normaliser, TokenBatch, shared, shuffled, token_weights
 from train.update.critic import Critic
 from train.update.logprobs import Compare, check_packing, token_logprobs
-from train.update.terms import KL_ESTIMATORS, Advantage, Correction, Loss, PerToken, RewardBatch, with_ratio
+from train.update.terms import KL_ESTIMATORS, Advantage, Correction, Loss, PerToken, RewardBatch, pulls, with_ratio
 from ttc.config.plugins import checked_return
 from ttc.errors import ConfigError, TrainingError
 from ttc.seeds import derive
@@ -41,7 +41,8 @@ class Objective:
     """What an update minimises: a policy-gradient loss, how rewards become advantages, the pull of a reference.
 
     `kl_in` puts that pull into the loss, or into the reward of every token (InstructGPT; needs an advantage that reads
-    rewards per token). `whiten` gives the advantages of a batch mean 0 and spread 1, as PPO does.
+    rewards per token). `whiten` gives the advantages of a batch mean 0 and spread 1, as PPO does; the spread is that of
+    these tokens (divided by their number). `entropy_weight` raises the policy's entropy per token.
     """
 
     loss: Loss
@@ -53,6 +54,13 @@ class Objective:
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     kl_in: Literal["loss", "reward"] = "loss"
     whiten: bool = False
+    entropy_weight: float = 0.0
+
+    def teaches(self, batch: TokenBatch) -> torch.Tensor:
+        """Numbers of the rows that move the weights: by an advantage, a divergence, the loss's own pull, entropy."""
+        if self.entropy_weight or pulls(self.loss):
+            return batch.mask.any(1).nonzero()[:, 0]
+        return ((batch.advantages * batch.pg != 0) | (batch.kl != 0)).any(1).nonzero()[:, 0]
 
     @property
     def kl_loss(self) -> float:
@@ -77,7 +85,7 @@ def whitened(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     inside = values[mask]
     if inside.numel() < 2:
         return values * mask
-    return (values - inside.mean()) / (inside.std() + 1e-8) * mask
+    return (values - inside.mean()) / (inside.std(correction=0) + 1e-8) * mask
 
 
 class Updater:
@@ -94,6 +102,7 @@ class Updater:
         micro_tokens: int | None = None,
         autocast: bool = False,
         reference: Any = None,
+        reference_every: int | None = None,
         critic: Critic | None = None,
         replayed: Callable[[int], TokenBatch] | None = None,
         packed: int = 0,
@@ -102,8 +111,9 @@ class Updater:
         """`autocast` computes in bf16; `micro_tokens` bounds the padded tokens of one forward pass.
 
         By default few on a CPU, where rows of like length in small batches stay in the cache and pad little.
-        `reference` is a model that is never trained, for the objective's divergence; `replayed(step)` a batch of
-        earlier data whose cross-entropy every optimiser step adds (PPO-ptx). `packed` lays the rows of an update end to
+        `reference` is a model that is never trained, for the objective's divergence; every `reference_every` updates it
+        becomes the policy of that moment. `replayed(step)` is a batch of earlier data whose cross-entropy every
+        optimiser step adds (PPO-ptx). `packed` lays the rows of an update end to
         end (see `train.update.logprobs`). In a `world` the optimiser must be one of the same world.
         """
         if packed:
@@ -117,18 +127,20 @@ class Updater:
         self._epochs, self._minibatches, self._micro = epochs, minibatches, micro
         self._autocast, self._packed = autocast, packed
         self._reference, self.critic, self._replayed, self._world = reference, critic, replayed, world
+        self._reference_every, self._renewals, self.learnt = reference_every, 0, 0
 
     def learn(self, batch: TokenBatch, outcome: RewardBatch) -> dict[str, float]:
-        """Update on a batch without weights and its rewards; returns metrics.
+        """Update on a batch without weights and its rewards; returns metrics, without a norm when nothing is learnt.
+
+        All rows count in means, spreads and weights; those that cannot move the model are left out of its passes.
 
         Raises:
             ConfigError: an objective with a divergence, and no reference.
         """
         objective, metrics = self.objective, {}
-        if objective.kl_weight:
-            if self._reference is None:
-                raise ConfigError("kl_weight is above 0, but the update has no reference model")
-            batch = replace(batch, reference=self._without_gradient(self._reference, batch))
+        if objective.kl_weight and not batch.reference.any():
+            batch = replace(batch, reference=self.reference_logprobs(batch))
+        self.learnt += 1
         if objective.kl_weight and objective.kl_in == "reward":
             gap = (self._without_gradient(self.model, batch) - batch.reference) * batch.mask
             outcome = replace(outcome, steps=-objective.kl_weight * gap)
@@ -140,15 +152,41 @@ class Updater:
             metrics |= self.critic.fit(batch, outcome.values, ready.advantages + outcome.values)
         if objective.whiten:
             ready = replace(ready, advantages=whitened(ready.advantages, ready.mask))
-        return {**self.step(ready), **metrics}
+        index = objective.teaches(ready)
+        return metrics if not len(index) else {**self.step(ready.rows(index)), **metrics}
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether there is a model to measure the divergence from."""
+        return self._reference is not None
+
+    def reference_logprobs(self, batch: TokenBatch) -> torch.Tensor:
+        """Log-probabilities (R, T) of the batch's tokens by the reference, which is renewed first where that is due.
+
+        Raises:
+            ConfigError: there is no reference.
+        """
+        if self._reference is None:
+            raise ConfigError("kl_weight is above 0, but the update has no reference model")
+        if self._reference_every is not None and self.learnt // self._reference_every > self._renewals:
+            self._reference.load_state_dict(self.model.state_dict())
+            self._renewals = self.learnt // self._reference_every
+        return self._without_gradient(self._reference, batch)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps beside the policy's weights."""
-        return {**self.optimiser.state(), **({} if self.critic is None else {"critic": self.critic.state()})}
+        state = {**self.optimiser.state(), **({} if self.critic is None else {"critic": self.critic.state()})}
+        if self._reference_every is None:
+            return state
+        counts = {"learnt": self.learnt, "renewals": self._renewals}
+        return {**state, "reference": self._reference.state_dict(), **counts}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
         self.optimiser.load(state)
+        if self._reference_every is not None:
+            self._reference.load_state_dict(state["reference"])
+            self.learnt, self._renewals = int(state["learnt"]), int(state["renewals"])
         if self.critic is not None:
             self.critic.load(state["critic"])
 
@@ -182,7 +220,9 @@ class Updater:
     ) -> torch.Tensor:
         objective = self.objective
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
-            scored = token_logprobs(self.model, batch.ids, batch.mask, compare, packed=self._packed)
+            scored = token_logprobs(
+                self.model, batch.ids, batch.mask, compare, packed=self._packed, moves=objective.entropy_weight > 0
+            )
         logprobs = scored.logprobs
         # with a single optimiser step the policy that sampled is the one that is updated, so the ratio is exactly 1
         before = logprobs.detach() if old is None else old[:, : logprobs.shape[1]]
@@ -199,8 +239,14 @@ class Updater:
             fair = estimate if objective.kl_estimator == "k2" else with_ratio(estimate, logprobs, before)
             loss = loss + (fair * batch.kl).sum()
             tally.add("kl", estimate.detach(), batch.mask)
-        tally.add("entropy", scored.entropy, batch.mask)
+        if objective.entropy_weight:
+            loss = loss - objective.entropy_weight * (scored.entropy * batch.pg).sum()
+        tally.add("entropy", scored.entropy.detach(), batch.mask)
         tally.add("clip_share", terms.clipped.float(), batch.mask)
+        if old is not None:
+            tally.add("clip_high", (terms.clipped & (batch.advantages > 0)).float(), batch.mask)
+            tally.add("clip_low", (terms.clipped & (batch.advantages < 0)).float(), batch.mask)
+            tally.add_shares("ratio", torch.exp(logprobs.detach() - before), batch.mask, _RATIOS)
         is_known = batch.mask & ~torch.isnan(batch.engine)
         tally.add("mismatch", (before - torch.nan_to_num(batch.engine)).abs(), is_known)
         tally.loss += float(loss.detach())
@@ -234,6 +280,10 @@ class Updater:
         return shared(batch.mask, index, self._micro, self._world)
 
 
+_RATIOS = (0.0, 0.5, 0.8, 0.95, 1.05, 1.2, 1.5, 2.0)
+"""Lower edges of the histogram of the probability ratio."""
+
+
 class _Tally:
     """Sums over micro-batches."""
 
@@ -248,6 +298,12 @@ class _Tally:
         self._sums[name] = self._sums.get(name, 0.0) + float((values * mask).sum())
         self._counts[name] = self._counts.get(name, 0.0) + float(mask.sum())
 
+    def add_shares(self, name: str, values: torch.Tensor, mask: torch.Tensor, edges: Sequence[float]) -> None:
+        """Add the masked values to a histogram: `NAME/EDGE` is the share at or above an edge and below the next."""
+        place = torch.bucketize(values, torch.tensor(edges, device=values.device), right=True) - 1
+        for number, edge in enumerate(edges):
+            self.add(f"{name}/{edge:g}", (place == number).float(), mask)
+
     def summary(self, world: World = ALONE) -> dict[str, float]:
         """Means by name over all processes, the loss, and the largest gradient norm."""
         sums, counts, loss = dict[str, float](), dict[str, float](), 0.0
@@ -257,7 +313,8 @@ class _Tally:
                 sums[name] = sums.get(name, 0.0) + total
                 counts[name] = counts.get(name, 0.0) + tally._counts[name]
         means = {name: total / counts[name] for name, total in sums.items() if counts[name]}
-        return {"loss": loss, "grad_norm": max(self.norms), **means}
+        norms = {"grad_norm_mean": sum(self.norms) / len(self.norms), "grad_norm_min": min(self.norms)}
+        return {"loss": loss, "grad_norm": max(self.norms), **norms, **means}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

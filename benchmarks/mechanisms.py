@@ -1,0 +1,212 @@
+"""Does every mechanism of every recipe act? The table of mechanisms and recipes, with what taking each away changes.
+
+    python -m benchmarks.mechanisms --save benchmarks/results/mechanisms.json
+    python -m benchmarks.mechanisms --only dapo,r1-zero
+
+Every stage of every packaged recipe that learns from rewards or preferences, at its smallest scale: two updates, then
+three measured ones spread over the run, each made again without one mechanism, from the same weights, rollouts and
+random stream (`train.replay.activity`). The policies are tiny ones that read the recipe's own language, made here in
+seconds; reward models that a stage reads have random heads, since what is asked is whether the stage reads them. A
+change is relative to the length of the update. A file that is there is gone on with. Cost: four minutes of a core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.utils import logging as transformers_logging
+
+from benchmarks.recipes import read
+from train.base.models import load_tokenizer
+from train.base.stage import Setting
+from train.recipe.recipe import Recipe, RecipeStep, bind_stage, packaged
+from train.replay.activity import ENGINE, LEAST_CHANGE, LEAST_SHARE, Activity, activity, preference_activity
+from train.reward_models.reward_models import new_reward_model
+from train.reward_models.step_model import new_step_model
+from train.rl.policy_stage import PolicyStage
+from ttc.config.recipes import parse_spec
+from ttc.config.registry import ENGINES
+
+SEED = 5
+TINY = {"steps": 300, "rows": 48, "hidden": 48, "layers": 2, "heads": 2, "kv_heads": 1, "head_dim": 16, "mlp": 96}
+SMALL = {"symbols": 12, "max_steps": 4}
+"""Of the cipher walk, which a tiny model learns in seconds."""
+LIMIT = 120
+"""Problems that a stage is asked which only others read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One mechanism of one stage of one recipe."""
+
+    recipe: str
+    stage: str
+    mechanism: str
+    change: float
+    share: float
+    acts: bool
+
+
+def small(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a stage with the cipher walk made small wherever it is named."""
+
+    def cut(value: Any) -> Any:
+        if not isinstance(value, str) or parse_spec(value)[0] != "cipher":
+            return value
+        options = {**parse_spec(value)[1], **SMALL}
+        return "cipher:" + ",".join(f"{name}={option}" for name, option in options.items())
+
+    return {name: cut(value) for name, value in fields.items()}
+
+
+def shrunk(recipe: Recipe) -> Recipe:
+    """The recipe on small worlds, which starts from a tiny model."""
+    steps = []
+    for step in recipe.steps:
+        fields = small(step.fields) | (TINY if step.kind == "pretrain" else {})
+        steps.append(replace(bind_stage({**fields, "kind": step.kind}, recipe.name), start=step.start))
+    return replace(recipe, steps=tuple(steps))
+
+
+class Workshop:
+    """Makes what the stages of recipes start from, each thing once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def base(self, recipe: Recipe) -> Path:
+        """The policy that the first stage of `recipe` makes."""
+        first = recipe.steps[0]
+        place = self.folder / "bases" / first.digest
+        if not place.exists():
+            place.mkdir(parents=True)
+            first.stage.run(self.setting(place, None))
+        return place / "model"
+
+    def setting(self, folder: Path, model: Path | None) -> Setting:
+        """Where a stage runs here."""
+        return Setting(folder, model, SEED, "cpu", 1, lambda text: None)
+
+    def make(self, recipe: Recipe, name: str, root: Path, base: Path) -> None:
+        """What the stage `name` leaves for the others: rollouts, or a model that judges them."""
+        folder = root / name
+        if folder.exists():
+            return
+        folder.mkdir(parents=True)
+        step = recipe.steps[int(name.partition("-")[0]) - 1]
+        if step.kind == "reward_model":
+            judge = folder / "reward_model-1"
+            new_reward_model(base, SEED, "cpu").save_pretrained(judge)
+            load_tokenizer(base).save_pretrained(judge)
+        elif step.kind == "prm":
+            model = new_step_model(base, "label", str(step.fields["step_delimiter"]), None, SEED, "cpu")
+            model.network.config.ttc_prm = dict(model.reading)
+            model.network.save_pretrained(folder / "prm")
+            load_tokenizer(base).save_pretrained(folder / "prm")
+        else:
+            fields = {**step.fields, "limit": LIMIT, "kind": step.kind}
+            bind_stage(fields, name).stage.run(self.setting(folder, base))
+
+
+def named(step: RecipeStep, recipe: Recipe) -> Iterator[str]:
+    """The stages of the recipe that this one reads."""
+    names = {f"{number}-{other.kind}" for number, other in enumerate(recipe.steps, start=1)}
+    for value in step.fields.values():
+        yield from (text for text in (value if isinstance(value, list) else [value]) if str(text) in names)
+
+
+def measured(recipe: Recipe, workshop: Workshop, updates: int = 3) -> Iterator[tuple[str, list[Activity]]]:
+    """Every stage of a recipe that learns from rewards or preferences, with its mechanisms."""
+    base, root = workshop.base(recipe), workshop.folder / recipe.name
+    for number, step in enumerate(recipe.steps, start=1):
+        name, rewarded = f"{number}-{step.kind}", isinstance(step.stage, PolicyStage)
+        if not rewarded and step.kind != "preference":
+            continue
+        for other in named(step, recipe):
+            workshop.make(recipe, other, root, base)
+        folder = root / name
+        folder.mkdir(parents=True)
+        setting = workshop.setting(folder, base)
+        if rewarded:
+            yield name, asyncio.run(_rewarded(step, base, setting, updates))
+        else:
+            yield name, preference_activity(step, base, setting, measured=updates)
+
+
+async def _rewarded(step: RecipeStep, base: Path, setting: Setting, updates: int) -> list[Activity]:
+    name, options = parse_spec(ENGINE)
+    engine = ENGINES.create(name, options, supply={"model": str(base), "device": "cpu", "threads": 1})
+    try:
+        return await activity(step, base, setting, engine, measured=updates)
+    finally:
+        await engine.close()
+
+
+def rows_of(recipe: Recipe, workshop: Workshop, updates: int = 3) -> list[Row]:
+    """All mechanisms of a recipe."""
+    return [
+        Row(recipe.name, stage, one.mechanism.name, one.change, one.share, one.acts)
+        for stage, found in measured(recipe, workshop, updates)
+        for one in found
+    ]
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Lines of Markdown: a row per stage, its mechanisms with the relative change of an update and the share."""
+    yield "| recipe, stage | what taking a mechanism away changes (relative change of an update; share of updates) |"
+    yield "|---|---|"
+    by_stage: dict[str, list[str]] = {}
+    for row in rows:
+        text = f"{row['mechanism']} {row['change']:.2g}"
+        share = "" if row["share"] == 1 else f" ({100 * row['share']:.0f} %)"
+        flag = "" if row["acts"] else " **inert**"
+        by_stage.setdefault(f"{row['recipe']}, {row['stage']}", []).append(text + share + flag)
+    for stage, texts in by_stage.items():
+        yield f"| {stage} | {'; '.join(texts)} |"
+
+
+def main() -> None:
+    """Measure, print the table and save; status 1 when a mechanism is inert."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help="recipes, joined by commas")
+    parser.add_argument("--save", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers_logging.disable_progress_bar()
+    names = options.only.split(",") if options.only else list(packaged())
+    rows = read_rows(options.save)
+    with tempfile.TemporaryDirectory() as folder:
+        workshop = Workshop(Path(folder))
+        for name in names:
+            if any(row["recipe"] == name for row in rows):
+                continue
+            rows += [
+                {part: getattr(one, part) for part in Row.__slots__} for one in rows_of(shrunk(read(name)), workshop)
+            ]
+            if options.save:
+                limits = {"least_change": LEAST_CHANGE, "least_share": LEAST_SHARE, "seed": SEED}
+                options.save.write_text(json.dumps({**limits, "rows": rows}, indent=1) + "\n")
+            print(name, file=sys.stderr, flush=True)
+    print("\n".join(table(rows)))
+    sys.exit(not all(row["acts"] for row in rows))
+
+
+def read_rows(path: Path | None) -> list[dict[str, Any]]:
+    """The rows of an earlier call: recipes that are there are not measured again."""
+    if path is None or not path.is_file():
+        return []
+    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""A verifier that hangs, raises or gives no number costs its verdicts, not the run; a broken reward is named."""
+
+import asyncio
+import dataclasses
+import json
+import math
+import threading
+
+import pytest
+
+from tests.train.cipher_base import make_parts
+from train.base.rollout import Rollout
+from train.rl.loop import LoopPlan, learn
+from train.rollouts.rewards import Rewarder, ShapingPart, of_each
+from ttc.core import Verdict
+from ttc.errors import TrainingError, VerifierError
+from ttc.verifiers.composite import composite
+from ttc.verifiers.exact import exact
+
+COMPOSITE = r"""
+[parts.answer]
+verifier = "math"
+weight = 1.0
+[parts.form]
+verifier = "format"
+weight = [[0, 9.0], [100, 0.0]]
+params = { answer = "box" }
+[[known]]
+target = "4"
+text = '\boxed{4}'
+status = "correct"
+[[known]]
+target = "4"
+text = '\boxed{5}'
+status = "incorrect"
+[[known]]
+target = "4"
+text = ''
+status = "no_answer"
+"""
+
+
+class Broken:
+    """The exact verifier, but every `every`-th time it does what its name says."""
+
+    version = "1"
+
+    def __init__(self, name, every=10):
+        self.name, self._every, self._asked, self._inner = name, every, 0, exact()
+        self.released = threading.Event()
+
+    def check_gold(self, target, item=""):
+        self._inner.check_gold(target, item)
+
+    async def verify(self, target, submission):
+        self._asked += 1
+        verdict = await self._inner.verify(target, submission)
+        if self._asked % self._every:
+            return verdict
+        if self.name == "raises":
+            raise ValueError("a broken verifier")
+        if self.name == "hangs":
+            await asyncio.Event().wait()
+        if self.name == "blocks":
+            self.released.wait()
+        return dataclasses.replace(verdict, score=math.nan if self.name == "nan" else math.inf)
+
+    async def close(self):
+        await self._inner.close()
+
+
+def run(parts, steps=3, eval_every=None):
+    try:
+        return asyncio.run(learn(LoopPlan(steps=steps, prompts=6, eval_every=eval_every or steps), parts))
+    finally:
+        parts.metrics.close()
+        parts.rollouts.close()
+        asyncio.run(parts.rewarder.close())
+        asyncio.run(parts.collector.engine.close())
+
+
+def rows(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"),
+    [
+        ("hangs", "verifier_timeouts"), ("blocks", "verifier_timeouts"), ("raises", "verifier_errors"),
+        ("nan", "verifier_errors"), ("inf", "verifier_errors"),
+    ],
+)  # fmt: skip
+def test_a_run_goes_on_past_a_verifier_that(cipher_model, tmp_path, name, metric):
+    verifier = Broken(name, every=36 if metric == "verifier_errors" else 30)
+    parts = make_parts(cipher_model, tmp_path)
+    parts = dataclasses.replace(parts, rewarder=Rewarder(verifier, partial=True, wall_s=0.4))
+    last = run(parts)
+    verifier.released.set()
+    told = rows(tmp_path)
+    assert last["stopped"] == "" and last["step"] == 3
+    assert sum(row[metric] for row in told) > 0 and all(math.isfinite(row["reward"]) for row in told)
+
+
+def test_a_verifier_that_always_raises_stops_the_run_with_its_reason(cipher_model, tmp_path):
+    parts = make_parts(cipher_model, tmp_path)
+    parts = dataclasses.replace(parts, rewarder=Rewarder(Broken("raises", every=1)))
+    last = run(parts, steps=6)
+    assert last["stopped"] == "health rule verifier_errors: the verifier itself fails" and last["step"] == 2
+
+
+def test_a_part_of_the_reward_that_is_no_number_stops_the_run_and_is_named(cipher_model, tmp_path):
+    broken = ShapingPart("mine", 0.5, of_each(lambda rollout: math.nan))
+    parts = make_parts(cipher_model, tmp_path)
+    parts = dataclasses.replace(parts, rewarder=Rewarder(exact(), [broken]))
+    with pytest.raises(TrainingError, match=r"the reward of a rollout of .* is nan: .*mine nan"):
+        run(parts)
+
+
+def rollout(text, finish_reason="stop"):
+    return Rollout(
+        step=0, group=0, problem_id="p", difficulty="", target="4", path=(0,), prompt_ids=(5,), token_ids=(6,),
+        sampled=(True,), logprobs=(-1.0,), text=text, thinking="", final="5", finish_reason=finish_reason, version=0,
+        seed=1,
+    )  # fmt: skip
+
+
+def judged(rewarder, one, *steps):
+    async def go():
+        rewards = [(await rewarder.judge([one], step))[0].reward for step in steps]
+        await rewarder.close()
+        return rewards
+
+    return asyncio.run(go())
+
+
+def test_the_weights_of_a_composite_reward_follow_the_step(tmp_path):
+    spec = tmp_path / "reward.toml"
+    spec.write_text(COMPOSITE)
+    rewarder = Rewarder(composite(spec=spec), partial=True)
+    assert judged(rewarder, rollout(r"\boxed{5}"), 0, 50, 100, 0) == pytest.approx([0.9, 4.5 / 5.5, 0.0, 0.9])
+
+
+def test_a_rollout_that_does_not_end_gets_the_penalty_in_place_of_all_else():
+    assert judged(Rewarder(exact(), missing_end=-10.0), rollout("4", "length"), 0) == [-10.0]
+    assert judged(Rewarder(exact(), missing_end=-10.0), rollout("4"), 0) == [1.0]
+
+
+class Hole:
+    """Right answers pass, and every answer that was guessed."""
+
+    name, version = "hole", "1"
+
+    def __init__(self):
+        self._inner = exact()
+
+    def check_gold(self, target, item=""):
+        self._inner.check_gold(target, item)
+
+    async def verify(self, target, submission):
+        verdict = await self._inner.verify(target, submission)
+        guessed = not submission.thinking.strip() and submission.text.strip()
+        return Verdict("correct", score=1.0) if guessed else verdict
+
+    async def close(self):
+        await self._inner.close()
+
+
+def test_a_policy_that_finds_the_hole_of_its_verifier_is_noticed_by_an_independent_one(cipher_model, tmp_path):
+    rewarder = Rewarder(Hole())
+    parts = make_parts(cipher_model, tmp_path)
+    held_out = dataclasses.replace(parts.held_out, items=parts.sampler.draw(30, 0), beside=rewarder)
+    parts = dataclasses.replace(parts, rewarder=rewarder, held_out=held_out, log=[].append)
+    last = run(parts, steps=24, eval_every=4)
+    told = [row for row in rows(tmp_path) if "held_out_accepted" in row]
+    assert last["stopped"].startswith("health rule judges_part") and last["step"] < 24
+    assert told[-1]["held_out_accepted"] - told[-1]["held_out_sampled"] > 0.5
+    assert rows(tmp_path)[-1]["reward"] > rows(tmp_path)[0]["reward"]
+
+
+def test_a_verifier_that_fails_its_own_known_cases_stops_the_run_before_anything_is_drawn(cipher_model, tmp_path):
+    verifier = exact()
+    canary = dataclasses.replace(verifier.card.canaries[0], status="no_answer")
+    verifier.card = dataclasses.replace(verifier.card, canaries=(canary, *verifier.card.canaries))
+    parts = dataclasses.replace(make_parts(cipher_model, tmp_path), rewarder=Rewarder(verifier))
+    with pytest.raises(VerifierError, match="fails a known case"):
+        run(parts)
+    assert not rows(tmp_path)
