@@ -163,10 +163,16 @@ def _equation(operands: list[Term], node: Term) -> Term:
     first, last = operands[0], operands[-1]
     if (name := _name(first)) and _consistent(operands[1:]):
         return Term("named", (name, shape(last)))
-    if len(operands) == 2 and (name := _name(last)):
+    if len(operands) == 2 and (name := _name(last)) and not _lone_letter(first):
         return Term("named", (name, shape(first)))
     constant = not any(operand.symbols() for operand in operands)
     return shape(last) if constant and _consistent(operands) else Term("rel", node.args)
+
+
+def _lone_letter(node: Term) -> bool:
+    """A letter, perhaps times numbers: x = y gives neither a value."""
+    factors = node.args if node.op == "mul" else (node,)
+    return [factor.op for factor in factors if exact(factor) is None] == ["sym"]
 
 
 def _consistent(operands: list[Term]) -> bool:

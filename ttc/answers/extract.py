@@ -162,7 +162,8 @@ _UNSURE = re.compile(
     r"(?:\b(?:not|never|neither|nor|cannot|anything but|less|fewer|lower|smaller|below|under|beneath|more|greater|"
     r"larger|higher|bigger|above|from|exceed\w*|at (?:most|least)|up to|between|among|one of|any of|either|maybe|"
     r"perhaps|possibly|probably|might|could|may be|unless|somewhere|in the range|ranges?|twice|thrice|double|triple|"
-    r"half of|a third of|square of|cube of|times|plus|minus|percent of|multiple of|unlikely|unclear|unknown|wrong|incorrect)\b"
+    r"half of|a third of|square of|cube of|times|plus|minus|percent of|multiple of|unlikely|unclear|unknown|"
+    r"wrong|incorrect)\b"
     r"|n['’]t\b|不是|不|小于|大于)",
     re.IGNORECASE,
 )

@@ -92,13 +92,18 @@ _MATHEMATICS = re.compile(r"\\(?!\$|%|,)|[\^_{}<>≤≥≠=|±√²³∞!]|\d['�
 _INSIDE = frozenset("^_{/*\\:'′<>≤≥≠±√|")
 """What stands before a number that is a part of something."""
 _GOES_ON = re.compile(
-    r"[A-Za-z]+\d|[a-zA-Z](?![A-Za-z])|\s?[!^_{}\\'′″‰|]|\s?[*/+]\s?[\d(A-Za-z]|:\d|\s?\(\s?\d|,\d|"
+    r"[A-Za-z]+\d|[a-zA-Z](?![A-Za-z])|\s?[!^_{}\\'′″‰|]|\s?[*/+]\s?[\d(A-Za-z]|:\d|\s?\(\s?\d|\s?[,;]\s?\d|"
     r"\s*(?:and (?:a|an|one|two|three|\d)|dozens?|half|halves|thirds?|quarters?|hundreds?|thousands?|millions?|"
     r"billions?|trillions?|squared|cubed|factorial|over \d|point \w|per (?:cent|mille)|pairs?|score|mod(?:ulo)?\b|"
     r"percent)\b",
     re.IGNORECASE,
 )
 """What follows a number that is a part of something."""
+_UNDER = re.compile(
+    r"(?:\\(?!(?:quad|qquad|text\w*|math\w*|boxed|displaystyle|to|implies|Rightarrow|rightarrow|left|bf|rm)\b)[A-Za-z]+"
+    r"|[<>≤≥≠±√≈~])[\s{(*$]*$"
+)
+"""A command or sign right before a number that makes another thing of it: a root, a bound, a plus-minus."""
 _PROSE = re.compile(r"(?:let|we|i|to|first|not|as|in|by|using|unknown|unclear)\b", re.IGNORECASE)
 
 
@@ -186,7 +191,7 @@ def _last_number(text: str, start: int) -> Hit:
     if last is None:
         return None
     begin = last.start()
-    if _part_of_more(text, last):
+    if _part_of_more(text, last) or _UNDER.search(text[max(start, begin - 40) : begin]):
         return None
     if text[begin] in "-+−" and begin > start and text[begin - 1].isalnum():
         begin += 1

@@ -43,8 +43,8 @@ from ttc.answers.tokens import TooLarge, Unparsed, plain
 from ttc.config.values import at_least
 from ttc.core import Status, Submission, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.maths.asked import Form, asks_percent, domains, fault
-from ttc.verifiers.maths.comparing import Comparison, Decide, EqualityPolicy, Percent, Ternary
+from ttc.verifiers.maths.asked import Form, asks_percent, asks_ratio, domains, fault
+from ttc.verifiers.maths.comparing import Comparison, Decide, EqualityPolicy, Percent, Ternary, as_ratio
 from ttc.verifiers.shared.contract import (
     ALL_OR_NOTHING,
     MAX_S,
@@ -84,7 +84,7 @@ def math(
     by_value = rules == "value"
     read_as: Percent | None = ("either" if by_value else None) if percent == "asked" else percent
     policy = EqualityPolicy(read_as or "gold", rounding, tolerance, multiset=not by_value)
-    reading = Reader(rules, require, read_as is None, kind, allow_truncated)
+    reading = MathReading(rules, require, read_as is None, kind, allow_truncated)
     return MathVerifier(policy, Pool(workers=workers, timeout_s=timeout_s, memory_mb=memory_mb), reading)
 
 
@@ -92,7 +92,7 @@ Rules: TypeAlias = Literal["asked", "value"]
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class MathReading:
     """How targets and answers are read: the rules, the kind of answers, and whether the question says what 50 % is."""
 
     rules: Rules
@@ -108,7 +108,7 @@ class MathVerifier(TargetVerifier[Gold]):
     name = "math"
     read = staticmethod(read_gold)
 
-    def __init__(self, policy: EqualityPolicy, pool: Pool, reader: Reader) -> None:
+    def __init__(self, policy: EqualityPolicy, pool: Pool, reader: MathReading) -> None:
         self._workers = pool
         self._policy, self._pool, self._reader = policy, pool, reader
         settings = json.dumps([dataclasses.asdict(policy), dataclasses.asdict(reader)])
@@ -226,6 +226,8 @@ def weigh(
         return None, ""
     if second is None:
         return False, UNPARSED
+    if asks_ratio(question):
+        first, second = as_ratio(first), as_ratio(second)
     equal = Comparison(policy, Decide()).same(first, second)
     if equal is False:
         return False, "different"

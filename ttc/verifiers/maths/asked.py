@@ -21,6 +21,7 @@ from ttc.answers.canonical import shape
 from ttc.answers.grammar import parse
 from ttc.answers.nodes import Term, exact
 from ttc.answers.tokens import Unparsed, plain
+from ttc.core import Target
 
 Form: TypeAlias = Literal[
     "", "any", "number", "expression", "set", "list", "interval", "matrix", "equation", "choice", "time", "quantity"
@@ -46,6 +47,7 @@ _PERCENT = re.compile(
     re.IGNORECASE,
 )
 _GIVEN_PERCENT = re.compile(r"\d\s*(?:\\?%|percent|per cent)", re.IGNORECASE)
+_UNIT_PERCENT = re.compile(r"unit of the answer is (?:\\?%|percent)", re.IGNORECASE)
 _FACTOR = re.compile(r"(?:^|[.:;]\s+|\b(?:please|completely|fully)\s+)\s*factor(?:i[sz]e)?\b(?!\s+of)", re.IGNORECASE)
 _EXPAND = re.compile(r"(?:^|[.:;]\s+)\s*expand\b", re.IGNORECASE)
 _SIMPLIFY = re.compile(r"\bsimplif|simplest (?:radical )?form", re.IGNORECASE)
@@ -58,7 +60,7 @@ MAX_QUESTION = 4000
 def asks_percent(question: str) -> bool:
     """Whether a question wants so many per cent: "What percent of ..", not "If 20 percent of .."."""
     last = re.split(r"(?<=[.?!])\s", question.strip())[-1] if question else ""
-    return bool(_PERCENT.search(_GIVEN_PERCENT.sub(" ", last)))
+    return bool(_PERCENT.search(_GIVEN_PERCENT.sub(" ", last)) or _UNIT_PERCENT.search(last))
 
 
 def asks_ratio(question: str) -> bool:
@@ -69,6 +71,21 @@ def asks_ratio(question: str) -> bool:
 def domains(question: str) -> tuple[tuple[str, str], ...]:
     """Variables that a question calls integers: "for every positive integer $n$"."""
     return tuple((match[2], "positive integer" if match[1] else "integer") for match in _INTEGER.finditer(question))
+
+
+def with_question(answer: str, question: str) -> Target:
+    """The target of a dataset's row: the answer alone where the question changes nothing, else both.
+
+    A numeral asks for a numeral whatever the question is; it decides what per cent and 10:20 are, and which expressions
+    would only restate it.
+    """
+    try:
+        golds = list(_scalars(shape(parse(plain(answer)))))
+    except (Unparsed, RecursionError):
+        return answer
+    settled = bool(golds) and all(map(numeral, golds)) and "%" not in answer
+    needed = not settled or asks_percent(question) or (asks_ratio(question) and ":" in answer)
+    return {"answer": answer, "question": question[-MAX_QUESTION:]} if needed else answer
 
 
 def fault(gold: Term, answer: Term, form: Form, question: str) -> str:

@@ -180,7 +180,7 @@ class Comparison:
         if left.op == right.op:
             halves = (left.args[2], right.args[2])
             return left.args[:2] == right.args[:2] and (halves[0] == halves[1] or "" in halves)
-        return self.same(_as_ratio(left), _as_ratio(right))
+        return self.same(as_ratio(left), as_ratio(right))
 
     def _assigned(self, left: Term, right: Term) -> Ternary:
         """Values with names: by the names, or in their order where one side has none."""
@@ -264,7 +264,8 @@ def _assignments(node: Term) -> bool:
     return len(names) > 1 and len(names) == len(node.args) == len(set(names))
 
 
-def _as_ratio(node: Term) -> Term:
+def as_ratio(node: Term) -> Term:
+    """What may be a time by the clock as a ratio; all else as it is."""
     if node.op != "time" or node.args[2]:
         return node
     return Term("ratio", tuple(Term("scalar", (Term("num", (Fraction(part), None)),)) for part in node.args[:2]))

@@ -65,7 +65,7 @@ def read(text: str) -> Term | None:
 
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _LONG_NUMBER = re.compile(r"\d{4}|!")
-_POWER = re.compile(r"\d[\s})]*\^")
+_POWER = re.compile(r"[\d)]\s*\^")
 
 
 def _comparable(gold: str, answer: str) -> bool:
