@@ -165,8 +165,16 @@ def _equation(operands: list[Term], node: Term) -> Term:
         return Term("named", (name, shape(last)))
     if len(operands) == 2 and (name := _name(last)) and not _lone_letter(first):
         return Term("named", (name, shape(first)))
+    if _label(first) and not any(operand.symbols() for operand in operands[1:]) and _consistent(operands[1:]):
+        return Term("named", (repr(first), shape(last)))
     constant = not any(operand.symbols() for operand in operands)
     return shape(last) if constant and _consistent(operands) else Term("rel", node.args)
+
+
+def _label(node: Term) -> bool:
+    """A quantity of a figure, of capital letters and without a number: |AB|, NO/BO, V_1 : V_2."""
+    capitals = node.symbols() and all(name[0].isupper() for name in node.symbols())
+    return bool(capitals) and not node.has("num", "pow", "add", "neg")
 
 
 def _lone_letter(node: Term) -> bool:
@@ -215,7 +223,7 @@ def _interval(operators: tuple[str, ...], operands: list[Term]) -> Term | None:
     if len(operands) == 2 and any(operand.op == "neg" and _name(operand.args[0]) for operand in operands):
         operators = (_FLIP.get(operators[0], ""),)
         operands = [operand.args[0] if operand.op == "neg" else Term("neg", (operand,)) for operand in operands]
-    where = [i for i, operand in enumerate(operands) if operand.op == "sym" and _name(operand)]
+    where = [i for i, operand in enumerate(operands) if operand.op in ("sym", "mul") and _name(operand)]
     if len(where) != 1 or any(operand.symbols() for i, operand in enumerate(operands) if i != where[0]):
         return None
     at, name = where[0], _name(operands[where[0]])

@@ -60,7 +60,7 @@ SIZES = {
 }  # fmt: skip
 """Words of size to the power of ten that they multiply by."""
 HALVES = {"am": "am", "pm": "pm"}
-PERCENTS = frozenset({"percent", "per cent", "percents", "pct"})
+PERCENTS = frozenset({"percent", "per cent", "percents", "percentage", "pct"})
 """Words for the percent sign."""
 MAX_UNIT_WORDS = 3
 NO_UNITS = frozenset(

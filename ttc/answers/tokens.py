@@ -80,8 +80,25 @@ def plain(text: str) -> str:
     # A currency sign is not a mathematics delimiter.
     text = _DOLLARS.sub(r"\1 USD ", text).replace(r"\$", " USD ")
     text = _WRAPPERS.sub(" ", text)
-    text = _SPACES.sub(" ", text).strip()
+    text = _unbraced(_SPACES.sub(" ", text).strip())
     return text.rstrip(" .,;:。、").strip() if not text.endswith("...") else text
+
+
+MAX_BRACES = 4
+
+
+def _unbraced(text: str) -> str:
+    """Drop braces around the whole text, which LaTeX does not show."""
+    for _ in range(MAX_BRACES):
+        if not (text.startswith("{") and text.endswith("}") and not text.endswith(r"\}")):
+            break
+        depth = 0
+        for at, char in enumerate(text):
+            depth += (char == "{") - (char == "}")
+            if not depth and at < len(text) - 1:
+                return text
+        text = text[1:-1].strip()
+    return text
 
 
 def _unbold(text: str) -> str:
@@ -147,7 +164,7 @@ _NUMBER = re.compile(
     re.VERBOSE,
 )
 _TEXT = re.compile(
-    r"\\(text|mbox|textrm|textbf|textit|mathrm|mathbf|mathsf|mathit|operatorname\*?|hbox)\s*\{([^{}]*)\}"
+    r"\\(text|textnormal|mbox|textrm|textbf|textit|mathrm|mathbf|mathsf|mathit|operatorname\*?|hbox)\s*\{([^{}]*)\}"
 )
 _STYLED = re.compile(r"\\(?:mathrm|mathbf|mathit|mathsf)\s+([A-Za-z])(?![A-Za-z])")
 _COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)", re.DOTALL)
