@@ -65,6 +65,7 @@ def _named(form: str) -> Callable[[random.Random], Forms]:
 def _interval(form: str) -> Callable[[random.Random], Forms]:
     def draw(rng: random.Random) -> Forms:
         low, high = sorted(_members(rng, 2))
+        high += low == -high  # else turned round it would be itself
         answers = {
             "closed": f"[{low},{high}]",
             "end": f"[{low},{high + 1})",

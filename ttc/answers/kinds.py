@@ -92,16 +92,18 @@ _MATHEMATICS = re.compile(r"\\(?!\$|%|,)|[\^_{}<>≤≥≠=|±√²³∞!]|\d['�
 _INSIDE = frozenset("^_{/*\\:'′<>≤≥≠±√|")
 """What stands before a number that is a part of something."""
 _GOES_ON = re.compile(
-    r"[A-Za-z]+\d|[a-zA-Z](?![A-Za-z])|\s?[!^_{}\\'′″‰|]|\s?[*/+]\s?[\d(A-Za-z]|:\d|\s?\(\s?\d|\s?[,;]\s?\d|"
+    r"[A-Za-z]+\d|[a-zA-Z](?![A-Za-z])|\s?[!^_{}'′″‰|]|\s?\\(?![)\],!;: %])|\s?[*/+]\s?[\d(A-Za-z]|:\d|"
+    r"\s?\(\s?\d|\s?[,;]\s?\d|"
     r"\s*(?:and (?:a|an|one|two|three|\d)|dozens?|half|halves|thirds?|quarters?|hundreds?|thousands?|millions?|"
     r"billions?|trillions?|squared|cubed|factorial|over \d|point \w|per (?:cent|mille)|pairs?|score|mod(?:ulo)?\b|"
     r"percent)\b",
     re.IGNORECASE,
 )
 """What follows a number that is a part of something."""
+_PERCENT = re.compile(r"\s?\\?%")
 _UNDER = re.compile(
     r"(?:\\(?!(?:quad|qquad|text\w*|math\w*|boxed|displaystyle|to|implies|Rightarrow|rightarrow|left|bf|rm)\b)[A-Za-z]+"
-    r"|[<>≤≥≠±√≈~])[\s{(*$]*$"
+    r"|[<>≤≥≠±√≈])(?:[\s{(*$,~]|\\[,!;: ]|\\q?quad)*$"
 )
 """A command or sign right before a number that makes another thing of it: a root, a bound, a plus-minus."""
 _PROSE = re.compile(r"(?:let|we|i|to|first|not|as|in|by|using|unknown|unclear)\b", re.IGNORECASE)
@@ -199,7 +201,8 @@ def _last_number(text: str, start: int) -> Hit:
     unlike = earlier and math_key(earlier[1]) != math_key(text[begin : last.end()])
     if unlike or denied(text, begin, last.end()):
         return Extraction(None, (begin, last.end()), "last_number", "hedge")
-    return found(text, begin, last.end(), "last_number")
+    percent = _PERCENT.match(text, last.end())
+    return found(text, begin, percent.end() if percent else last.end(), "last_number")
 
 
 _MATH_RULES = usual_rules(_same_by(math_key), math_hedge, _trim_math, _bare_math)
