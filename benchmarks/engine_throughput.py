@@ -6,8 +6,9 @@ r"""Tokens per second of the embedded engine beside `transformers.generate` and 
 Every engine runs in its own process with the same number of threads and waits while another one is timed. A round asks
 each engine for the same work; the best of the rounds counts. Shared: n samples of one 60-token prompt. Ragged: n
 prompts of 20 to 200 tokens, one sample each. All sample at temperature 0.8 and ignore the end of sequence; the
-embedded engine and vLLM also return log-probabilities. Prefill is inside the time. vLLM runs eagerly and in one process
-(its fastest CPU mode with a short start); it needs its own environment, hence the path to its Python.
+embedded engine and vLLM also return log-probabilities. All run in bf16 where the processor has it, else in fp32.
+Prefill is inside the time. vLLM runs eagerly and in one process (its fastest CPU mode with a short start); it needs its
+own environment, hence the path to its Python.
 
 `random-teacher` is a random Qwen3 of 4 layers, hidden 256, 4/2 heads x 64, MLP 768, vocabulary 261.
 """
@@ -81,7 +82,7 @@ def transformers(folder: str, threads: int) -> Callable[[Work, int, int], int]:
     from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(threads)
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=fast_dtype()).eval()
     model.generation_config.eos_token_id = None
 
     def run(work: Work, samples: int, tokens: int) -> int:
@@ -111,7 +112,7 @@ def vllm(folder: str, threads: int) -> Callable[[Work, int, int], int]:
 
     llm = LLM(
         folder,
-        dtype="bfloat16",
+        dtype=fast_dtype(),
         max_model_len=1024,
         max_num_seqs=256,
         enforce_eager=True,
@@ -130,6 +131,15 @@ def vllm(folder: str, threads: int) -> Callable[[Work, int, int], int]:
         return sum(len(output.token_ids) for request in done for output in request.outputs)
 
     return run
+
+
+def fast_dtype() -> str:
+    """The dtype that the embedded engine takes by itself: bf16 where this processor multiplies it."""
+    import torch
+
+    flags = torch.cpu.get_capabilities()
+    native = any(flags.get(name) for name in ("avx512_bf16", "amx_bf16", "amx_tile"))
+    return "bfloat16" if native else "float32"
 
 
 ENGINES = {f.__name__: f for f in (embedded, processes, invariant, transformers, vllm)}

@@ -48,16 +48,21 @@ def scheduler(model: Any) -> Any:
     """The embedded scheduler over the same weights."""
     from ttc.engines.embedded.batch import BatchLimits
     from ttc.engines.embedded.cuda import CudaDecoder
+    from ttc.engines.embedded.forest import PAGE_SIZES, ForestDecoder
     from ttc.engines.embedded.model import Body
     from ttc.engines.embedded.scheduler import Scheduler
-    from ttc.engines.embedded.shared import SharedDecoder
     from ttc.engines.embedded.weights import Weights
     from ttc.engines.shared.shape import Dims
 
     dims = Dims.from_config(model.config.to_dict())
-    body = Body(dims, Weights.build(model.state_dict(), dims, model.dtype, model.device, head=True), max_context=8192)
-    decoder = CudaDecoder if model.device.type == "cuda" else SharedDecoder
-    limits = BatchLimits(max_batch=256, batch_bytes=64 << 30, cache_bytes=4 << 30)
+    body = Body(
+        dims,
+        Weights.build(model.state_dict(), dims, model.dtype, model.device, head=True),
+        max_context=8192,
+        page_sizes=PAGE_SIZES,
+    )
+    decoder = CudaDecoder if model.device.type == "cuda" else ForestDecoder
+    limits = BatchLimits(max_batch=256, kv_bytes=64 << 30)
     return Scheduler(body, decoder, lambda _: "", limits=limits, threads=1)
 
 

@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--scripted", action="store_true", help="an engine without a model: the server alone")
-    parser.add_argument("--cache-bytes", type=int, default=1 << 26, help="the engine's cache, filled by the warm-up")
+    parser.add_argument("--kv-bytes", type=int, default=1 << 26, help="the engine's keys and values")
     parser.add_argument("--out", type=pathlib.Path)
     args = parser.parse_args()
     load = round(os.getloadavg()[2], 2)
@@ -96,7 +96,7 @@ def main() -> None:
         "load_before": load,
         "engine": "scripted" if args.scripted else "embedded",
         "allocator": {name: at for name, at in os.environ.items() if name.startswith(("MALLOC_", "GLIBC_TUNABLES"))},
-        "cache_bytes": None if args.scripted else args.cache_bytes,
+        "kv_bytes": None if args.scripted else args.kv_bytes,
         "waves": rows,
         "checks": _checks(rows, args.warmup),
     }
@@ -109,7 +109,7 @@ def main() -> None:
 def _engine(args: argparse.Namespace, folder: pathlib.Path) -> list[str]:
     """Options of `ttc serve`: the packaged model, or replies that are read from a file."""
     if not args.scripted:
-        return ["--set", f"engine.cache_bytes={args.cache_bytes}"]
+        return ["--set", f"engine.kv_bytes={args.kv_bytes}"]
     file = folder / "replies.json"
     reply = "a thought of some length, " * 4 + "</think>\n\nThe answer is 7."
     file.write_text(json.dumps({message: [reply] for message in MESSAGES}), encoding="utf-8")

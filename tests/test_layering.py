@@ -29,6 +29,7 @@ LAYERS = {
         "session identity sandbox allocation scorers/adapters engines verifiers/shared verifiers/workers",
         "search agents replay.py engines/shared verifiers/instructions verifiers/procedural verifiers/programs "
         "verifiers/service",
+        "engines/embedded/device",
         "search/policies tools engines/embedded engines/openai engines/vllm engines/sglang engines/ray cli",
         "scorers/reward_models commands/_doctor __main__.py",
         "scorers",

@@ -496,6 +496,22 @@ class WeightSync(Protocol):
 
 
 @runtime_checkable
+class SearchAware(Protocol):
+    """An engine or a scorer that keeps something for every path of a problem, and is told what a search has left.
+
+    It may be told of what it has never seen. Nothing it returns afterwards may differ, only what that costs.
+    """
+
+    def prune(self, problem_id: str, path: Path) -> None:
+        """Nobody will continue `path` of this problem, nor anything below it."""
+        ...
+
+    def release(self, problem_id: str) -> None:
+        """The problem is done."""
+        ...
+
+
+@runtime_checkable
 class Served(Protocol):
     """An engine whose model is behind a server, so that its weights cannot be seen from here."""
 

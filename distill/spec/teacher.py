@@ -30,7 +30,7 @@ def name_of(data: Any) -> str:
 
 
 _SCHEDULE = frozenset({
-    "threads", "processes", "max_batch", "batch_bytes", "cache_bytes", "max_concurrency", "max_num_seqs",
+    "threads", "processes", "max_batch", "kv_bytes", "max_concurrency", "max_num_seqs",
     "kv_cache_bytes", "max_requests", "gpu_memory_utilization", "mem_fraction_static", "max_total_tokens",
     "max_in_flight", "attempts", "max_attempts", "retry_s", "connect_s", "idle_s", "answer_s", "api_key_env",
     "admin_key_env",

@@ -1,4 +1,5 @@
-"""The memory of the prefix cache: what it counts is what it holds, whatever was split, shared and forgotten."""
+"""The pool of keys and values and the prefix tree over it: what they count is what they hold, whatever was split,
+shared, moved, pinned and forgotten."""
 
 from __future__ import annotations
 
@@ -10,107 +11,252 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ttc.engines.embedded.cache import PrefixTree, Segment
+from ttc.engines.embedded.cache import PrefixTree
+from ttc.engines.embedded.pool import Pool, Segment
+from ttc.engines.embedded.tenants import Tenants
+from ttc.engines.shared.shape import Dims
 
-LAYERS = 11
-"""No other tensor of the test process begins with this size, so these are found by it."""
-BYTES = LAYERS * 2 * 8
+PAGE = 4
+DIMS = Dims(
+    hidden=1, num_layers=2, num_heads=1, num_kv_heads=1, head_dim=1, intermediate=1, vocab=10, eps=0.0, tied=True,
+    qk_norm=False, max_context=1 << 20, rope_theta=1.0, rope={},
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True, scope="module")
 def no_garbage() -> Iterator[None]:
-    """What is only freed when Python looks for cycles counts as held; only what is new is searched."""
+    """What is only freed when Python looks for cycles counts as held."""
     gc.collect()
     gc.disable()
-    gc.freeze()
     yield
     gc.enable()
 
 
+def new_pool(*sizes: int) -> Pool:
+    return Pool(DIMS, torch.float64, torch.device("cpu"), sizes or (PAGE,))
+
+
 def keys_of(ids: tuple[int, ...], start: int = 0) -> torch.Tensor:
-    """Keys that tell the whole prefix of every position from `start` on: (LAYERS, 2, 1, length, 1)."""
+    """Keys that tell the whole prefix of every position from `start` on: (layers, 2, 1, length, 1)."""
     codes = [float(int("1" + "".join(map(str, ids[: i + 1])))) for i in range(start, len(ids))]
-    return torch.tensor(codes, dtype=torch.float64).view(1, 1, 1, -1, 1).repeat(LAYERS, 2, 1, 1, 1)
+    return torch.tensor(codes, dtype=torch.float64).view(1, 1, 1, -1, 1).repeat(2, 2, 1, 1, 1)
 
 
-def told(segment: Segment | None) -> list[float]:
+def segment_of(pool: Pool, ids: tuple[int, ...], parent: Segment | None = None) -> Segment:
+    segment = pool.segment(parent)
+    pool.append(segment, keys_of(ids, segment.start))
+    return segment
+
+
+def contents(pool: Pool, segment: Segment | None) -> list[float]:
     """The keys of a chain, from its root on."""
-    return [] if segment is None else torch.cat([node.kv for node in segment.chain()], 3)[0, 0].flatten().tolist()
+    return [] if segment is None else pool.read_chain(segment, 0, segment.end)[0, 0].flatten().tolist()
 
 
-def held() -> int:
-    """Bytes of all keys and values that are alive in this process, each storage once."""
-    found = [value for value in gc.get_objects() if type(value) is torch.Tensor and value.shape[:1] == (LAYERS,)]
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in found}
-    return sum(storages.values())
+def expected(ids: tuple[int, ...]) -> list[float]:
+    return keys_of(ids)[0, 0].flatten().tolist()
+
+
+def remember(tree: PrefixTree, pool: Pool, ids: tuple[int, ...]) -> None:
+    tree.insert(ids, segment_of(pool, ids, tree.find(ids).segment))
 
 
 steps = st.tuples(
     st.lists(st.integers(0, 2), min_size=1, max_size=12).map(tuple),  # ids
     st.booleans(),  # whether the cache is asked first, as for a prompt, or not, as for what a draw has sampled
     st.integers(0, 12),  # else: what the draw's prompt had computed
+    st.integers(0, 2),  # the shelf that a decoding step moves it to
 )
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.lists(steps, min_size=1, max_size=30), st.integers(5, 60))
-def test_the_cache_holds_what_it_counts_and_tells_what_was_put_in(inserted, most) -> None:
-    before, tree = held(), PrefixTree(most)
-    for ids, asks, computed in inserted:
-        known, start = tree.find(ids if asks else ids[:computed])
-        tree.insert(ids, Segment(known, keys_of(ids, start)) if start < len(ids) else known)
-        assert tree.num_tokens <= most
-        del known
-    for ids, _, _ in inserted:
+@settings(max_examples=40, deadline=None)
+@given(st.lists(steps, min_size=1, max_size=30), st.integers(30, 100))
+def test_the_cache_finds_the_longest_prefix_within_its_limit_and_frees_every_page(sequences, most) -> None:
+    pool = new_pool(4, 8, 8)
+    tree = PrefixTree(pool)
+    for ids, asks, computed, shelf in sequences:
+        prefix, start = tree.find(ids if asks else ids[:computed])
+        if start < len(ids):
+            segment = segment_of(pool, ids, prefix)
+            pool.move(segment, shelf)
+            tree.insert(ids, segment)
+            del segment
+        del prefix
+        assert tree.evict(most) and pool.num_tokens <= most
+    for ids, *_ in sequences:
         segment, length = tree.find(ids)
-        assert told(segment) == told(Segment(None, keys_of(ids[:length])) if length else None)
+        assert contents(pool, segment) == expected(ids[:length])
+        assert length == tree.length(ids)
     segment = None
-    assert held() - before == tree.num_tokens * BYTES
+    tree.clear()
+    assert pool.num_tokens == 0
 
 
-def test_a_prompt_that_outlives_the_longer_one_it_was_cut_from_does_not_keep_that_alive() -> None:
-    before, tree = held(), PrefixTree(100)
-    long, other = (1,) * 10 + (2,) * 80, (1,) * 10 + (0,) * 20
-    tree.insert(long, Segment(None, keys_of(long)))
-    known = tree.find(other)
-    tree.insert(other, Segment(known.segment, keys_of(other, known.length)))
-    del known
-    assert tree.find(long).length == 10 and tree.find(other).length == 30
-    assert held() - before == 30 * BYTES
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12).map(tuple), min_size=1, max_size=25),
+    st.lists(st.integers(0, 2), max_size=14).map(tuple),
+)
+def test_the_prefix_tree_finds_the_longest_prefix_ever_inserted(sequences, query) -> None:
+    pool = new_pool()
+    tree = PrefixTree(pool)
+    for ids in sequences:
+        if tree.length(ids) < len(ids):
+            remember(tree, pool, ids)
+    segment, length = tree.find(query)
+
+    def shared(ids) -> int:
+        return next((i for i, (a, b) in enumerate(zip(ids, query, strict=False)) if a != b), min(len(ids), len(query)))
+
+    assert length == max(shared(ids) for ids in sequences)
+    assert (segment.end if segment else 0) == length and contents(pool, segment) == expected(query[:length])
+
+
+def test_the_least_recently_used_is_forgotten_first() -> None:
+    pool = new_pool()
+    tree = PrefixTree(pool)
+    for i in range(10):
+        remember(tree, pool, (i,) * 8)
+        tree.find((0,) * 8)
+    assert tree.evict(40) and pool.num_tokens == 40
+    assert tree.length((0,) * 8) == 8 and tree.length((1,) * 8) == 0 and tree.length((9,) * 8) == 8
+
+
+def test_a_fork_copies_nothing_and_its_pages_are_free_when_it_is_dropped() -> None:
+    pool = new_pool()
+    trunk = segment_of(pool, (1,) * 8)
+    branches = [segment_of(pool, (1,) * 8 + (i, i), trunk) for i in range(3)]
+    assert pool.num_tokens == 8 + 3 * PAGE
+    del trunk
+    assert contents(pool, branches[2]) == expected((1,) * 8 + (2, 2))
+    branches.clear()
+    assert pool.num_tokens == 0
 
 
 def test_draws_that_begin_alike_are_held_once() -> None:
-    before, tree = held(), PrefixTree(1000)
+    pool = new_pool(1)
+    tree = PrefixTree(pool)
     prompt = (1, 2, 0)
-    tree.insert(prompt, Segment(None, keys_of(prompt)))
+    remember(tree, pool, prompt)
     for last in range(3):
         ids = prompt + (1,) * 50 + (last,) * 5
-        tree.insert(ids, Segment(tree.find(prompt).segment, keys_of(ids, 3)))
-    assert tree.num_tokens == 3 + 50 + 3 * 5
-    assert held() - before == tree.num_tokens * BYTES
+        tree.insert(ids, segment_of(pool, ids, tree.find(prompt).segment))
+    assert pool.num_tokens == 3 + 50 + 3 * 5
+
+
+def test_a_short_step_after_a_fed_token_becomes_one_segment_and_a_long_one_is_not_copied() -> None:
+    for length, segments in ((10, 2), (100, 3)):
+        pool = new_pool()
+        tree = PrefixTree(pool)
+        prompt, whole = (1,) * 5, (1,) * 6 + (2,) * length
+        remember(tree, pool, prompt)
+        lead = segment_of(pool, whole[:6], tree.find(prompt).segment)
+        draw = segment_of(pool, whole, lead)
+        tree.insert(whole, draw)
+        assert contents(pool, draw) == expected(whole)
+        del lead, draw
+        match = tree.find(whole)
+        assert match.segment is not None and len(match.segment.chain()) == segments
+        assert contents(pool, match.segment) == expected(whole)
+
+
+def test_a_fed_token_joins_the_path_it_continues_unless_another_branch_leaves_there() -> None:
+    pool = new_pool()
+    tree = PrefixTree(pool)
+    remember(tree, pool, (1,) * 5)
+    trunk = tree.find((1,) * 5).segment
+    first, second = (segment_of(pool, (1,) * 5 + (last,), trunk) for last in (2, 3))
+    assert tree.absorb((1, 1, 1, 1, 1, 2), first) is first
+    del first
+    assert tree.absorb((1, 1, 1, 1, 1, 3), second) is trunk
+    del second
+    assert tree.length((1, 1, 1, 1, 1, 3)) == 6 and contents(pool, trunk) == expected((1, 1, 1, 1, 1, 3))
+    assert pool.num_tokens == 8
 
 
 def test_a_segment_in_use_says_the_same_after_the_cache_has_split_and_forgotten_it() -> None:
-    tree = PrefixTree(40)
+    pool = new_pool()
+    tree = PrefixTree(pool)
     ids = (1, 2) * 15
-    running = Segment(None, keys_of(ids))
+    running = segment_of(pool, ids)
     tree.insert(ids, running)
-    child = Segment(running, keys_of((*ids, 0), 30))
+    child = segment_of(pool, (*ids, 0), running)
     for cut in (20, 10, 5):
-        other = (*ids[:cut], 0)
-        tree.insert(other, Segment(tree.find(other).segment, keys_of(other, cut)))
-    tree.insert((0,) * 38, Segment(None, keys_of((0,) * 38)))
-    assert tree.find(ids).length == 0
-    assert told(running) == told(Segment(None, keys_of(ids)))
-    assert told(child) == told(Segment(None, keys_of((*ids, 0))))
-    assert told(child.upto(7)) == told(Segment(None, keys_of(ids[:7])))
-
-
-def test_what_is_dropped_is_freed_without_a_search_for_cycles() -> None:
-    before, tree = held(), PrefixTree(1000)
-    for first in range(3):
-        for second in range(3):
-            ids = (first, 1, second, 2)
-            tree.insert(ids, Segment(None, keys_of(ids)))
+        remember(tree, pool, (*ids[:cut], 0))
     tree.clear()
-    assert (tree.num_tokens, held()) == (0, before)
+    assert tree.length(ids) == 0
+    assert contents(pool, running) == expected(ids)
+    assert contents(pool, child) == expected((*ids, 0))
+    assert contents(pool, child.upto(7)) == expected(ids[:7])
+
+
+def test_a_prefix_that_a_row_continues_is_not_forgotten() -> None:
+    pool = new_pool()
+    tree = PrefixTree(pool)
+    remember(tree, pool, (1,) * 8)
+    row = pool.segment(tree.find((1,) * 8).segment)
+    assert not tree.evict(0) and tree.length((1,) * 8) == 8
+    del row
+    assert tree.evict(0)
+
+
+def test_pages_in_use_are_brought_together_and_keep_what_they_say() -> None:
+    pool = new_pool()
+    segments = [segment_of(pool, (i % 3,) * 8) for i in range(40)]
+    kept = segments[37:]
+    others = segments[:30]
+    pool.gather(0, [page for segment in kept for page in segment.pages])
+    assert max(page for segment in kept for page in segment.pages) < 6
+    for i, segment in enumerate(segments):
+        assert contents(pool, segment) == expected((i % 3,) * 8)
+    del segments, others, segment
+    assert pool.num_tokens == 3 * 8
+
+
+def test_what_a_search_may_come_back_for_stays_and_what_it_has_left_goes_at_once() -> None:
+    pool = new_pool()
+    tree = PrefixTree(pool)
+    tenants = Tenants(tree)
+    tenant = tenants.tenant("p")
+    for branch in (1, 2):
+        ids = (0,) * 8 + (branch,) * 8
+        remember(tree, pool, ids)
+        tenants.pin(tenant, (branch,), ids, 8)
+    deeper = (0,) * 8 + (1,) * 16
+    remember(tree, pool, deeper)
+    tenants.pin(tenant, (1, 0), deeper, 8)
+    remember(tree, pool, (5,) * 8)
+    assert not tree.evict(0) and tree.length((5,) * 8) == 0
+    tenants.prune("p", (1,))
+    assert tree.length(deeper) == 8 and pool.num_tokens == 16
+    tenants.release("p")
+    assert tree.length((0,) * 8 + (2,) * 8) == 16
+    assert tree.evict(0)
+
+
+def test_a_new_problem_waits_until_those_before_it_have_the_room_they_may_need() -> None:
+    pool = new_pool()
+    tree = PrefixTree(pool)
+    tenants = Tenants(tree)
+    first, second, unnamed = tenants.tenant("a"), tenants.tenant("b"), tenants.tenant("")
+    ids = (1,) * 40
+    remember(tree, pool, ids)
+    tenants.pin(first, (0,), ids, 40)
+    assert tenants.need(first, 10) == 10 and tenants.need(second, 10) == 40 and tenants.need(unnamed, 10) == 10
+    tenants.prune("a", (0,))
+    first.rows = 1
+    assert tenants.need(second, 10) == 80 and tenants.need(first, 10) == 10
+
+
+def test_memory_that_is_short_is_taken_from_the_problem_that_has_been_idle_longest() -> None:
+    pool = new_pool()
+    tree = PrefixTree(pool)
+    tenants = Tenants(tree)
+    for name in ("a", "b"):
+        ids = (ord(name) % 10,) * 8
+        remember(tree, pool, ids)
+        tenants.pin(tenants.tenant(name), (0,), ids, 8)
+    tenants.tenant("a")
+    assert tenants.relieve() and tree.evict(8)
+    assert not tenants.tenant("b").pins and tenants.tenant("a").pins
+    assert tenants.relieve() and not tenants.relieve() and tree.evict(0)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from tests.ttc import tiny_model
 from ttc import nano
 from ttc.core import Engine, LogprobEngine, Message, Prompt, Sampling, StreamingEngine, Usage, WeightSync
-from ttc.engines.embedded.batch import BatchLimits
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.shared.tokens import check_room
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
@@ -171,7 +170,7 @@ def test_more_draws_than_rows_wait_their_turn(folder) -> None:
 
 
 def test_little_memory_makes_draws_wait_but_changes_none(folder, invariant) -> None:
-    tight = embedded(str(folder), batch_bytes=1, batch_invariant=True)
+    tight = embedded(str(folder), kv_bytes=1, batch_invariant=True)
     sampling = Sampling(temperature=1.0, max_tokens=8, seed=2)
 
     async def go() -> None:
@@ -184,11 +183,109 @@ def test_little_memory_makes_draws_wait_but_changes_none(folder, invariant) -> N
     asyncio.run(go())
 
 
-def test_memory_bounds_the_batch() -> None:
-    limits = BatchLimits(max_batch=64, batch_bytes=1_000_000, cache_bytes=1)
-    assert limits.rows(longest=100, kv_bytes=100) == 64
-    assert limits.rows(longest=1000, kv_bytes=100) == 10
-    assert limits.rows(longest=10**9, kv_bytes=100) == 1
+def busiest(engine) -> tuple[list[int], list[int]]:
+    """Rows and tokens of keys and values at every look of the scheduler."""
+    rows, tokens = [], []
+    batch = engine._scheduler._batch
+    tick = batch.tick
+
+    def watched() -> None:
+        tick()
+        rows.append(len(batch.rows))
+        tokens.append(batch._body.pool.num_tokens)
+
+    batch.tick = watched
+    return rows, tokens
+
+
+def test_memory_bounds_what_is_held_and_every_draw_still_comes(folder) -> None:
+    one = embedded(str(folder))
+    token = one._scheduler.body.dims.kv_bytes(one._scheduler.body.dtype.itemsize)
+    engine = embedded(str(folder), kv_bytes=600 * token)
+    rows, tokens = busiest(engine)
+    sampling = Sampling(temperature=1.0, max_tokens=60, seed=2)
+
+    async def go() -> None:
+        prompts = [replace(ask(engine, "m" * (1 + i * 3)), problem_id=f"p{i}") for i in range(6)]
+        tight = await asyncio.gather(*(engine.generate(p, sampling, range(6), lambda _: None) for p in prompts))
+        free = await asyncio.gather(*(one.generate(p, sampling, range(6), lambda _: None) for p in prompts))
+        assert [[len(c.token_ids) for c in done] for done in tight] == [
+            [len(c.token_ids) for c in done] for done in free
+        ]
+        await asyncio.gather(engine.close(), one.close())
+
+    asyncio.run(go())
+    assert max(tokens) <= 600 and 2 <= max(rows) < 36
+
+
+def test_a_small_request_starts_before_the_next_rows_of_a_wide_search(folder) -> None:
+    engine = embedded(str(folder), max_batch=8)
+    ended: list[str] = []
+
+    async def ask_for(name: str, draws: int, tokens: int) -> None:
+        prompt = replace(ask(engine, name), problem_id=name)
+        await engine.generate(
+            prompt, Sampling(temperature=1.0, max_tokens=tokens, seed=1), range(draws), lambda _: None
+        )
+        ended.append(name)
+
+    async def go() -> None:
+        wide = asyncio.create_task(ask_for("wide", 64, 20))
+        await asyncio.sleep(0.05)
+        await ask_for("small", 1, 5)
+        await wide
+        await engine.close()
+
+    asyncio.run(go())
+    assert ended == ["small", "wide"]
+
+
+def test_when_memory_runs_out_nothing_is_lost_and_work_goes_on_smaller(folder, invariant) -> None:
+    engine = embedded(str(folder), batch_invariant=True)
+    rows, _ = busiest(engine)
+    body, usages = engine._scheduler.body, []
+    logits = body.logits
+    failures = [3, 9, 10]
+
+    def failing(hidden):
+        if len(rows) in failures and len(hidden) > 2:
+            raise torch.OutOfMemoryError("injected")
+        return logits(hidden)
+
+    sampling = Sampling(temperature=1.0, max_tokens=30, seed=3)
+
+    async def go() -> None:
+        body.logits = failing
+        prompts = [ask(engine, "q" * i) for i in range(1, 4)]
+        short = await asyncio.gather(*(engine.generate(p, sampling, range(5), usages.append) for p in prompts))
+        free = await asyncio.gather(*(invariant.generate(p, sampling, range(5), lambda _: None) for p in prompts))
+        assert [[c.token_ids for c in done] for done in short] == [[c.token_ids for c in done] for done in free]
+        assert close_to(engine.counters(), total(usages))
+        await engine.close()
+
+    asyncio.run(go())
+    assert max(rows) > 4 and max(rows[12:]) <= 8
+
+
+def test_what_a_search_has_left_is_forgotten_at_once(folder) -> None:
+    engine = embedded(str(folder))
+    pool = engine._scheduler.body.pool
+
+    async def go() -> None:
+        prompt = replace(ask(engine, "branches"), problem_id="p")
+        draws = await engine.generate(prompt, Sampling(max_tokens=40, seed=1), range(4), lambda _: None)
+        before = engine._scheduler.call(lambda: pool.num_tokens).result()
+        for draw in draws[1:]:
+            engine.prune("p", draw.path)
+        after = engine._scheduler.call(lambda: pool.num_tokens).result()
+        assert before - after >= 3 * 32
+        usages: list[Usage] = []
+        await engine.generate(prompt.then(draws[0]), Sampling(max_tokens=2, seed=1), range(1), usages.append)
+        assert usages[0].prompt - usages[0].cached == 1
+        engine.release("p")
+        await engine.close()
+
+    asyncio.run(go())
 
 
 def test_cancelled_draws_stop_and_every_token_is_on_the_ledger(folder) -> None:

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from tests.ttc import tiny_model
 from ttc import seeds
-from ttc.engines.embedded.cache import PrefixTree, Segment
-from ttc.engines.embedded.invariant import PAD_ROWS, InvariantDecoder, blocked_attention, check
+from ttc.engines.embedded import cuda, invariant
+from ttc.engines.embedded.cuda import CudaDecoder
+from ttc.engines.embedded.forest import PAGE_SIZES, ForestDecoder
+from ttc.engines.embedded.invariant import PAD_ROWS, BlockedPrefix, InvariantDecoder, blocked_attention, check
 from ttc.engines.embedded.model import load_body
 from ttc.engines.embedded.sampler import Rows, sample
-from ttc.engines.embedded.shared import SharedDecoder
 from ttc.engines.shared.tokens import StopRule
 from ttc.errors import ConfigError, PromptTooLong
 
@@ -75,7 +76,7 @@ def test_a_fork_computes_only_the_new_tokens_and_copies_nothing(folder) -> None:
     torch.testing.assert_close(forks[0][0], whole[40:], atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(forks[2][0], whole[40:43], atol=1e-5, rtol=1e-4)
     for hidden, handle in forks:
-        assert handle.parent is trunk and handle.kv.shape[3] == hidden.shape[0] == handle.end - trunk.end
+        assert handle.parent is trunk and handle.length == hidden.shape[0] == handle.end - trunk.end
 
 
 def test_a_body_returns_the_tensors_that_are_not_its_own(tmp_path) -> None:
@@ -107,104 +108,116 @@ def test_a_missing_shard_and_a_missing_tensor_are_named(tmp_path) -> None:
         load_body(tmp_path)
 
 
-@pytest.mark.parametrize("kind", [SharedDecoder, InvariantDecoder])
-@pytest.mark.parametrize("seed", range(3))
-def test_decoding_any_mixture_of_branches_equals_a_full_forward_pass(folder, kind, seed: int) -> None:
-    """Groups of all sizes and lengths come and go; every hidden state and every kept key must be the right one."""
-    body, _ = load_body(folder, dtype="float32", kernel=blocked_attention, pad_rows=PAD_ROWS)
-    rng = random.Random(seed)
-    decoder = kind(body)
-    rows: list[dict] = []
+def keys_of(body, segment) -> torch.Tensor:
+    """Keys and values of the last token of a chain."""
+    return body.pool.read_chain(segment, segment.end - 1, segment.end)
 
-    def drop(row: int) -> None:
-        decoder.remove(row)
-        last = rows.pop()
-        if row < len(rows):
-            rows[row] = last
 
-    for _ in range(70):
-        if rng.random() < 0.3 and len(rows) < 40:
-            ids = [rng.randrange(200) for _ in range(rng.choice([0, 1, 5, 40, 70]))]
-            segment = body.extend([(None, ids)])[0][1] if ids else None
-            draws = rng.choice([1, 2, 5, 40 if len(rows) < 6 else 3])
-            group = decoder.open(segment, draws)
-            decoder.add(group)
-            rows.append({"ids": ids, "group": group, "draws": draws})
-        if not rows:
-            continue
-        for row in rows:
-            row["ids"].append(rng.randrange(200))
-        hidden = decoder.step([row["ids"][-1] for row in rows], [len(row["ids"]) - 1 for row in rows])
-        i = rng.randrange(len(rows))
-        ((whole, segment),) = body.extend([(None, rows[i]["ids"])])
+class Branches:
+    """Random branches of a growing forest, decoded by `decoder` and checked against `fresh`, which shares nothing."""
+
+    def __init__(self, body, fresh, decoder, rng: random.Random) -> None:
+        self.body, self.fresh, self.decoder, self.rng = body, fresh, decoder, rng
+        self.rows: list[tuple[list[int], object]] = []
+        self.ended: list[tuple[list[int], object]] = [([], None)]
+
+    def fork(self) -> None:
+        ids, parent = self.rng.choice(self.ended[-4:])
+        if self.rng.random() < 0.5:
+            new = [self.rng.randrange(200) for _ in range(self.rng.choice([1, 5, 40, 70]))]
+            ids, parent = ids + new, self.body.extend([(parent, new)])[0][1]
+        for _ in range(self.rng.choice([1, 1, 2, 5, 40 if len(self.rows) < 6 else 3])):
+            segment = self.body.pool.segment(parent)
+            assert self.decoder.add(segment) == len(self.rows)
+            self.rows.append((list(ids), segment))
+
+    def step(self) -> None:
+        for ids, _ in self.rows:
+            ids.append(self.rng.randrange(200))
+        hidden = self.decoder.step([ids[-1] for ids, _ in self.rows])
+        i = self.rng.randrange(len(self.rows))
+        ((whole, _),) = self.fresh.extend([(None, self.rows[i][0])])
         torch.testing.assert_close(hidden[i], whole[-1], atol=1e-4, rtol=1e-3)
-        torch.testing.assert_close(decoder.taken(i, 1), segment.kv[:, :, :, -1:], atol=1e-4, rtol=1e-3)
-        for i in range(len(rows) - 1, -1, -1):
-            draws = rows[i].pop("draws", 0)
-            if draws:
-                leader = rows[i]
-                decoder.absorb(i)
-                drop(i)
-                for _ in range(draws):
-                    assert decoder.add(leader["group"]) == len(rows)
-                    rows.append({"ids": list(leader["ids"]), "group": leader["group"]})
-        for i in range(len(rows) - 1, -1, -1):
-            if rng.random() < 0.06:
-                group = rows[i]["group"]
-                drop(i)
-                if not any(row["group"] is group for row in rows):
-                    decoder.close(group)
+
+    def end(self, row: int) -> None:
+        ids, segment = self.rows[row]
+        self.decoder.remove(row)
+        last = self.rows.pop()
+        if row < len(self.rows):
+            self.rows[row] = last
+        assert segment.end == len(ids)
+        ((_, reference),) = self.fresh.extend([(None, ids)])
+        torch.testing.assert_close(keys_of(self.body, segment), keys_of(self.fresh, reference), atol=1e-4, rtol=1e-3)
+        self.ended.append((ids, segment))
+
+
+@pytest.mark.parametrize("kind", [ForestDecoder, InvariantDecoder])
+@pytest.mark.parametrize("seed", range(2))
+def test_decoding_any_mixture_of_branches_equals_a_full_forward_pass(folder, kind, seed: int) -> None:
+    """Every hidden state and every kept key must be the right one, and every page comes back at the end."""
+    sizes = PAGE_SIZES if kind is ForestDecoder else (16,)
+    body, _ = load_body(folder, dtype="float32", page_sizes=sizes)
+    fresh, _ = load_body(folder, dtype="float32", attention=BlockedPrefix, pad_rows=PAD_ROWS)
+    rng = random.Random(seed)
+    branches = Branches(body, fresh, kind(body), rng)
+    for _ in range(50):
+        if rng.random() < 0.35 and len(branches.rows) < 50:
+            branches.fork()
+        if branches.rows:
+            branches.step()
+        for row in range(len(branches.rows) - 1, -1, -1):
+            if rng.random() < 0.08:
+                branches.end(row)
+    del branches
+    assert body.pool.num_tokens == 0
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_batch_that_shares_prefixes_equals_each_item_alone(folder, seed: int) -> None:
+    """Runs that all, some or one item has, of all lengths, on all shelves: exactly what no sharing gives."""
+    body, _ = load_body(folder, dtype="float32", page_sizes=(8, 32))
+    fresh, _ = load_body(folder, dtype="float32", attention=BlockedPrefix)
+    rng = random.Random(seed)
+    known: list[tuple[list[int], object]] = [([], None)]
+    for _ in range(12):
+        chosen = [rng.choice(known) for _ in range(rng.choice([1, 3, 9]))]
+        items = [
+            (ids, handle, [rng.randrange(200) for _ in range(rng.choice([1, 2, 9, 30]))]) for ids, handle in chosen
+        ]
+        outputs = body.extend([(handle, new) for _, handle, new in items])
+        for (ids, _, new), (hidden, handle) in zip(items, outputs, strict=True):
+            ((whole, _),) = fresh.extend([(None, ids + new)])
+            torch.testing.assert_close(hidden, whole[len(ids) :], atol=1e-4, rtol=1e-3)
+            if len(ids) < 250:
+                known.append((ids + new, handle))
+            if rng.random() < 0.3:
+                body.pool.move(handle, 1)
+
+
+def test_a_long_text_is_computed_in_parts_that_bound_the_scratch_memory(folder, monkeypatch) -> None:
+    body, _ = load_body(folder, dtype="float32")
+    ids = [i * 7 % 200 for i in range(150)]
+    ((whole, _),) = body.extend([(None, ids)])
+    monkeypatch.setattr("ttc.engines.embedded.model._TOKENS", 40)
+    ((short, parts),) = [body.extend([(None, ids[:9]), (None, ids)])]
+    torch.testing.assert_close(parts[0], whole, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(short[0], whole[:9], atol=1e-5, rtol=1e-4)
+    assert parts[1].length == 150 and parts[1].parent is None
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_invariance_holds_here_and_is_refused_where_it_does_not(folder, dtype: str) -> None:
+def test_invariance_holds_here_and_is_refused_where_it_does_not(folder, monkeypatch, dtype: str) -> None:
     from ttc.errors import EngineError
 
-    body, _ = load_body(folder, dtype=dtype, head=True, kernel=blocked_attention, pad_rows=PAD_ROWS)
+    body, _ = load_body(folder, dtype=dtype, head=True, attention=BlockedPrefix, pad_rows=PAD_ROWS)
     check(body)
 
     def whimsical(q, k, v, hidden):
         return blocked_attention(q, k, v, hidden) * (1 + 1e-2 * q.shape[2])
 
-    body.kernel = whimsical
+    monkeypatch.setattr(invariant, "blocked_attention", whimsical)
     with pytest.raises(EngineError, match="batch_invariant"):
         check(body)
-
-
-ids_lists = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=25)
-
-
-@settings(max_examples=60, deadline=None)
-@given(ids_lists, st.lists(st.integers(0, 2), max_size=14))
-def test_the_prefix_tree_finds_the_longest_prefix_ever_inserted(inserted, query) -> None:
-    def value(ids) -> torch.Tensor:  # keys that tell the whole prefix of every position
-        codes = [float(int("1" + "".join(map(str, ids[: i + 1])))) for i in range(len(ids))]
-        return torch.tensor(codes, dtype=torch.float64).view(1, 1, 1, -1, 1).expand(1, 2, 1, -1, 1)
-
-    tree = PrefixTree(10_000)
-    for ids in inserted:
-        known = tree.find(ids)
-        tree.insert(ids, Segment(known.segment, value(ids)[:, :, :, known.length :]))
-    segment, length = tree.find(query)
-
-    def shared(ids) -> int:
-        return next((i for i, (a, b) in enumerate(zip(ids, query, strict=False)) if a != b), min(len(ids), len(query)))
-
-    assert length == max(shared(ids) for ids in inserted)
-    assert (segment.end if segment else 0) == length
-    if segment:
-        keys, values = torch.zeros(2, 1, 1, length, 1, dtype=torch.float64)
-        segment.write_to(keys, values)
-        assert torch.equal(keys.flatten(), value(query[:length])[0, 0].flatten()) and torch.equal(keys, values)
-
-
-def test_the_prefix_tree_forgets_the_least_recently_used_first() -> None:
-    tree = PrefixTree(100)
-    for i in range(12):
-        tree.insert([i] * 10, Segment(None, torch.zeros(1, 2, 1, 10, 1)))
-        tree.find([0] * 10)
-    assert tree.num_tokens <= 100
-    assert tree.find([0] * 10).length == 10 and tree.find([1] * 10).length == 0 and tree.find([11] * 10).length == 10
 
 
 def settings_rows(count: int, temperature=1.0, top_p=1.0, top_k=0, seed=0) -> Rows:
@@ -269,27 +282,61 @@ def test_a_stop_string_is_found_across_tokens_and_only_then() -> None:
     assert (rule.reason([25]), rule.reason([24])) == (25, "eos")
 
 
+class EmulatedGraphs(CudaDecoder):
+    """The decoder for a GPU on the CPU: a graph keeps the buffers that it was captured with, as a real one does."""
+
+    def _capture(self, rows: int, span: int):
+        ids, positions = torch.zeros(2, rows, dtype=torch.long)
+        hidden = torch.empty(rows, self.body.dims.hidden, dtype=self.body.dtype)
+        captured = self._keys, self._values
+
+        class Graph:
+            @staticmethod
+            def replay() -> None:
+                now = self._keys, self._values
+                self._keys, self._values = captured
+                hidden.copy_(self._forward(ids, positions, span))
+                self._keys, self._values = now
+
+        return cuda._Captured(Graph(), ids, positions, hidden)
+
+
+@pytest.mark.parametrize(("rows", "length", "late"), [(4, 200, 100), (1, 30, 1000), (3, 60, 63)])
+def test_graphs_are_never_replayed_on_buffers_that_were_replaced(tmp_path, monkeypatch, rows, length, late) -> None:
+    """Rows whose coming replaces the buffers by some of the very size that the next step would ask for."""
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    tiny_model.build(tmp_path, max_position_embeddings=2048)
+    body, _ = load_body(tmp_path, dtype="float32")
+    rng = random.Random(0)
+    branches = Branches(body, body, EmulatedGraphs(body), rng)
+
+    def start(count: int) -> None:
+        ids = [rng.randrange(200) for _ in range(count)]
+        segment = body.pool.segment(body.extend([(None, ids)])[0][1])
+        branches.decoder.add(segment)
+        branches.rows.append((ids, segment))
+
+    for _ in range(rows):
+        start(length)
+    branches.step(), branches.step()
+    start(late)
+    branches.step(), branches.step()
+    branches.end(rows)
+    for _ in range(4):
+        branches.step()
+
+
 @pytest.mark.gpu
 def test_captured_graphs_decode_like_a_full_forward_pass_on_a_gpu(folder) -> None:
-    from ttc.engines.embedded.cuda import CudaDecoder
-
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
     body, _ = load_body(folder, dtype="float32", device="cuda")
-    decoder = CudaDecoder(body)
+    fresh, _ = load_body(folder, dtype="float32", device="cuda")
     rng = random.Random(0)
-    rows: list[list[int]] = []
+    branches = Branches(body, fresh, CudaDecoder(body), rng)
     for step in range(60):
         if step % 7 == 0:
-            ids = [rng.randrange(200) for _ in range(1 + step)]
-            ((_, segment),) = body.extend([(None, ids)])
-            for _ in range(1 + step % 3):
-                decoder.add(decoder.open(segment, 1))
-                rows.append(list(ids))
-        for row in rows:
-            row.append(rng.randrange(200))
-        hidden = decoder.step([row[-1] for row in rows], [len(row) - 1 for row in rows])
-        i = rng.randrange(len(rows))
-        ((whole, segment),) = body.extend([(None, rows[i])])
-        torch.testing.assert_close(hidden[i], whole[-1], atol=1e-3, rtol=1e-2)
-        torch.testing.assert_close(decoder.taken(i, 1), segment.kv[:, :, :, -1:], atol=1e-3, rtol=1e-2)
+            branches.fork()
+        branches.step()
+        while len(branches.rows) > 1 and rng.random() < 0.1:
+            branches.end(rng.randrange(len(branches.rows)))

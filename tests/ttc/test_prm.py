@@ -209,6 +209,30 @@ def test_released_problems_are_computed_anew_and_others_are_kept(folders: dict[s
     assert counts[0] > 0 and counts[1] == 0
 
 
+def test_a_pruned_path_gives_its_memory_back_and_the_others_go_on(folders: dict[str, pathlib.Path]) -> None:
+    folder = folders["classifier"]
+    scorer = scorer_of(folder, "classifier")
+    first = grow(root(folder), STEPS[0])
+    forks = [grow(first, "2*3=6, as everybody knows who has counted\n\n", draw) for draw in range(3)]
+    held: list[int] = []
+
+    async def go() -> None:
+        usages: list[Usage] = []
+        await scorer.score([first, *forks], usages.append)
+        for fork in forks[1:]:
+            held.append(scorer._body.pool.num_tokens)
+            scorer.prune(fork.problem_id, fork.path)
+            await scorer.score([first], usages.append)  # after the worker has done it
+        held.append(scorer._body.pool.num_tokens)
+        before = sum(usages, Usage()).scored
+        await scorer.score([grow(forks[0], "7\n\n")], usages.append)
+        assert sum(usages, Usage()).scored - before == len(root_ids("7\n\n"))
+
+    asyncio.run(go())
+    step = len(root_ids(forks[0].generated_text)) - len(root_ids(STEPS[0]))
+    assert held[0] - held[1] >= step and held[1] - held[2] >= step
+
+
 def test_a_prompt_with_nothing_generated_has_no_verdict(folders: dict[str, pathlib.Path]) -> None:
     folder = folders["classifier"]
     (score,) = asyncio.run(scorer_of(folder, "classifier").score([root(folder)], lambda u: None))

@@ -19,7 +19,7 @@ from ttc.concurrent import gather
 from ttc.config.recipes import overrides, split_model
 from ttc.config.registry import SCORERS
 from ttc.config.signatures import bind, checked_by
-from ttc.core import Engine, Price, PricedScorer, Prompt, Score, Scorer, UsageSink, WholeAnswerScorer
+from ttc.core import Engine, Path, Price, PricedScorer, Prompt, Score, Scorer, SearchAware, UsageSink, WholeAnswerScorer
 from ttc.errors import ConfigError
 from ttc.identity.digests import InnerPart, reads
 
@@ -59,6 +59,12 @@ class EnsembleScorer:
             max((price.context for price in prices), default=0),
             max(shapes, key=lambda shape: shape.num_params, default=None),  # the largest, so FLOPs are never too few
         )
+
+    def prune(self, problem_id: str, path: Path) -> None:
+        """See `ttc.core.SearchAware`."""
+        for member in self._members:
+            if isinstance(member, SearchAware):
+                member.prune(problem_id, path)
 
     def release(self, problem_id: str) -> None:
         """Free what the members keep for a problem."""

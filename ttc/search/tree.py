@@ -259,7 +259,7 @@ async def _grow_subtree(
         shared = _share(session, policy, live, width, depth, draws.start)
         for node, count in zip(live, shared.counts, strict=True):
             if not count:
-                session.note("prune", node.prompt.path)
+                session.prune(node.prompt.path)
         plan = [
             Branch(node.prompt, range(count), node.num_sampled, log_weight)
             for node, count, log_weight in zip(live, shared.counts, shared.log_weights, strict=True)
@@ -280,7 +280,7 @@ async def _close(session: Session, live: Sequence[Node], width: int, growth: Gro
     best = sorted(live, key=lambda node: (-node.rank, *node.prompt.path))[:width]
     for node in live:
         if node not in best:
-            session.note("prune", node.prompt.path)
+            session.prune(node.prompt.path)
     endings = (_finish_unscored(session, node, growth) for node in best)
     return [await ending for ending in endings] if session.rationed else await gather(endings)
 

@@ -36,6 +36,7 @@ from ttc.core import (
     Sampling,
     Score,
     Scorer,
+    SearchAware,
     Usage,
 )
 from ttc.errors import BudgetExceeded, ConfigError
@@ -240,6 +241,13 @@ class Session:
     def note(self, kind: str, path: tuple[int, ...], **data: object) -> None:
         """Add an event to the trace."""
         self._events.append(Event(kind, path, data))
+
+    def prune(self, path: Path) -> None:
+        """Leave a path for good: whoever keeps something for it may let go."""
+        self.note("prune", path)
+        for part in (self._engine, *self._scorers):
+            if isinstance(part, SearchAware):
+                part.prune(self.problem.id, path)
 
     async def generate(
         self,
@@ -496,9 +504,11 @@ class Session:
         )
 
     def close(self) -> None:
-        """Free what scorers keep for this problem."""
+        """Free what scorers and the engine keep for this problem."""
         for scorer in self._scorers:
             scorer.release(self.problem.id)
+        if isinstance(self._engine, SearchAware):
+            self._engine.release(self.problem.id)
 
 
 def _split(whole: Prompt, engine: Engine) -> tuple[str, str, bool]:

@@ -86,7 +86,7 @@ async def confidence(
         traces += await _trace(session, draws[len(traces) : len(traces) + wave], gauge, threshold, chunk)
     for trace in traces:
         if trace.aborted:
-            session.note("prune", trace.draw.whole.path)
+            session.prune(trace.draw.whole.path)
     leader = vote(confident, session.key, attrgetter("score")) or vote(candidates, session.key) or fallback(candidates)
     return session.answer(leader, candidates, stop_cause)
 

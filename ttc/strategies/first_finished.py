@@ -42,6 +42,6 @@ async def first_finished(problem: Problem, session: Session, *, n: int = 8, m: i
     first = sorted((c for c, d in zip(candidates, draws, strict=True) if d.finished), key=by_length)[:m]
     cancelled = [draw for draw in draws if not draw.ended]
     for draw in cancelled:
-        session.note("prune", draw.whole.path)
+        session.prune(draw.whole.path)
     leader = vote(first, session.key) or fallback(first or candidates)
     return session.answer(leader, candidates, f"{m} finished" if cancelled else "done")

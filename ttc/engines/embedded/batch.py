@@ -1,8 +1,10 @@
 """What is decoded together: prompts waiting to be computed, prompts with draws to start, and one row per live draw.
 
-A row is given back the moment its draw ends, and its keys and values go to the prefix cache, where a continuation finds
-them. Everything here runs in the worker thread of `ttc.engines.embedded.scheduler`, which decides when a draw ends.
-`BatchLimits` says how much an engine may hold at once: sequences in a batch, and bytes of keys and values.
+A row is given back the moment its draw ends; its keys and values stay where they are and become part of the prefix
+cache, where a continuation finds them. A draw starts only when all that it may add fits, so none is thrown out again;
+where several problems have draws to start, the one with the fewest rows comes first, so a small request starts before
+the next rows of a wide search. Problems themselves start in order, as far as memory goes (`tenants`). Everything here
+runs in the worker thread of `ttc.engines.embedded.scheduler`, which decides when a draw ends.
 """
 
 from __future__ import annotations
@@ -15,34 +17,31 @@ import numpy as np
 import torch
 
 from ttc.engines.embedded.alone import alone
-from ttc.engines.embedded.cache import PrefixTree, Segment
+from ttc.engines.embedded.cache import PrefixTree
 from ttc.engines.embedded.decode import Decoder
 from ttc.engines.embedded.model import Body
+from ttc.engines.embedded.pool import PAGE, Segment
 from ttc.engines.embedded.prefill import advance
 from ttc.engines.embedded.requests import GenerateRequest, Job, LiveDraw, PromptRow
 from ttc.engines.embedded.sampler import Rows, SampledTokens, sample
+from ttc.engines.embedded.tenants import Tenants
 
-__all__ = ["Batch", "BatchLimits", "default_batch_bytes"]
+__all__ = ["Batch", "BatchLimits", "default_kv_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """`batch_bytes` bounds the keys and values of the running batch, `cache_bytes` those that wait to be reused."""
+    """`max_batch` sequences at once; `kv_bytes` of keys and values, those that wait to be reused included."""
 
     max_batch: int
-    batch_bytes: int
-    cache_bytes: int
-
-    def rows(self, longest: int, kv_bytes: int) -> int:
-        """How many sequences of up to `longest` tokens may run at once; at least one."""
-        return max(min(self.max_batch, self.batch_bytes // max(longest * kv_bytes, 1)), 1)
+    kv_bytes: int
 
 
-def default_batch_bytes(device: torch.device) -> int:
-    """Half of a GPU's free memory, a quarter of the machine's otherwise."""
+def default_kv_bytes(device: torch.device) -> int:
+    """Four fifths of a GPU's free memory, a quarter of the machine's otherwise."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        return free // 2
+        return free // 5 * 4
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
 
 
@@ -59,12 +58,16 @@ class Batch:
         """`on_token` is called for every draw that has just got a token, and may set its `ended`."""
         self._body, self._make_decoder, self._limits, self._on_token = body, make_decoder, limits, on_token
         self.rows: list[LiveDraw | PromptRow] = []
-        self._pending: dict[tuple[int, ...], Job] = {}  # not yet prefilled, in order of arrival
+        self._leads: dict[Job, Segment] = {}  # of the leading rows
+        self._pending: dict[tuple[str, tuple[int, ...]], Job] = {}  # not yet prefilled, in order of arrival
         self._open: list[Job] = []  # prefilled, with draws that still wait for a row
         self._table: Rows | None = None
         self._decoder = alone(lambda: make_decoder(body))
-        self._kv_bytes = body.dims.kv_bytes(body.dtype.itemsize)
-        self.tree = PrefixTree(max(limits.cache_bytes // self._kv_bytes, 1))
+        self._max_tokens = max(limits.kv_bytes // body.dims.kv_bytes(body.dtype.itemsize), PAGE)
+        self._max_rows = limits.max_batch
+        self._largest_page = max(shelf.size for shelf in body.pool.shelves)
+        self.tree = PrefixTree(body.pool)
+        self.tenants = Tenants(self.tree)
 
     @property
     def idle(self) -> bool:
@@ -72,12 +75,17 @@ class Batch:
         return not (self.rows or self._pending or self._open)
 
     def add(self, request: GenerateRequest) -> None:
-        """Let the draws of a request wait for their prompt; equal prompts share one job."""
-        job = self._pending.get(request.ids)
+        """Let the draws of a request wait for their prompt; equal prompts of a problem share one job."""
+        draws = [LiveDraw(request, d, key) for d, key in zip(request.draws, request.keys, strict=True)]
+        self._wait(request.problem_id, request.ids, draws)
+
+    def _wait(self, problem_id: str, ids: tuple[int, ...], draws: Sequence[LiveDraw]) -> None:
+        job = self._pending.get((problem_id, ids))
         if job is None:
-            job = self._pending[request.ids] = Job(request.ids)
-        job.waiting += [LiveDraw(request, job, d, key) for d, key in zip(request.draws, request.keys, strict=True)]
-        job.room = max(job.room, len(job.ids) + request.sampling.max_tokens)
+            job = self._pending[problem_id, ids] = Job(ids, self.tenants.tenant(problem_id))
+        for draw in draws:
+            draw.job = job
+        job.waiting += draws
 
     def tick(self) -> None:
         """Prefill what there is room for, decode one token for every row, start draws on the rows that are free."""
@@ -96,12 +104,34 @@ class Batch:
                 self._drop(row)
         for job in [*self._pending.values(), *self._open]:
             for draw in [draw for draw in job.waiting if draw.request is request]:
-                draw.computed = job.charge()
+                draw.computed += job.charge()
                 job.waiting.remove(draw)
                 dropped.append(draw)
             if not job.waiting:
-                self._pending.pop(job.ids, None)
+                self._pending.pop((job.tenant.problem_id, job.ids), None)
         return dropped
+
+    def shrink(self) -> bool:
+        """Put all rows back to wait and allow half as many from now on; False when there was only one.
+
+        For when memory has run out in the middle of a step: what a draw had sampled is kept, its next token is drawn
+        from the same random number, and what was computed of it is found again unless that must go, too.
+        """
+        if len(self.rows) <= 1:
+            return False
+        self._max_rows = len(self.rows) // 2
+        rows, self.rows, self._table = self.rows, [], None
+        for row in rows:
+            row.job.live -= isinstance(row, LiveDraw)
+            row.job.tenant.rows -= isinstance(row, LiveDraw)
+            if isinstance(row, LiveDraw) and not row.ended:
+                self._wait(row.request.problem_id, (*row.request.ids, *row.ids), [row])
+                row.segment = None
+            elif isinstance(row, PromptRow):
+                self._pending.setdefault((row.job.tenant.problem_id, row.job.ids), row.job)
+        self._leads.clear()
+        self._decoder = self._make_decoder(self._body)
+        return True
 
     def clear(self) -> list[LiveDraw]:
         """Start from an empty state after a failure; returns the draws that had not ended."""
@@ -109,9 +139,11 @@ class Batch:
         jobs = {id(job): job for job in [*self._pending.values(), *self._open, *(row.job for row in self.rows)]}
         for job in jobs.values():
             draws += job.waiting
+            job.tenant.rows = 0
         for draw in draws:
             draw.computed += draw.job.charge()
         self.rows.clear()
+        self._leads.clear()
         self._pending.clear()
         self._open, self._table = [], None
         self._decoder = self._make_decoder(self._body)
@@ -119,41 +151,58 @@ class Batch:
 
     def forget(self) -> None:
         """Drop every cached key and value: the weights are others now. Only while idle."""
+        self.tenants.clear()
         self.tree.clear()
         self._decoder = self._make_decoder(self._body)
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def _fits(self, tokens: int, alone: bool) -> bool:
+        """Whether `tokens` more fit beside what the rows may still add, after forgetting what nobody needs.
+
+        Somebody must go on: what would run `alone` makes the pins give way, and runs even if it is too large.
+        """
+        shared = len({row.job for row in self.rows}) * self._largest_page
+        goal = self._max_tokens - sum(row.reserve + PAGE for row in self.rows) - shared - tokens
+        while not self.tree.evict(goal):
+            if not alone or not self.tenants.relieve():
+                return alone
+        return True
 
     # -- a tick ------------------------------------------------------------------------------------------------------
 
     def _admit(self) -> None:
-        """Prefill the oldest prompts for which rows are free, and give each a leading row."""
+        """Prefill the oldest prompts for which there is room, and give each a leading row."""
         if not self._pending:
             return
-        num_rows = len(self.rows) + sum(len(job.waiting) for job in self._open)
-        longest = self._longest()
+        num_rows, busy = len(self.rows), {job.tenant for job in self._open} | {row.job.tenant for row in self.rows}
+        queued = sum(len(job.waiting) for job in self._open)
         admitted: list[Job] = []
-        # In order of arrival: the first prompt without room stops all behind it, so that none overtakes a longer one
-        # for ever. A prompt's room is that of its longest draw, so an admitted draw is never thrown out again.
-        for job in self._pending.values():
-            longest = max(longest, job.room)
-            if num_rows >= self._limits.rows(longest, self._kv_bytes):
+        tokens = 0
+        # Problems that have started come first. Within that, in order of arrival: the first prompt without room stops
+        # all behind it, so that none overtakes a larger one for ever.
+        for job in sorted(self._pending.values(), key=lambda job: (not job.tenant.started, job.tenant.number)):
+            own = len(job.ids) - self.tree.length(job.ids) + max(draw.reserve for draw in job.waiting)
+            tokens += self.tenants.need(job.tenant, own + PAGE + self._largest_page)
+            alone = not (self.rows or self._open or admitted)
+            if num_rows >= self._max_rows or not self._fits(tokens, alone):
                 break
-            num_rows += max(len(job.waiting), 1)
+            if job.tenant in busy and num_rows + queued >= self._max_rows:
+                continue  # its rows are yet to come: room for those who have none
+            num_rows, queued = num_rows + 1, queued + len(job.waiting) - 1
+            busy.add(job.tenant)
             admitted.append(job)
         for job in advance(admitted, self._body, self.tree):
-            del self._pending[job.ids]
-            job.group = self._decoder.open(job.segment, len(job.waiting))
-            self._decoder.add(job.group)
+            del self._pending[job.tenant.problem_id, job.ids]
+            self._leads[job] = self._body.pool.segment(job.segment)
+            self._decoder.add(self._leads[job])
             self.rows.append(PromptRow(job))
             self._table = None
-
-    def _longest(self) -> int:
-        """Most tokens that any running prompt may come to, its new ones included."""
-        return max((job.room for job in [*self._open, *(row.job for row in self.rows)]), default=0)
 
     def _step(self) -> None:
         """Decode one token for every row; then turn leading rows into open jobs."""
         rows, decoder = self.rows, self._decoder
-        hidden = decoder.step([row.feed for row in rows], [row.position for row in rows])  # (rows, hidden size)
+        hidden = decoder.step([row.feed for row in rows])  # (rows, hidden size)
         logits = self._body.logits(hidden)  # (rows, vocab)
         leads = [(i, row.job) for i, row in enumerate(rows) if isinstance(row, PromptRow)]
         if len(leads) < len(rows):
@@ -167,9 +216,8 @@ class Batch:
             np.add(self._table.positions, np.uint64(1), out=self._table.positions)
             self._take(draws, result)
         for i, job in leads:
-            job.logits, job.last = logits[i].clone(), decoder.taken(i, 1)  # (vocab,), (layers, 2, kv heads, 1, D)
+            job.logits = logits[i].clone()  # (vocab,)
             job.computed += 1
-            decoder.absorb(i)
             self._open.append(job)
         for i in range(len(rows) - 1, -1, -1):  # backwards: a freed row is filled with the last one
             row = rows[i]
@@ -180,27 +228,44 @@ class Batch:
         """Sample first tokens for waiting draws of open jobs while rows are free."""
         if not self._open:
             return
-        starting: list[LiveDraw] = []
-        limit = self._limits.rows(self._longest(), self._kv_bytes)
-        for job in self._open:
-            free = max(limit - len(self.rows) - len(starting), 0)
-            starting += job.waiting[:free]
-            job.waiting = job.waiting[free:]
+        starting = self._starting()
         if starting:
             # (draws, vocab): all draws of a prompt sample their first token from the same logits.
             logits = torch.stack([draw.job.logits for draw in starting if draw.job.logits is not None])
             for draw in starting:
-                draw.computed = draw.job.charge()
+                draw.computed += draw.job.charge()
+                draw.prompt += len(draw.job.ids)
             self._take(starting, sample(logits, _table(starting)))
             for draw in starting:
-                if not draw.ended and draw.job.group is not None:
-                    self._decoder.add(draw.job.group)
+                if not draw.ended:
+                    draw.segment = self._body.pool.segment(draw.job.segment)
+                    self._decoder.add(draw.segment)
                     self.rows.append(draw)
                     draw.job.live += 1
+                    draw.job.tenant.rows += 1
             self._table = None
         opened, self._open = self._open, [job for job in self._open if job.waiting]
         for job in opened:
             self._release(job)
+
+    def _starting(self) -> list[LiveDraw]:
+        """Take the draws that start now: problems with few rows first, each with all that it may add."""
+        starting: list[LiveDraw] = []
+        busy = {job.tenant for job in self._open} | {row.job.tenant for row in self.rows}
+        free = self._max_rows - len(self.rows)
+        if free > 1 and any(job.tenant not in busy for job in self._pending.values()):
+            free -= 1  # for the prompt of a problem that has nothing yet
+        rows = {job.tenant: job.tenant.rows for job in self._open}
+        tokens = 0
+        while waiting := [job for job in self._open if job.waiting]:
+            job = min(waiting, key=lambda job: rows[job.tenant])
+            tokens += job.waiting[0].reserve + PAGE
+            alone = not (self.rows or starting)
+            if len(starting) >= free or not self._fits(tokens, alone):
+                break
+            starting.append(job.waiting.pop(0))
+            rows[job.tenant] += 1
+        return starting
 
     def _take(self, draws: Sequence[LiveDraw], result: SampledTokens) -> None:
         """Append one sampled token to every draw, and tell."""
@@ -218,25 +283,28 @@ class Batch:
         """Free a row; a draw's keys and values go to the prefix cache."""
         entry = self.rows[row]
         job = entry.job
-        if isinstance(entry, LiveDraw):
-            count = len(entry.ids) - 1
-            if count > 0 and job.last is not None:
-                states = torch.cat((job.last, self._decoder.taken(row, count)), 3)
-                self.tree.insert((*job.ids, *entry.ids[:-1]), Segment(job.segment, states))
-            job.live -= 1
         self._decoder.remove(row)
         last = self.rows.pop()
         if row < len(self.rows):
             self.rows[row] = last
         self._table = None
-        if isinstance(entry, LiveDraw):
-            self._release(job)
+        if isinstance(entry, PromptRow):
+            job.segment = self.tree.absorb(job.ids, self._leads.pop(job))
+            return
+        job.live -= 1
+        job.tenant.rows -= 1
+        if entry.segment is not None and entry.segment.length:
+            ids = (*entry.request.ids, *entry.ids[:-1])
+            self.tree.insert(ids, entry.segment)
+            if entry.ended and not entry.final:
+                self.tenants.pin(job.tenant, (*entry.request.path, entry.number), ids, entry.segment.length)
+        entry.segment = None
+        self._release(job)
 
     def _release(self, job: Job) -> None:
-        """Close the job's group once nobody runs on it or waits for it."""
-        if job.group is not None and not job.live and not job.waiting:
-            self._decoder.close(job.group)
-            job.group = job.logits = job.last = None
+        """Let go of the job's keys and values once nobody runs on it or waits for it."""
+        if not job.live and not job.waiting:
+            job.segment = job.logits = None
 
 
 def _table(draws: Sequence[LiveDraw]) -> Rows:

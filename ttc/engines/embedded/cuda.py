@@ -41,31 +41,35 @@ class CudaDecoder(WholeRows):
         self._graphs: dict[tuple[int, int], _Captured] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
-    def step(self, tokens: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
+    def step(self, tokens: Sequence[int]) -> torch.Tensor:
         """See `Decoder.step`; the result is overwritten by the next step."""
         num = self.num_rows
         rows, span = _round(num, _ROWS), _round(max(self._lengths) + 1, _SPANS)
-        before = self._keys
         self._reserve(rows, span)
-        if self._keys is not before:  # the graphs hold addresses of the old buffers
-            self._graphs.clear()
         captured = self._graphs.get((rows, span))
         if captured is None:
             captured = self._graphs[rows, span] = self._capture(rows, span)
         captured.ids[:num].copy_(torch.as_tensor(tokens))
-        captured.positions[:num].copy_(torch.as_tensor(positions))
+        captured.positions[:num].copy_(torch.as_tensor(self._lengths))
         captured.graph.replay()
         self._lengths = [length + 1 for length in self._lengths]
         return captured.hidden[:num]
+
+    def _reserve(self, rows: int, length: int) -> None:
+        before = self._keys
+        super()._reserve(rows, length)
+        if self._keys is not before:  # graphs hold the addresses of buffers, so whoever replaces those forgets them
+            self._graphs.clear()
 
     def _capture(self, rows: int, span: int) -> _Captured:
         """Record one step; rows beyond the live ones write to position 0 of slots that nobody uses."""
         device = self.body.device
         ids = torch.zeros(rows, dtype=torch.long, device=device)
         positions = torch.zeros(rows, dtype=torch.long, device=device)
+        # What the warm-up overwrites is saved before the side stream may begin.
+        saved = self._keys[:, :rows, :, :1].clone(), self._values[:, :rows, :, :1].clone()
         stream = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
-        saved = self._keys[:, :rows, :, :1].clone(), self._values[:, :rows, :, :1].clone()
         with torch.cuda.stream(stream):
             for _ in range(2):  # libraries allocate their workspaces at the first calls, which a capture must not see
                 self._forward(ids, positions, span)

@@ -17,7 +17,7 @@ from ttc import seeds
 from ttc.concurrent import settle
 from ttc.config.signatures import checked_by
 from ttc.config.values import Dtype, at_least, at_most, check_place
-from ttc.core import Capabilities, Completion, Engine, Prompt, Sampling, Usage, UsageSink
+from ttc.core import Capabilities, Completion, Engine, Path, Prompt, Sampling, Usage, UsageSink
 from ttc.engines.shared.folder import check_model, generator_folder, reads_generator
 from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, check_start
 from ttc.identity.digests import reads
@@ -37,12 +37,11 @@ def _check(
     threads: int,
     max_batch: int,
     max_context: int | None,
-    batch_bytes: int | None,
-    cache_bytes: int,
+    kv_bytes: int | None,
     processes: int | None,
 ) -> None:
     check_place("embedded", device, threads)
-    at_least("embedded", 1, max_batch=max_batch, processes=processes, batch_bytes=batch_bytes, cache_bytes=cache_bytes)
+    at_least("embedded", 1, max_batch=max_batch, processes=processes, kv_bytes=kv_bytes)
     at_least("embedded", 2, max_context=max_context)
     at_most("embedded", MAX_PROCESSES, processes=processes)
     check_model(model)
@@ -58,8 +57,7 @@ def embedded(
     threads: int = 1,
     max_batch: int = 256,
     max_context: int | None = None,
-    batch_bytes: int | None = None,
-    cache_bytes: int = 1 << 30,
+    kv_bytes: int | None = None,
     batch_invariant: bool = False,
     processes: int | None = None,
 ) -> Engine:
@@ -70,11 +68,10 @@ def embedded(
         device: "auto" (a GPU when there is one), "cpu" or "cuda".
         dtype: "auto" (bf16 where the hardware multiplies it, else fp32), "bfloat16" or "float32".
         threads: compute threads on a CPU; more than 1 only helps on an otherwise idle machine.
-        max_batch: most sequences decoded at once; `batch_bytes` may allow fewer.
+        max_batch: most sequences decoded at once; `kv_bytes` may allow fewer.
         max_context: a limit below the model's own, in tokens.
-        batch_bytes: memory for keys and values of what is decoded; None is a quarter of the machine's memory, or half
-            of a GPU's free memory. Sequences beyond it wait.
-        cache_bytes: memory for keys and values of prompts and branches that nobody is decoding.
+        kv_bytes: memory for keys and values, of what is decoded and of what waits to be continued; None is a quarter
+            of the machine's memory, or four fifths of a GPU's free memory. Draws beyond it wait.
         batch_invariant: concurrency, batching and resume points cannot change a single bit on one machine with as many
             threads; slower.
         processes: decode in as many processes, each with `threads` threads and its share of the memory; on a CPU with
@@ -90,8 +87,7 @@ def embedded(
         "threads": threads,
         "max_batch": max_batch,
         "max_context": max_context,
-        "batch_bytes": batch_bytes,
-        "cache_bytes": cache_bytes,
+        "kv_bytes": kv_bytes,
         "batch_invariant": batch_invariant,
     }
     if processes is not None:
@@ -146,6 +142,14 @@ class EmbeddedEngine(StreamingTokenEngine):
         """See `ttc.core.WeightSync`; raises EngineError while requests run."""
         await asyncio.shield(asyncio.wrap_future(self._scheduler.call(lambda: self._scheduler.swap(state))))
 
+    def prune(self, problem_id: str, path: Path) -> None:
+        """See `ttc.core.SearchAware`."""
+        self._scheduler.prune(problem_id, path)
+
+    def release(self, problem_id: str) -> None:
+        """See `ttc.core.SearchAware`."""
+        self._scheduler.release(problem_id)
+
     def counters(self) -> Usage:
         """See `ttc.core.Engine`."""
         return self._scheduler.counters()
@@ -166,6 +170,7 @@ class EmbeddedEngine(StreamingTokenEngine):
         seed = sampling.seed or 0
         request = GenerateRequest(
             ids=ids,
+            problem_id=prompt.problem_id,
             path=prompt.path,
             sampling=sampling,
             draws=draws,

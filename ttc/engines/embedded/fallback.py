@@ -18,9 +18,8 @@ import torch.nn.functional as F
 
 from ttc.core import ModelShape
 from ttc.engines.embedded.alone import alone
-from ttc.engines.embedded.cache import Segment
-from ttc.engines.embedded.decode import Group
 from ttc.engines.embedded.model import Body
+from ttc.engines.embedded.pool import Pool, Segment
 from ttc.engines.shared.shape import Dims
 from ttc.errors import ConfigError, PromptTooLong
 
@@ -44,6 +43,7 @@ class FallbackBody(Body):
     def __init__(self, module: Any, dims: Dims, max_context: int) -> None:
         self.module, self.dims, self.max_context = module, dims, max_context
         self.device, self.dtype = module.device, module.dtype
+        self.pool = Pool(dims, self.dtype, self.device)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """What `extend` and the decoder return are logits already."""
@@ -57,11 +57,13 @@ class FallbackBody(Body):
         start = prefix.end if prefix is not None else 0
         if start + len(ids) > self.max_context:
             raise PromptTooLong(f"{start + len(ids)} tokens exceed the context of {self.max_context}")
-        cache = new_cache(None if prefix is None else torch.cat([node.kv for node in prefix.chain()], 3)[:, :, None])
+        cache = new_cache(None if prefix is None else self.pool.read_chain(prefix, 0, start)[:, :, None])
         output = self.module(
             input_ids=torch.tensor([list(ids)], device=self.device), past_key_values=cache, use_cache=True
         )
-        return output.logits[0], Segment(prefix, read_cache(cache)[:, :, 0, :, start:].clone())
+        segment = self.pool.segment(prefix)
+        self.pool.append(segment, read_cache(cache)[:, :, 0, :, start:])
+        return output.logits[0], segment
 
     def swap(self, state: Mapping[str, torch.Tensor]) -> None:
         """See `Body.swap`."""
@@ -79,56 +81,32 @@ class FallbackDecoder:
             raise ConfigError("FallbackDecoder decodes only a FallbackBody")
         self.body = body
         self.num_rows = 0
-        self._prefixes: dict[Group, Segment | None] = {}
-        self._groups: list[Group] = []
+        self._segments: list[Segment] = []
         self._lengths: list[int] = []
         self._kept: list[torch.Tensor | None] = []  # per row (layers, 2, kv heads, length, D), while there is no cache
         self._cache: Any = None
 
-    def open(self, prefix: Segment | None, num_draws: int) -> Group:
-        """See `Decoder.open`."""
-        group = Group(prefix.end if prefix is not None else 0)
-        self._prefixes[group] = prefix
-        return group
-
-    def close(self, group: Group) -> None:
-        """See `Decoder.close`."""
-        del self._prefixes[group]
-
-    def add(self, group: Group) -> int:
+    def add(self, segment: Segment) -> int:
         """See `Decoder.add`."""
         self._spill()
-        prefix = self._prefixes[group]
-        self._kept.append(None if prefix is None else torch.cat([node.kv for node in prefix.chain()], 3))
-        self._lengths.append(group.length)
-        self._groups.append(group)
+        self._kept.append(self.body.pool.read_chain(segment, 0, segment.end) if segment.end else None)
+        self._lengths.append(segment.end)
+        self._segments.append(segment)
         self.num_rows += 1
         return self.num_rows - 1
 
     def remove(self, row: int) -> None:
         """See `Decoder.remove`."""
         self._spill()
-        last = self.num_rows - 1
+        segment, states, last = self._segments[row], self._kept[row], self.num_rows - 1
+        if states is not None:
+            self.body.pool.append(segment, states[:, :, :, segment.end :])
         self._kept[row], self._lengths[row] = self._kept[last], self._lengths[last]
-        self._groups[row] = self._groups[last]
-        del self._kept[last], self._lengths[last], self._groups[last]
+        self._segments[row] = self._segments[last]
+        del self._kept[last], self._lengths[last], self._segments[last]
         self.num_rows = last
 
-    def absorb(self, row: int) -> None:
-        """See `Decoder.absorb`."""
-        group = self._groups[row]
-        self._prefixes[group] = Segment(self._prefixes[group], self.taken(row, 1))
-        group.length += 1
-
-    def taken(self, row: int, count: int) -> torch.Tensor:
-        """See `Decoder.taken`."""
-        self._spill()
-        states = self._kept[row]
-        if states is None:
-            raise RuntimeError("a row without tokens has no keys to take")
-        return states[:, :, :, states.shape[3] - count :].clone()
-
-    def step(self, tokens: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
+    def step(self, tokens: Sequence[int]) -> torch.Tensor:
         """See `Decoder.step`; returns logits (num_rows, vocab)."""
         longest, device = max(self._lengths), self.body.device
         if self._cache is None:
@@ -137,7 +115,7 @@ class FallbackDecoder:
         mask = torch.arange(longest + 1, device=device)[None] >= (longest - real)[:, None]
         output = self.body.module(
             input_ids=torch.tensor(list(tokens), device=device)[:, None],
-            position_ids=torch.tensor(list(positions), device=device)[:, None],
+            position_ids=real[:, None],
             attention_mask=mask.long(),
             past_key_values=self._cache,
             use_cache=True,

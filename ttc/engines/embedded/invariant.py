@@ -17,19 +17,22 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from ttc.engines.embedded.cache import Segment
 from ttc.engines.embedded.model import Body
+from ttc.engines.embedded.pool import Pool, Segment
 from ttc.engines.embedded.rows import BLOCK, WholeRows
 from ttc.errors import EngineError
 
-__all__ = ["PAD_ROWS", "InvariantDecoder", "blocked_attention", "check"]
+__all__ = ["PAD_ROWS", "BlockedPrefix", "InvariantDecoder", "blocked_attention", "check"]
 
 PAD_ROWS = 16
 """Rows of every matrix product are padded to a multiple of this."""
 
 
 def blocked_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-    """A `Kernel` whose sums do not depend on the number of queries, of items or of padded keys (a multiple of 64)."""
+    """Attention whose sums do not depend on the number of queries, of items or of padded keys (a multiple of 64).
+
+    q (N, H, T, D), k and v (N, G, S, D), hidden (N, T, S) marks keys that must not be seen -> (N, H, T, D).
+    """
     num, heads, length, size = q.shape
     groups, keys = k.shape[1], k.shape[2]
     many, rows, blocks = num * groups, heads // groups * length, keys // BLOCK
@@ -57,10 +60,47 @@ def _in_order(terms: Sequence[torch.Tensor]) -> torch.Tensor:
     return total
 
 
-class InvariantDecoder(WholeRows):
-    """A `Decoder` whose steps give the bits that `Body.extend` gives with the same kernel."""
+class BlockedPrefix:
+    """A `MakeAttend`: every item's keys in one rectangle from position 0 on, attended in fixed blocks."""
 
-    def step(self, tokens: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
+    def __init__(self, pool: Pool, items: Sequence[tuple[Segment, int]]) -> None:
+        shelf, num = pool.shelves[0], len(items)
+        dims, device = shelf.dims, shelf.device
+        lengths, starts = [count for _, count in items], [segment.end for segment, _ in items]
+        span = max(start + count for start, count in zip(starts, lengths, strict=True))
+        shape = (2, dims.num_layers, num, dims.num_kv_heads, -(-span // BLOCK) * BLOCK, dims.head_dim)
+        self._keys, self._values = torch.zeros(shape, dtype=shelf.dtype, device=device)
+        for i, (segment, _) in enumerate(items):
+            if segment.end:
+                kv = pool.read_chain(segment, 0, segment.end)
+                self._keys[:, i, :, : segment.end], self._values[:, i, :, : segment.end] = kv[:, 0], kv[:, 1]
+        self._shelf, self._grid = shelf, (num, max(lengths), dims.num_heads, dims.head_dim)
+        places = [pool.places(segment, segment.length, count) for segment, count in items]
+        self._pages, self._offsets = (torch.cat(parts) for parts in zip(*places, strict=True))
+        self._item = torch.repeat_interleave(torch.arange(num), torch.tensor(lengths)).to(device)
+        self._place = torch.cat([torch.arange(length) for length in lengths]).to(device)
+        self._position = self._place + torch.tensor(starts, device=device)[self._item]
+        reach = torch.tensor(starts)[:, None, None] + torch.arange(max(lengths))[None, :, None]
+        self._hidden = (torch.arange(shape[4])[None, None] > reach).to(device)  # (N, T, S)
+
+    def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """See `Attend`."""
+        for pages, rows, new in ((self._shelf.keys, self._keys, k), (self._shelf.values, self._values, v)):
+            rows[layer][self._item, :, self._position] = new
+            if pages is self._shelf.keys:
+                pages[layer][self._pages, :, :, self._offsets] = new
+            else:
+                pages[layer][self._pages, :, self._offsets] = new
+        queries = q.new_zeros(self._grid)
+        queries[self._item, self._place] = q
+        out = blocked_attention(queries.transpose(1, 2), self._keys[layer], self._values[layer], self._hidden)
+        return out.transpose(1, 2)[self._item, self._place].flatten(1)
+
+
+class InvariantDecoder(WholeRows):
+    """A `Decoder` whose steps give the bits that `Body.extend` gives with `BlockedPrefix`."""
+
+    def step(self, tokens: Sequence[int]) -> torch.Tensor:
         """See `Decoder.step`."""
         num = self.num_rows
         self._reserve(num, max(self._lengths) + 1)
@@ -74,12 +114,12 @@ class InvariantDecoder(WholeRows):
             self._keys[layer][index, :, place] = k[:num]
             self._values[layer][index, :, place] = v[:num]
             keys, values = self._keys[layer, :num, :, :span], self._values[layer, :num, :, :span]
-            out = self.body.kernel(q[:num].unsqueeze(2), keys, values, hidden_keys)
+            out = blocked_attention(q[:num].unsqueeze(2), keys, values, hidden_keys)
             return F.pad(out.view(num, -1), (0, 0, 0, q.shape[0] - num))
 
         extra = -num % self.body.pad_rows
-        ids, at = torch.as_tensor(tokens, device=device), torch.as_tensor(positions, device=device)
-        hidden = self.body.forward(F.pad(ids, (0, extra)), F.pad(at, (0, extra)), attend)
+        ids = torch.as_tensor(tokens, device=device)
+        hidden = self.body.forward(F.pad(ids, (0, extra)), F.pad(place, (0, extra)), attend)
         self._lengths = [length + 1 for length in self._lengths]
         return hidden[:num]
 
@@ -105,12 +145,11 @@ def check(body: Body) -> None:
         if not torch.equal(both, reference):
             raise EngineError(_REFUSED)
     decoder = InvariantDecoder(body)
-    ((_, segment),) = body.extend([(None, ids[: length - 4])])
-    groups = [decoder.open(segment, 1) for _ in range(5)]
-    for group in groups:
-        decoder.add(group)
+    ((_, trunk),) = body.extend([(None, ids[: length - 4])])
+    for _ in range(5):
+        decoder.add(body.pool.segment(trunk))
     for position in range(length - 4, length):
-        hidden = decoder.step([ids[position]] * 5, [position] * 5)
+        hidden = decoder.step([ids[position]] * 5)
         if not torch.equal(read(hidden[2:3]), reference[position : position + 1]):
             raise EngineError(_REFUSED)
 

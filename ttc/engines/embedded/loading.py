@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ttc.engines.embedded.batch import BatchLimits, default_batch_bytes
+from ttc.engines.embedded.attention import PrefixAttention
+from ttc.engines.embedded.batch import BatchLimits, default_kv_bytes
 from ttc.engines.embedded.cuda import CudaDecoder
 from ttc.engines.embedded.decode import Decoder
 from ttc.engines.embedded.fallback import FallbackDecoder, load_fallback
-from ttc.engines.embedded.invariant import PAD_ROWS, InvariantDecoder, blocked_attention, check
-from ttc.engines.embedded.model import Body, load_body, pick_device, softmax_attention
+from ttc.engines.embedded.forest import PAGE_SIZES, ForestDecoder
+from ttc.engines.embedded.invariant import PAD_ROWS, BlockedPrefix, InvariantDecoder, check
+from ttc.engines.embedded.model import Body, load_body, pick_device
+from ttc.engines.embedded.pool import PAGE
 from ttc.engines.embedded.scheduler import Scheduler
-from ttc.engines.embedded.shared import SharedDecoder
 from ttc.engines.embedded.weights import pick_dtype
 from ttc.engines.shared.shape import read_config, slides, supported
 from ttc.engines.shared.text import Text
@@ -29,8 +31,7 @@ def load(
     threads: int,
     max_batch: int,
     max_context: int | None,
-    batch_bytes: int | None,
-    cache_bytes: int,
+    kv_bytes: int | None,
     batch_invariant: bool,
 ) -> tuple[Text, Scheduler]:
     """Load tokenizer and weights and start the worker; arguments as in `ttc.engines.embedded.engine.embedded`."""
@@ -44,18 +45,20 @@ def load(
             )
         place = pick_device(device)
         other = load_fallback(folder, config, device=place, dtype=pick_dtype(dtype, place), max_context=max_context)
-        limits = BatchLimits(max_batch, batch_bytes or default_batch_bytes(place), cache_bytes)
+        limits = BatchLimits(max_batch, kv_bytes or default_kv_bytes(place))
         return text, Scheduler(other, FallbackDecoder, text.decode, limits=limits, threads=threads)
+    forest = not batch_invariant and pick_device(device).type == "cpu"
     body, _ = load_body(
         folder,
         device=device,
         dtype=dtype,
         max_context=max_context,
         head=True,
-        kernel=blocked_attention if batch_invariant else softmax_attention,
+        attention=BlockedPrefix if batch_invariant else PrefixAttention,
         pad_rows=PAD_ROWS if batch_invariant else 1,
+        page_sizes=PAGE_SIZES if forest else (PAGE,),
     )
-    limits = BatchLimits(max_batch, batch_bytes or default_batch_bytes(body.device), cache_bytes)
+    limits = BatchLimits(max_batch, kv_bytes or default_kv_bytes(body.device))
     scheduler = Scheduler(body, _decoder(body, batch_invariant), text.decode, limits=limits, threads=threads)
     if batch_invariant:
         try:
@@ -69,4 +72,4 @@ def load(
 def _decoder(body: Body, batch_invariant: bool) -> Callable[[Body], Decoder]:
     if batch_invariant:
         return InvariantDecoder
-    return CudaDecoder if body.device.type == "cuda" else SharedDecoder
+    return CudaDecoder if body.device.type == "cuda" else ForestDecoder

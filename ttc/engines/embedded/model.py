@@ -6,12 +6,11 @@ A scorer, or anything that wants hidden states, uses three names::
     (hidden, handle), = body.extend([(None, ids)])  # hidden (T, D) after the final norm, and the keys and values
     out = body.extend([(handle, step_a), (handle, step_b)])  # two forks: only the new tokens are computed
 
-A handle is a `ttc.engines.embedded.cache.Segment`: immutable, kept alive by holding it, freed by dropping it; its
-memory is shared by all forks. `handle.end` is its number of tokens. The items of one `extend` are batched together.
-`body.dims.model_shape(num_labels).flops(len(new), handle.end)` gives the FLOPs.
+A handle is a `ttc.engines.embedded.pool.Segment`: kept alive by holding it, freed by dropping it; its memory is shared
+by all forks. `handle.end` is its number of tokens. The items of one `extend` are batched together, and what they share
+is read once. `body.dims.model_shape(num_labels).flops(len(new), handle.end)` gives the FLOPs.
 
-`Body` is not thread-safe for weight swaps; `extend` keeps no state between calls. Set the number of threads with
-`torch.set_num_threads` in the thread that calls it.
+`Body` is not thread-safe. Set the number of threads with `torch.set_num_threads` in the thread that calls it.
 """
 
 from __future__ import annotations
@@ -25,39 +24,29 @@ import torch
 import torch.nn.functional as F
 
 from ttc.engines.embedded.alone import alone
-from ttc.engines.embedded.cache import Segment
+from ttc.engines.embedded.attention import PrefixAttention
+from ttc.engines.embedded.pool import PAGE, Pool, Segment
 from ttc.engines.embedded.weights import Layer, Weights, pick_dtype, read_tensors
 from ttc.engines.shared.shape import Dims, read_config, rope_tables, supported
 from ttc.errors import ConfigError, PromptTooLong
 
-__all__ = ["Attend", "Body", "Kernel", "load_body", "softmax_attention"]
+__all__ = ["Attend", "Body", "MakeAttend", "load_body"]
 
 Attend: TypeAlias = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """(layer, q (T, heads, D), k (T, kv heads, D), v (T, kv heads, D)) -> (T, heads * D); q comes scaled."""
 
-Kernel: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""(q (N, H, T, D), k (N, G, S, D), v (N, G, S, D), hidden (N, T, S) bool) -> (N, H, T, D); H a multiple of G."""
+MakeAttend: TypeAlias = Callable[[Pool, Sequence[tuple[Segment, int]]], Attend]
+"""From the segments that new tokens are appended to, and how many each, to their attention."""
 
-_MAX_SLOTS = 32768
-"""Padded query-key rows that one batch of `extend` may hold: bounds its scratch memory."""
-
-
-def softmax_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-    """Attention with scores in the model's dtype and an fp32 softmax; `hidden` marks keys that must not be seen."""
-    num, heads, length, size = q.shape
-    groups, keys = k.shape[1], k.shape[2]
-    flat = q.reshape(num * groups, heads // groups * length, size)
-    scores = torch.bmm(flat, k.reshape(num * groups, keys, size).transpose(1, 2))
-    scores = scores.view(num, heads, length, keys).masked_fill_(hidden[:, None], float("-inf"))
-    weights = torch.softmax(scores, -1).view(num * groups, -1, keys)
-    return torch.bmm(weights, v.reshape(num * groups, keys, size)).view(num, heads, length, size)
+_TOKENS = 2048
+"""Most tokens of one batch, so that its scratch memory is bounded whatever is asked for."""
 
 
 class Body:
     """Embedding, layers and final norm, with the head when it was loaded.
 
-    Parameters: `kernel` is the attention used by `extend`; `pad_rows` rounds the rows of every matrix product up to a
-    multiple (batch-invariant mode; 1 elsewhere).
+    Parameters: `attention` is that of `extend`; `pad_rows` rounds the rows of every matrix product up to a multiple
+    (batch-invariant mode; 1 elsewhere); `page_sizes` are those of the shelves of `pool`, new tokens on the first.
     """
 
     def __init__(
@@ -66,12 +55,14 @@ class Body:
         weights: Weights,
         *,
         max_context: int,
-        kernel: Kernel = softmax_attention,
+        attention: MakeAttend = PrefixAttention,
         pad_rows: int = 1,
+        page_sizes: Sequence[int] = (PAGE,),
     ) -> None:
         self.dims, self.weights, self.max_context = dims, weights, max_context
-        self.kernel, self.pad_rows = kernel, pad_rows
+        self.attention, self.pad_rows = attention, pad_rows
         self.device, self.dtype = weights.embed.device, weights.embed.dtype
+        self.pool = Pool(dims, self.dtype, self.device, page_sizes)
         self._tables: tuple[torch.Tensor, torch.Tensor] | None = None
         self._scale = dims.head_dim**-0.5
         self._eps = torch.tensor([dims.eps])  # on the CPU: kernels take its value
@@ -116,50 +107,35 @@ class Body:
                 raise ConfigError("extend: an item has no new token")
             if total > self.max_context:
                 raise PromptTooLong(f"{total} tokens exceed the context of {self.max_context}")
-        results: list[tuple[torch.Tensor, Segment] | None] = [None] * len(items)
-        for batch in _batches(items):
-            outputs = self._extend([items[i] for i in batch])
-            for i, output in zip(batch, outputs, strict=True):
-                results[i] = output
-        return [result for result in results if result is not None]
-
-    def _extend(self, items: Sequence[tuple[Segment | None, Sequence[int]]]) -> list[tuple[torch.Tensor, Segment]]:
-        dims, num = self.dims, len(items)
-        starts = [prefix.end if prefix else 0 for prefix, _ in items]
-        lengths = [len(ids) for _, ids in items]
-        longest, span = max(lengths), max(map(sum, zip(starts, lengths, strict=True)))
-        span = -(-span // _KEY_BLOCK) * _KEY_BLOCK
-        shape = (2, dims.num_layers, num, dims.num_kv_heads, span, dims.head_dim)
-        keys, values = torch.zeros(shape, dtype=self.dtype, device=self.device)
-        for i, (prefix, _) in enumerate(items):
-            if prefix is not None:
-                prefix.write_to(keys[:, i], values[:, i])
-
-        first = torch.tensor(starts, device=self.device)
-        item = torch.repeat_interleave(torch.arange(num), torch.tensor(lengths)).to(self.device)
-        place = torch.cat([torch.arange(length) for length in lengths]).to(self.device)
-        position = place + first[item]
-        reach = first[:, None, None] + torch.arange(longest, device=self.device)[None, :, None]
-        hidden_keys = torch.arange(span, device=self.device)[None, None] > reach  # (N, T, S)
-
-        def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            total = item.shape[0]
-            keys[layer][item, :, position] = k[:total]
-            values[layer][item, :, position] = v[:total]
-            padded = q.new_zeros(num, longest, dims.num_heads, dims.head_dim)
-            padded[item, place] = q[:total]
-            out = self.kernel(padded.transpose(1, 2), keys[layer], values[layer], hidden_keys)
-            rows = out.transpose(1, 2)[item, place].reshape(total, -1)
-            return rows if total == q.shape[0] else F.pad(rows, (0, 0, 0, q.shape[0] - total))
-
-        flat = torch.tensor([t for _, ids in items for t in ids], device=self.device)
-        extra = -len(flat) % self.pad_rows
-        output = self.forward(F.pad(flat, (0, extra)), F.pad(position, (0, extra)), attend)
-        parts = torch.split(output[: len(flat)], lengths)
+        segments = [self.pool.segment(prefix) for prefix, _ in items]
+        outputs: list[list[torch.Tensor]] = [[] for _ in items]
+        for batch in _batches([len(ids) for _, ids in items]):
+            parts = [(segments[i], items[i][1][part]) for i, part in batch]
+            for (i, _), hidden in zip(batch, self._append(parts), strict=True):
+                outputs[i].append(hidden)
         return [
-            (parts[i], Segment(prefix, _cut(keys, values, i, starts[i], starts[i] + lengths[i])))
-            for i, (prefix, _) in enumerate(items)
+            (parts[0] if len(parts) == 1 else torch.cat(parts), segment)
+            for parts, segment in zip(outputs, segments, strict=True)
         ]
+
+    def _append(self, items: Sequence[tuple[Segment, Sequence[int]]]) -> tuple[torch.Tensor, ...]:
+        """Compute new tokens at the end of segments: hidden states (T, D) of each."""
+        lengths = [len(ids) for _, ids in items]
+        for segment, ids in items:
+            self.pool.reserve(segment, len(ids))
+        attend = self.attention(self.pool, [(segment, len(ids)) for segment, ids in items])
+        flat = torch.tensor([token for _, ids in items for token in ids], device=self.device)
+        spans = [torch.arange(segment.end, segment.end + len(ids)) for segment, ids in items]
+        positions = torch.cat(spans).to(self.device)
+        num, extra = len(flat), -len(flat) % self.pad_rows
+
+        def padded(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return F.pad(attend(layer, q[:num], k[:num], v[:num]), (0, 0, 0, extra))
+
+        output = self.forward(F.pad(flat, (0, extra)), F.pad(positions, (0, extra)), padded if extra else attend)
+        for segment, ids in items:
+            segment.length += len(ids)
+        return torch.split(output[:num], lengths)
 
     def _project(
         self, layer: Layer, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
@@ -204,30 +180,18 @@ def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: torch.Tensor) -> torch
     return (exact * scale).mul_(weight).to(x.dtype)
 
 
-_KEY_BLOCK = 64
-"""Keys are padded to a multiple of this: equal shapes for nearby lengths, and the block of invariant attention."""
-
-
-def _cut(keys: torch.Tensor, values: torch.Tensor, item: int, start: int, end: int) -> torch.Tensor:
-    part = slice(start, end)
-    return torch.stack((keys[:, item, :, part], values[:, item, :, part]), 1)
-
-
-def _batches(items: Sequence[tuple[Segment | None, Sequence[int]]]) -> list[list[int]]:
-    """Group items of like length, so that padding at most doubles the work, within the scratch limit."""
-    order = sorted(range(len(items)), key=lambda i: len(items[i][1]))
-    batches: list[list[int]] = []
-    shortest = longest = 0
-    for i in order:
-        prefix, ids = items[i]
-        span = (prefix.end if prefix else 0) + len(ids)
-        if batches and len(ids) <= 2 * shortest:
-            longest = max(longest, span)
-            if (len(batches[-1]) + 1) * longest <= _MAX_SLOTS:
-                batches[-1].append(i)
-                continue
-        batches.append([i])
-        shortest, longest = len(ids), span
+def _batches(lengths: Sequence[int]) -> list[list[tuple[int, slice]]]:
+    """Parts of items to compute together, in order: items of like length, so that padding at most doubles the work."""
+    batches: list[list[tuple[int, slice]]] = []
+    shortest = tokens = 0
+    for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        if batches and lengths[i] <= 2 * shortest and tokens + lengths[i] <= _TOKENS:
+            batches[-1].append((i, slice(0, lengths[i])))
+            tokens += lengths[i]
+            continue
+        starts = range(0, lengths[i], _TOKENS)
+        batches += [[(i, slice(start, min(start + _TOKENS, lengths[i])))] for start in starts]
+        shortest, tokens = lengths[i], lengths[i]
     return batches
 
 
@@ -238,8 +202,9 @@ def load_body(
     dtype: str = "auto",
     max_context: int | None = None,
     head: bool = False,
-    kernel: Kernel = softmax_attention,
+    attention: MakeAttend = PrefixAttention,
     pad_rows: int = 1,
+    page_sizes: Sequence[int] = (PAGE,),
 ) -> tuple[Body, dict[str, torch.Tensor]]:
     """Load a model folder.
 
@@ -249,8 +214,9 @@ def load_body(
         dtype: "auto" (bf16 where the hardware multiplies it, else fp32), "bfloat16" or "float32".
         max_context: a limit below the model's own.
         head: also load the language-model head.
-        kernel: the attention of `extend`.
-        pad_rows: see `Body`.
+        attention: that of `extend`, as for `Body`.
+        pad_rows: as for `Body`.
+        page_sizes: as for `Body`.
 
     Returns:
         The body, and the folder's remaining tensors under their stored names (a scorer's own head, for one).
@@ -267,7 +233,7 @@ def load_body(
     state = read_tensors(path)
     weights = alone(lambda: Weights.build(state, dims, pick_dtype(dtype, place), place, head))
     limit = min(max_context or dims.max_context, dims.max_context)
-    body = Body(dims, weights, max_context=limit, kernel=kernel, pad_rows=pad_rows)
+    body = Body(dims, weights, max_context=limit, attention=attention, pad_rows=pad_rows, page_sizes=page_sizes)
     return body, {name: tensor for name, tensor in state.items() if not _is_body(name)}
 
 

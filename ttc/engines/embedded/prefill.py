@@ -33,13 +33,13 @@ def advance(jobs: Sequence[Job], body: Body, tree: PrefixTree) -> list[Job]:
             break
         goal = len(job.ids) - 1  # the last token is fed by a decoding step, which gives the first logits
         match = tree.find(job.ids[:goal])
-        cached = job.segment.end if job.segment is not None else 0
-        if match.length > cached:
-            job.segment, cached = match.segment, match.length
-        if cached >= goal:
+        start = job.segment.end if job.segment is not None else 0
+        if match.length >= start:  # also where it is equal: a segment that is not a row's may have grown since
+            job.segment, start = match.segment, match.length
+        if start >= goal:
             ready.append(job)
-        elif not any(_common(job.ids, other.ids, goal) >= cached + _SHARED_START for other, _ in work):
-            part = job.ids[cached : min(goal, cached + budget)]
+        elif not any(_common(job.ids, other.ids, goal) >= start + _SHARED_START for other, _ in work):
+            part = job.ids[start : min(goal, start + budget)]
             budget -= len(part)
             work.append((job, part))
     if not work:

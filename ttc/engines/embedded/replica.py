@@ -19,6 +19,7 @@ from ttc.engines.embedded.wire import (
     Call,
     CallEnd,
     Generate,
+    Leave,
     Load,
     NewTokens,
     Report,
@@ -66,6 +67,12 @@ class _Replica:
         if isinstance(call, Abort):
             if number in self._tasks:
                 self._tasks[number].cancel()
+            return
+        if isinstance(call, Leave):
+            if call.path is None:
+                self._engine.release(call.problem_id)
+            else:
+                self._engine.prune(call.problem_id, call.path)
             return
         self._tasks[number] = asyncio.create_task(self._answer(number, call))
 

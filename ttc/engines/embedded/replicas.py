@@ -19,14 +19,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Pipe
-from pathlib import Path
+from pathlib import Path as Folder
 from typing import Any
 
 import torch
 
 from ttc.concurrent import gather, settle
-from ttc.core import Capabilities, Completion, Prompt, Sampling, Usage, UsageSink
-from ttc.engines.embedded.batch import default_batch_bytes
+from ttc.core import Capabilities, Completion, Path, Prompt, Sampling, Usage, UsageSink
+from ttc.engines.embedded.batch import default_kv_bytes
 from ttc.engines.embedded.model import pick_device
 from ttc.engines.embedded.routing import Router
 from ttc.engines.embedded.wire import (
@@ -34,6 +34,7 @@ from ttc.engines.embedded.wire import (
     Call,
     CallEnd,
     Generate,
+    Leave,
     Load,
     NewTokens,
     Report,
@@ -53,7 +54,7 @@ _END_S = 10.0
 """A replica that has not ended this long after it was told to is killed."""
 
 
-def start(folder: Path, model: str | None, options: Mapping[str, Any], processes: int) -> ReplicatedEngine:
+def start(folder: Folder, model: str | None, options: Mapping[str, Any], processes: int) -> ReplicatedEngine:
     """Start replicas with `options` of `ttc.engines.embedded.engine.embedded`; returns when all have loaded the model.
 
     Raises:
@@ -63,8 +64,7 @@ def start(folder: Path, model: str | None, options: Mapping[str, Any], processes
     read_config(folder)  # names a missing folder or file before anything slow is started
     if pick_device(str(options["device"])).type != "cpu":
         raise ConfigError('embedded: processes share out a CPU; with a GPU leave it out, or set device="cpu"')
-    memory = options["batch_bytes"] or default_batch_bytes(torch.device("cpu"))
-    share = {"batch_bytes": memory // processes, "cache_bytes": int(options["cache_bytes"]) // processes}
+    share = {"kv_bytes": (options["kv_bytes"] or default_kv_bytes(torch.device("cpu"))) // processes}
     replicas = [Replica({**options, **share, "model": model, "device": "cpu"}) for _ in range(processes)]
     try:
         ready = [replica.ready() for replica in replicas]
@@ -159,6 +159,12 @@ class Replica:
             await settle([future])
             raise
 
+    def tell(self, message: Leave) -> None:
+        """Say what needs no answer; nothing where the replica is gone."""
+        with self._lock:
+            if not self._gone:
+                self._send(next(self._numbers), message)
+
     def counters(self) -> Usage:
         """The sum of all reports."""
         with self._lock:
@@ -250,6 +256,16 @@ class ReplicatedEngine(StreamingTokenEngine):
             raise EngineError(f"weights can be replaced only while the engine is idle: {running} draws run")
         call = Load({name: tensor.detach().cpu() for name, tensor in state.items()})
         await gather(replica.call(call, lambda usage: None) for replica in self._replicas)
+
+    def prune(self, problem_id: str, path: Path) -> None:
+        """See `ttc.core.SearchAware`."""
+        for replica in self._replicas:
+            replica.tell(Leave(problem_id, path))
+
+    def release(self, problem_id: str) -> None:
+        """See `ttc.core.SearchAware`."""
+        for replica in self._replicas:
+            replica.tell(Leave(problem_id, None))
 
     def counters(self) -> Usage:
         """See `ttc.core.Engine`."""

@@ -14,8 +14,8 @@ from typing import Protocol
 import torch
 
 from ttc.core import Completion, FinishReason, Path, Sampling, Usage, UsageSink
-from ttc.engines.embedded.cache import Segment
-from ttc.engines.embedded.decode import Group
+from ttc.engines.embedded.pool import Segment
+from ttc.engines.embedded.tenants import Tenant
 from ttc.engines.shared.tokens import StopRule
 from ttc.errors import EngineError
 
@@ -39,6 +39,7 @@ class GenerateRequest:
     """One `generate` call: as many draws as `keys`; `future` lives in `loop` and gets the completions in order."""
 
     ids: tuple[int, ...]
+    problem_id: str
     path: Path
     sampling: Sampling
     draws: range
@@ -53,17 +54,20 @@ class GenerateRequest:
 
 @dataclass(slots=True, eq=False)
 class LiveDraw:
-    """One sequence being sampled. `feed` is the token of the next step, at absolute `position`."""
+    """One sequence being sampled, whose keys and values go to `segment`. `feed` is the token of the next step."""
 
     request: GenerateRequest
-    job: Job
     number: int
     key: int
+    job: Job = field(init=False)
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     certainty: list[float] = field(default_factory=list)
     computed: int = 0  # prompt tokens computed for this draw
+    prompt: int = 0  # tokens it was started after: its prompt, and once more what it had when it was put back
     ended: bool = False
+    final: bool = False  # ended by the model itself: nobody will continue it
+    segment: Segment | None = None
 
     @property
     def feed(self) -> int:
@@ -73,15 +77,21 @@ class LiveDraw:
     @property
     def position(self) -> int:
         """Absolute position of `feed`."""
-        return len(self.job.ids) + len(self.ids) - 1
+        return len(self.request.ids) + len(self.ids) - 1
+
+    @property
+    def reserve(self) -> int:
+        """Tokens that it may still add to its segment."""
+        return self.request.sampling.max_tokens - len(self.ids)
 
     def usage(self, flops: Callable[[int, int], float], aborted: bool) -> Usage:
         """The report of this draw; `flops(new, before)` prices tokens."""
-        length, count = len(self.job.ids), len(self.ids)
-        price = flops(self.computed, length - self.computed) if self.computed else 0.0
+        length, count = len(self.request.ids), len(self.ids)
+        prompt = self.prompt or (length if self.computed else 0)
+        price = flops(self.computed, prompt - self.computed) if self.computed else 0.0
         return Usage(
-            prompt=length if count or self.computed else 0,
-            cached=length - self.computed if count or self.computed else 0,
+            prompt=prompt,
+            cached=prompt - self.computed,
             generated=0 if aborted else count,
             overrun=count if aborted else 0,
             calls=1,
@@ -106,16 +116,14 @@ class LiveDraw:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One distinct prompt and all draws that wait for it or run on it."""
+    """One distinct prompt of one problem and all draws that wait for it or run on it."""
 
     ids: tuple[int, ...]
+    tenant: Tenant
     waiting: list[LiveDraw] = field(default_factory=list)
     live: int = 0
-    room: int = 0  # tokens the prompt and its longest draw may come to
-    segment: Segment | None = None  # keys and values of ids[:-1] once prefilled
-    computed: int = 0  # prompt tokens computed for this job and not yet charged to a draw
-    group: Group | None = None
-    last: torch.Tensor | None = None  # keys and values of the last prompt token
+    computed: int = 0
+    segment: Segment | None = None  # what is computed of the prompt; all of it once `logits` are there
     logits: torch.Tensor | None = None  # (vocab,) after the last prompt token
 
     def charge(self) -> int:
@@ -136,9 +144,9 @@ class PromptRow:
         return self.job.ids[-1]
 
     @property
-    def position(self) -> int:
-        """Its absolute position."""
-        return len(self.job.ids) - 1
+    def reserve(self) -> int:
+        """Tokens that it may still add."""
+        return 1
 
 
 class Reply(Protocol):

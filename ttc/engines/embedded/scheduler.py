@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import torch
 
-from ttc.core import FinishReason, Usage
+from ttc.core import FinishReason, Path, Usage
 from ttc.engines.embedded.batch import Batch, BatchLimits
 from ttc.engines.embedded.decode import Decoder
 from ttc.engines.embedded.model import Body
@@ -94,6 +94,16 @@ class Scheduler:
         with contextlib.suppress(EngineError):
             self.post(lambda: self._abort(request))
 
+    def prune(self, problem_id: str, path: Path) -> None:
+        """Forget what a problem has drawn at `path` and below, before the next step."""
+        with contextlib.suppress(EngineError):
+            self.post(lambda: self._batch.tenants.prune(problem_id, path))
+
+    def release(self, problem_id: str) -> None:
+        """Let go of a problem that is done, before the next step."""
+        with contextlib.suppress(EngineError):
+            self.post(lambda: self._batch.tenants.release(problem_id))
+
     def counters(self) -> Usage:
         """Totals of every report so far."""
         with self._lock:
@@ -130,12 +140,18 @@ class Scheduler:
 
     def _run(self) -> None:
         torch.set_num_threads(self._threads)
-        with torch.inference_mode():
+        device = self.body.device
+        # A graph is captured on the current device, whatever device its tensors are on.
+        place = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+        with torch.inference_mode(), place:
             running = True
             while running:
                 try:
                     running = self._drain()
                     self._batch.tick()
+                except (torch.OutOfMemoryError, MemoryError) as exc:
+                    if not self._batch.shrink():
+                        self._fail(EngineError(f"out of memory with a single sequence: {exc}"), exc)
                 except Exception as exc:  # whatever broke, nobody may be left waiting
                     self._fail(EngineError(f"the embedded engine failed: {type(exc).__name__}: {exc}"), exc)
                 self._outbox.flush()
@@ -182,7 +198,7 @@ class Scheduler:
     def _finish(self, draw: LiveDraw, finish: FinishReason, reason: str | int | None) -> None:
         usage = draw.usage(self._flops, aborted=False)
         visible = draw.ids[:-1] if reason == "eos" else draw.ids
-        draw.ended = True
+        draw.ended, draw.final = True, reason == "eos"
         draw.request.done[draw.number] = draw.completion(self._decode_text(visible), finish, reason, usage)
         self._report(draw.request, usage)
         if len(draw.request.done) == len(draw.request.keys):

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Literal, TypeAlias
 
-from ttc.core import Prompt, Sampling, Usage
+from ttc.core import Path, Prompt, Sampling, Usage
 
 __all__ = [
     "Abort",
     "Call",
     "CallEnd",
     "Generate",
+    "Leave",
     "Load",
     "NewTokens",
     "Report",
@@ -60,7 +61,15 @@ class Abort:
     """Stop the call of this number."""
 
 
-Call: TypeAlias = Generate | ScoreCall | Load | Abort
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """`SearchAware.prune`, or without a path `release`; it has no answer."""
+
+    problem_id: str
+    path: Path | None
+
+
+Call: TypeAlias = Generate | ScoreCall | Load | Abort | Leave
 
 
 @dataclass(frozen=True, slots=True)

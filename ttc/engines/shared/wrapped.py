@@ -14,8 +14,10 @@ from ttc.core import (
     Completion,
     Engine,
     Message,
+    Path,
     Prompt,
     Sampling,
+    SearchAware,
     StreamingEngine,
     Usage,
     UsageSink,
@@ -56,6 +58,16 @@ class Wrapped:
     def counters(self) -> Usage:
         """Those of the engine."""
         return self._engine.counters()
+
+    def prune(self, problem_id: str, path: Path) -> None:
+        """Tell the engine, where it wants to know."""
+        if isinstance(self._engine, SearchAware):
+            self._engine.prune(problem_id, path)
+
+    def release(self, problem_id: str) -> None:
+        """Tell the engine, where it wants to know."""
+        if isinstance(self._engine, SearchAware):
+            self._engine.release(problem_id)
 
     async def close(self) -> None:
         """Leave the engine open: its owner closes it."""

@@ -34,8 +34,8 @@ from ttc.scorers.reward_models.layouts import Layout, ModelInput, OwnText, Rewar
 if TYPE_CHECKING:
     import torch
 
-    from ttc.engines.embedded.cache import Segment
     from ttc.engines.embedded.model import Body
+    from ttc.engines.embedded.pool import Segment
 
 Kind = Literal["label", "token", "likelihood"]
 Head: TypeAlias = "Callable[[torch.Tensor], torch.Tensor]"
@@ -48,8 +48,9 @@ def load(folder: Path, place: EmbeddedCore, *, head: bool) -> tuple[Body, dict[s
     Raises:
         ConfigError: the folder cannot be read, or its architecture is not one the embedded core runs.
     """
-    from ttc.engines.embedded.invariant import PAD_ROWS, blocked_attention, check
-    from ttc.engines.embedded.model import load_body, softmax_attention
+    from ttc.engines.embedded.attention import PrefixAttention
+    from ttc.engines.embedded.invariant import PAD_ROWS, BlockedPrefix, check
+    from ttc.engines.embedded.model import load_body
 
     body, rest = load_body(
         folder,
@@ -57,8 +58,9 @@ def load(folder: Path, place: EmbeddedCore, *, head: bool) -> tuple[Body, dict[s
         dtype=place.dtype,
         max_context=place.max_context,
         head=head,
-        kernel=blocked_attention if place.batch_invariant else softmax_attention,
+        attention=BlockedPrefix if place.batch_invariant else PrefixAttention,
         pad_rows=PAD_ROWS if place.batch_invariant else 1,
+        page_sizes=(4,),  # steps are short, and no decoding step multiplies these pages
     )
     if place.batch_invariant:
         with inference(place.threads):
@@ -246,6 +248,15 @@ class IncrementalScorer:
         shared = max((self._shared(path, model_input) for path in ancestors), default=0)
         start = max(shared, 0)
         return Price(len(model_input.ids) - start, self._layout.per_token, context=start, shape=self._shape)
+
+    def prune(self, problem_id: str, path: TreePath) -> None:
+        """Free the keys and values of a path and of all below it, after the batch in progress."""
+        self._batcher.later(self._forget, problem_id, path)
+
+    def _forget(self, problem_id: str, path: TreePath) -> None:
+        for paths in self._problems.get(problem_id, {}).values():
+            for below in [known for known in paths if known[: len(path)] == path]:
+                del paths[below]
 
     def release(self, problem_id: str) -> None:
         """Free the keys and values of a problem, after the batch in progress."""

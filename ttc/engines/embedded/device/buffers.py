@@ -1,0 +1,100 @@
+"""The static buffers of the step: whatever a captured graph holds an address of, except weights and keys.
+
+Cost: a few hundred bytes a row and the activations of one layer; logits and masks are the large ones (256 rows of a
+vocabulary of 152k in bf16: 78 MB and 5 MB). `first(rows)` are views of the leading rows: a bucket of the same memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+
+from ttc.engines.embedded.device.rows import FIELDS
+from ttc.engines.embedded.device.shape import StepWeights
+
+__all__ = ["BLOCK", "NUM_STATS", "WARPS", "StepBuffers"]
+
+BLOCK = 2048
+"""Entries of the vocabulary that one program of the sampler reads."""
+WARPS = 8
+"""Of a program of the sampler."""
+NUM_STATS = 6
+"""Numbers kept of each block: scaled maximum, its mass, the first index of the maximum; raw maximum, mass and sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepBuffers:
+    """All have rows first, but `turn` and `output`.
+
+    `output` (ahead, rows, 3) holds a token or -1, and the bits of its log-probability and of the self-certainty.
+    """
+
+    inputs: torch.Tensor  # int32: records of the host
+    state: torch.Tensor  # int32 (rows, 4): ticket, token, position, ended; the device's own
+    positions: torch.Tensor  # int32: of the token that is fed, -1 for a row that does not run
+    slots: torch.Tensor  # int32: page * PAGE + offset where its keys go, or -1
+    turn: torch.Tensor  # int32 (2): the step of the block that runs, and the next
+    masks: torch.Tensor  # int32 (rows, words): bit v % 32 of word v // 32 allows token v
+    output: torch.Tensor
+    x: torch.Tensor  # the residual stream
+    normed: torch.Tensor
+    branch: torch.Tensor  # a product that is normed before it is added
+    qkv: torch.Tensor
+    q: torch.Tensor  # (rows, heads, head size)
+    gate_up: torch.Tensor
+    active: torch.Tensor
+    logits: torch.Tensor
+    stats: torch.Tensor  # fp32 (rows, NUM_STATS, blocks)
+
+    @classmethod
+    def allocate(cls, weights: StepWeights, rows: int, width: int, ahead: int) -> StepBuffers:
+        """Zeroed buffers for `rows` rows with up to `width` pages each and `ahead` tokens a block."""
+        dims, dtype, device = weights.dims, weights.embed.dtype, weights.embed.device
+        heads = dims.num_heads + 2 * dims.num_kv_heads
+
+        def ints(*shape: int) -> torch.Tensor:
+            return torch.zeros(shape, dtype=torch.int32, device=device)
+
+        def floats(*shape: int) -> torch.Tensor:
+            return torch.zeros(rows, *shape, dtype=dtype, device=device)
+
+        return cls(
+            inputs=ints(rows, FIELDS + width),
+            state=ints(rows, 4),
+            positions=ints(rows),
+            slots=ints(rows),
+            turn=ints(2),
+            masks=ints(rows, -(-dims.vocab // 32)),
+            output=ints(ahead, rows, 3),
+            x=floats(dims.hidden),
+            normed=floats(dims.hidden),
+            branch=floats(dims.hidden),
+            qkv=floats(heads * dims.head_dim),
+            q=floats(dims.num_heads, dims.head_dim),
+            gate_up=floats(2 * dims.intermediate),
+            active=floats(dims.intermediate),
+            logits=floats(dims.vocab),
+            stats=torch.zeros(rows, NUM_STATS, -(-dims.vocab // BLOCK), device=device),
+        )
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """All of them."""
+        return tuple(getattr(self, item.name) for item in fields(self))
+
+    @property
+    def block(self) -> int:
+        """Entries of the vocabulary in one column of `stats`: BLOCK, or fewer for a small vocabulary."""
+        return 1 << (-(-self.logits.shape[1] // self.stats.shape[2]) - 1).bit_length()
+
+    @property
+    def lasting(self) -> tuple[torch.Tensor, ...]:
+        """What lives from one step to the next."""
+        return self.inputs, self.state, self.turn, self.output
+
+    def first(self, rows: int) -> StepBuffers:
+        """Views of the leading rows."""
+        whole = {"turn", "output"}
+        views = {item.name: getattr(self, item.name)[:rows] for item in fields(self) if item.name not in whole}
+        return replace(self, **views)

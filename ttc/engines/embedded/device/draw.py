@@ -1,0 +1,310 @@
+"""The second pass of the sampler: one token per row, its log-probability where wanted, stop test, next position.
+
+The definition is that of `ttc.engines.embedded.sampler`: temperature, then top-k, then top-p; tokens tied with the last
+kept one are kept; the inverse of the cumulative weights at the row's own uniform number. There is no sort: the weight
+of the last kept token is the largest t for which as much as is wanted lies at t and above, and both the count and the
+mass above t fall with t, so t is searched among the bit patterns of fp32, eight pivots a pass, ten passes. A pass
+skips blocks whose maximum lies below what is still in question: after a few, nearly all. Rows without top-k and
+top-p skip the search. Sums over blocks are fp64, in fixed order: no atomics, so a row's draw never depends on others.
+"""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,import-untyped"
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ttc.engines.embedded.device.buffers import NUM_STATS, WARPS, StepBuffers
+from ttc.engines.embedded.device.rows import INVERSE, KEY, MASK, NUM_STOPS, STOPS, TOP_K, TOP_P, WANTS
+from ttc.engines.embedded.device.shape import StepWeights
+from ttc.engines.embedded.device.survey import allowed
+from ttc.engines.embedded.device.uniform import uniform_of
+
+__all__ = ["draw", "draw_row"]
+
+PIVOTS = 8
+"""Weights that a pass of the search tries: three bits of the threshold."""
+
+
+@triton.jit
+def _weights(logits, masks, slot, words, vocab, inverse, top, block, BLOCK: tl.constexpr):
+    """exp(scaled logit - top) of a block, 0 where it is not allowed."""
+    column = block * BLOCK + tl.arange(0, BLOCK)
+    inside = column < vocab
+    raw = tl.load(logits + column, mask=inside, other=float("-inf")).to(tl.float32)
+    return tl.where(allowed(masks, slot, column, inside, words), tl.exp(raw * inverse - top), 0.0)
+
+
+@triton.jit
+def _above(
+    logits,
+    masks,
+    slot,
+    words,
+    vocab,
+    inverse,
+    top,
+    peaks,
+    num_blocks,
+    pivots,
+    floor,
+    COUNT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PIVOTS: tl.constexpr,
+):
+    """fp64 (PIVOTS): the mass (or COUNT) of tokens with weight >= each pivot; `floor` is the least of the pivots."""
+    total = tl.zeros((PIVOTS,), tl.float64)
+    for block in range(0, num_blocks):
+        # The margin covers a product and a difference that one kernel rounds once and another twice.
+        if tl.exp(tl.load(peaks + block) - top) * 1.001 >= floor:
+            weight = _weights(logits, masks, slot, words, vocab, inverse, top, block, BLOCK)
+            unit = tl.full((BLOCK,), 1.0, tl.float32) if COUNT else weight
+            part = tl.sum(tl.where(weight[:, None] >= pivots[None, :], unit[:, None], 0.0), 0)
+            total += part.to(tl.float64)
+    return total
+
+
+@triton.jit
+def _threshold(
+    logits,
+    masks,
+    slot,
+    words,
+    vocab,
+    inverse,
+    top,
+    peaks,
+    num_blocks,
+    goal,
+    low,
+    COUNT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PIVOTS: tl.constexpr,
+):
+    """Bits of the largest weight t with at least `goal` at t and above; it is `low` or higher."""
+    high = tl.full((), 0x3F900000, tl.int32)  # 1.125: no weight is as large
+    number = tl.arange(0, PIVOTS)
+    while high - low > 1:
+        width = (high - low + PIVOTS - 1) // PIVOTS
+        bits = low + width * number
+        pivots, floor = bits.to(tl.float32, bitcast=True), low.to(tl.float32, bitcast=True)
+        total = _above(
+            logits, masks, slot, words, vocab, inverse, top, peaks, num_blocks, pivots, floor, COUNT, BLOCK, PIVOTS
+        )
+        # The first pivot is known to hold enough; sums that rounding lowered must not lose it.
+        enough = ((total >= goal) | (number == 0)) & (bits < high)
+        steps = tl.sum(enough.to(tl.int32), 0)
+        low, high = low + width * (steps - 1), tl.minimum(low + width * steps, high)
+    return low
+
+
+@triton.jit
+def _floor(
+    logits,
+    masks,
+    slot,
+    words,
+    vocab,
+    inverse,
+    top,
+    peaks,
+    num_blocks,
+    mass,
+    top_k,
+    top_p,
+    BLOCK: tl.constexpr,
+    PIVOTS: tl.constexpr,
+):
+    """The least weight that top-k, then top-p keep."""
+    low = tl.full((), 0, tl.int32)
+    if (top_k > 0) & (top_k < vocab):
+        goal = top_k.to(tl.float64)
+        low = _threshold(
+            logits, masks, slot, words, vocab, inverse, top, peaks, num_blocks, goal, low, True, BLOCK, PIVOTS
+        )
+        # The mass of exactly k tokens: those above the last, and as many of its weight as are still missing.
+        last, next_up = low.to(tl.float32, bitcast=True), (low + 1).to(tl.float32, bitcast=True)
+        pivots = tl.zeros((1,), tl.float32) + next_up
+        num = tl.sum(
+            _above(logits, masks, slot, words, vocab, inverse, top, peaks, num_blocks, pivots, last, True, BLOCK, 1), 0
+        )
+        mass = tl.sum(
+            _above(logits, masks, slot, words, vocab, inverse, top, peaks, num_blocks, pivots, last, False, BLOCK, 1),
+            0,
+        )
+        mass += (goal - num) * last.to(tl.float64)
+    if top_p < 1.0:
+        goal = top_p.to(tl.float64) * mass
+        low = _threshold(
+            logits, masks, slot, words, vocab, inverse, top, peaks, num_blocks, goal, low, False, BLOCK, PIVOTS
+        )
+    return low.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _sample(
+    logits,
+    masks,
+    stats,
+    record,
+    position,
+    slot,
+    words,
+    vocab,
+    inverse,
+    top,
+    num_blocks,
+    KEY: tl.constexpr,
+    TOP_P: tl.constexpr,
+    TOP_K: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    PIVOTS: tl.constexpr,
+):
+    """The first token whose cumulative weight passes uniform * total: blocks first, then inside one block."""
+    number = tl.arange(0, BLOCKS)
+    peak = tl.load(stats + number, mask=number < num_blocks, other=float("-inf"))
+    mass = tl.load(stats + num_blocks + number, mask=number < num_blocks, other=0.0) * tl.exp(peak - top)
+    top_p, top_k = tl.load(record + TOP_P).to(tl.float32, bitcast=True), tl.load(record + TOP_K)
+    floor = tl.full((), 0.0, tl.float32)
+    if (top_p < 1.0) | (top_k > 0):
+        total = tl.sum(mass.to(tl.float64), 0)
+        floor = _floor(
+            logits, masks, slot, words, vocab, inverse, top, stats, num_blocks, total, top_k, top_p, BLOCK, PIVOTS
+        )
+        mass = tl.zeros((BLOCKS,), tl.float32)
+        for block in range(0, num_blocks):
+            if tl.exp(tl.load(stats + block) - top) * 1.001 >= floor:
+                weight = _weights(logits, masks, slot, words, vocab, inverse, top, block, BLOCK)
+                mass = tl.where(number == block, tl.sum(tl.where(weight >= floor, weight, 0.0), 0), mass)
+
+    edges = tl.cumsum(mass.to(tl.float64), 0)
+    whole = tl.max(edges, 0)
+    goal = tl.sum(uniform_of(record + KEY, position), 0) * whole
+    block = tl.minimum(tl.sum((edges <= goal).to(tl.int32), 0), tl.sum((edges < whole).to(tl.int32), 0))
+    rest = goal - tl.max(tl.where(number < block, edges, 0.0), 0)
+    weight = _weights(logits, masks, slot, words, vocab, inverse, top, block, BLOCK)
+    inner = tl.cumsum(tl.where(weight >= floor, weight, 0.0).to(tl.float64), 0)
+    place = tl.sum((inner <= rest).to(tl.int32), 0)
+    last = tl.sum((inner < tl.max(inner, 0)).to(tl.int32), 0)
+    return block * BLOCK + tl.minimum(place, last)
+
+
+@triton.jit
+def draw_row(
+    logits,
+    masks,
+    stats,
+    inputs,
+    state,
+    positions,
+    turn,
+    output,
+    stride,
+    words,
+    vocab,
+    ahead,
+    all_rows,
+    num_blocks,
+    INVERSE: tl.constexpr,
+    TOP_P: tl.constexpr,
+    TOP_K: tl.constexpr,
+    KEY: tl.constexpr,
+    WANTS: tl.constexpr,
+    MASK: tl.constexpr,
+    STOPS: tl.constexpr,
+    NUM_STOPS: tl.constexpr,
+    NUM_STATS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    PIVOTS: tl.constexpr,
+):
+    """One program a row; a row that does not run puts out -1."""
+    row = tl.program_id(0)
+    step, position = tl.load(turn), tl.load(positions + row)
+    target = output + (step * all_rows + row) * 3
+    if row == 0:
+        tl.store(turn + 1, (step + 1) % ahead)
+    if position < 0:
+        tl.store(target, -1)
+    else:
+        record, own = inputs + row * stride, state + row * 4
+        logits += row.to(tl.int64) * vocab
+        stats += row * NUM_STATS * num_blocks
+        number = tl.arange(0, BLOCKS)
+        inverse, slot = tl.load(record + INVERSE).to(tl.float32, bitcast=True), tl.load(record + MASK)
+        peak = tl.load(stats + number, mask=number < num_blocks, other=float("-inf"))
+        top, best = tl.max(peak, 0, return_indices=True, return_indices_tie_break_left=True)
+        token = tl.load(stats + 2 * num_blocks + best).to(tl.int32)
+        if inverse != 0.0:
+            token = _sample(
+                logits,
+                masks,
+                stats,
+                record,
+                position + 1,
+                slot,
+                words,
+                vocab,
+                inverse,
+                top,
+                num_blocks,
+                KEY,
+                TOP_P,
+                TOP_K,
+                BLOCK,
+                BLOCKS,
+                PIVOTS,
+            )
+        ids = tl.load(record + STOPS + tl.arange(0, NUM_STOPS))
+        tl.store(own + 1, token)
+        tl.store(own + 2, position + 1)
+        tl.store(own + 3, (tl.sum((ids == token).to(tl.int32), 0) > 0).to(tl.int32))
+        tl.store(target, token)
+        if tl.load(record + WANTS) != 0:
+            inside = number < num_blocks
+            raw_peak = tl.load(stats + 3 * num_blocks + number, mask=inside, other=float("-inf"))
+            raw_top = tl.max(raw_peak, 0)
+            raw_mass = tl.load(stats + 4 * num_blocks + number, mask=inside, other=0.0) * tl.exp(raw_peak - raw_top)
+            log_mass = raw_top + tl.log(tl.sum(raw_mass, 0))
+            mean = tl.sum(tl.load(stats + 5 * num_blocks + number, mask=inside, other=0.0), 0) / vocab
+            logprob = tl.load(logits + token).to(tl.float32) - log_mass
+            certainty = log_mass - mean - tl.log(vocab.to(tl.float32))
+            tl.store(target + 1, logprob.to(tl.int32, bitcast=True))
+            tl.store(target + 2, certainty.to(tl.int32, bitcast=True))
+
+
+def draw(buffers: StepBuffers, weights: StepWeights) -> None:
+    """`logits`, `stats` -> one turn of `output`, and the next state of each row."""
+    rows, vocab = buffers.logits.shape
+    ahead, all_rows, _ = buffers.output.shape
+    num_blocks = buffers.stats.shape[2]
+    draw_row[(rows,)](
+        buffers.logits,
+        buffers.masks,
+        buffers.stats,
+        buffers.inputs,
+        buffers.state,
+        buffers.positions,
+        buffers.turn,
+        buffers.output,
+        buffers.inputs.stride(0),
+        buffers.masks.shape[1],
+        vocab,
+        ahead,
+        all_rows,
+        num_blocks,
+        INVERSE=INVERSE,
+        TOP_P=TOP_P,
+        TOP_K=TOP_K,
+        KEY=KEY,
+        WANTS=WANTS,
+        MASK=MASK,
+        STOPS=STOPS,
+        NUM_STOPS=NUM_STOPS,
+        NUM_STATS=NUM_STATS,
+        BLOCK=buffers.block,
+        BLOCKS=triton.next_power_of_2(num_blocks),
+        PIVOTS=PIVOTS,
+        num_warps=WARPS,
+    )

@@ -1,0 +1,72 @@
+"""The kernels of a step as one table: Triton's, or the same in plain torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from ttc.engines.embedded.device import activate, draw, embed, norm, project, reference, survey
+from ttc.engines.embedded.device.buffers import StepBuffers
+from ttc.engines.embedded.device.shape import StepLayer, StepWeights
+
+__all__ = ["KERNEL_OPS", "REFERENCE_OPS", "StepOps"]
+
+
+class Whole(Protocol):
+    """A kernel over all rows of the buffers."""
+
+    def __call__(self, buffers: StepBuffers, weights: StepWeights) -> None:
+        """Launch it."""
+        ...
+
+
+class Projection(Protocol):
+    """The kernel behind the product of q, k and v."""
+
+    def __call__(
+        self,
+        buffers: StepBuffers,
+        weights: StepWeights,
+        layer: StepLayer,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+    ) -> None:
+        """Launch it over one layer's pages."""
+        ...
+
+
+class Norm(Protocol):
+    """A norm with its residual."""
+
+    def __call__(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        place: norm.Place,
+        *,
+        y: torch.Tensor,
+        out: torch.Tensor,
+    ) -> None:
+        """Launch it; see `norm`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepOps:
+    """What a step launches beside its matrix products and attention."""
+
+    embed: Whole
+    project: Projection
+    activate: Whole
+    norm: Norm
+    survey: Whole
+    draw: Whole
+
+
+KERNEL_OPS = StepOps(embed.embed, project.project, activate.activate, norm.norm, survey.survey, draw.draw)
+REFERENCE_OPS = StepOps(
+    reference.embed, reference.project, reference.activate, reference.norm, reference.survey, reference.draw
+)

@@ -1,0 +1,80 @@
+"""What the host says of a row: a record of int32 words, all rows of which go to the device in one pinned transfer.
+
+The host owns the record, the device owns the state (token, position, ended). A record carries a *ticket*; a row whose
+ticket is not the one in its state is new, and takes token and position from the record. So the host may send all
+records again at any time, a page or a limit changed, without knowing how far the device has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ttc.engines.embedded.device.shape import PAGE
+from ttc.errors import ConfigError
+
+__all__ = ["FIELDS", "NUM_STOPS", "RowStart", "write"]
+
+TICKET, TOKEN, POSITION, FIRST, LIMIT, INVERSE, TOP_P, TOP_K, KEY, WANTS, MASK, STOPS = (
+    *(0, 1, 2, 3, 4, 5, 6, 7),
+    *(8, 10, 11, 12),
+)
+NUM_STOPS = 8
+FIELDS = STOPS + NUM_STOPS
+"""Words before the numbers of the row's pages. KEY has two words, the low one first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowStart:
+    """A row to decode.
+
+    `token` is the newest one, at the absolute `position`, its keys not yet written; `pages` hold the keys from
+    position `first` on. Tokens are sampled up to the absolute position `limit`, the last one that the row may have.
+    `top_k` 0 and `top_p` 1 mean off, `temperature` 0 greedy; `key` is the draw's. A `masked` row waits for `constrain`
+    before each token.
+    """
+
+    token: int
+    position: int
+    first: int
+    pages: tuple[int, ...]
+    limit: int
+    key: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    stop_ids: tuple[int, ...] = ()
+    wants_logprobs: bool = False
+    masked: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.stop_ids) > NUM_STOPS:
+            raise ConfigError(f"stop_ids: the device tests at most {NUM_STOPS}, got {len(self.stop_ids)}")
+        if not self.first <= self.position < self.limit:
+            raise ConfigError(f"position {self.position} must lie from first {self.first} to limit {self.limit} - 1")
+
+
+def write(record: npt.NDArray[np.int32], row: RowStart, ticket: int) -> None:
+    """Fill a record (FIELDS + table width words) for a row; its limit is set by `allow`."""
+    words = record.view(np.uint32)
+    record[[TICKET, TOKEN, POSITION, FIRST]] = ticket, row.token, row.position, row.first
+    inverse = 0.0 if row.temperature == 0 else np.float32(1.0) / np.float32(row.temperature)
+    record[[INVERSE, TOP_P]] = np.array([inverse, row.top_p], np.float32).view(np.int32)
+    record[[TOP_K, WANTS, MASK]] = row.top_k, row.wants_logprobs, -1
+    words[KEY], words[KEY + 1] = row.key & 0xFFFFFFFF, row.key >> 32
+    record[STOPS:FIELDS] = -1
+    record[STOPS : STOPS + len(row.stop_ids)] = row.stop_ids
+    write_pages(record, row.pages)
+
+
+def write_pages(record: npt.NDArray[np.int32], pages: Sequence[int]) -> None:
+    """Put the pages of a row into its record."""
+    record[FIELDS : FIELDS + len(pages)] = pages
+
+
+def room(row: RowStart, num_pages: int) -> int:
+    """The absolute position behind the last one that the row's pages hold."""
+    return row.first + PAGE * num_pages

@@ -1,0 +1,91 @@
+"""The first pass of the sampler: per row and block of the vocabulary, what a draw needs to know of it.
+
+Of the scaled logits that the row's mask allows: the maximum, the mass sum(exp(l - maximum)) and the first index of the
+maximum; where log-probabilities are wanted, the same of the raw ones, and their sum. A grid of rows x blocks fills the
+device at batch 1. Numbers per block are fp32; `draw` adds them up in fp64.
+"""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,import-untyped"
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ttc.engines.embedded.device.buffers import NUM_STATS, WARPS, StepBuffers
+from ttc.engines.embedded.device.rows import INVERSE, MASK, WANTS
+from ttc.engines.embedded.device.shape import StepWeights
+
+__all__ = ["allowed", "survey", "survey_block"]
+
+
+@triton.jit
+def allowed(masks, slot, column, inside, words):
+    """Which of the columns the mask in `slot` allows; without one (slot -1) those inside, and nothing is read."""
+    reach = tl.where(slot >= 0, words * 32, 0)
+    word = tl.load(masks + slot * words + column // 32, mask=column < reach, other=-1)
+    return inside & (((word >> (column % 32)) & 1) == 1)
+
+
+@triton.jit
+def _mass(value, peak):
+    """sum(exp(value - peak)), 0 where nothing is allowed."""
+    return tl.sum(tl.exp(value - tl.where(peak == float("-inf"), 0.0, peak)), 0)
+
+
+@triton.jit
+def survey_block(
+    logits,
+    masks,
+    inputs,
+    positions,
+    stats,
+    stride,
+    words,
+    vocab,
+    INVERSE: tl.constexpr,
+    WANTS: tl.constexpr,
+    MASK: tl.constexpr,
+    NUM_STATS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One program a row and block; a row that does not run costs one load."""
+    row, block, num_blocks = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    if tl.load(positions + row) >= 0:
+        record = inputs + row * stride
+        inverse = tl.load(record + INVERSE).to(tl.float32, bitcast=True)
+        column = block * BLOCK + tl.arange(0, BLOCK)
+        inside = column < vocab
+        raw = tl.load(logits + row.to(tl.int64) * vocab + column, mask=inside, other=float("-inf")).to(tl.float32)
+        scaled = raw * tl.where(inverse == 0.0, 1.0, inverse)
+        scaled = tl.where(allowed(masks, tl.load(record + MASK), column, inside, words), scaled, float("-inf"))
+        peak, best = tl.max(scaled, 0, return_indices=True, return_indices_tie_break_left=True)
+        target = stats + row * NUM_STATS * num_blocks + block
+        tl.store(target, peak)
+        tl.store(target + num_blocks, _mass(scaled, peak))
+        tl.store(target + 2 * num_blocks, (block * BLOCK + best).to(tl.float32))
+        if tl.load(record + WANTS) != 0:
+            raw_peak = tl.max(raw, 0)
+            tl.store(target + 3 * num_blocks, raw_peak)
+            tl.store(target + 4 * num_blocks, _mass(raw, raw_peak))
+            tl.store(target + 5 * num_blocks, tl.sum(tl.where(inside, raw, 0.0), 0))
+
+
+def survey(buffers: StepBuffers, weights: StepWeights) -> None:
+    """`logits` -> `stats`."""
+    rows, vocab = buffers.logits.shape
+    survey_block[(rows, buffers.stats.shape[2])](
+        buffers.logits,
+        buffers.masks,
+        buffers.inputs,
+        buffers.positions,
+        buffers.stats,
+        buffers.inputs.stride(0),
+        buffers.masks.shape[1],
+        vocab,
+        INVERSE=INVERSE,
+        WANTS=WANTS,
+        MASK=MASK,
+        NUM_STATS=NUM_STATS,
+        BLOCK=buffers.block,
+        num_warps=WARPS,
+    )
