@@ -31,7 +31,6 @@ from typing import Literal, TypeAlias
 
 from ttc.answers.canonical import text_key
 from ttc.answers.nodes import UNITS, Term, exact, unit
-from ttc.answers.normal import identical, multiples
 
 Ternary: TypeAlias = bool | None
 """True, False, or None: not decided."""
@@ -118,6 +117,8 @@ class Comparison:
             return first == second or abs(first - second) <= self._slack(left, right, first, second)
         digits = first if first is not None else second
         slack = self._slack(left, right, digits, digits)
+        from ttc.answers.normal import identical  # most answers are rational and never come here
+
         equal = identical(left, right)
         if equal or (equal is False and not slack):
             return equal
@@ -240,6 +241,8 @@ class Comparison:
         if first is None or second is None or first[0] != second[0]:
             return False
         positive = first[0] not in ("=", "!=")
+        from ttc.answers.normal import multiples
+
         equal = multiples(first[1], second[1], positive)
         return equal if equal is not None else self.decide.proportional(first[1], second[1], positive)
 
