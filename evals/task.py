@@ -116,6 +116,12 @@ class Task:
         return items
 
 
+def gold_text(target: Target) -> str:
+    """The answer that a target holds, as text; empty where it holds none (tests, patterns)."""
+    answer = target.get("answer", "") if isinstance(target, Mapping) else target
+    return str(answer) if isinstance(answer, (str, int, float)) else ""
+
+
 def boxed_question(text: str) -> tuple[Message, ...]:
     """Return the user turn that asks `text` and for a boxed answer."""
     return (Message("user", f"{text}\n\n{BOXED}"),)

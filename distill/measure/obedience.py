@@ -21,7 +21,7 @@ from pathlib import Path
 
 from distill.generation.judging import verifier_of
 from distill.spec.method import DistillJob
-from evals.task import Item, Task
+from evals.task import Item, Task, gold_text
 from train.base.models import load_tokenizer
 from train.base.stage import Setting
 from train.measure.measure import open_engine
@@ -187,7 +187,9 @@ def _turns(items: Sequence[tuple[Task, Item]], model: Path, flags: Flags) -> lis
         earlier = items[number - 1][1]
         first = number % 2 == 0
         last = None if number % 4 < 2 else not first
-        messages = two_turns(earlier, str(earlier.target), item.problem.messages, flags, first, last)
+        messages = two_turns(
+            earlier, gold_text(earlier.target) or str(earlier.target), item.problem.messages, flags, first, last
+        )
         length = len(text.render(messages, None).token_ids or ())
         if length + task.sampling.max_tokens <= room:
             conversations.append((task, item, messages))

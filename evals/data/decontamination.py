@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Literal
 
-from evals.task import Item
+from evals.task import Item, gold_text
 
 _GAPS = re.compile(r"[^\w+\-*/=<>^%.]+")
 _MARKS = r"(?:\\boxed\{{\s*{0}\s*\}}|####\s*{0}\b|answer(?:\s+is)?\s*[:=]?\s*\$?{0}\b(?!\s*[-+*/^=]))"
@@ -81,9 +81,9 @@ def answer_leaks(items: Iterable[Item]) -> Iterator[Leak]:
     is the answer.
     """
     for item in items:
-        if not isinstance(item.target, str) or not item.target.strip():
+        text, target = prompt_text(item), gold_text(item.target).strip()
+        if not target:
             continue
-        text, target = prompt_text(item), item.target.strip()
         marked = re.search(_MARKS.format(re.escape(target)), text, re.IGNORECASE)
         if marked is not None:
             yield Leak(item.problem.id, marked.group(0))

@@ -15,6 +15,7 @@ from evals.data.sources import Row, Source, dataset
 from evals.task import Item, Task, boxed_question
 from ttc.core import Problem, Sampling
 from ttc.errors import RecordError
+from ttc.verifiers.maths.asked import with_question
 
 LARGEST = 999
 """The largest answer of the AIME."""
@@ -50,4 +51,4 @@ def three_digits(row: Row) -> str:
 def _item(row: Row, name: str, answer: Callable[[Row], str]) -> Item:
     question = row.text("problem" if "problem" in row.data else "question")
     own_id = row.id(name, "id" if "id" in row.data else None)
-    return Item(Problem(own_id, boxed_question(question), "number"), answer(row))
+    return Item(Problem(own_id, boxed_question(question), "number"), with_question(answer(row), question))

@@ -39,6 +39,7 @@ from ttc.config.signatures import bind
 from ttc.config.values import nearest
 from ttc.core import Json, Message, Problem, Sampling, Target
 from ttc.errors import ConfigError, RecordError, TTCError
+from ttc.verifiers.maths.asked import with_question
 
 FIELDS = ("id", "problem", "messages", "answer", "target", "kind", "cluster", "difficulty", "meta")
 
@@ -78,7 +79,10 @@ def _items(file: Path, default_kind: str) -> Iterator[Item]:
         name = _optional(data, "id", where) or f"{file.name.split('.')[0]}-{number}"
         problem = Problem(name, _messages(data, where, kind), kind, meta)
         yield Item(
-            problem, _target(data, where), _optional(data, "cluster", where) or "", _optional(data, "difficulty", where)
+            problem,
+            _asked(_target(data, where), data, kind),
+            _optional(data, "cluster", where) or "",
+            _optional(data, "difficulty", where),
         )
 
 
@@ -134,6 +138,13 @@ def _target(data: Mapping[str, Any], where: str) -> Target:
     if not isinstance(answer, str) or not answer.strip():
         raise RecordError(f"{where}: answer: expected a non-empty string or a number, got {answer!r}")
     return answer
+
+
+def _asked(target: Target, data: Mapping[str, Any], kind: str) -> Target:
+    """An answer in mathematics with its question, where that decides something."""
+    if kind not in ("math", "number") or not isinstance(target, str) or "problem" not in data:
+        return target
+    return with_question(target, str(data["problem"]))
 
 
 def _written(value: Any) -> Any:

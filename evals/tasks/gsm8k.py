@@ -16,6 +16,7 @@ from evals.data.sources import Row, Source, dataset
 from evals.task import Item, Task, boxed_question
 from ttc.core import Problem, Sampling
 from ttc.errors import RecordError
+from ttc.verifiers.maths.asked import with_question
 
 
 def gsm8k(*, data: str | None = None, split: Literal["train", "test"] = "test") -> Task:
@@ -36,8 +37,9 @@ def gsm8k(*, data: str | None = None, split: Literal["train", "test"] = "test") 
 
 
 def _item(row: Row, split: str) -> Item:
-    question = boxed_question(row.text("problem", "question"))
-    return Item(Problem(row.id(f"gsm8k-{split}"), question, "number"), _final(row).replace(",", ""))
+    question = row.text("problem", "question")
+    problem = Problem(row.id(f"gsm8k-{split}"), boxed_question(question), "number")
+    return Item(problem, with_question(_final(row).replace(",", ""), question))
 
 
 def _final(row: Row) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from evals.data.sources import Row, Source, dataset
 from evals.task import Item, Task, boxed_question
 from ttc.core import Problem, Sampling
+from ttc.verifiers.maths.asked import with_question
 
 
 def math500(*, data: str | None = None) -> Task:
@@ -27,7 +28,7 @@ def math500(*, data: str | None = None) -> Task:
 def _item(row: Row) -> Item:
     meta = row.labels(subject="subject", level="level")
     problem = Problem(_name(row), boxed_question(row.text("problem")), "math", meta)
-    return Item(problem, row.text("answer"), difficulty=meta.get("level"))
+    return Item(problem, with_question(row.text("answer"), row.text("problem")), difficulty=meta.get("level"))
 
 
 def _name(row: Row) -> str:

@@ -102,14 +102,16 @@ def _target(row: Row) -> Target | None:
         target["alternatives"] = answers[1:]
     if tolerance:
         target["tolerance"] = tolerance
+    percent = f" {_instruction(row)}" if _optional(row, "unit") in PERCENT else ""
+    asked = {"question": row.text("problem", "question").strip() + percent}
     if row.data.get("is_multiple_answer"):
         # Numbers in brackets, `(1/4, 1/27)`, are then a list like any other; tuples keep their order.
-        return target | ({"type": "set"} if row.data.get("answer_type") == "Numerical" else {})
+        return target | ({"type": "set"} if row.data.get("answer_type") == "Numerical" else {}) | asked
     unit = _optional(row, "unit")
     # Per cent is left out: 4.2 % would also stand for 0.042, which a tolerance of 0.1 brings near to anything small.
     if unit and unit not in PERCENT and all(_readable(text, unit) for text in answers):
         target["unit"] = unit
-    return target
+    return target | asked
 
 
 def _golds(row: Row) -> Iterator[str]:

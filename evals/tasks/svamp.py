@@ -13,6 +13,7 @@ from __future__ import annotations
 from evals.data.sources import Row, Source, dataset
 from evals.task import Item, Task, boxed_question
 from ttc.core import Problem, Sampling
+from ttc.verifiers.maths.asked import with_question
 
 
 def svamp(*, data: str | None = None) -> Task:
@@ -28,7 +29,7 @@ def svamp(*, data: str | None = None) -> Task:
 def _item(row: Row) -> Item:
     meta = {"type": str(row.data.get(row.column("type", "Type"), ""))}
     problem = Problem(row.id("svamp", "ID"), boxed_question(_question(row)), "number", meta)
-    return Item(problem, row.numeric("answer", "Answer"))
+    return Item(problem, with_question(row.numeric("answer", "Answer"), _question(row)))
 
 
 def _question(row: Row) -> str:

@@ -115,6 +115,20 @@ def test_attributes_and_limits_of_the_process_stay(machine: str) -> None:
     assert decide(machine, SPECIAL[machine]["prlimit64"], 1) == DENY
 
 
+CLOCKS = {"x86_64": (228, 229, 230, 204), "aarch64": (113, 114, 115, 123)}
+
+
+@MACHINES
+def test_the_clocks_and_cores_of_other_processes_cannot_be_asked_for(machine: str) -> None:
+    *clocks, affinity = CLOCKS[machine]
+    for number in clocks:
+        assert [decide(machine, number, clock) for clock in (0, 1, 2, 3, 4, 7, 11)] == [ALLOW] * 7
+        for pid in (1, 2, PID, PID + 1):
+            assert decide(machine, number, (~pid << 3 | 2) & 0xFFFFFFFF) == DENY
+    assert [decide(machine, affinity, pid) for pid in (0, PID)] == [ALLOW] * 2
+    assert [decide(machine, affinity, pid) for pid in (1, 2, PID + 1)] == [DENY] * 3
+
+
 @pytest.mark.parametrize("pid", [1, 2, 77, 4_194_303])
 def test_a_prepared_filter_is_that_of_the_process_which_enters_it(pid: int) -> None:
     if not kernel.is_supported():

@@ -226,6 +226,75 @@ def test_a_test_that_cannot_be_sent_is_an_error_of_the_test(verifier: CodeVerifi
     assert "the test is broken" in verdict.reason
 
 
+IN_PLACE = {"entry_point": "f", "tests": ["a = [3, 1, 2]\nf(a)\nassert a == [1, 2, 3]"]}
+STACK = {
+    "tests": ["q = Stack()\nq.push(1)\nassert len(q) == 1 and q.pop() == 1 and q.size == 0"],
+    "functions": ["Stack"],
+}
+A_STACK = """class Stack:
+    def __init__(s): s.a = []
+    def __len__(s): return len(s.a)
+    def push(s, x): s.a.append(x)
+    def pop(s): return s.a.pop()
+    @property
+    def size(s): return len(s.a)"""
+
+
+@pytest.mark.parametrize(
+    ("target", "right", "wrong"),
+    [
+        (IN_PLACE, "def f(a): a.sort()", "def f(a): a.reverse()"),
+        (STACK, A_STACK, A_STACK.replace("s.a.pop()", "2")),
+        (
+            {"entry_point": "f", "tests": ["assert f(1)(2) == 3"]},
+            "def f(a): return lambda b: a + b",
+            "def f(a): return max",
+        ),
+        (
+            {"entry_point": "f", "tests": ["assert f('aab').most_common(1) == [('a', 2)]"]},
+            "from collections import Counter\ndef f(a): return Counter(a)",
+            "def f(a): return {'a': 2}",
+        ),
+        (
+            {"entry_point": "f", "tests": ["assert f(1).x == 1 and f(1) == (1,)"]},
+            "from collections import namedtuple\ndef f(a): return namedtuple('P', 'x')(a)",
+            "def f(a): return (a,)",
+        ),
+    ],
+)
+def test_objects_of_a_program_and_what_it_does_in_place_are_tested(
+    verifier: CodeVerifier, target: Any, right: str, wrong: str
+) -> None:
+    verdicts = judge(verifier, target, program(right), program(wrong))
+    assert [verdict.status for verdict in verdicts] == ["correct", "incorrect"], [v.reason for v in verdicts]
+
+
+@pytest.mark.parametrize(
+    ("tests", "source"),
+    [
+        ("assert all(map(f, [2, 3, 5, 7]))", "def f(x):\n    raise StopIteration"),
+        ("a = [3, 1]\nassert f(a) == sorted(a)", "def f(a):\n    a.clear()\n    return []"),
+        ("assert f(f(2)) == 16", "def f(x):\n    r = 1\n    for _ in range(230): r = [r]\n    return r"),
+        ("assert f(f(2)) == 16", "def f(x):\n    return iter(range(100_005))"),
+    ],
+)
+def test_what_a_program_sends_is_never_the_fault_of_the_test(verifier: CodeVerifier, tests: str, source: str) -> None:
+    (verdict,) = judge(verifier, {"entry_point": "f", "tests": [tests]}, program(source))
+    assert (verdict.status, verdict.score) == ("incorrect", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("got", "expected"),
+    [
+        ("10", "0010"), ("7 5", "07 05"), ("1_0_0_0", "1000"), ("1e5", "100000"), ("\u0663", "3"), ("NaN", "nan"),
+        ("*\n***\n*****", "  *\n ***\n*****"),
+    ],
+)  # fmt: skip
+def test_texts_that_are_no_plain_numbers_are_compared_as_texts(got: str, expected: str) -> None:
+    assert not same_output(got, expected)
+    assert same_output(expected, expected)
+
+
 def test_the_functions_of_a_test_are_found_by_name() -> None:
     groups = read_target({"setup": "import math\nk = 2", "tests": ["assert g(k) == math.pi + len(sys.argv)"]}).groups
     assert groups[0]["remote"] == ["g"]
@@ -235,7 +304,7 @@ def test_the_functions_of_a_test_are_found_by_name() -> None:
 @pytest.mark.parametrize(
     ("got", "expected", "same"),
     [
-        ("1 2\n3", "1 2\n3\n", True), ("1  2", "1 2", True), ("1.0", "1", True), ("1e3", "1000.000", True),
+        ("1 2\n3", "1 2\n3\n", True), ("1  2", "1 2", True), ("1.0", "1", True), ("1e3", "1000.000", False),
         ("yes", "YES", False), ("1\n\n2", "1\n2", False), ("", "\n", True), ("0.1", "0.10000001", False),
         ("nan", "nan", True), ("9" * 500, "9" * 499, False), ("1", "1 1", False), (" 1", "1", True),
     ],

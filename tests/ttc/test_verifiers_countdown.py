@@ -71,9 +71,9 @@ def test_an_exact_expression_is_correct_in_every_spelling(answer: str) -> None:
         ("8*3=24, 24+8=32", "unparseable", "a list"),
         ("eval('24')", "unparseable", ""),
         ("__import__('os').getcwd()", "unparseable", ""),
-        ("(" * 60 + "8" + ")" * 60, "limit", "nested deeper"),
-        ("1+" * 600 + "1", "limit", "more than"),
-        ("9" * 400, "limit", "digits"),
+        ("(" * 60 + "8" + ")" * 60, "incorrect", "limit: nested deeper"),
+        ("1+" * 600 + "1", "incorrect", "limit: more than"),
+        ("9" * 400, "incorrect", "digits"),
     ],
 )
 def test_what_is_wrong_is_said(answer: str, status: str, reason: str) -> None:
@@ -167,7 +167,7 @@ def test_hostile_texts_are_judged_in_time() -> None:
     for text in hostile_texts().values():
         started = time.thread_time()
         verdict = judge(text, verifier=verifier)
-        assert verdict.status in ("incorrect", "unparseable", "limit", "no_answer")
+        assert verdict.status in ("incorrect", "unparseable", "no_answer")
         assert time.thread_time() - started < verifier.card.max_s
 
 

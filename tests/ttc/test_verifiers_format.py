@@ -46,8 +46,10 @@ def test_json_must_meet_the_schema_of_the_target() -> None:
         '{"name": "Ann", "more": 1}': "incorrect",
         '{"name": "Ann"': "incorrect",
         "Ann": "incorrect",
+        '{"name": "Ann", "name": "Bob"}': "incorrect",
+        '{"name": "Ann", "age": NaN}': "incorrect",
         "[" * 5000 + "]" * 5000: "incorrect",
-        '{"name": ' + "[" * 500 + "1" + "]" * 500 + "}": "limit",
+        '{"name": ' + "[" * 500 + "1" + "]" * 500 + "}": "incorrect",
     }
     verdicts = judge_all([(SCHEMA, text) for text in texts], answer="free")
     assert [verdict.status for verdict in verdicts] == list(texts.values())

@@ -110,7 +110,7 @@ def test_a_response_that_is_cut_or_empty_or_still_thinking_has_no_verdict() -> N
     assert judge(target, " \n").status == "no_answer"
     assert judge(target, "<think>fine").status == "no_answer"
     assert judge(target, "<think>a, b</think>fine").correct
-    assert judge(target, "x" * 100_001).status == "limit"
+    assert judge(target, "x" * 100_001).status == "incorrect"
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_hostile_responses_are_judged_in_time() -> None:
         for verifier in verifiers:
             started = time.thread_time()
             verdict = asyncio.run(verifier.verify(target, Submission(text)))
-            assert verdict.status in ("correct", "incorrect", "no_answer", "limit")
+            assert verdict.status in ("correct", "incorrect", "no_answer")
             slow.append(time.thread_time() - started)
     assert max(slow) < verifiers[0].card.max_s
 

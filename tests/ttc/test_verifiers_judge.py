@@ -45,7 +45,7 @@ def test_a_judge_that_says_the_same_in_both_orders_decides() -> None:
     assert (wrong.status, wrong.score) == ("incorrect", 0.0)
     assert right.reason == "A, then B\n---\nI looked.\nVerdict: A\n---\nI looked.\nVerdict: B"
     assert right.parts["judged_tokens"] == 2 * len("I looked.\nVerdict: A") + 2
-    assert right.version.startswith("judge-1 scripted policy-")
+    assert right.version.startswith("judge-2 scripted policy-")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_no_text_can_leave_its_fence(where: str) -> None:
         ("<think>41</think>so 42", {}, "correct"),
         ("so 42", {"finish": "length"}, "no_answer"),
         ("so 42", {"finish": "length", "allow_truncated": True}, "correct"),
-        ("so 42 " * 100, {"max_chars": 50}, "limit"),
+        ("so 42 " * 100, {"max_chars": 50}, "incorrect"),
         ("so 42", {"target": {"reference": "42", "rubric": "a"}}, "error"),
         ("so 42", {"target": ["42"]}, "error"),
     ],

@@ -5,10 +5,11 @@ A shape is what kind of mathematical object a parsed answer is, with the spellin
     scalar    node                 a number or an expression
     quantity  node, unit           a scalar with a unit
     named     name, shape          x = 5 is the shape of 5 under the name x
-    set       shapes...            also a list without brackets, an or of solutions, a plus-minus
+    set       shapes...            also a list without brackets, an or of solutions, a plus-minus; in braces each once
     tuple     shapes...            (a, b), also an open interval, which is written alike; <a, b>
     brackets  shapes...            [a, b, c]
     interval  low, high, closed on the left, closed on the right (never open on both sides: that is a tuple)
+    time      hour, minute, half of the day (am, pm or empty)
     union ratio matrix rel base empty text   as in `nodes`
 
 Inequalities in one variable become intervals; sets, tuples and intervals stay distinct.
@@ -55,6 +56,8 @@ def _scalar(node: Term) -> Term:
     node, unit = _lift_unit(node)
     if node.op == "pm":
         low, high = (Term("add", (node.args[0], Term("neg", (node.args[1],)))), Term("add", node.args))
+        if exact(node.args[0]) == 0:
+            low, high = Term("neg", (node.args[1],)), node.args[1]
         return Term("set", (_with_unit(low, unit), _with_unit(high, unit)))
     return _with_unit(node, unit)
 
@@ -77,7 +80,7 @@ def _sequence(node: Term) -> Term:
     opening, closing, *items = node.args
     shapes = tuple(shape(item) for item in items)
     if opening == "{":
-        return Term("set", _flat(shapes))
+        return Term("set", tuple(dict.fromkeys(_flat(shapes))))
     if (opening, closing) == ("(", ")"):
         return Term("tuple", shapes)
     if len(shapes) == 2:
@@ -120,20 +123,64 @@ def _relation(node: Term) -> Term:
 def _approximation(operators: tuple[str, ...], operands: list[Term]) -> Term:
     """Read x = pi ~ 3.14 as pi, and x ~ 3.14, which has nothing more exact, as 3.14."""
     first = operators.index("~")
+    if not _near(operands[first], operands[first + 1]):
+        return Term("rel", (operators, *operands))
     if first or not _name(operands[0]):
         operators, operands = operators[:first], operands[: first + 1]
         return shape(Term("rel", (operators, *operands)) if operators else operands[0])
     return shape(Term("rel", (("=",) * (len(operands) - 1), *operands)))
 
 
+def _near(left: Term, right: Term) -> bool:
+    """Whether a rounded value stands for the one before it: to one unit in its last place."""
+    from mpmath import fp  # type: ignore[import-untyped]
+
+    if left.symbols() or right.symbols():
+        return bool(_name(left))
+    first, second = exact(left), exact(right)
+    decimal = right.args[0] if right.op == "neg" else right
+    places = _places(decimal)
+    if second is None or places is None or (first is not None and first.denominator == 1):
+        return first is not None and first == second
+    try:
+        value = float(first) if first is not None else float(approximate(left, {}, fp))
+    except (ArithmeticError, ValueError, TypeError):
+        return False
+    return abs(value - float(second)) < 10.0**-places
+
+
+def _places(node: Term) -> int | None:
+    """Decimal places of a literal: at most so many as its value needs."""
+    if node.op != "num":
+        return None
+    places, value = 0, node.args[0]
+    while value.denominator != 1 and places < _MOST_PLACES:
+        value, places = value * 10, places + 1
+    return places
+
+
 def _equation(operands: list[Term], node: Term) -> Term:
     first, last = operands[0], operands[-1]
     if (name := _name(first)) and _consistent(operands[1:]):
         return Term("named", (name, shape(last)))
-    if len(operands) == 2 and (name := _name(last)):
+    if len(operands) == 2 and (name := _name(last)) and not _lone_letter(first):
         return Term("named", (name, shape(first)))
+    if _label(first) and not any(operand.symbols() for operand in operands[1:]) and _consistent(operands[1:]):
+        return Term("named", (repr(first), shape(last)))
     constant = not any(operand.symbols() for operand in operands)
     return shape(last) if constant and _consistent(operands) else Term("rel", node.args)
+
+
+def _label(node: Term) -> bool:
+    """A quantity of a figure, of capital letters and without a number: |AB|, NO/BO, V_1 : V_2."""
+    capitals = node.symbols() and all(name[0].isupper() for name in node.symbols())
+    return bool(capitals) and not node.has("num", "pow", "add", "neg")
+
+
+def _lone_letter(node: Term) -> bool:
+    """A letter, perhaps times numbers: x = y gives neither a value."""
+    factors = node.args if node.op == "mul" else (node,)
+    return [factor.op for factor in factors if exact(factor) is None] == ["sym"]
 
 
 def _consistent(operands: list[Term]) -> bool:
@@ -154,9 +201,29 @@ def _name(node: Term) -> str:
     return ""
 
 
+def _meet(node: Term) -> Term:
+    """Two bounds of one variable: x > 2 and x < 5. What is not that is the list of both."""
+    low, high = shape(node.args[0]), shape(node.args[1])
+    ends = [item.args[1] for item in (low, high) if item.op == "named" and item.args[1].op in ("interval", "tuple")]
+    if len(ends) < 2 or low.args[0] != high.args[0]:
+        return Term("set", (low, high))
+    below = [item for item in ends if item.args[0].args[0].has("inf") and not item.args[1].args[0].has("inf")]
+    above = [item for item in ends if item.args[1].args[0].has("inf") and not item.args[0].args[0].has("inf")]
+    if len(below) != 1 or len(above) != 1:
+        return Term("set", (low, high))
+    left = above[0].op == "interval" and above[0].args[2]
+    right = below[0].op == "interval" and below[0].args[3]
+    start, end = above[0].args[0], below[0].args[1]
+    body = Term("interval", (start, end, left, right)) if left or right else Term("tuple", (start, end))
+    return Term("named", (low.args[0], body))
+
+
 def _interval(operators: tuple[str, ...], operands: list[Term]) -> Term | None:
     """A chain of inequalities around one variable as an interval; None when it is not such a chain."""
-    where = [i for i, operand in enumerate(operands) if operand.op == "sym" and _name(operand)]
+    if len(operands) == 2 and any(operand.op == "neg" and _name(operand.args[0]) for operand in operands):
+        operators = (_FLIP.get(operators[0], ""),)
+        operands = [operand.args[0] if operand.op == "neg" else Term("neg", (operand,)) for operand in operands]
+    where = [i for i, operand in enumerate(operands) if operand.op in ("sym", "mul") and _name(operand)]
     if len(where) != 1 or any(operand.symbols() for i, operand in enumerate(operands) if i != where[0]):
         return None
     at, name = where[0], _name(operands[where[0]])
@@ -188,13 +255,14 @@ def _between(operators: tuple[str, ...], first: Term, last: Term) -> tuple[Term,
 
 
 _SHAPE_RULES: Mapping[str, Callable[[Term], Term]] = {
-    "seq": _sequence, "list": _list, "union": _union, "rel": _relation,
+    "seq": _sequence, "list": _list, "union": _union, "rel": _relation, "meet": lambda node: _meet(node),
     "matrix": lambda node: Term("matrix", tuple(tuple(shape(cell) for cell in row) for row in node.args)),
     "ratio": lambda node: Term("ratio", tuple(shape(item) for item in node.args)),
-    **dict.fromkeys(("base", "empty", "text"), lambda node: node),
+    **dict.fromkeys(("base", "empty", "text", "time"), lambda node: node),
 }  # fmt: skip
 
 
+_MOST_PLACES = 40
 _TINY = 1e-12
 _TURNS = 3
 
@@ -210,9 +278,13 @@ def math_key(final: str) -> str:
         return spelling_key(text)
 
 
+# A space that parts two numbers, or a number from a fraction, is part of the spelling.
+_JOIN = re.compile(r" (?![\d.\\])|(?<![\d}]) ")
+
+
 def spelling_key(text: str) -> str:
     """The class of an answer by its cleaned spelling alone."""
-    return "?" + re.sub(r"\s+", "", text)
+    return "?" + _JOIN.sub("", " ".join(text.split()))
 
 
 def text_key(final: str) -> str:
@@ -244,7 +316,7 @@ def _value_key(node: Term) -> str:
 
 def fingerprint(node: Term) -> str:
     """The value of an expression at three fixed points, to nine digits; empty where it has none."""
-    from mpmath import fp  # type: ignore[import-untyped]
+    from mpmath import fp
 
     names = sorted(node.symbols())
     values = []
@@ -329,6 +401,7 @@ _KEY_RULES: Mapping[str, Callable[[Term], str]] = {
     "matrix": lambda node: "M" + ";".join(",".join(shape_key(cell) for cell in row) for row in node.args),
     "rel": _relation_key,
     "base": lambda node: f"{node.args[0]}_{node.args[1]}",
+    "time": lambda node: f"{node.args[0]}:{node.args[1]:02d}{node.args[2]}",
     "empty": lambda node: "{}",
     "text": lambda node: text_key(node.args[0]),
 }

@@ -1,10 +1,13 @@
 r"""Find the final answer in a text, without looking at any target.
 
 The cascade, per kind of answer, first hit wins: the last `\boxed{..}` (or `\fbox`), the last `<answer>` tag, the last
-`####` line, the last answer phrase ("the answer is", "Answer:", "答案是", "A:"), the text itself when it is nothing but
-an answer, and, for the kind `number` only, the last number. Only text after the thinking block counts. Alternatives in
-the final clause ("1 or 4", two distinct boxes) are a hedge and give no answer, with the reason.
-Linear in the text. Left out: answers spread over several places, and "both of the above" of any kind.
+`####`, the last answer phrase ("the answer is", "Final:", "答案是", "A:", "The largest n is"), the text itself when it
+is nothing but an answer, and, for the kind `number` only, the last number. Only text after the thinking block counts.
+
+The sentence is read: alternatives ("1 or 4", two distinct boxes), denials ("is not 5", "\boxed{5} is wrong"), bounds
+("less than 5", "between 3 and 10"), doubts ("5 or so", "maybe") and words that make another number of it ("twice 5")
+are a hedge and give no answer, with the reason. A box that is taken back gives way to a later answer phrase.
+Linear in the text. Left out: answers spread over several sentences, and "both of the above" of any kind.
 """
 
 from __future__ import annotations
@@ -25,20 +28,22 @@ class Extraction:
     """`final` is None without an answer; `reason` says why (no_answer, hedge, unclosed_thinking, too_long, empty).
 
     `span` is the place of `final` in the text; `method` the rule that hit (box, tag, hash, phrase, bare, last_number).
+    `parts` are the boxes of a clause with several, which are one answer where the question asks for several.
     """
 
     final: str | None
     span: tuple[int, int] | None = None
     method: str = ""
     reason: str = ""
+    parts: tuple[str, ...] = ()
 
 
 Hit = Extraction | None
 Rule = Callable[[str, int], Hit]
 Hedge = Callable[[str], bool]
 
-_THINK_END = re.compile(r"</think(?:ing)?>|<\|?/?end_of_thought\|?>|◁/think▷", re.IGNORECASE)
-_THINK_START = re.compile(r"<think(?:ing)?>|<\|?begin_of_thought\|?>|◁think▷", re.IGNORECASE)
+_THINK_END = re.compile(r"<\s*/\s*think(?:ing)?\s*>|<\|?/?end_of_thought\|?>|◁/think▷", re.IGNORECASE)
+_THINK_START = re.compile(r"<\s*think(?:ing)?\s*>|<\|?begin_of_thought\|?>|◁think▷", re.IGNORECASE)
 
 
 def answer_start(text: str) -> int | None:
@@ -153,6 +158,68 @@ _OR_VALUE = re.compile(
 )
 
 
+_UNSURE = re.compile(
+    r"(?:\b(?:not|never|neither|nor|cannot|anything but|less|fewer|lower|smaller|below|under|beneath|more|greater|"
+    r"larger|higher|bigger|above|from|exceed\w*|at (?:most|least)|up to|between|among|one of|any of|either|maybe|"
+    r"perhaps|possibly|probably|might|could|may be|unless|somewhere|in the range|ranges?|twice|thrice|double|triple|"
+    r"half of|a third of|square of|cube of|times|plus|minus|percent of|multiple of|unlikely|unclear|unknown|"
+    r"wrong|incorrect)\b"
+    r"|n['’]t\b|不是|不|小于|大于)",
+    re.IGNORECASE,
+)
+"""Words before a value that say it is not the answer, or not quite."""
+_UNSURE_AFTER = re.compile(
+    r"[\s$)\\\]}*.,]*(?:\w+\s+)?(?:or so\b|or (?:more|less|fewer|thereabouts|maybe|perhaps)\b|at (?:most|least)\b|"
+    r"(?:times|plus|minus) (?:the|as|a|that|\$|\d)|(?:more|less|fewer|greater) than\b|(?:to|through|until)\s+\$?\d|"
+    r"[-–]\s?\d|/\d+,|is (?:not|wrong|incorrect)\b|isn['’]t\b|,?\s*(?:maybe|perhaps|possibly|or (?:is it|maybe))\b|\?)",
+    re.IGNORECASE,
+)
+"""What may follow a value and make it none."""
+_DENIED = re.compile(
+    r"[\s$)\\\].*]*(?:,?\s*(?:which|this|that|it|the answer)\s+)?"
+    r"(?:is|was|are|would be|seems|looks|cannot be|can['’]t be|isn['’]t|wasn['’]t)"
+    r"\s*(?:(?:clearly|definitely|certainly|surely|also|obviously)\s+)?(?:not\b|wrong\b|incorrect\b|false\b|mistaken\b|"
+    r"the wrong\b|(?<=n't )\w+|(?<=n’t )\w+|(?<=not be )\w+)",
+    re.IGNORECASE,
+)
+_TAKEN_BACK = re.compile(
+    r"\b(?:wait|no, (?:wait|that)|(?:that|this|which|it) (?:is|was|seems) (?:wrong|incorrect|not (?:right|correct))|"
+    r"that['’]s (?:wrong|incorrect|not (?:right|correct))|I (?:made|make) (?:a|an) (?:mistake|error)|I was wrong|"
+    r"scratch that)\b",
+    re.IGNORECASE,
+)
+_BEFORE = 60
+"""Characters before and after a box in which it may be denied."""
+_AFTER = 400
+
+
+def unsure(before: str, after: str) -> bool:
+    """Whether the words around a value, in its clause, deny, bound or doubt it."""
+    return bool(_UNSURE.search(before) or _UNSURE_AFTER.match(after))
+
+
+def denied(text: str, start: int, end: int) -> bool:
+    """Whether the words right beside text[start:end] deny, bound or doubt it."""
+    lead = _LAST_CLAUSE.split(text[max(0, start - _BEFORE) : start])[-1]
+    return bool(_DENYING.search(lead) or _UNSURE_AFTER.match(text, end, end + _BEFORE))
+
+
+def _denied(text: str, box: Box) -> bool:
+    """Whether the clause of a box says that it is not the answer."""
+    lead = _LAST_CLAUSE.split(text[max(0, box.at - _BEFORE) : box.at])[-1]
+    return bool(_DENYING.search(lead) or _DENIED.match(text, box.after, box.after + _AFTER))
+
+
+# Only the words right before a box deny it: "it is not prime, so \boxed{5}" does not.
+_LAST_CLAUSE = re.compile(r"[.!?;,\n。，；]|\b(?:so|but|hence|thus|therefore|then)\b", re.IGNORECASE)
+_DENYING = re.compile(
+    r"(?:\b(?:not|never|cannot be|anything but|less than|fewer than|more than|greater than|larger than|smaller than|"
+    r"at (?:most|least)|between|one of|either|maybe|perhaps|possibly|might be|could be)|n['’]t(?: be)?)"
+    r"\s*(?:equal to\s*|exactly\s*)?[\s$(\[\\*]*$",
+    re.IGNORECASE,
+)
+
+
 def last_box(same: Callable[[str, str], bool], hedge: Hedge) -> Rule:
     """The rule of the last box; boxes in one clause that are not the `same` are a hedge."""
 
@@ -161,21 +228,33 @@ def last_box(same: Callable[[str, str], bool], hedge: Hedge) -> Rule:
         if not all_boxes:
             return None
         last = all_boxes[-1]
+        if _TAKEN_BACK.search(text, last.after, last.after + _AFTER) and _PHRASE.search(text, last.after):
+            return None
         hit = found(text, last.start, last.end, "box")
         if hit.final is None:
             return hit
+        if _denied(text, last) or _TAKEN_BACK.search(text, last.after, last.after + _AFTER):
+            return Extraction(None, hit.span, "box", "hedge")
         for earlier, later in reversed(list(pairwise(all_boxes[-MAX_BOXES:]))):
             between = text[earlier.after : later.at]
             if not _one_clause(between):
                 break
             if not same(text[earlier.start : earlier.end][:MAX_FINAL], hit.final):
-                return Extraction(None, hit.span, "box", "hedge")
+                return Extraction(None, hit.span, "box", "hedge", _last_clause(text, all_boxes[-MAX_BOXES:]))
         tail = _OR_VALUE.match(text, last.after)
         if tail and not same(tail["value"].rstrip("."), hit.final):
             return Extraction(None, hit.span, "box", "hedge")
         return Extraction(None, hit.span, "box", "hedge") if hedge(hit.final) else hit
 
     return rule
+
+
+def _last_clause(text: str, boxed: list[Box]) -> tuple[str, ...]:
+    """The contents of the boxes in the clause of the last one."""
+    first = len(boxed) - 1
+    while first and _one_clause(text[boxed[first - 1].after : boxed[first].at]):
+        first -= 1
+    return tuple(text[box.start : box.end].strip()[:MAX_FINAL] for box in boxed[first:])
 
 
 def _one_clause(between: str) -> bool:
@@ -189,17 +268,23 @@ def _one_clause(between: str) -> bool:
 
 # -- tags, hashes, phrases ---------------------------------------------------------------------------------------------
 _TAG = re.compile(r"<(answer|final_answer)>(?P<value>.*?)(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
-_HASH = re.compile(r"^[ \t]*#{4}[ \t]*(?P<value>\S[^\n]*)$", re.MULTILINE)
+_HASH = re.compile(r"(?:^[ \t]*|(?<=[\s.]))#{4}[ \t]*(?P<value>[^\s#][^\n]*)$", re.MULTILINE)
 _PHRASE = re.compile(
     r"(?:\b(?:(?:final|correct|right)\s+(?:result|solution|option|choice)|answers?)\**\s*"
     r"(?:(?:is|are|equals|would be|should be)"
     r"(?:\s+(?:therefore|thus|then|simply|just|equal to|option|choice|approximately|about))*"
     r"\s*:?|[:：])"
+    r"|\bfinal(?:\s+(?:value|number|total))?\**\s*[:：]"
+    r"|\bthe\s+(?:only\s+|required\s+|desired\s+)?"
+    r"(?:largest|smallest|greatest|least|maximum|minimum|highest|lowest|total|sum)\b"
+    r"[^.\n:]{0,60}?\s(?:is|are|equals)\b\s*:?(?=(?:[^\n.!?]|[.](?=\d)){1,80}[.!?]?\s*\Z)"
     r"|(?:最终)?(?:答案|结果)\s*(?:是|为|[:：])+"
     r"|^[ \t]*\**A\s*[:：])\**\s*",
     re.IGNORECASE | re.MULTILINE,
 )
-_CLAUSE_END = re.compile(r"\n|[.!?](?=\s|$)|[。！？]|(?<![\s,]),?\s+(?:because|since|so|which|where|as)\b")
+_CLAUSE_END = re.compile(
+    r"\n|(?:[.?]|(?<!\d)!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor),?\s+(?:because|since|so|which|where|as)\b"
+)
 _DISPLAY = re.compile(r"\$\$.{1,4000}?\$\$|\\\[.{1,4000}?\\\]", re.DOTALL)
 SHORT_CLAUSE = 80
 MAX_PHRASES = 8
@@ -231,7 +316,11 @@ def last_phrase(hedge: Hedge, trim: Callable[[str], tuple[int, int] | None]) -> 
             if (place or len(clause) <= SHORT_CLAUSE) and hedge(clause):
                 return Extraction(None, (begin, begin + len(clause)), "phrase", "hedge")
             if place:
-                return found(text, begin + place[0], begin + place[1], "phrase")
+                hit = found(text, begin + place[0], begin + place[1], "phrase")
+                doubtful = unsure(clause[: place[0]], clause[place[1] :]) or _TAKEN_BACK.search(
+                    text, begin, begin + _AFTER
+                )
+                return Extraction(None, hit.span, "phrase", "hedge") if doubtful else hit
         return None
 
     return rule

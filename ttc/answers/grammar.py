@@ -2,8 +2,9 @@
 
 Every token must be consumed: a partial parse is a refusal, never a smaller expression. Depth and sizes are capped, the
 time is linear, nothing is evaluated. Mixed numbers, thousands, percent, units, sets, tuples, intervals, unions,
-inequality chains, ratios, bases, matrices, plus-minus and the usual functions are understood; so are units of
-measurement and currency that follow or precede a number.
+inequality chains, ratios, times by the clock, words of size (5 million), bases, matrices, plus-minus and the usual
+functions are understood; so are units of measurement and currency that follow or precede a number. White space never
+joins digits, and words after a number are its unit only where they can be one.
 Left out: sums, products, integrals, limits, sequences with dots (`math-verify` may know them, in a worker).
 """
 
@@ -53,6 +54,35 @@ MAX_DIGITS, MAX_DEPTH = 1000, 40
 MAX_PRODUCT_WORD = 4
 """Letters of a word that is still read as a product of variables."""
 MAX_POSTFIX = 6
+SIZES = {
+    "hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12, "hundreds": 2, "thousands": 3,
+    "millions": 6, "billions": 9,
+}  # fmt: skip
+"""Words of size to the power of ten that they multiply by."""
+HALVES = {"am": "am", "pm": "pm"}
+PERCENTS = frozenset({"percent", "per cent", "percents", "percentage", "pct"})
+"""Words for the percent sign."""
+MAX_UNIT_WORDS = 3
+NO_UNITS = frozenset(
+    (  # noqa: SIM905
+        "a about above add added all almost also am among an and another any anything approximately are around as at "
+        "be because been below best between bigger both but by can cannot correct could cubed decreased definitely "
+        "dividing divided do does doesn double doubled dozen dozens each eight either eleven else equal equals even "
+        "ever every except exceeded exactly few fewer fifth fifths first five for four fourth fourths from gold "
+        "greater gross had half halved halves has have how however i if in incorrect increased instead into is isn it "
+        "its just large larger least left less like lower many max maximum may maybe might min minimum minus mistake "
+        "mod modulo more most much must near negative neither never nine no none nor not now number of off on one "
+        "only or other others otherwise over pair pairs perhaps plus pm possible possibly power probably product "
+        "quarter quarters raised rather remainder right root s same score scores seven several should since six small "
+        "smaller so some somewhat somewhere squared subtract sum sure t ten tens than that the their then there "
+        "therefore these third thirds this three times to too triple tripled true twelve twice two uncertain under "
+        "unless unlike up upper was wasn were what when where which while will with without wrong you your zero "
+        "factorial reference target answer "
+    ).split()
+)
+"""Words that change, deny or doubt a number, or say something about it: what holds one of them is no unit."""
+_WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*(?:\^[23])?\.?")
+_CLOCK = re.compile(r"\d{1,2}:[0-5]\d")
 
 
 def parse(text: str) -> Term:
@@ -152,7 +182,7 @@ class _Grammar:
     def answer(self) -> Term:
         """A whole answer: items joined by commas, `and` or `or`. Raises Alternatives for "1 or 4"."""
         items = [self.relation()]
-        alternatives = False
+        alternatives = together = False
         while True:
             if self.accept(",", ";"):
                 self._joiner()
@@ -160,6 +190,7 @@ class _Grammar:
                 break
             else:
                 alternatives |= joiner == "or"
+                together |= joiner == "and"
             if self.peek.kind == "end":
                 raise Unparsed("an item is missing after a separator")
             items.append(self.relation())
@@ -167,6 +198,8 @@ class _Grammar:
             raise Alternatives("alternatives")
         if alternatives and any(item.args[0] != ("=",) for item in items):
             return Term("union", tuple(items))
+        if together and len(items) == 2 and all(item.op == "rel" and item.args[0][0] in "<=>=" for item in items):
+            return Term("meet", tuple(items))
         return many("list", items)
 
     def _joiner(self) -> str | None:
@@ -195,10 +228,23 @@ class _Grammar:
         return self.peek.text == "U" and self.last.text in (")", "]")
 
     def _ratio(self) -> Term:
+        if time := self._time():
+            return time
         items = [self.sum()]
         while self.accept(":"):
             items.append(self.sum())
         return many("ratio", items)
+
+    def _time(self) -> Term | None:
+        """A time by the clock, 7:05 or 19:30 or 7:05 pm; None when it is not one."""
+        hour, colon, minute, after = (self.ahead(by) for by in range(4))
+        if colon.text != ":" or not _CLOCK.fullmatch(f"{hour.text}:{minute.text}"):
+            return None
+        half = HALVES.get(after.text.replace(".", "").replace(" ", "").lower(), "")
+        if not half and not (after.kind == "end" or after.text in (",", ";", "and", "or", ")", "}")):
+            return None
+        self.at += 4 if half else 3
+        return Term("time", (int(hour.text), int(minute.text), half))
 
     # -- arithmetic ------------------------------------------------------------------------------------------------
     def sum(self) -> Term:
@@ -280,6 +326,8 @@ class _Grammar:
                 node = Term("fn", ("factorial", node))
             elif self.accept("%", r"\%"):
                 node = Term("quantity", (node, "%"))
+            elif node.op == "num" and self.peek.kind in ("word", "text") and (size := self._size()):
+                node = num(node.args[0] * Fraction(10) ** size)
             elif node.op == "num" and self.accept("_"):
                 node = self._based(node)
             else:
@@ -351,10 +399,20 @@ class _Grammar:
                 self.at += 1
                 words.append("/")
         name = " ".join(words).replace(" / ", "/")
-        if name and self._ends_item() and _begins_value(self.found[start], name):
-            return name
+        if name and self._ends_item() and _begins_value(self.found[start], name) and is_unit(name):
+            return "%" if name.lower() in PERCENTS else name
         self.at = start
         return ""
+
+    def _size(self) -> int:
+        """Consume a word of size and return its power of ten; 0 when the next word is none."""
+        first, _, rest = self.peek.text.strip().partition(" ")
+        size = SIZES.get(first.lower(), 0)
+        if size and rest:
+            self.found[self.at] = Token("text", rest.strip(), spaced=True)
+        elif size:
+            self.at += 1
+        return size
 
     def _ends_item(self) -> bool:
         token = self.peek
@@ -556,6 +614,8 @@ class _Grammar:
             node = Term("fn", (name, self._argument()))
         if base is not None:
             node = Term("div", (Term("fn", ("ln", node.args[1])), Term("fn", ("ln", base))))
+        elif name == "exp":
+            node = Term("pow", (Term("sym", ("e",)), node.args[1]))
         if raised is None:
             return node
         if raised == Term("neg", (num(1),)):
@@ -599,6 +659,15 @@ _COMMANDS: Mapping[str, Callable[[_Grammar], Term]] = {
     "tbinom": _Grammar._binomial, "mathbb": _Grammar._number_set,
 }  # fmt: skip
 _SIGNS = {"pi": Term("sym", ("pi",)), "infty": Term("inf"), "varnothing": Term("empty")}
+
+
+def is_unit(name: str) -> bool:
+    """Whether words after a number can be its unit: a known one, or a few plain words that say nothing of it."""
+    words = re.split(r"[\s/]+", name.lower().strip())
+    if name.lower() in PERCENTS or all(word.partition("^")[0] in UNITS or word == "per" for word in words):
+        return True
+    plain_words = all(_WORD.fullmatch(word) for word in words)
+    return plain_words and len(words) <= MAX_UNIT_WORDS and not NO_UNITS.intersection(words)
 
 
 def _begins_value(first: Token, name: str) -> bool:

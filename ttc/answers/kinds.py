@@ -25,7 +25,18 @@ from dataclasses import dataclass
 from functools import partial
 
 from ttc.answers.canonical import expression_key, hashed, math_key, text_key
-from ttc.answers.extract import MAX_FINAL, Extraction, Hit, Rule, cascade, found, last_box, last_match, usual_rules
+from ttc.answers.extract import (
+    MAX_FINAL,
+    Extraction,
+    Hit,
+    Rule,
+    cascade,
+    denied,
+    found,
+    last_box,
+    last_match,
+    usual_rules,
+)
 from ttc.answers.grammar import parse
 from ttc.answers.nodes import UNITS
 from ttc.answers.tokens import Alternatives, Unparsed, plain
@@ -74,6 +85,27 @@ _TAIL = 20_000
 _FORMULA = r"\$\$.{1,4096}?\$\$|\$[^$\n]{1,4096}\$|\\\(.{1,4096}?\\\)|\\\[.{1,4096}?\\\]"
 _INLINE = re.compile(_FORMULA, re.DOTALL)
 _NEAR_INLINE = re.compile(rf".{{0,40}}?(?P<formula>{_FORMULA})", re.DOTALL)
+_NAMED = re.compile(r"[^$\n]{0,40}(?:\$\w{1,2}\$|\\\(\w{1,2}\\\))\s+(?:is|are|equals|must be)\s")
+"""A letter that a clause gives a value to: the largest $n$ is."""
+_MATHEMATICS = re.compile(r"\\(?!\$|%|,)|[\^_{}<>≤≥≠=|±√²³∞!]|\d['′″‰]")
+"""Signs of a formula."""
+_INSIDE = frozenset("^_{/*\\:'′<>≤≥≠±√|")
+"""What stands before a number that is a part of something."""
+_GOES_ON = re.compile(
+    r"[A-Za-z]+\d|[a-zA-Z](?![A-Za-z])|\s?[!^_{}'′″‰|]|\s?\\(?![)\],!;: %])|\s?[*/+]\s?[\d(A-Za-z]|:\d|"
+    r"\s?\(\s?\d|\s?[,;]\s?\d|"
+    r"\s*(?:and (?:a|an|one|two|three|\d)|dozens?|half|halves|thirds?|quarters?|hundreds?|thousands?|millions?|"
+    r"billions?|trillions?|squared|cubed|factorial|over \d|point \w|per (?:cent|mille)|pairs?|score|mod(?:ulo)?\b|"
+    r"percent)\b",
+    re.IGNORECASE,
+)
+"""What follows a number that is a part of something."""
+_PERCENT = re.compile(r"\s?\\?%")
+_UNDER = re.compile(
+    r"(?:\\(?!(?:quad|qquad|text\w*|math\w*|boxed|displaystyle|to|implies|Rightarrow|rightarrow|left|bf|rm)\b)[A-Za-z]+"
+    r"|[<>≤≥≠±√≈])(?:[\s{(*$,~]|\\[,!;: ]|\\q?quad)*$"
+)
+"""A command or sign right before a number that makes another thing of it: a root, a bound, a plus-minus."""
 _PROSE = re.compile(r"(?:let|we|i|to|first|not|as|in|by|using|unknown|unclear)\b", re.IGNORECASE)
 
 
@@ -95,13 +127,26 @@ def _trim_math(clause: str) -> tuple[int, int] | None:
     start, rest = _after_lead(clause)
     if _parses(rest):
         return start, start + len(rest)
+    if named := _NAMED.match(clause):
+        place = _trim_math(clause[named.end() :])
+        return place and (named.end() + place[0], named.end() + place[1])
     if inline := _NEAR_INLINE.match(clause):
         return inline.start("formula"), inline.end() + _unit_after(clause[inline.end() :])
+    if _MATHEMATICS.search(rest):
+        return start, start + len(rest)  # a formula that is not understood, not the first number in it
     number = _NUMBER.search(clause)
+    if number and _part_of_more(clause, number):
+        return start, start + len(rest)
     if number and (_AT_ONCE.fullmatch(clause[start : number.start()]) or _alone(clause, number)):
         return number.start(), number.end() + _unit_after(clause[number.end() :])
     words = rest.strip("*\"'. ")
     return (start, start + len(rest)) if words and len(words.split()) <= 2 and not _PROSE.match(words) else None
+
+
+def _part_of_more(text: str, number: re.Match[str]) -> bool:
+    """Whether a number is only a part of a value: 5x, 5!, 1/(2*5), 5 dozen, 5 and a half, 12:30."""
+    before, after = text[max(0, number.start() - 1) : number.start()], text[number.end() : number.end() + 40]
+    return before in _INSIDE or bool(_GOES_ON.match(after))
 
 
 def _after_lead(clause: str) -> tuple[int, str]:
@@ -148,12 +193,16 @@ def _last_number(text: str, start: int) -> Hit:
     if last is None:
         return None
     begin = last.start()
+    if _part_of_more(text, last) or _UNDER.search(text[max(start, begin - 40) : begin]):
+        return None
     if text[begin] in "-+−" and begin > start and text[begin - 1].isalnum():
         begin += 1
     earlier = re.search(r"(\d[\d,.]*)\s+or\s+\$?$", text[max(start, begin - 40) : begin])
-    if earlier and math_key(earlier[1]) != math_key(text[begin : last.end()]):
+    unlike = earlier and math_key(earlier[1]) != math_key(text[begin : last.end()])
+    if unlike or denied(text, begin, last.end()):
         return Extraction(None, (begin, last.end()), "last_number", "hedge")
-    return found(text, begin, last.end(), "last_number")
+    percent = _PERCENT.match(text, last.end())
+    return found(text, begin, percent.end() if percent else last.end(), "last_number")
 
 
 _MATH_RULES = usual_rules(_same_by(math_key), math_hedge, _trim_math, _bare_math)
@@ -179,6 +228,7 @@ _LETTER = re.compile(
     r"(?P<letter>[A-Za-zＡ-Ｚ])(?![A-Za-z'’])(?P<rest>.*)\Z",
     re.DOTALL | re.IGNORECASE,
 )
+_STYLED = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
 _SECOND = re.compile(
     r"[\s})\]*$\"'.:]*(?:,|/|&|or\b|and\b|或|和)\s*[\s({\[*$\"'\\a-z]{0,12}?(?<![A-Za-z])(?P<letter>[A-Z])(?![A-Za-z'’])"
 )
@@ -187,7 +237,7 @@ _ALONE = re.compile(r"[\s*$(\[\\{a-z]*[A-Za-z][\s)\].:}*$,]")
 
 def choice_letter(final: str) -> tuple[str, bool]:
     """The letter of a choice in upper case and whether a second one is offered beside it; ("", False) without any."""
-    match = _LETTER.match(final[:MAX_FINAL])
+    match = _LETTER.match(_STYLED.sub(r" \1 ", final[:MAX_FINAL]))
     if match is None:
         return "", False
     letter = chr(ord(match["letter"]) - 0xFEE0) if ord(match["letter"]) > 0xFF00 else match["letter"]

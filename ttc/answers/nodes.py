@@ -12,7 +12,8 @@ Operators and their arguments:
     list       nodes...          items separated by commas without brackets: order does not matter
     rel        operators, nodes...           a chain such as 1 <= x < 2; `~` is about equal
     union      nodes...          ratio  nodes...     matrix  rows of nodes
-    base       digits, base      11_7
+    base       digits, base      11_7        time  hour, minute, half of the day (am, pm or empty)
+    meet       two relations, both of which hold
     quantity   node, unit        a number with a unit; the unit `%` is percent
     text       string            words
 
@@ -338,7 +339,7 @@ def _units() -> dict[str, Unit]:
         "length": [
             ("1", "m metre metres meter meters"), ("1/100", "cm centimetre centimetres centimeter centimeters"),
             ("1/1000", "mm millimetre millimetres millimeter millimeters"),
-            ("1000", "km kilometre kilometres kilometer kilometers"), ("254/10000", "inch inches"),
+            ("1000", "km kilometre kilometres kilometer kilometers"), ("254/10000", "inch inches in"),
             ("3048/10000", "ft foot feet"), ("9144/10000", "yd yard yards"), ("1609344/1000", "mi mile miles"),
         ],
         "mass": [

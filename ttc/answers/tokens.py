@@ -25,6 +25,7 @@ _SYMBOLS = {
     "“": '"', "”": '"', "‘": "'", "’": "'", "′": "'", "，": ",", "；": ";", "：": ":", "（": "(", "）": ")",
     "€": " EUR ", "£": " GBP ", "¥": " JPY ", "￥": " JPY ", "₹": " INR ",
     "…": r"\dots ", "⋯": r"\dots ", "\u200b": "", "\ufeff": "", "\u2061": "", "\u2062": "", "\u2063": ",",
+    "\u2009": r"\,", "\u202f": r"\,",
 }  # fmt: skip
 _TABLE = str.maketrans(_SYMBOLS)
 _SUPER = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ", "0123456789+-()ni", strict=True))
@@ -38,7 +39,7 @@ _WRAPPERS = re.compile(
     r"|\\[!;:>](?!\d)|\\phantom\{[^{}]*\}|\\hspace\*?\{[^{}]*\}|\\label\{[^{}]*\}|\$\$?|(?<!\\)\\[()\[\]]"
 )
 _SPACES = re.compile(r"\\(?:quad|qquad|enspace|thinspace)(?![A-Za-z])|(?<!\\)\\[,;:! ]|[~\s]+")
-_THIN = re.compile(r"(?<=\d)(?:\\[,!;: ]|\{,\}|\\[,!;:],?\\[,!;:]|,\\[!,])(?=\d{3}(?!\d))")
+_THIN = re.compile(r"(?<=\d)(?:\\[,!;:]|\{,\}|\\[,!;:],?\\[,!;:]|,\\[!,] ?)(?=\d{3}(?!\d))")
 _NESTED_BOX = re.compile(r"\\f?box(?:ed)?\s*\{")
 _PRIME = re.compile(r"\^(?:\{(?:\s*\\prime)+\s*\}|\s*\\prime(?![A-Za-z]))")
 _ORDINAL = re.compile(r"(?<=\d)(?:\^\{\\(?:text|mathrm)\{(?:st|nd|rd|th)\}\}|\^?\\(?:text|mathrm)\{(?:st|nd|rd|th)\})")
@@ -79,8 +80,25 @@ def plain(text: str) -> str:
     # A currency sign is not a mathematics delimiter.
     text = _DOLLARS.sub(r"\1 USD ", text).replace(r"\$", " USD ")
     text = _WRAPPERS.sub(" ", text)
-    text = _SPACES.sub(" ", text).strip()
+    text = _unbraced(_SPACES.sub(" ", text).strip())
     return text.rstrip(" .,;:。、").strip() if not text.endswith("...") else text
+
+
+MAX_BRACES = 4
+
+
+def _unbraced(text: str) -> str:
+    """Drop braces around a whole list, which LaTeX does not show."""
+    for _ in range(MAX_BRACES):
+        if not (text.startswith("{") and text.endswith("}") and "," in text) or text.endswith(r"\}"):
+            break
+        depth = 0
+        for at, char in enumerate(text):
+            depth += (char == "{") - (char == "}")
+            if not depth and at < len(text) - 1:
+                return text
+        text = text[1:-1].strip()
+    return text
 
 
 def _unbold(text: str) -> str:
@@ -139,7 +157,6 @@ class Token:
 
 _NUMBER = re.compile(
     r"""(?P<grouped>\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?)
-      | (?P<spaced>\d{1,3}(?:\ \d{3})+(?![\d/])(?:\.\d+)?)
       | (?P<science>\d+(?:\.\d*)?[eE][+-]?\d{1,4}(?![\dA-Za-z]))
       | (?P<repeat>\d*\.\d*(?:\\overline|\\dot|\\bar)\ ?\{\d+\})
       | (?P<decimal>\d+\.\d+|\.\d+|\d+\.(?!\.))
@@ -147,7 +164,7 @@ _NUMBER = re.compile(
     re.VERBOSE,
 )
 _TEXT = re.compile(
-    r"\\(text|mbox|textrm|textbf|textit|mathrm|mathbf|mathsf|mathit|operatorname\*?|hbox)\s*\{([^{}]*)\}"
+    r"\\(text|textnormal|mbox|textrm|textbf|textit|mathrm|mathbf|mathsf|mathit|operatorname\*?|hbox)\s*\{([^{}]*)\}"
 )
 _STYLED = re.compile(r"\\(?:mathrm|mathbf|mathit|mathsf)\s+([A-Za-z])(?![A-Za-z])")
 _COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)", re.DOTALL)
@@ -193,8 +210,8 @@ def _number(text: str, at: int, spaced: bool, nested: bool) -> tuple[Token, int]
     match = _NUMBER.match(text, at)
     if match is None:
         raise Unparsed(f"digit {text[at]!r} not understood")
-    if nested and match.lastgroup in ("grouped", "spaced"):
-        end = at + len(re.split("[, ]", match[0], maxsplit=1)[0])
+    if nested and match.lastgroup == "grouped":
+        end = at + len(match[0].partition(",")[0])
         return Token("num", text[at:end], spaced), end
     return Token("num", match[0], spaced), match.end()
 

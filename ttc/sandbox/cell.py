@@ -15,6 +15,7 @@ import atexit
 import contextlib
 import fcntl
 import json
+import operator
 import os
 import resource
 import signal
@@ -172,9 +173,18 @@ def _answer(call: bytes, namespace: Mapping[str, Any], kept: list[object]) -> by
 
     try:
         name, args, kwargs = values.load(call, kept.__getitem__)
-        return values.dump(["value", _function(name, namespace)(*args, **kwargs)], keep)
+        value = (_OF_OBJECTS.get(name) or _function(name, namespace))(*args, **kwargs)
+        changed = value is None and any(isinstance(arg, (list, dict, set)) for arg in args)
+        return values.dump(["value", value, *([args] if changed else [])], keep)
     except BaseException as exc:  # whatever the program raises is an answer
         return values.dump(["raised", type(exc).__name__, describe(exc)], keep)
+
+
+GET, CALL_IT, LENGTH, ITEM = ".get", ".call", ".len", ".item"
+"""What is asked of an object of the program, its handle first; no function is called like that."""
+_OF_OBJECTS: Mapping[str, Callable[..., Any]] = {
+    GET: getattr, CALL_IT: lambda it, *args, **kwargs: it(*args, **kwargs), LENGTH: len, ITEM: operator.getitem,
+}  # fmt: skip
 
 
 def _function(name: str, namespace: Mapping[str, Any]) -> Any:

@@ -2,8 +2,10 @@
 
 Test code is trusted but may be wrong, so it is confined like a program. What the program returns arrives as plain data
 (see `values`), which cannot bring its own `==`; what it raises arrives as a built-in exception of that name. Each
-assert counts for itself: a failed one is noted and the next one runs. Left out: tests that look at what a call did to
-its arguments (the program gets a copy), that pass functions, or that reach into the program's objects.
+assert counts for itself: a failed one is noted and the next one runs. What a function that returns nothing did to the
+lists, dicts and sets that it was given is done to the test's own. Objects of the program (an instance of a class under
+test, a function that a function returns) stay there: their public attributes are read and their methods called through
+the host. Left out: tests that pass functions or objects of their own.
 
 Random arguments are drawn from a declared specification, the same for the same seed:
 
@@ -26,7 +28,7 @@ from typing import Any, NoReturn
 
 from ttc.errors import ConfigError
 from ttc.sandbox import values, wire
-from ttc.sandbox.cell import JOB, REPORT
+from ttc.sandbox.cell import CALL_IT, GET, ITEM, JOB, LENGTH, REPORT
 
 _NOTE, _ERROR = "_ttc_note", "_ttc_error"
 
@@ -40,10 +42,28 @@ class RemoteError(Exception):
 
 
 class Remote:
-    """An object of the program that is not data; it can only be passed back."""
+    """An object of the program that is not data: it is passed back, called, or asked for a public attribute."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return call(GET, self, name)
+
+    def __call__(self, *args: object, **kwargs: object) -> Any:
+        """Call it, in the program."""
+        return call(CALL_IT, self, *args, **kwargs)
+
+    def __len__(self) -> int:
+        return int(call(LENGTH, self))
+
+    def __getitem__(self, key: object) -> Any:
+        return call(ITEM, self, key)
+
+    def __bool__(self) -> bool:
+        return True
 
 
 def drive(job: Mapping[str, Any]) -> NoReturn:
@@ -99,18 +119,36 @@ def call(name: str, *args: object, **kwargs: object) -> Any:
         outcome = values.load(frame[1], Remote)
         kind, *content = outcome
         if kind == "value":
+            if len(content) > 1 and content[0] is None:
+                _change(args, content[1])
             return content[0]
         name, message = map(str, content)
     except (values.Unsendable, TypeError, ValueError, IndexError) as exc:
         raise RemoteError("the program sent no value") from exc
     error = getattr(builtins, name, None)
-    if isinstance(error, type) and issubclass(error, Exception) and error is not UnicodeDecodeError:
+    # An end of iteration would end the test's own loop, as if nothing had failed.
+    if isinstance(error, type) and issubclass(error, Exception) and error not in _NOT_RAISED:
         try:
             raised = error(message)
         except TypeError:
             raise RemoteError(message) from None
         raise raised
     raise RemoteError(message)
+
+
+_NOT_RAISED = (UnicodeDecodeError, StopIteration, StopAsyncIteration)
+
+
+def _change(args: Sequence[Any], after: Any) -> None:
+    """Do to the test's arguments what the program says that it did to its copies, where kinds and number agree."""
+    for mine, theirs in zip(args, after if isinstance(after, list) else (), strict=False):
+        if type(mine) is not type(theirs) or mine == theirs:
+            continue
+        if isinstance(mine, list):
+            mine[:] = theirs
+        elif isinstance(mine, (dict, set)):
+            mine.clear()
+            mine.update(theirs)
 
 
 def _handle(value: object) -> int:

@@ -112,14 +112,15 @@ _FREE: Mapping[str, tuple[int | None, int | None]] = {
     "set_tid_address": (218, 96), "gettid": (186, 178), "sched_yield": (24, 124), "exit": (60, 93),
     "exit_group": (231, 94),
     # time, randomness and who am I
-    "nanosleep": (35, 101), "clock_nanosleep": (230, 115), "clock_gettime": (228, 113), "clock_getres": (229, 114),
-    "gettimeofday": (96, 169), "time": (201, None), "times": (100, 153), "getrusage": (98, 165),
+    "nanosleep": (35, 101), "gettimeofday": (96, 169), "time": (201, None), "times": (100, 153), "getrusage": (98, 165),
     "getrandom": (318, 278), "getpid": (39, 172), "getppid": (110, 173), "getuid": (102, 174), "geteuid": (107, 175),
     "getgid": (104, 176), "getegid": (108, 177), "getrlimit": (97, None), "getcwd": (79, 17), "umask": (95, 166),
-    "sched_getaffinity": (204, 123),
 }  # fmt: skip
 _KILL, _TKILL, _TGKILL = (62, 129), (200, 130), (234, 131)
 _CLONE, _CLONE3, _PRCTL, _FCNTL, _PRLIMIT = (56, 220), (435, 435), (157, 167), (72, 25), (302, 261)
+_CLOCKS = ((228, 113), (229, 114), (230, 115))  # clock_gettime, clock_getres, clock_nanosleep
+_AFFINITY = (204, 123)
+_CLOCK_IDS = tuple(range(12))  # the constant ones; a negative id is the clock of another process
 _CLONE_THREAD = 0x00010000
 _NEW_NAMESPACES = 0x7E020080
 _PRCTL_ALLOWED = (15, 16)  # set and get the name of a thread
@@ -183,6 +184,9 @@ def program(machine: str, pid: int) -> list[_Instruction]:
     code += _when(_PRCTL[column], [_argument(0), *_allow_if(_PRCTL_ALLOWED)])
     code += _when(_FCNTL[column], [_argument(1), *_allow_if(_FCNTL_ALLOWED)])
     code += _when(_PRLIMIT[column], [_argument(0), *_allow_if((0,))])
+    for call in _CLOCKS:
+        code += _when(call[column], [_argument(0), *_allow_if(_CLOCK_IDS)])
+    code += _when(_AFFINITY[column], [_argument(0), *_allow_if((0, pid))])
     return [*code, (_RETURN, 0, 0, _ERRNO | errno.EPERM)]
 
 

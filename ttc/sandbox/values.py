@@ -1,9 +1,10 @@
 """Values between a program, its tests and the host as JSON: data only, never objects with behaviour.
 
-None, booleans, numbers, strings, lists and, under a tag, tuples, sets, dicts, bytes, ranges, iterators (their items,
-at most a hundred thousand), complex numbers, fractions, decimals, dates. An instance of a subclass travels as its base
-type, so that a value never brings its own comparison. What is none of these stays where it is, and a number, its
-handle, travels. Left out: values that contain themselves, and nesting deeper than two hundred.
+None, booleans, numbers, strings, lists and, under a tag, tuples (with the names of their fields, where they have
+some), sets, dicts, counters, bytes, ranges, iterators (their items, at most a hundred thousand), complex numbers,
+fractions, decimals, dates. An instance of a subclass travels as its base type, so that a value never brings its own
+comparison. What is none of these stays where it is, and a number, its handle, travels. Left out: values that contain
+themselves, and nesting deeper than two hundred.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import json
-from collections import deque
+from collections import Counter, deque, namedtuple
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from decimal import Decimal
 from fractions import Fraction
@@ -19,6 +20,8 @@ from typing import Any, TypeAlias
 
 MAX_DEPTH = 200
 MAX_ITEMS = 100_000
+_SPARE = 10
+_MOST_FIELDS = 100
 _EXACT_INTEGER = 10_000
 """Bits of the largest integer that is written in decimal."""
 Keep: TypeAlias = Callable[[object], int]
@@ -41,7 +44,7 @@ def load(data: bytes, fetch: Fetch) -> Any:
         Unsendable: the bytes are no value.
     """
     try:
-        return _decode(json.loads(data), fetch)
+        return _decode(json.loads(data), fetch, 0)
     except (ValueError, TypeError, KeyError, IndexError, RecursionError, ArithmeticError) as exc:
         raise Unsendable(f"not a value: {type(exc).__name__}") from exc
 
@@ -80,13 +83,26 @@ def _tagged(tag: str, fields: Callable[[Any], Any]) -> Callable[[Any, Keep, int]
     return lambda value, _keep, _depth: {"t": tag, "v": fields(value)}
 
 
+def _tuple(value: tuple[Any, ...], keep: Keep, depth: int) -> Any:
+    names = getattr(type(value), "_fields", ())
+    encoded = _sequence("tuple")(value, keep, depth)
+    if isinstance(names, tuple) and len(names) == len(encoded["v"]) <= _MOST_FIELDS and all(map(_is_name, names)):
+        return {"t": "named", "v": [[str.__str__(name) for name in names], encoded["v"]]} if names else encoded
+    return encoded
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and str.isidentifier(name)
+
+
 _VIEWS = (KeysView, ValuesView, ItemsView)
 _ENCODERS: tuple[tuple[Any, Callable[[Any, Keep, int], Any]], ...] = (
     (int, _integer),
     (float, lambda value, _keep, _depth: float.__float__(value)),
     (str, lambda value, _keep, _depth: str.__str__(value)),
     (list, lambda value, keep, depth: [_encode(item, keep, depth) for item in list.__iter__(value)]),
-    (tuple, _sequence("tuple")),
+    (tuple, _tuple),
+    (Counter, lambda value, keep, depth: {"t": "counter", "v": _dict(value, keep, depth)["v"]}),
     (dict, _dict),
     (set, _sequence("set")),
     (frozenset, _sequence("frozenset")),
@@ -105,18 +121,28 @@ _ENCODERS: tuple[tuple[Any, Callable[[Any, Keep, int], Any]], ...] = (
 )
 
 
-def _decode(value: Any, fetch: Fetch) -> Any:
+def _decode(value: Any, fetch: Fetch, depth: int) -> Any:
+    # Less deep than what may be written, so that a test can put a value into a list and send it back.
+    if depth > MAX_DEPTH - _SPARE:
+        raise ValueError("nested too deeply")
     if isinstance(value, list):
-        return [_decode(item, fetch) for item in value]
+        return [_decode(item, fetch, depth + 1) for item in value]
     if not isinstance(value, dict):
         return value
     tag, content = value["t"], value["v"]
     if tag == "handle":
         return fetch(int(content))
     if tag == "dict":
-        return {_decode(key, fetch): _decode(item, fetch) for key, item in content}
+        return {_decode(key, fetch, depth + 1): _decode(item, fetch, depth + 1) for key, item in content}
+    if tag == "counter":
+        return Counter({_decode(key, fetch, depth + 1): _decode(item, fetch, depth + 1) for key, item in content})
+    if tag == "named":
+        names, items = content
+        return namedtuple("Named", names, rename=True)(*[_decode(item, fetch, depth + 1) for item in items])
     if tag in _CONTAINERS:
-        return _CONTAINERS[tag]([_decode(item, fetch) for item in content])
+        if tag == "iterator" and len(content) > MAX_ITEMS:
+            raise ValueError("too many items")
+        return _CONTAINERS[tag]([_decode(item, fetch, depth + 1) for item in content])
     return _SCALARS[tag](content)
 
 

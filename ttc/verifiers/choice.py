@@ -14,7 +14,7 @@ from ttc.answers.kinds import choice_key, choice_letter
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card, Gold
 
-VERSION = "1"
+VERSION = "2"
 
 
 def choice(*, allow_truncated: bool = False) -> ChoiceVerifier:

@@ -20,8 +20,8 @@ busy machine is not its fault. `error` is kept for tests that are broken and for
 are `incorrect` as well; no program at all is `no_answer`.
 
 Cost: two forks of a warm interpreter per program with function tests, one per script run, about 12 ms and 5 ms of a
-core. Left out: languages other than Python, packages other than the standard library, tests that look at changed
-arguments, problems with several right outputs.
+core. Left out: languages other than Python, packages other than the standard library, tests that pass functions or
+objects of their own, problems with several right outputs.
 
 Args:
     timeout_s: Seconds for all checks of one program; twice that for one that had little of the processor.
@@ -48,7 +48,7 @@ from ttc.verifiers.programs.target import Exercise, defines, read_target
 from ttc.verifiers.programs.trial import Trial, TrialResult
 from ttc.verifiers.shared.contract import Canary, Card, Clock, TargetVerifier, read_answer
 
-VERSION = "1"
+VERSION = "2"
 _GRACE_S = 5.0
 """Seconds beyond the program's own time in which its verdict is there."""
 

@@ -41,7 +41,9 @@ from ttc.verifiers.shared.contract import (
 )
 from ttc.verifiers.workers.pool import Pool, text_pool, without_reply
 
-VERSION = "1"
+VERSION = "2"
+WORKERS = 8
+"""Schemas that are checked at once, so that a few slow ones delay nobody; a worker starts when it is needed."""
 Thinking: TypeAlias = Literal["required", "forbidden", "either"]
 Place: TypeAlias = Literal["box", "tag", "hash", "any", "free"]
 
@@ -68,7 +70,9 @@ def format(
     if ngram < 1 or (max_repetition is not None and not 0 <= max_repetition <= 1):
         raise ConfigError("format: needs 0 <= max_repetition <= 1 and ngram >= 1")
     repeats = None if max_repetition is None else (max_repetition, ngram)
-    return FormatVerifier(thinking, answer, min_chars, max_chars, repeats, text_pool(1, timeout_s), allow_truncated)
+    return FormatVerifier(
+        thinking, answer, min_chars, max_chars, repeats, text_pool(WORKERS, timeout_s), allow_truncated
+    )
 
 
 class FormatVerifier:

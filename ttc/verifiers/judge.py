@@ -16,7 +16,7 @@ Args:
     max_tokens: Cap on one reply with its reasoning.
     thinking: The chat template's switch, for the judge.
     timeout_s: Seconds after which there is no verdict.
-    max_chars: Characters of a text beyond which it is `limit`.
+    max_chars: Characters of a text beyond which it is incorrect.
     trace_chars: Characters of each reply that are kept in the reason.
     allow_truncated: Whether a text that was cut may be judged.
 """
@@ -40,7 +40,7 @@ from ttc.identity.digests import reads
 from ttc.scorers.judge import Question, Said, agreed, harmless, judging_model, verdict
 from ttc.verifiers.shared.contract import Canary, Card, Clock, naming, unfinished
 
-VERSION = "1"
+VERSION = "2"
 Switch: TypeAlias = Literal["on", "off", "auto"]
 _SWITCH: Mapping[Switch, bool | None] = {"on": True, "off": False, "auto": None}
 
@@ -127,7 +127,7 @@ class JudgeVerifier:
         if start is None or not submission.text[start:].strip():
             return Verdict("no_answer", reason="unclosed_thinking" if start is None else "empty")
         if len(submission.text) - start > self._policy.max_chars:
-            return Verdict("limit", reason="too_long")
+            return Verdict("incorrect", 0.0, reason="limit: too_long")
         try:
             question = _ask(target, submission.text[start:].strip())
             async with asyncio.timeout(self._policy.timeout_s):
@@ -164,7 +164,7 @@ class JudgeVerifier:
             inputs='target: a reference answer, or {"reference" or "rubric": text, "question": text}; reads the answer',
             max_s=policy.timeout_s,
             limits=(
-                f"an answer of more than {policy.max_chars} characters, or beyond the model's context, is `limit`; "
+                f"an answer of more than {policy.max_chars} characters is `incorrect`, one beyond the context `limit`; "
                 f"{policy.timeout_s:g} s (`timeout`); {policy.max_tokens} tokens a reply"
             ),
             partial_credit="none: 1 or 0; no score where the judge abstains",

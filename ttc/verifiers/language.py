@@ -27,7 +27,7 @@ from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import Canary, Card, Clock, TargetVerifier, answer_part, known_fields, library
 from ttc.verifiers.shared.languages import check_code, shares
 
-VERSION = "1"
+VERSION = "2"
 MAX_CHARS = 200_000
 LONG_TEXT = 10_000
 """Characters beyond which a text is judged in a thread, so that an event loop is not held up."""

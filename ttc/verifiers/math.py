@@ -1,13 +1,20 @@
 """Mathematics: fractions to intervals, exactly where possible, numerically and by `math-verify` where not.
 
-The cascade, from cheap to dear: the spelling, exact and structural comparison in this process (tens of microseconds),
-values with 60 and 130 digits in a killable worker (about 1 ms), `math-verify` there (about 10 ms). Text of the model is
-parsed, never evaluated. Symmetric in the two answers. Left out: proofs, geometry, answers in sentences.
+The cascade, from cheap to dear: the spelling (`spelled`), exact and structural comparison and normal forms in this
+process (`proved`, tens of microseconds), values with 60 and 130 digits in a killable worker (`sampled`, about 1 ms),
+and `math_verify` there (about 10 ms) where the gold is not in the grammar. Text of the model is parsed, never run.
+A value is not enough: an answer that restates the question or is left unevaluated is incorrect (`maths.asked`).
+An answer that asks for too much work is incorrect, with the limit as the reason; a wall time-out is tried once more on
+a fresh worker and is then no verdict. Left out: geometry, answers in sentences.
 
 Args:
     timeout_s: Wall limit of one verdict in the worker, in seconds.
     workers: Worker processes, started when first needed.
-    percent: What 50 % equals: 50 and 0.5 (either), 50 (unit), 0.5 (value).
+    rules: asked (the answer has the form that the question asks for), or value (any expression of the right value, 50 %
+        is 50 and 0.5, sets without multiplicity: the policy of published graders).
+    require: any kind of equality, or proved: then agreement at sample points alone is incorrect.
+    percent: What 50 % equals: what the question asks for, or else 0.5, and 50 where the gold has the sign (asked); 50
+        and 0.5 (either), 50 (unit), 0.5 (value).
     rounding: Significant digits from which a decimal may stand for an exact value; 0 for never.
     tolerance: Relative tolerance on numbers.
     kind: How answers are found: math, or number (then the last number of the text counts).
@@ -25,7 +32,8 @@ import importlib.metadata
 import json
 import time
 from collections.abc import Mapping
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 from ttc.answers import Extraction, extract
 from ttc.answers.canonical import shape, spelling_key
@@ -35,7 +43,8 @@ from ttc.answers.tokens import TooLarge, Unparsed, plain
 from ttc.config.values import at_least
 from ttc.core import Status, Submission, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.maths.comparing import Comparison, Decide, EqualityPolicy, Percent, Ternary
+from ttc.verifiers.maths.asked import Form, asks_percent, asks_ratio, domains, fault
+from ttc.verifiers.maths.comparing import Comparison, Decide, EqualityPolicy, Percent, Ternary, as_ratio
 from ttc.verifiers.shared.contract import (
     ALL_OR_NOTHING,
     MAX_S,
@@ -49,10 +58,10 @@ from ttc.verifiers.shared.contract import (
     read_answer,
     read_gold,
 )
-from ttc.verifiers.workers.pool import Pool
+from ttc.verifiers.workers.pool import Pool, WorkerReply
 
-VERSION = "1"
-_STATUSES: Mapping[str, Status] = {"timeout": "timeout", "limit": "limit", "error": "error"}
+VERSION = "2"
+_STATUSES: Mapping[str, Status] = {"timeout": "timeout", "error": "error"}
 LONG_TEXT = 50_000
 """Characters beyond which a text is searched in a thread, so that an event loop is not held up."""
 
@@ -61,7 +70,9 @@ def math(
     *,
     timeout_s: float = 1.5,
     workers: int = 2,
-    percent: Percent = "either",
+    rules: Rules = "asked",
+    require: Literal["any", "proved"] = "any",
+    percent: Literal["asked", "either", "unit", "value"] = "asked",
     rounding: int = 6,
     tolerance: float = 0.0,
     kind: Literal["math", "number"] = "math",
@@ -70,8 +81,25 @@ def math(
 ) -> MathVerifier:
     """Return the verifier of mathematical answers."""
     at_least("math", 0, rounding=rounding, tolerance=tolerance)
-    policy = EqualityPolicy(percent, rounding, tolerance)
-    return MathVerifier(policy, Pool(workers=workers, timeout_s=timeout_s, memory_mb=memory_mb), kind, allow_truncated)
+    by_value = rules == "value"
+    read_as: Percent | None = ("either" if by_value else None) if percent == "asked" else percent
+    policy = EqualityPolicy(read_as or "gold", rounding, tolerance, multiset=not by_value)
+    reading = MathReading(rules, require, read_as is None, kind, allow_truncated)
+    return MathVerifier(policy, Pool(workers=workers, timeout_s=timeout_s, memory_mb=memory_mb), reading)
+
+
+Rules: TypeAlias = Literal["asked", "value"]
+
+
+@dataclass(frozen=True, slots=True)
+class MathReading:
+    """How targets and answers are read: the rules, the kind of answers, and whether the question says what 50 % is."""
+
+    rules: Rules
+    require: str
+    percent_asked: bool
+    kind: str
+    allow_truncated: bool
 
 
 class MathVerifier(TargetVerifier[Gold]):
@@ -80,19 +108,32 @@ class MathVerifier(TargetVerifier[Gold]):
     name = "math"
     read = staticmethod(read_gold)
 
-    def __init__(self, policy: EqualityPolicy, pool: Pool, kind: str, allow_truncated: bool) -> None:
+    def __init__(self, policy: EqualityPolicy, pool: Pool, reader: MathReading) -> None:
         self._workers = pool
-        self._policy, self._pool, self._kind, self._allow_truncated = policy, pool, kind, allow_truncated
-        settings = json.dumps([dataclasses.asdict(policy), kind, allow_truncated])
+        self._policy, self._pool, self._reader = policy, pool, reader
+        settings = json.dumps([dataclasses.asdict(policy), dataclasses.asdict(reader)])
         digest = hashlib.sha256(settings.encode()).hexdigest()[:8]
         self.version = f"math-{VERSION} math-verify-{importlib.metadata.version('math-verify')} policy-{digest}"
         self.card = _card(self.name, self.version, pool)
 
     async def judge(self, goal: Gold, submission: Submission, clock: Clock) -> Verdict:
         """Compare the final answer with the target's."""
-        reading = functools.partial(read_answer, submission, self._kind, self._allow_truncated)
+        reading = functools.partial(read_answer, submission, self._reader.kind, self._reader.allow_truncated)
         extraction = await asyncio.to_thread(reading) if len(submission.text) > LONG_TEXT else reading()
+        if isinstance(extraction, Verdict) and extraction.reason == "hedge":
+            extraction = self._parts(goal, submission.text) or extraction
         return extraction if isinstance(extraction, Verdict) else await self._compare(goal, extraction, clock)
+
+    def _parts(self, goal: Gold, text: str) -> Extraction | None:
+        """Several boxes of one clause as one answer, where the target has as many parts."""
+        hit = extract(text, self._reader.kind)
+        for gold in goal.answers if hit.parts else ():
+            node = _shape(_plain(_bare(gold)))
+            node = node.args[1] if node is not None and node.op == "named" else node
+            if node is not None and node.op in ("set", "tuple") and len(node.args) == len(hit.parts):
+                listed = ", ".join(hit.parts)
+                return Extraction(f"({listed})" if node.op == "tuple" else listed, hit.span, "boxes")
+        return None
 
     def check(self, goal: Gold) -> None:
         """Raise ConfigError when an answer of the target is too large or does not verify against itself."""
@@ -109,55 +150,95 @@ class MathVerifier(TargetVerifier[Gold]):
                 raise ConfigError(f"the gold {text[:80]!r} does not verify against itself: {hit.final[:80]!r}")
 
     def _policy_for(self, gold: Gold) -> EqualityPolicy:
-        return dataclasses.replace(self._policy, absolute=gold.tolerance, reading=gold.type)
+        policy = dataclasses.replace(
+            self._policy, absolute=gold.tolerance, reading=gold.type, domain=gold.domain or domains(gold.question)
+        )
+        asked = self._reader.percent_asked and asks_percent(gold.question)
+        return dataclasses.replace(policy, percent="unit") if asked else policy
 
     async def _compare(self, gold: Gold, found: Extraction, clock: Clock) -> Verdict:
         final = found.final or ""
         policy = self._policy_for(gold)
         texts = [_bare(text) + (f" \\text{{{gold.unit}}}" if gold.unit else "") for text in gold.answers]
+        form: Form = "any" if self._reader.rules == "value" else gold.form
         try:
-            results = [quick(text, final, policy) for text in texts]
+            results = [weigh(text, final, policy, form, gold.question) for text in texts]
         except TooLarge as exc:
-            return Verdict("limit", reason=str(exc), extracted=found.final, span=found.span)
-        if True in results:
-            return decided(True, found, "exact")
-        open_texts = [text for text, result in zip(texts, results, strict=True) if result is None]
+            return decided(False, found, f"limit: {exc}")
+        if reason := next((how for equal, how in results if equal), ""):
+            return decided(True, found, reason)
+        open_texts = [text for text, (equal, _) in zip(texts, results, strict=True) if equal is None]
         if not open_texts:
-            return decided(False, found, "different")
+            reasons = [how for _, how in results]
+            if set(reasons) == {UNPARSED}:
+                return Verdict("unparseable", reason=UNPARSED, extracted=found.final, span=found.span)
+            return decided(
+                False, found, next((how for how in reasons if how not in ("different", UNPARSED)), "different")
+            )
         return await self._ask(open_texts, found, policy, clock)
 
     async def _ask(self, texts: list[str], found: Extraction, policy: EqualityPolicy, clock: Clock) -> Verdict:
         undecided = Verdict("unparseable", extracted=found.final, span=found.span)
-        rejected = False
+        rejected = ""
         for text in texts:
             request = {"call": "maths", "gold": text, "answer": found.final, "policy": dataclasses.asdict(policy)}
+            reply = await self._reply(request, clock)
+            equal, reason = reply.data.get("equal"), str(reply.data.get("reason") or reply.status)
+            if equal is True and self._reader.require == "any":
+                return decided(True, found, reason)
+            if equal is not None or reply.status == "limit":
+                # What the answer itself caused is a wrong answer, so that nobody can choose to have no verdict.
+                rejected = "different" if equal is False else "not proved" if equal else f"limit: {reason}"
+            else:
+                undecided = dataclasses.replace(
+                    undecided, status=_STATUSES.get(reply.status, "unparseable"), reason=reason
+                )
+        # One alternative without a verdict leaves the whole without one, when no other was met.
+        return decided(False, found, rejected) if rejected and not undecided.reason else undecided
+
+    async def _reply(self, request: Mapping[str, Any], clock: Clock) -> WorkerReply:
+        """What the worker says; a time-out, which a busy machine may have caused, is asked once more."""
+        for _ in range(2):
             start = time.perf_counter()
             reply = await self._pool.run(request)
             # In line for a worker and for the event loop.
             clock.waited += time.perf_counter() - start - reply.seconds
-            equal = reply.data.get("equal")
-            if equal is True:
-                return decided(True, found, str(reply.data["reason"]))
-            if equal is False:
-                rejected = True
-            else:
-                status = _STATUSES.get(reply.status, "unparseable")
-                reason = str(reply.data.get("reason") or reply.status)
-                undecided = dataclasses.replace(undecided, status=status, reason=reason)
-        # One alternative without a verdict leaves the whole without one, when no other was met.
-        all_rejected = rejected and not undecided.reason
-        return decided(False, found, "different") if all_rejected else undecided
+            if reply.status != "timeout":
+                break
+        return reply
+
+
+UNPARSED = "not in the grammar of answers"
+
+
+def weigh(
+    gold: str, answer: str, policy: EqualityPolicy, form: Form = "any", question: str = ""
+) -> tuple[Ternary, str]:
+    """Compare two answers in this process: whether they are equal (None when it takes a worker), and how or why not.
+
+    Raises TooLarge beyond the grammar's caps.
+    """
+    left, right = _plain(gold), _plain(answer)
+    if left and spelling_key(left) == spelling_key(right):
+        return True, "spelled"
+    first, second = _shape(left), _shape(right)
+    if first is None:
+        return None, ""
+    if second is None:
+        return False, UNPARSED
+    if asks_ratio(question):
+        first, second = as_ratio(first), as_ratio(second)
+    equal = Comparison(policy, Decide()).same(first, second)
+    if equal is False:
+        return False, "different"
+    if reason := fault(first, second, form, question):
+        return False, reason
+    return equal, "proved" if equal else ""
 
 
 def quick(gold: str, answer: str, policy: EqualityPolicy) -> Ternary:
-    """Compare two answers in this process; None when it takes a worker. Raises TooLarge beyond the grammar's caps."""
-    left, right = _plain(gold), _plain(answer)
-    if left and spelling_key(left) == spelling_key(right):
-        return True
-    first, second = _shape(left), _shape(right)
-    if first is None or second is None:
-        return None
-    return Comparison(policy, Decide()).same(first, second)
+    """Compare the values of two answers in this process; None when it takes a worker."""
+    return weigh(gold, answer, policy)[0]
 
 
 def _bare(gold: str) -> str:
@@ -171,24 +252,28 @@ def _card(name: str, version: str, pool: Pool) -> Card:
     return Card(
         name,
         version,
-        inputs="target: an answer, or {answer, alternatives, tolerance, unit, type}; reads the answer part",
+        inputs="target: an answer, or {answer, alternatives, tolerance, unit, type, question, form, domain}; reads the "
+        "answer part",
         max_s=pool.timeout_s + MAX_S,
         limits=(
             f"{pool.timeout_s:g} s of wall and {pool.memory_mb} MB in a worker for each alternative that takes one "
-            f"(`timeout`, `limit`); caps on the text ({MAX_TEXT:,} characters) and on length, nesting and digits of "
-            "the answer before anything is parsed (`limit`)"
+            f"(`timeout`, after a second try); caps on the text ({MAX_TEXT:,} characters) and on length, nesting, "
+            "digits and cost of the answer (`incorrect`, with the limit as the reason)"
         ),
         partial_credit=ALL_OR_NOTHING,
-        correct_when="the final answer is equal to the target or to an alternative under the policy",
+        correct_when="the final answer is equal to the target or to an alternative under the policy, and has the form "
+        "that the question asks for",
         weaknesses=(
-            "equality of expressions is decided at sample points with 60 and 130 digits, not proved",
-            "what the grammar does not know goes to math-verify, with its guarded faults",
+            "equality beyond polynomials, fractions and roots is decided at sample points, not proved (`sampled`)",
+            "a gold that the grammar does not know goes to math-verify, with its guarded faults",
+            "without the question, a copied expression is known by its form only",
             "units are compared only where both sides have one",
         ),
         canaries=(
             Canary("1/2", r"so \boxed{0.5}", "correct"),
             Canary(r"\sqrt{8}", r"\boxed{2\sqrt{2}}", "correct"),
             Canary("4", r"\boxed{(1,2)}", "incorrect"),
+            Canary("4", r"\boxed{4+1}", "incorrect"),
             Canary("4", "<think>4", "no_answer"),
         ),
     )

@@ -36,7 +36,7 @@ from ttc.verifiers.shared.contract import (
 )
 from ttc.verifiers.workers.pool import MEMORY_MB, Pool, text_pool, without_reply
 
-VERSION = "1"
+VERSION = "2"
 Where: TypeAlias = Literal["text", "final", "all"]
 MAX_CHARS = 200_000
 MAX_PATTERN = 10_000
@@ -62,7 +62,7 @@ def regex(
     whole: bool = False,
     ignore_case: bool = False,
     timeout_s: float = 1.0,
-    workers: int = 1,
+    workers: int = 8,
     allow_truncated: bool = False,
 ) -> RegexVerifier:
     """Return the verifier of regular expressions."""

@@ -33,9 +33,9 @@ from ttc.verifiers.shared.contract import (
     library,
 )
 
-VERSION = "1"
+VERSION = "2"
 MAX_CHARS = 100_000
-"""Characters of a response beyond which there is no verdict (`limit`)."""
+"""Characters of a response beyond which it is incorrect."""
 LONG_TEXT = 10_000
 """Characters beyond which a response is judged in a thread, so that an event loop is not held up."""
 Mode: TypeAlias = Literal["strict", "loose"]
@@ -90,7 +90,7 @@ class InstructionsVerifier(TargetVerifier[dict[str, Check]]):
             self.version,
             inputs='target {"instruction_id_list", "kwargs"} of IFEval; reads the text after the thinking',
             max_s=5.0,
-            limits=f"{MAX_CHARS} characters (limit); every check is linear in the text",
+            limits=f"{MAX_CHARS} characters (incorrect beyond); every check is linear in the text",
             partial_credit="the share of instructions that are followed",
             correct_when="every instruction is followed"
             + (" by one of eight variants of the response" if self._loose else ""),

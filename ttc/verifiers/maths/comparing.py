@@ -5,29 +5,36 @@ only to their own kind; sets in any order, tuples in order. What needs more than
 `decide`, which the worker implements with many digits and this process leaves open.
 
 Policy:
-    percent    `either`: 50 % equals 50 and 0.5; `unit`: 50 % equals 50 only; `value`: 50 % equals 0.5 only
+    percent    `gold`: 50 % equals 0.5, and where it is the gold, which may go without its sign, 50 too; `either`: 50 %
+               equals 50 and 0.5, whichever is the gold; `unit`: 50 % equals 50 only; `value`: 50 % equals 0.5 only
     rounding   a decimal with at least so many significant digits and decimal places equals the exact value that it
                approximates to one unit in its last place; 0 turns this off. Two decimals are never equal by rounding
     relative, absolute    tolerances on numbers
     reading    what a bracketed or bare list is: as written (empty), always a `set`, always a `tuple`
 
-An answer without a unit equals one with; two units must agree (5 cm is not 5 m, 500 cm is 5 m).
+    domain     what a variable runs over: pairs of a name and `integer`, `positive`, `positive integer`
+    multiset   whether members of a set count as often as they stand there
+
+An answer without a unit equals one with; two units must agree (5 cm is not 5 m, 500 cm is 5 m). Times are equal as
+times, 10:20 is not 5:10; a ratio with a zero equals only itself. Of `x=1, y=2` the names, or their order, are wanted.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from ttc.answers.canonical import text_key
-from ttc.answers.nodes import Term, exact, unit
+from ttc.answers.nodes import UNITS, Term, exact, unit
 
 Ternary: TypeAlias = bool | None
 """True, False, or None: not decided."""
-Percent: TypeAlias = Literal["either", "unit", "value"]
+Percent: TypeAlias = Literal["gold", "either", "unit", "value"]
 Reading: TypeAlias = Literal["", "set", "tuple"]
 MAX_MATCHED = 64
 """Members of a set beyond which only exact arithmetic compares."""
@@ -37,11 +44,13 @@ MAX_MATCHED = 64
 class EqualityPolicy:
     """What counts as equal; see the module."""
 
-    percent: Percent = "either"
+    percent: Percent = "gold"
     rounding: int = 6
     relative: float = 0.0
     absolute: float = 0.0
     reading: Reading = ""
+    domain: tuple[tuple[str, str], ...] = ()
+    multiset: bool = True
 
 
 class Decide:
@@ -70,6 +79,10 @@ class Comparison:
             return self._named(left, right)
         if {left.op, right.op} == {"scalar", "quantity"} or left.op == right.op == "quantity":
             return self._quantities(left, right)
+        if "time" in (left.op, right.op):
+            return self._times(left, right)
+        if _assignments(left) or _assignments(right):
+            return self._assigned(left, right)
         left, right = self._read(left), self._read(right)
         if left.op != right.op:
             return False
@@ -103,7 +116,13 @@ class Comparison:
         if first is not None and second is not None:
             return first == second or abs(first - second) <= self._slack(left, right, first, second)
         digits = first if first is not None else second
-        return self.decide.equal(left, right, self._slack(left, right, digits, digits))
+        slack = self._slack(left, right, digits, digits)
+        from ttc.answers.normal import identical  # most answers are rational and never come here
+
+        equal = identical(left, right)
+        if equal or (equal is False and not slack):
+            return equal
+        return self.decide.equal(left, right, slack)
 
     def _slack(self, left: Term, right: Term, first: Fraction | None, second: Fraction | None) -> Fraction:
         scale = max((abs(value) for value in (first, second) if value is not None), default=Fraction(0))
@@ -140,8 +159,9 @@ class Comparison:
         if first_unit and second_unit:
             return False
         percent, bare = (first, second) if first_unit else (second, first)
+        bare_gold = self.policy.percent == "gold" and not first_unit
         readings = {"unit": (percent,), "value": (_scaled(percent, Fraction(1, 100)),)}
-        accepted = readings.get(self.policy.percent, readings["unit"] + readings["value"])
+        accepted = readings.get("value" if bare_gold else self.policy.percent, readings["unit"] + readings["value"])
         return any_of([self.scalars(reading, bare) for reading in accepted])
 
     # -- structures ------------------------------------------------------------------------------------------------
@@ -156,14 +176,38 @@ class Comparison:
         bodies = [node.args[1] if node.op == "named" else node for node in (left, right)]
         return self.same(bodies[0], bodies[1])
 
+    def _times(self, left: Term, right: Term) -> Ternary:
+        """Times by the clock; beside something else, what may be one is a ratio: 10:20 and 1:2."""
+        if left.op == right.op:
+            halves = (left.args[2], right.args[2])
+            return left.args[:2] == right.args[:2] and (halves[0] == halves[1] or "" in halves)
+        return self.same(as_ratio(left), as_ratio(right))
+
+    def _assigned(self, left: Term, right: Term) -> Ternary:
+        """Values with names: by the names, or in their order where one side has none."""
+        if _assignments(left) and _assignments(right):
+            first, second = (sorted(side.args, key=lambda item: str(item.args[0])) for side in (left, right))
+            names = [[item.args[0] for item in side] for side in (first, second)]
+            return names[0] == names[1] and all_of([self.same(a, b) for a, b in zip(first, second, strict=True)])
+        if left.op not in ("set", "tuple", "brackets") or right.op not in ("set", "tuple", "brackets"):
+            return False
+        return self._ordered(left.args, right.args)
+
     def _ordered(self, left: Sequence[Term], right: Sequence[Term]) -> Ternary:
         if len(left) != len(right):
             return False
         return all_of([self.same(a, b) for a, b in zip(left, right, strict=True)])
 
     def _unordered(self, left: Sequence[Term], right: Sequence[Term]) -> Ternary:
-        """Equality of sets: every member of each has an equal in the other."""
-        left, right = list(dict.fromkeys(left)), list(dict.fromkeys(right))
+        """Equality of sets: every member of each has an equal in the other, and as often."""
+        if not self.policy.multiset:
+            left, right = list(dict.fromkeys(left)), list(dict.fromkeys(right))
+        elif len(left) != len(right):
+            return False
+        counts = [_counts(side) for side in (left, right)]
+        left, right = list(counts[0]), list(counts[1])
+        if any(counts[0][item] != counts[1][item] for item in set(left) & set(right)):
+            return False
         common = set(left) & set(right)
         rest_left = [item for item in left if item not in common]
         rest_right = [item for item in right if item not in common]
@@ -183,6 +227,8 @@ class Comparison:
             return False
         sides = [[_with_unit(item)[0] for item in node.args] for node in (left, right)]
         base = [side[0] for side in sides]
+        if any(exact(item) == 0 for side in sides for item in side):
+            return all_of([self.scalars(a, b) for a, b in zip(sides[0], sides[1], strict=True)])
         return all_of(
             [
                 self.scalars(Term("mul", (a, base[1])), Term("mul", (b, base[0])))
@@ -194,7 +240,11 @@ class Comparison:
         first, second = _difference(left), _difference(right)
         if first is None or second is None or first[0] != second[0]:
             return False
-        return self.decide.proportional(first[1], second[1], positive=first[0] not in ("=", "!="))
+        positive = first[0] not in ("=", "!=")
+        from ttc.answers.normal import multiples
+
+        equal = multiples(first[1], second[1], positive)
+        return equal if equal is not None else self.decide.proportional(first[1], second[1], positive)
 
 
 def all_of(values: Sequence[Ternary]) -> Ternary:
@@ -205,6 +255,23 @@ def all_of(values: Sequence[Ternary]) -> Ternary:
 def any_of(values: Sequence[Ternary]) -> Ternary:
     """True if one is True, else None if one is open, else False."""
     return True if True in values else None if None in values else False
+
+
+def _counts(items: Sequence[Term]) -> Mapping[Term, int]:
+    return Counter(items)
+
+
+def _assignments(node: Term) -> bool:
+    """Whether every member of a list has a name of its own: x = 1, y = 2."""
+    names = [item.args[0] for item in node.args if item.op == "named"] if node.op in ("set", "tuple") else []
+    return len(names) > 1 and len(names) == len(node.args) == len(set(names))
+
+
+def as_ratio(node: Term) -> Term:
+    """What may be a time by the clock as a ratio; all else as it is."""
+    if node.op != "time" or node.args[2]:
+        return node
+    return Term("ratio", tuple(Term("scalar", (Term("num", (Fraction(part), None)),)) for part in node.args[:2]))
 
 
 def _digits(node: Term) -> int | None:
@@ -247,6 +314,11 @@ def _conversion(first: str, second: str) -> tuple[Fraction, Fraction] | None:
     if left.dimension and right.dimension:
         agree = left.dimension == right.dimension and left.factor and right.factor
         return (left.factor, right.factor) if agree else None
+    measures = [
+        {word for word in re.split(r"[\s/]+", text) if word.partition("^")[0] in UNITS} for text in (first, second)
+    ]
+    if measures[0] != measures[1]:
+        return None
     shared = _words(first) & _words(second)
     unitless = {"unit"} in (_words(first), _words(second))
     return (Fraction(1), Fraction(1)) if shared or unitless else None

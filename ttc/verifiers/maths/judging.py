@@ -2,12 +2,16 @@
 
 Numbers: two expressions are equal when they agree at every sample point where both are defined on the real line.
 Agreement is judged by how the difference behaves as the precision grows: a true zero shrinks with it, a tiny difference
-(1/2^99 against 1/2^98, e^-300 against e^-400) does not. Expressions with variables need at least two such points. Left
-out: proofs. A difference below 10^-100 in relative terms would pass for zero.
+(1/2^99 against 1/2^98, e^-300 against e^-400) does not. Expressions with variables need at least three such points. The
+points lie in the variables' domain: small and large numbers of both signs and, where a function breaks (absolute value,
+minimum, floor, root, logarithm), whole numbers, several sizes, and beside every number that the two sides name. What is
+proved does not come here (`ttc.answers.normal`). A difference below 10^-100 in relative terms would pass for zero, so
+sums with a term that small or that large are not decided.
 
-`math-verify` is the last resort, for sums, integrals, limits, vectors. Its alarms are off, the worker has its own
-limits. Guards against its measured faults: a parse that lost a number or a letter of the source is refused, sequences
-with dots are refused, and equality must hold in both directions. latex2sympy is a grammar: it runs no text as code.
+`math-verify` is the last resort, where the gold is not in the grammar (sums, integrals, limits, vectors); the answer
+may have no command that the gold lacks, nor be much longer. Its alarms are off, the worker has its own limits. Guards
+against its measured faults: a parse that lost a number or a letter of the source is refused, sequences with dots are
+refused, and equality must hold in both directions. latex2sympy is a grammar: it runs no text as code.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from mpmath import mp  # type: ignore[import-untyped]
 
 from ttc.answers.canonical import shape
 from ttc.answers.grammar import parse
-from ttc.answers.nodes import Term, TooCostly, Undefined, approximate
+from ttc.answers.nodes import Term, TooCostly, Undefined, approximate, exact
 from ttc.answers.tokens import Unparsed, plain
 from ttc.verifiers.maths.comparing import Comparison, Decide, EqualityPolicy, Ternary
 
@@ -39,8 +43,11 @@ def judge(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         left, right = read(gold), read(answer)
         if left is not None and right is not None:
-            equal = Comparison(EqualityPolicy(**request["policy"]), Digits()).same(left, right)
-            return {"equal": equal, "reason": "numeric" if equal is not None else "undecided"}
+            policy = EqualityPolicy(**request["policy"])
+            equal = Comparison(policy, Digits(dict(policy.domain))).same(left, right)
+            return {"equal": equal, "reason": "sampled" if equal is not None else "undecided"}
+        if left is not None or not _comparable(gold, answer):
+            return {"equal": None, "reason": "not in the grammar of answers"}
         return {"equal": math_verify_equal(gold, answer), "reason": "math_verify"}
     except TooCostly as exc:
         return {"status": "limit", "equal": None, "reason": str(exc)}
@@ -54,6 +61,18 @@ def read(text: str) -> Term | None:
         return shape(parse(text))
     except (Unparsed, RecursionError):
         return None
+
+
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+_LONG_NUMBER = re.compile(r"\d{4}|!")
+_POWER = re.compile(r"[\d)]\s*\^")
+
+
+def _comparable(gold: str, answer: str) -> bool:
+    """Whether an answer may go to math-verify: no work in it that the gold does not have."""
+    commands = set(_COMMAND.findall(answer)) <= set(_COMMAND.findall(gold)) | {r"\frac", r"\cdot", r"\times", r"\sqrt"}
+    costly = any(kind.search(answer) and not kind.search(gold) for kind in (_LONG_NUMBER, _POWER))
+    return commands and not costly and len(answer) <= 2 * len(gold) + 40
 
 
 _ATOM = re.compile(r"\d+(?:\.\d+)?|(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
@@ -95,28 +114,52 @@ def _parse(text: str) -> Any:
 
 
 _POINTS = 8
-_NEEDED = 2
+_NEEDED = 3
+_MOST_POINTS = 64
+_MOST_LITERALS = 6
+MAX_NODES = 300
+"""Nodes of both sides beyond which nothing is sampled."""
+_BREAKS = frozenset(
+    {"abs", "min", "max", "floor", "ceil", "sqrt", "root", "ln", "log", "factorial", "binom", "gcd", "lcm"}
+)
+_WIDE = (Fraction(10), Fraction(100), Fraction(10**4), Fraction(10**7), Fraction(10**12))
+_WHOLE = (0, 1, 2, 3, 4, 6, 9, 10, 25, 99, 1000, 10**6, -1, -2, -5, -10, -1000)
+_EXTREME = 10**60
 _LOW, _HIGH = 60, 130
 _SHRINK = Fraction(1, 10**40)
 
 
 class Digits(Decide):
-    """Decides with 60 and 130 digits."""
+    """Decides with 60 and 130 digits, over the domains of the variables."""
+
+    def __init__(self, domain: Mapping[str, str] | None = None) -> None:
+        self._domain = domain or {}
+
+    def _points(self, left: Term, right: Term) -> list[dict[str, Any]]:
+        names = sorted(left.symbols() | right.symbols())
+        if _nodes(left) + _nodes(right) > MAX_NODES:
+            raise TooCostly(f"more than {MAX_NODES} nodes")
+        if _unequal_sizes(left) or _unequal_sizes(right):
+            raise TooCostly("a sum with a term too small or too large")
+        made = [*_points(names), *_far_points(names, left, right)]
+        return [moved for point in made if (moved := _within(point, self._domain)) is not None][:_MOST_POINTS]
 
     def equal(self, left: Term, right: Term, slack: Fraction) -> Ternary:
         """Whether two expressions have the same value, to within `slack`."""
         names = sorted(left.symbols() | right.symbols())
-        answers = [_agree(left, right, point, slack) for point in _points(names)]
-        decisions = [answer for answer in answers if answer is not None]
-        # One point apart is a proof of difference; agreement at one point may be chance, so expressions need two.
-        if False in decisions:
-            return False
+        decisions = []
+        for point in self._points(left, right):
+            agrees = _agree(left, right, point, slack)
+            # One point apart is a proof of difference; agreement at one point may be chance, so expressions need more.
+            if agrees is False:
+                return False
+            if agrees:
+                decisions.append(True)
         return True if len(decisions) >= (_NEEDED if names else 1) else None
 
     def proportional(self, left: Term, right: Term, positive: bool) -> Ternary:
         """Whether left = c * right for one constant c (of positive sign): left(p) right(q) = left(q) right(p)."""
-        names = sorted(left.symbols() | right.symbols())
-        points = [point for point in _points(names) if _defined(left, right, point)]
+        points = [point for point in self._points(left, right) if _defined(left, right, point)]
         if len(points) < _NEEDED + 1:
             return None
         base = points[0]
@@ -137,6 +180,72 @@ def _points(names: list[str]) -> Iterator[dict[str, Any]]:
         rng = random.Random(zlib.crc32(f"{turn}/{','.join(names)}".encode()))
         signs = (1,) if turn < _POINTS // 2 else (-1, 1)
         yield {name: Fraction(rng.choice(signs) * rng.randrange(200_003, 2_500_007), 1_000_003) for name in names}
+
+
+def _far_points(names: list[str], left: Term, right: Term) -> Iterator[dict[str, Any]]:
+    """Larger numbers of both signs; where a function breaks, whole numbers and the neighbours of every literal."""
+    if not names:
+        return
+    rng = random.Random(zlib.crc32(",".join(names).encode()))
+    breaks = _functions(left) | _functions(right)
+    values = [
+        sign * size * Fraction(rng.randrange(1_000_003, 9_000_001), 1_000_003)
+        for size in _WIDE[1:4]
+        for sign in (1, -1)
+    ]
+    if breaks & _BREAKS or left.has("pow") or right.has("pow"):
+        near = [
+            sign * literal * factor + step
+            for literal in sorted(_literals(left) | _literals(right))[-_MOST_LITERALS:]
+            for factor, step in ((1, Fraction(1, 3)), (1, Fraction(-1, 3)), (1, 1), (3, Fraction(1, 7)), (literal, 1))
+            for sign in (1, -1)
+        ]
+        values = [*map(Fraction, _WHOLE), *near[:30], *values] if breaks & _BREAKS else values
+    for value in values:
+        yield {name: value if len(names) == 1 or rng.random() < 1 / 2 else rng.choice(values) for name in names}
+
+
+def _within(point: dict[str, Any], domain: Mapping[str, str]) -> dict[str, Any] | None:
+    """The point moved into the domains of its variables; None where it cannot be."""
+    moved = dict(point)
+    for name, kind in domain.items():
+        if name in moved and "integer" in kind:
+            moved[name] = Fraction(round(moved[name]) or 1)
+        if name in moved and "positive" in kind and moved[name] <= 0:
+            return None
+    return moved
+
+
+def _nodes(node: Term) -> int:
+    return 1 + sum(map(_nodes, node.children()))
+
+
+def _functions(node: Term) -> frozenset[str]:
+    own = frozenset({node.args[0]}) if node.op == "fn" else frozenset()
+    return own.union(*(_functions(child) for child in node.children()))
+
+
+def _literals(node: Term) -> frozenset[Fraction]:
+    own = frozenset({abs(node.args[0])}) if node.op == "num" and node.args[0] else frozenset()
+    return own.union(*(_literals(child) for child in node.children()))
+
+
+def _unequal_sizes(node: Term) -> bool:
+    """Whether a sum has a constant term of a size at which the digits of another are lost."""
+    if node.op == "add" and len(node.args) > 1 and any(_extreme(child) for child in node.args if not child.symbols()):
+        return True
+    return any(map(_unequal_sizes, node.children()))
+
+
+def _extreme(node: Term) -> bool:
+    value = exact(node)
+    if value is not None:
+        return bool(value) and not Fraction(1, _EXTREME) < abs(value) < _EXTREME
+    return (node.op == "pow" and _large(exact(node.args[1]))) or any(map(_extreme, node.children()))
+
+
+def _large(exponent: Fraction | None) -> bool:
+    return exponent is not None and abs(exponent) > 60
 
 
 def _value(node: Term, point: dict[str, Any]) -> Any:
@@ -166,6 +275,8 @@ def _agree(left: Term, right: Term, point: dict[str, Any], slack: Fraction) -> T
         # Where one side has no value nothing is learnt; a constant without a value equals nothing.
         return None if point else False
     except TooCostly:
+        if point:
+            return None
         raise
     except (ArithmeticError, ValueError):
         return None

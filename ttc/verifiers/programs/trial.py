@@ -6,15 +6,18 @@ that sleeps gains nothing by that.
 
 Output is compared as contest sites do: white space at the ends of lines and empty lines at the end do not count. Lines
 that differ are equal when they have the same number of words and each pair of words is the same text or the same
-decimal number (`1.0` is `1`). A tolerance belongs to a checker of the problem's own. Left out: problems with several
-right outputs.
+plain decimal number (`1.0` is `1`). A number is plain when it is a sign, ASCII digits and perhaps a point, without a
+leading zero: `0010` and `07` are texts, and nothing is `1_0` or `1e5`. A line that is expected to begin with blanks, as
+in a pattern, must begin with as many. A tolerance belongs to a checker of the problem's own. Left out: problems with
+several right outputs.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
 from ttc.sandbox.limits import ResourceLimits
 from ttc.sandbox.pool import Worker
@@ -22,6 +25,7 @@ from ttc.sandbox.running import Script, ScriptResult, Suite, SuiteResult
 from ttc.verifiers.programs.target import Exercise
 
 MAX_DIGITS = 400
+_PLAIN = re.compile(r"[-+]?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
 
 
 def same_output(got: str, expected: str) -> bool:
@@ -37,17 +41,16 @@ def _lines(text: str) -> list[str]:
 def _same_line(left: str, right: str) -> bool:
     if left == right:
         return True
+    if right[:1].isspace() and left[: len(left) - len(left.lstrip())] != right[: len(right) - len(right.lstrip())]:
+        return False
     a, b = left.split(), right.split()
     return len(a) == len(b) and all(x == y or _same_number(x, y) for x, y in zip(a, b, strict=True))
 
 
 def _same_number(left: str, right: str) -> bool:
-    if max(len(left), len(right)) > MAX_DIGITS:
+    if max(len(left), len(right)) > MAX_DIGITS or not (_PLAIN.fullmatch(left) and _PLAIN.fullmatch(right)):
         return False
-    try:
-        return Decimal(left) == Decimal(right)
-    except InvalidOperation:
-        return False
+    return Decimal(left) == Decimal(right)
 
 
 LEAST_S = 0.05

@@ -39,6 +39,7 @@ from ttc.answers.extract import MAX_FINAL, answer_start
 from ttc.config.values import nearest
 from ttc.core import FinishReason, Status, Submission, Target, Verdict, Verifier
 from ttc.errors import ConfigError, MissingExtra
+from ttc.verifiers.maths.asked import FORMS, Form
 from ttc.verifiers.maths.comparing import Reading
 
 Goal = TypeVar("Goal")
@@ -128,31 +129,41 @@ MAX_TEXT = 1_000_000
 MAX_S = 3.0
 """Seconds within which a verifier that works in this process decides on the longest text."""
 PLAIN_LIMITS = (
-    f"a text of more than {MAX_TEXT:,} characters or a final answer of more than {MAX_FINAL:,} is `limit`; time grows "
-    "in proportion to the text; no processes"
+    f"a text of more than {MAX_TEXT:,} characters or a final answer of more than {MAX_FINAL:,} is `incorrect`; time "
+    "grows in proportion to the text; no processes"
 )
 """What those verifiers say of their limits."""
 
 _CUT = {"length": "truncated", "abort": "aborted"}
 _READINGS: Mapping[str, Reading] = {"": "", "set": "set", "tuple": "tuple"}
-_FIELDS = ("answer", "alternatives", "tolerance", "unit", "type")
+_FIELDS = ("answer", "alternatives", "tolerance", "unit", "type", "question", "form", "domain")
+_DOMAINS = ("real", "positive", "integer", "positive integer")
 
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """A target: one of `answers` is meant; `tolerance` is absolute; `type` says how to read lists."""
+    """A target: one of `answers` is meant; `tolerance` is absolute; `type` says how to read lists.
+
+    `question` is what was asked, `form` the form of answer that it asks for (empty: read from gold and question),
+    `domain` what variables run over, as pairs of a name and a set of numbers.
+    """
 
     answers: tuple[str, ...]
     tolerance: float = 0.0
     unit: str = ""
     type: Reading = ""
+    question: str = ""
+    form: Form = ""
+    domain: tuple[tuple[str, str], ...] = ()
 
 
 def read_gold(target: Target) -> Gold:
-    """Read a target: a string, a number, or {"answer", "alternatives", "tolerance", "unit", "type"}.
+    """Read a target: a string, a number, or a mapping of the fields of `Gold`, with `answer` and `alternatives`.
 
     `alternatives` are other answers that are right as well, `tolerance` is an absolute one, `unit` belongs to the
     answer, and `type` is `set` or `tuple` where the order of a list does not matter or does, whatever its brackets.
+    `question` is the text that was asked, `form` the form of its answer (`ttc.verifiers.maths.asked.FORMS`), `domain`
+    maps variables to real, positive, integer or positive integer.
 
     Raises:
         ConfigError: naming the field that is missing, unknown or of the wrong type.
@@ -171,7 +182,28 @@ def read_gold(target: Target) -> Gold:
     reading = _READINGS.get(fields.get("type") or "")
     if reading is None:
         raise ConfigError(f"target.type must be set, tuple or absent, got {fields['type']!r}")
-    return Gold(answers, float(tolerance), _unit(fields.get("unit")), reading)
+    asked = _words_of("question", fields.get("question")), _form(fields.get("form")), _domain(fields.get("domain"))
+    return Gold(answers, float(tolerance), _unit(fields.get("unit")), reading, *asked)
+
+
+def _words_of(name: str, value: object) -> str:
+    if value is not None and not isinstance(value, str):
+        raise ConfigError(f"target.{name} must be a string, got {value!r}"[:300])
+    return value or ""
+
+
+def _form(value: object) -> Form:
+    for form in FORMS:
+        if form == (value or ""):
+            return form
+    raise ConfigError(f"target.form must be one of {', '.join(filter(None, FORMS))}, got {value!r}"[:300])
+
+
+def _domain(value: object) -> tuple[tuple[str, str], ...]:
+    pairs = {} if value is None else value
+    if not isinstance(pairs, Mapping) or not all(kind in _DOMAINS for kind in pairs.values()):
+        raise ConfigError(f"target.domain must map variables to {', '.join(_DOMAINS)}, got {value!r}"[:300])
+    return tuple((str(name), str(kind)) for name, kind in pairs.items())
 
 
 def _unit(value: object) -> str:
@@ -201,13 +233,15 @@ def read_answer(submission: Submission, kind: str, allow_truncated: bool) -> Ext
     """The final answer of a submission, or the verdict that there is none."""
     if reason := unfinished(submission, allow_truncated):
         return Verdict("no_answer", reason=reason)
+    # What a text itself causes is a wrong answer, so that nobody can choose to have no verdict.
     if len(submission.text) > MAX_TEXT:
-        return Verdict("limit", reason="text_too_long")
+        return Verdict("incorrect", 0.0, reason="limit: text_too_long")
     extraction = extract(submission.text, kind)
     if extraction.final is not None:
         return extraction
-    status: Status = "limit" if extraction.reason == "too_long" else "no_answer"
-    return Verdict(status, reason=extraction.reason, span=extraction.span)
+    if extraction.reason == "too_long":
+        return Verdict("incorrect", 0.0, reason="limit: too_long", span=extraction.span)
+    return Verdict("no_answer", reason=extraction.reason, span=extraction.span)
 
 
 def decided(equal: bool, extraction: Extraction, reason: str) -> Verdict:
@@ -278,7 +312,7 @@ def answer_part(submission: Submission, allow_truncated: bool, max_chars: int) -
         return Verdict("no_answer", reason="unclosed_thinking")
     body = submission.text[start:].strip() if start else submission.text
     if len(body) > max_chars:
-        return Verdict("limit", reason=f"more than {max_chars} characters")
+        return Verdict("incorrect", 0.0, reason=f"limit: more than {max_chars} characters")
     return body if body.strip() else Verdict("no_answer", reason="empty")
 
 

@@ -30,7 +30,7 @@ from ttc.verifiers.shared.contract import (
     read_answer,
 )
 
-VERSION = "1"
+VERSION = "2"
 MAX_TEXT = MAX_NUMBERS * (MAX_INTEGER + 2)
 """Characters of numbers written as one string."""
 _FIELDS = ("numbers", "target", "solution")
@@ -88,7 +88,7 @@ class NumbersVerifier(TargetVerifier[Game]):
         try:
             expression = read_expression(found.final or "")
         except TooLarge as exc:
-            return Verdict("limit", reason=str(exc), extracted=found.final, span=found.span)
+            return Verdict("incorrect", 0.0, reason=f"limit: {exc}", extracted=found.final, span=found.span)
         except Unparsed as exc:
             return Verdict("unparseable", reason=str(exc), extracted=found.final, span=found.span)
         except ZeroDivision as exc:

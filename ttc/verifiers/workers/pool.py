@@ -40,6 +40,8 @@ from ttc.verifiers.workers.worker import MAX_FRAME, PREFIX, write_frame
 SOFT = 0.75
 """The share of the wall limit after which the worker interrupts itself."""
 START_S = 60.0
+MAX_AT_ONCE = 2
+"""Workers that start at once, beside the spare; further ones when they are needed."""
 MIN_MEMORY_MB = 256
 _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
@@ -89,7 +91,7 @@ class Pool:
                 raise VerifierError("the pool is closed")
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(self._num_workers, thread_name_prefix="ttc-verifier")
-                self._ready.extend(self._start() for _ in range(self._num_workers + 1))
+                self._ready.extend(self._start() for _ in range(min(self._num_workers, MAX_AT_ONCE) + 1))
             threads = self._threads
         return threads.submit(self._serve, dict(request), time.perf_counter())
 

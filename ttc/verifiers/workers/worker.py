@@ -129,11 +129,11 @@ def validate(request: Mapping[str, Any]) -> dict[str, Any]:
     import referencing
 
     try:
-        value = json.loads(request["text"])
+        value = json.loads(request["text"], parse_constant=_no_number, object_pairs_hook=_no_duplicates)
     except (ValueError, RecursionError) as exc:
         return {"valid": False, "reason": f"not JSON ({exc})"[:200]}
     if _deeper(value, _DEPTH):
-        return {"status": "limit", "reason": f"nested deeper than {_DEPTH}"}
+        return {"valid": False, "reason": f"limit: nested deeper than {_DEPTH}"}
     schema = request["schema"]
     # An empty registry: a reference to another place is an error, never a download.
     checker = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)(
@@ -141,6 +141,17 @@ def validate(request: Mapping[str, Any]) -> dict[str, Any]:
     )
     error = jsonschema.exceptions.best_match(checker.iter_errors(value))
     return {"valid": error is None, "reason": "" if error is None else f"{error.json_path}: {error.message}"[:200]}
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError("a key occurs twice")
+    return made
 
 
 def _deeper(value: Any, levels: int) -> bool:

@@ -1,0 +1,241 @@
+r"""What a question asks for, and answers of another form: left unevaluated, restated, not what was asked.
+
+The value alone does not make an answer: `2+3\cdot 4` is no answer to "Compute 2+3*4". A gold that is a numeral (a sign,
+digits, a fraction, a decimal, a power of ten, a unit) asks for a numeral; a constant such as `2\sqrt 3` for no
+function that it does not have itself (no `\sin`, no `!`); an expression of the question, where it is not the gold's
+own, is a restatement; "factor", "expand" and "simplify" ask for a product, a sum, and roots without square factors.
+
+A gold that is itself written as an expression (`2^{10}`, `3!`) lets the answer be one. What is asked is read from the
+gold's own form and, where the target brings it, the question; a declared `form` overrules both, and `any` turns all of
+this off. Cautious: whatever is not one of the above is no fault. Left out: reduced fractions, significant digits.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from typing import Literal, TypeAlias
+
+from ttc.answers.canonical import shape
+from ttc.answers.grammar import parse
+from ttc.answers.nodes import Term, exact
+from ttc.answers.tokens import Unparsed, plain
+from ttc.core import Target
+
+Form: TypeAlias = Literal[
+    "", "any", "number", "expression", "set", "list", "interval", "matrix", "equation", "choice", "time", "quantity"
+]
+"""What a target may declare; empty: read from the gold."""
+FORMS: Mapping[Form, frozenset[str]] = {
+    "": frozenset(), "any": frozenset(), "expression": frozenset({"scalar", "quantity"}),
+    "number": frozenset({"scalar", "quantity"}), "set": frozenset({"set", "empty", "tuple", "brackets", "scalar"}),
+    "list": frozenset({"set", "tuple", "brackets"}),
+    "interval": frozenset({"interval", "tuple", "union", "set", "rel"}),
+    "matrix": frozenset({"matrix", "tuple", "brackets"}), "equation": frozenset({"rel", "named"}),
+    "choice": frozenset({"scalar", "text"}), "time": frozenset({"time"}), "quantity": frozenset({"scalar", "quantity"}),
+}  # fmt: skip
+"""The shapes that answer each form."""
+_SURDS = frozenset({"sqrt", "root", "abs"})
+_FAMILIES = (
+    frozenset({"sin", "cos", "tan", "cot", "sec", "csc"}), frozenset({"ln", "log"}),
+    frozenset({"exp", "sinh", "cosh", "tanh"}), frozenset({"arcsin", "arccos", "arctan"}),
+)  # fmt: skip
+_FORMULA = re.compile(r"\$\$?([^$]{1,400})\$\$?|\\\((.{1,400}?)\\\)|\\\[(.{1,400}?)\\\]", re.DOTALL)
+_PERCENT = re.compile(
+    r"(?:what|which|find the|how many|as an?|the|in)\s+(?:\w+\s+){0,2}?(?:percentage|percent\b|per cent\b|%)",
+    re.IGNORECASE,
+)
+_GIVEN_PERCENT = re.compile(r"\d\s*(?:\\?%|percent|per cent)", re.IGNORECASE)
+_UNIT_PERCENT = re.compile(r"unit of the answer is (?:\\?%|percent)", re.IGNORECASE)
+_FACTOR = re.compile(r"(?:^|[.:;]\s+|\b(?:please|completely|fully)\s+)\s*factor(?:i[sz]e)?\b(?!\s+of)", re.IGNORECASE)
+_EXPAND = re.compile(r"(?:^|[.:;]\s+)\s*expand\b", re.IGNORECASE)
+_SIMPLIFY = re.compile(r"\bsimplif|simplest (?:radical )?form", re.IGNORECASE)
+_RATIO = re.compile(r"\bratio\b|\bproportion", re.IGNORECASE)
+_INTEGER = re.compile(r"\b(positive )?integers? \$?([a-z])\$?(?![a-z])")
+MAX_QUESTION = 4000
+"""Characters at the end of a question that are read."""
+
+
+def asks_percent(question: str) -> bool:
+    """Whether a question wants so many per cent: "What percent of ..", not "If 20 percent of .."."""
+    last = re.split(r"(?<=[.?!])\s", question.strip())[-1] if question else ""
+    return bool(_PERCENT.search(_GIVEN_PERCENT.sub(" ", last)) or _UNIT_PERCENT.search(last))
+
+
+def asks_ratio(question: str) -> bool:
+    """Whether a question speaks of a ratio, so that 10:20 is no time."""
+    return bool(_RATIO.search(question))
+
+
+def domains(question: str) -> tuple[tuple[str, str], ...]:
+    """Variables that a question calls integers: "for every positive integer $n$"."""
+    return tuple((match[2], "positive integer" if match[1] else "integer") for match in _INTEGER.finditer(question))
+
+
+def with_question(answer: str, question: str) -> Target:
+    """The target of a dataset's row: the answer alone where the question changes nothing, else both.
+
+    A numeral asks for a numeral whatever the question is; it decides what per cent and 10:20 are, and which expressions
+    would only restate it.
+    """
+    try:
+        golds = list(_scalars(shape(parse(plain(answer)))))
+    except (Unparsed, RecursionError):
+        return answer
+    settled = bool(golds) and all(map(numeral, golds)) and "%" not in answer
+    needed = not settled or asks_percent(question) or (asks_ratio(question) and ":" in answer)
+    return {"answer": answer, "question": question[-MAX_QUESTION:]} if needed else answer
+
+
+def fault(gold: Term, answer: Term, form: Form, question: str) -> str:
+    """Why an answer of the right value is not what was asked: unevaluated, restated, form; empty when it is."""
+    if form == "any" or gold == answer:
+        return ""
+    if allowed := FORMS[form]:
+        body = answer.args[1] if answer.op == "named" and form != "equation" else answer
+        if body.op not in allowed:
+            return "form"
+    golds, answers = list(_scalars(gold)), list(_scalars(answer))
+    if form != "expression" and _unevaluated(golds, answers):
+        return "unevaluated"
+    return _against_question(golds, answers, question[-MAX_QUESTION:]) if question else ""
+
+
+def _scalars(node: Term) -> Iterator[Term]:
+    """The expressions inside a shape."""
+    if node.op in ("scalar", "quantity"):
+        yield node.args[0]
+    elif node.op == "named":
+        yield from _scalars(node.args[1])
+    elif node.op == "rel":
+        yield from node.args[1:]
+    elif node.op not in ("base", "text", "empty", "time"):
+        for child in node.children():
+            yield from _scalars(child)
+        for row in node.args if node.op == "matrix" else ():
+            for cell in row:
+                yield from _scalars(cell)
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+def _unevaluated(golds: list[Term], answers: list[Term]) -> bool:
+    values = [node for node in golds if not node.has("inf")]
+    if any(node.symbols() for node in values):
+        return False
+    if all(numeral(node) for node in values):
+        return not all(numeral(node) or node.has("inf") for node in answers)
+    if any(exact(node) is not None and not numeral(node) for node in values):
+        return False  # the gold is left as an expression too
+    allowed = _SURDS | _related(frozenset().union(*map(_functions, values)))
+    return any(not (_functions(node) <= allowed) or _plain_sum(node) for node in answers)
+
+
+def numeral(node: Term) -> bool:
+    """A number as one writes it down: a sign, digits, a proper fraction, a decimal, times a power of ten."""
+    if node.op == "neg":
+        return node.args[0].op != "neg" and numeral(node.args[0])
+    if node.op == "num":
+        return True
+    if node.op == "div":
+        return _fraction(*node.args)
+    if node.op == "mul" and len(node.args) == 2:
+        return node.args[0].op == "num" and _power_of_ten(node.args[1])
+    return node.op == "quantity" and numeral(node.args[0])
+
+
+def _fraction(top: Term, bottom: Term) -> bool:
+    """A quotient of two numbers that is no whole number: 24/4 is a division that was not done."""
+    above, bottom = (part.args[0] if part.op == "neg" else part for part in (top, bottom))
+    if above.op != "num" or bottom.op != "num" or not bottom.args[0]:
+        return False
+    whole = above.args[0].denominator == bottom.args[0].denominator == 1
+    return bool(whole and (above.args[0] / bottom.args[0]).denominator != 1)
+
+
+def _power_of_ten(node: Term) -> bool:
+    if node.op != "pow" or node.args[0] != Term("num", (10, None)):
+        return False
+    exponent = node.args[1].args[0] if node.args[1].op == "neg" else node.args[1]
+    return bool(exponent.op == "num")
+
+
+def _plain_sum(node: Term) -> bool:
+    """A rational number that is not written as one."""
+    return not node.has("inf") and exact(node) is not None and not numeral(node)
+
+
+def _functions(node: Term) -> frozenset[str]:
+    own = frozenset({node.args[0]}) if node.op == "fn" else frozenset()
+    return own.union(*(_functions(child) for child in node.children()))
+
+
+def _related(names: frozenset[str]) -> frozenset[str]:
+    return names.union(*(family for family in _FAMILIES if family & names))
+
+
+# -- the question ------------------------------------------------------------------------------------------------------
+def _against_question(golds: list[Term], answers: list[Term], question: str) -> str:
+    if _FACTOR.search(question) and any(map(_product, golds)) and not all(map(_product, answers)):
+        return "form"
+    if _EXPAND.search(question) and not any(map(_has_bracket, golds)) and any(map(_has_bracket, answers)):
+        return "form"
+    if _SIMPLIFY.search(question) and not any(map(_square_inside, golds)) and any(map(_square_inside, answers)):
+        return "unevaluated"
+    asked = _formulas(question)
+    own = {_tree(node) for node in golds}
+    if own & asked:
+        return ""  # the question names the answer among other things
+    copies = [node for node in answers if not numeral(node) and node.op != "sym" and _tree(node) in asked]
+    return "restated" if copies else ""
+
+
+def _product(node: Term) -> bool:
+    if node.op == "neg":
+        return _product(node.args[0])
+    has_sum = any(child.op == "add" or (child.op == "pow" and child.args[0].op == "add") for child in node.children())
+    return (node.op == "mul" and has_sum) or (node.op == "pow" and node.args[0].op == "add")
+
+
+def _has_bracket(node: Term) -> bool:
+    """A product or a power of a sum with variables."""
+    here = node.op in ("mul", "pow") and any(child.op == "add" and child.symbols() for child in node.children())
+    return here or any(map(_has_bracket, node.children()))
+
+
+def _square_inside(node: Term) -> bool:
+    """A root of a whole number that a square divides."""
+    if node.op == "fn" and node.args[0] == "sqrt":
+        value = exact(node.args[1])
+        if value is not None and value.denominator == 1 and 0 < value < 10**8:
+            return any(value % (root * root) == 0 for root in range(2, min(int(value**0.5) + 1, 1000) + 1))
+    return any(map(_square_inside, node.children()))
+
+
+@functools.lru_cache(maxsize=512)
+def _formulas(question: str) -> frozenset[str]:
+    """The trees of the formulas of a question, each side of an equation too."""
+    trees: set[str] = set()
+    for match in _FORMULA.finditer(question):
+        try:
+            node = parse(plain(match[1] or match[2] or match[3]))
+        except (Unparsed, RecursionError):
+            continue
+        trees.update(_tree(side) for side in _scalars(shape(node)))
+    return frozenset(trees)
+
+
+def _tree(node: Term) -> str:
+    """A tree with the order of sums and products taken out, and nothing worked out."""
+    if node.op in ("add", "mul"):
+        return f"{node.op}({','.join(sorted(_flat(node, node.op)))})"
+    parts = [_tree(arg) if isinstance(arg, Term) else str(arg) for arg in node.args]
+    return f"{node.op}({','.join(parts)})"
+
+
+def _flat(node: Term, op: str) -> Iterator[str]:
+    for child in node.args:
+        if child.op == op:
+            yield from _flat(child, op)
+        else:
+            yield _tree(child)
