@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from ttc.engines.embedded.attention import PrefixAttention
+import torch
+
 from ttc.engines.embedded.batch import BatchLimits, default_kv_bytes
-from ttc.engines.embedded.cuda import CudaDecoder
 from ttc.engines.embedded.decode import Decoder
-from ttc.engines.embedded.fallback import FallbackDecoder, load_fallback
 from ttc.engines.embedded.forest import PAGE_SIZES, ForestDecoder
-from ttc.engines.embedded.invariant import PAD_ROWS, BlockedPrefix, InvariantDecoder, check
 from ttc.engines.embedded.model import Body, load_body, pick_device
-from ttc.engines.embedded.pool import PAGE
 from ttc.engines.embedded.scheduler import Scheduler
 from ttc.engines.embedded.weights import pick_dtype
 from ttc.engines.shared.shape import read_config, slides, supported
@@ -43,33 +43,43 @@ def load(
                 "batch_invariant=True needs a Llama, Mistral, Qwen2 or Qwen3 model with full attention, "
                 f"not {config['model_type']!r}"
             )
+        from ttc.engines.embedded.fallback import FallbackDecoder, load_fallback
+
         place = pick_device(device)
         other = load_fallback(folder, config, device=place, dtype=pick_dtype(dtype, place), max_context=max_context)
         limits = BatchLimits(max_batch, kv_bytes or default_kv_bytes(place))
         return text, Scheduler(other, FallbackDecoder, text.decode, limits=limits, threads=threads)
-    forest = not batch_invariant and pick_device(device).type == "cpu"
-    body, _ = load_body(
-        folder,
-        device=device,
-        dtype=dtype,
-        max_context=max_context,
-        head=True,
-        attention=BlockedPrefix if batch_invariant else PrefixAttention,
-        pad_rows=PAD_ROWS if batch_invariant else 1,
-        page_sizes=PAGE_SIZES if forest else (PAGE,),
-    )
+    core = _invariant() if batch_invariant else _fast(pick_device(device))
+    body, _ = load_body(folder, device=device, dtype=dtype, max_context=max_context, head=True, **core.options)
     limits = BatchLimits(max_batch, kv_bytes or default_kv_bytes(body.device))
-    scheduler = Scheduler(body, _decoder(body, batch_invariant), text.decode, limits=limits, threads=threads)
-    if batch_invariant:
+    scheduler = Scheduler(body, core.decoder, text.decode, limits=limits, threads=threads)
+    if core.check is not None:
         try:
-            scheduler.call(lambda: check(body)).result()
+            scheduler.call(partial(core.check, body)).result()
         except EngineError:
             scheduler.close()
             raise
     return text, scheduler
 
 
-def _decoder(body: Body, batch_invariant: bool) -> Callable[[Body], Decoder]:
-    if batch_invariant:
-        return InvariantDecoder
-    return CudaDecoder if body.device.type == "cuda" else ForestDecoder
+@dataclass(frozen=True, slots=True)
+class _Core:
+    """A decoder, what `load_body` needs for it, and what must hold on this machine."""
+
+    decoder: Callable[[Body], Decoder]
+    options: Mapping[str, Any]
+    check: Callable[[Body], None] | None = None
+
+
+def _invariant() -> _Core:
+    from ttc.engines.embedded.invariant import PAD_ROWS, BlockedPrefix, InvariantDecoder, check
+
+    return _Core(InvariantDecoder, {"attention": BlockedPrefix, "pad_rows": PAD_ROWS}, check)
+
+
+def _fast(device: torch.device) -> _Core:
+    if device.type == "cpu":
+        return _Core(ForestDecoder, {"page_sizes": PAGE_SIZES})
+    from ttc.engines.embedded.cuda import CudaDecoder
+
+    return _Core(CudaDecoder, {})
