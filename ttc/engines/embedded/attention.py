@@ -10,16 +10,24 @@ values in order of position.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
 from ttc.engines.embedded.pool import PagePool, Segment, Shelf
 
 __all__ = ["PrefixAttention", "partial_attention"]
 
-Partial = tuple[torch.Tensor, torch.Tensor]
+_WORTH = 2 << 20
+"""Bytes that reading a run of tokens once must save in a layer to be worth a product of its own."""
+
+Slots: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+
+Partial: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 """Outputs (..., T, D), and the logarithm of the sum of exp(scores) that each stands for (..., T)."""
 
 
@@ -68,7 +76,7 @@ class PrefixAttention:
         self._pages = torch.cat([pages for _, pages, _ in places])
         self._offsets = torch.cat([offsets for _, _, offsets in places])
         self._starts = torch.tensor([0, *self._lengths]).cumsum(0).tolist()
-        self._gathers: dict[int, tuple[list[torch.Tensor], ...]] = {}  # per shelf: pages, offsets, places in the buffer
+        self._gathers: dict[int, tuple[list[Slots], list[Slots]]] = {}  # per shelf: where from, where to in the buffer
         self._runs: list[_Run] = []
         self._num = 0
         self._plan([segment for segment, _ in items])
@@ -103,11 +111,16 @@ class PrefixAttention:
                     readers.setdefault(part, []).append(i)
         shared: dict[tuple[int, ...], list[Segment]] = {}
         private: dict[int, list[Segment]] = {}
+        runs: Counter[tuple[int, ...]] = Counter()
         for part, items in readers.items():
-            if len(items) > 1:
+            runs[tuple(items)] += part.length
+        token = 2 * self._dims.num_kv_heads * self._dims.head_dim * self._pool.shelves[0].dtype.itemsize
+        for part, items in readers.items():
+            if runs[tuple(items)] * (len(items) - 1) * token >= _WORTH:
                 shared.setdefault(tuple(items), []).append(part)
-            else:
-                private.setdefault(items[0], []).append(part)
+                continue
+            for item in items:
+                private.setdefault(item, []).append(part)
         for sharers, parts in shared.items():
             tokens = None if len(sharers) == len(segments) else self._tokens(sharers)
             size = sum(part.length for part in parts)
@@ -134,17 +147,17 @@ class PrefixAttention:
 
     def _gather(self, parts: Sequence[Segment], start: int) -> None:
         for part in parts:
-            columns = self._gathers.setdefault(part.shelf, ([], [], []))
-            where = (*self._pool.places(part, 0, part.length), torch.arange(start, start + part.length))
-            for column, values in zip(columns, where, strict=True):
-                column.append(values)
+            slots, places = self._gathers.setdefault(part.shelf, ([], []))
+            slots.append(self._pool.slots(part, 0, part.length))
+            places.append(np.arange(start, start + part.length))
             start += part.length
 
     def _source(
-        self, shelf: int, columns: tuple[list[torch.Tensor], ...]
+        self, index: int, columns: tuple[list[Slots], list[Slots]]
     ) -> tuple[Shelf, torch.Tensor, torch.Tensor, torch.Tensor]:
-        pages, offsets, places = (torch.cat(column).to(self._device) for column in columns)
-        return self._pool.shelves[shelf], pages, offsets, places
+        shelf = self._pool.shelves[index]
+        slots, places = (torch.from_numpy(np.concatenate(column)).to(self._device) for column in columns)
+        return shelf, slots // shelf.size, slots % shelf.size, places
 
     def _tokens(self, items: Sequence[int]) -> torch.Tensor:
         """Indices of the new tokens of `items`."""

@@ -157,13 +157,17 @@ class Batch:
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
+    def _promised(self) -> int:
+        """Tokens that the rows may still add, rounded up to pages."""
+        shared = len({id(row.job) for row in self.rows}) * self._largest_page
+        return sum([row.reserve for row in self.rows]) + PAGE * len(self.rows) + shared
+
     def _fits(self, tokens: int, alone: bool) -> bool:
-        """Whether `tokens` more fit beside what the rows may still add, after forgetting what nobody needs.
+        """Whether `tokens` fit beside what is held, after forgetting what nobody needs.
 
         Somebody must go on: what would run `alone` makes the pins give way, and runs even if it is too large.
         """
-        shared = len({row.job for row in self.rows}) * self._largest_page
-        goal = self._max_tokens - sum(row.reserve + PAGE for row in self.rows) - shared - tokens
+        goal = self._max_tokens - tokens
         while not self.tree.evict(goal):
             if not alone or not self.tenants.relieve():
                 return alone
@@ -178,7 +182,7 @@ class Batch:
         num_rows, busy = len(self.rows), {job.tenant for job in self._open} | {row.job.tenant for row in self.rows}
         queued = sum(len(job.waiting) for job in self._open)
         admitted: list[Job] = []
-        tokens = 0
+        tokens = self._promised()
         # Problems that have started come first. Within that, in order of arrival: the first prompt without room stops
         # all behind it, so that none overtakes a larger one for ever.
         for job in sorted(self._pending.values(), key=lambda job: (not job.tenant.started, job.tenant.number)):
@@ -256,7 +260,7 @@ class Batch:
         if free > 1 and any(job.tenant not in busy for job in self._pending.values()):
             free -= 1  # for the prompt of a problem that has nothing yet
         rows = {job.tenant: job.tenant.rows for job in self._open}
-        tokens = 0
+        tokens = self._promised()
         while waiting := [job for job in self._open if job.waiting]:
             job = min(waiting, key=lambda job: rows[job.tenant])
             tokens += job.waiting[0].reserve + PAGE

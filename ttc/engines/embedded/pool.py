@@ -17,6 +17,7 @@ import heapq
 import weakref
 from collections import deque
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -112,6 +113,7 @@ class Shelf:
     def __init__(self, dims: Dims, dtype: torch.dtype, device: torch.device, size: int) -> None:
         self.dims, self.dtype, self.device, self.size = dims, dtype, device, size
         self.keys, self.values = self._allocate(8)
+        self.num_used = 0  # pages that belong to a segment
         self.free = list(range(8))  # a heap: the lowest pages first, so that what is in use stays together
         self.owners: list[weakref.ref[Segment] | None] = [None] * 8
 
@@ -127,15 +129,11 @@ class Shelf:
         size = int(np.prod(shape)) * self.dtype.itemsize
         return torch.from_numpy(np.zeros(size, np.uint8)).view(self.dtype).view(shape)
 
-    @property
-    def num_used(self) -> int:
-        """Pages that belong to a segment."""
-        return len(self.owners) - len(self.free)
-
     def take(self) -> int:
         """A free page, the lowest."""
         if not self.free:
             self._grow()
+        self.num_used += 1
         return heapq.heappop(self.free)
 
     def _grow(self) -> None:
@@ -149,6 +147,7 @@ class Shelf:
 
     def give_back(self, pages: Sequence[int]) -> None:
         """Free pages."""
+        self.num_used -= len(pages)
         for page in pages:
             self.owners[page] = None
             heapq.heappush(self.free, page)
@@ -179,7 +178,7 @@ class PagePool:
     def num_tokens(self) -> int:
         """Tokens that all pages in use could hold."""
         self._collect()
-        return sum(shelf.num_used * shelf.size for shelf in self.shelves)
+        return sum([shelf.num_used * shelf.size for shelf in self.shelves])
 
     def segment(self, parent: Segment | None = None) -> Segment:
         """A segment without tokens."""
@@ -206,9 +205,15 @@ class PagePool:
     def places(self, segment: Segment, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Page and offset (count each) of the tokens of `segment` from its own `start` on."""
         shelf = self.shelves[segment.shelf]
-        index = torch.arange(start, start + count)
-        pages = torch.tensor(segment.pages)[index // shelf.size]
-        return pages.to(shelf.device), (index % shelf.size).to(shelf.device)
+        slots = torch.from_numpy(self.slots(segment, start, count)).to(shelf.device)
+        return slots // shelf.size, slots % shelf.size
+
+    def slots(self, segment: Segment, start: int, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Page * size + offset (count) of the tokens of `segment` from its own `start` on."""
+        size = self.shelves[segment.shelf].size
+        first = start // size
+        pages = np.array(segment.pages[first : -(-(start + count) // size)], np.int64)
+        return (pages[:, None] * size + np.arange(size)).ravel()[start - first * size :][:count]
 
     def append(self, segment: Segment, kv: torch.Tensor) -> None:
         """Add tokens at the end of `segment`: kv (layers, 2, kv heads, count, D)."""
