@@ -22,6 +22,7 @@ OPEN = {("dapo", "ppo: clip-higher")}
 TOY = [name for name in packaged() if name not in {"nano", *(one for names in OTHERS.values() for one in names)}]
 
 
+@pytest.mark.slow  # minutes of a core
 @pytest.mark.parametrize("names", [*OTHERS.values(), TOY], ids=[*OTHERS, "toy"])
 def test_taking_any_mechanism_of_a_recipe_away_changes_the_update(names, tmp_path):
     workshop = Workshop(tmp_path)
@@ -30,6 +31,7 @@ def test_taking_any_mechanism_of_a_recipe_away_changes_the_update(names, tmp_pat
     assert {(row.recipe, row.mechanism) for row in rows if not row.acts} <= OPEN
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("planted", "inert"),
     [

@@ -81,6 +81,8 @@ def test_a_step_that_a_limit_cut_has_no_reward_and_one_that_was_finished_keeps_i
 
 def test_step_rewards_reach_the_advantage_at_their_tokens_and_make_a_signal_where_verdicts_are_equal(run):
     class Right:
+        name, version = "right", "1"
+
         async def verify(self, target, submission):
             return Verdict("correct")
 

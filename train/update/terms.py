@@ -105,7 +105,8 @@ Loss: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tens
 def pulls(loss: Loss) -> bool:
     """Whether a loss moves tokens without an advantage, as Kimi's does: then no rollout may be left out."""
     one = torch.ones(1, 1)
-    return bool(loss(-one, -2 * one, torch.zeros(1, 1), one.bool()).loss.any())
+    outcome = loss(-one, -2 * one, torch.zeros(1, 1), one.bool())
+    return isinstance(outcome, PerToken) and bool(outcome.loss.any())  # a user's own is held to its type where it acts
 
 
 def sequence_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
