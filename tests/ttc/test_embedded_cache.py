@@ -217,14 +217,15 @@ def test_what_a_search_may_come_back_for_stays_and_what_it_has_left_goes_at_once
     pool = new_pool()
     tree = PrefixTree(pool)
     tenants = Tenants(tree)
+    tenants.continues("p")
     tenant = tenants.tenant("p")
     for branch in (1, 2):
         ids = (0,) * 8 + (branch,) * 8
         remember(tree, pool, ids)
-        tenants.pin(tenant, (branch,), ids, 8)
+        tenants.keep(tenant, (branch,), ids, 8)
     deeper = (0,) * 8 + (1,) * 16
     remember(tree, pool, deeper)
-    tenants.pin(tenant, (1, 0), deeper, 8)
+    tenants.keep(tenant, (1, 0), deeper, 8)
     remember(tree, pool, (5,) * 8)
     assert not tree.evict(0) and tree.length((5,) * 8) == 0
     tenants.prune("p", (1,))
@@ -241,11 +242,22 @@ def test_a_new_problem_waits_until_those_before_it_have_the_room_they_may_need()
     first, second, unnamed = tenants.tenant("a"), tenants.tenant("b"), tenants.tenant("")
     ids = (1,) * 40
     remember(tree, pool, ids)
-    tenants.pin(first, (0,), ids, 40)
-    assert tenants.need(first, 10) == 10 and tenants.need(second, 10) == 40 and tenants.need(unnamed, 10) == 10
+    tenants.keep(first, (0,), ids, 40)
+    assert not first.started, "a problem that has never continued a path keeps nothing"
+    tenants.continues("a")
+    assert first.started and first.held == 40 and not tree.evict(0)
+    assert [tenants.need(one, 10) for one in (first, second, unnamed)] == [10, 40, 10]
+    assert tenants.expected(second) == 0
     tenants.prune("a", (0,))
     first.rows = 1
-    assert tenants.need(second, 10) == 80 and tenants.need(first, 10) == 10
+    assert tenants.expected(second) == 40 and tenants.expected(first) == 0
+
+
+def test_problems_that_nobody_releases_do_not_pile_up() -> None:
+    tenants = Tenants(PrefixTree(new_pool()))
+    for i in range(5000):
+        tenants.tenant(str(i))
+    assert len(tenants._tenants) <= 2 * 1024
 
 
 def test_memory_that_is_short_is_taken_from_the_problem_that_has_been_idle_longest() -> None:
@@ -255,8 +267,9 @@ def test_memory_that_is_short_is_taken_from_the_problem_that_has_been_idle_longe
     for name in ("a", "b"):
         ids = (ord(name) % 10,) * 8
         remember(tree, pool, ids)
-        tenants.pin(tenants.tenant(name), (0,), ids, 8)
+        tenants.continues(name)
+        tenants.keep(tenants.tenant(name), (0,), ids, 8)
     tenants.tenant("a")
     assert tenants.relieve() and tree.evict(8)
-    assert not tenants.tenant("b").pins and tenants.tenant("a").pins
+    assert not tenants.tenant("b").paths and tenants.tenant("a").paths
     assert tenants.relieve() and not tenants.relieve() and tree.evict(0)

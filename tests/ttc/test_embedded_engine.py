@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.ttc import tiny_model
 from ttc import nano
 from ttc.core import Engine, LogprobEngine, Message, Prompt, Sampling, StreamingEngine, Usage, WeightSync
+from ttc.engines.embedded import batch
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.shared.tokens import check_room
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
@@ -240,17 +241,26 @@ def test_a_small_request_starts_before_the_next_rows_of_a_wide_search(folder) ->
     assert ended == ["small", "wide"]
 
 
-def test_when_memory_runs_out_nothing_is_lost_and_work_goes_on_smaller(folder, invariant) -> None:
+def test_when_memory_runs_out_nothing_is_lost_and_work_goes_on_smaller(folder, invariant, monkeypatch) -> None:
     engine = embedded(str(folder), batch_invariant=True)
     rows, _ = busiest(engine)
     body, usages = engine._scheduler.body, []
     logits = body.logits
-    failures = [3, 9, 10]
+    failures, first_tokens = [3, 9, 10], [0]
+    draw = batch.sample
 
     def failing(hidden):
         if len(rows) in failures and len(hidden) > 2:
             raise torch.OutOfMemoryError("injected")
         return logits(hidden)
+
+    def failing_once(logits, table):
+        first_tokens[0] += 1
+        if first_tokens[0] == 1:
+            raise torch.OutOfMemoryError("injected at the first tokens of the first draws")
+        return draw(logits, table)
+
+    monkeypatch.setattr(batch, "sample", failing_once)
 
     sampling = Sampling(temperature=1.0, max_tokens=30, seed=3)
 

@@ -65,6 +65,7 @@ class Batch:
         self._decoder = alone(lambda: make_decoder(body))
         self._max_tokens = max(limits.kv_bytes // body.dims.kv_bytes(body.dtype.itemsize), PAGE)
         self._max_rows = limits.max_batch
+        self._num_starting = 0  # draws whose first token is being sampled
         self._largest_page = max(shelf.size for shelf in body.pool.shelves)
         self.tree = PrefixTree(body.pool)
         self.tenants = Tenants(self.tree)
@@ -76,6 +77,10 @@ class Batch:
 
     def add(self, request: GenerateRequest) -> None:
         """Let the draws of a request wait for their prompt; equal prompts of a problem share one job."""
+        if self.idle:
+            self._max_rows = self._limits.max_batch  # what was too much may fit by now
+        if request.path:
+            self.tenants.continues(request.problem_id)
         draws = [LiveDraw(request, d, key) for d, key in zip(request.draws, request.keys, strict=True)]
         self._wait(request.problem_id, request.ids, draws)
 
@@ -112,14 +117,15 @@ class Batch:
         return dropped
 
     def shrink(self) -> bool:
-        """Put all rows back to wait and allow half as many from now on; False when there was only one.
+        """Put all rows back to wait and allow half as many until the next rest; False when there was only one.
 
         For when memory has run out in the middle of a step: what a draw had sampled is kept, its next token is drawn
         from the same random number, and what was computed of it is found again unless that must go, too.
         """
-        if len(self.rows) <= 1:
+        num = min(self._max_rows, len(self.rows) + self._num_starting)
+        if num <= 1:
             return False
-        self._max_rows = len(self.rows) // 2
+        self._max_rows = num // 2
         rows, self.rows, self._table = self.rows, [], None
         for row in rows:
             row.job.live -= isinstance(row, LiveDraw)
@@ -187,12 +193,15 @@ class Batch:
         # all behind it, so that none overtakes a larger one for ever.
         for job in sorted(self._pending.values(), key=lambda job: (not job.tenant.started, job.tenant.number)):
             own = len(job.ids) - self.tree.length(job.ids) + max(draw.reserve for draw in job.waiting)
-            tokens += self.tenants.need(job.tenant, own + PAGE + self._largest_page)
+            own = self.tenants.need(job.tenant, own + PAGE + self._largest_page)
             alone = not (self.rows or self._open or admitted)
-            if num_rows >= self._max_rows or not self._fits(tokens, alone):
+            if num_rows >= self._max_rows:
                 break
             if job.tenant in busy and num_rows + queued >= self._max_rows:
                 continue  # its rows are yet to come: room for those who have none
+            if not self._fits(tokens + own + self.tenants.expected(job.tenant), alone):
+                break
+            tokens += own
             num_rows, queued = num_rows + 1, queued + len(job.waiting) - 1
             busy.add(job.tenant)
             admitted.append(job)
@@ -234,12 +243,17 @@ class Batch:
             return
         starting = self._starting()
         if starting:
+            self._num_starting = len(starting)
             # (draws, vocab): all draws of a prompt sample their first token from the same logits.
             logits = torch.stack([draw.job.logits for draw in starting if draw.job.logits is not None])
+            result = sample(logits, _table(starting))
+            # Only now do they leave the line: what fails above leaves every draw where it can be found again.
+            self._num_starting = 0
             for draw in starting:
+                draw.job.waiting.remove(draw)
                 draw.computed += draw.job.charge()
                 draw.prompt += len(draw.job.ids)
-            self._take(starting, sample(logits, _table(starting)))
+            self._take(starting, result)
             for draw in starting:
                 if not draw.ended:
                     draw.segment = self._body.pool.segment(draw.job.segment)
@@ -253,7 +267,7 @@ class Batch:
             self._release(job)
 
     def _starting(self) -> list[LiveDraw]:
-        """Take the draws that start now: problems with few rows first, each with all that it may add."""
+        """The draws that start now: problems with few rows first, each with all that it may add."""
         starting: list[LiveDraw] = []
         busy = {job.tenant for job in self._open} | {row.job.tenant for row in self.rows}
         free = self._max_rows - len(self.rows)
@@ -261,14 +275,18 @@ class Batch:
             free -= 1  # for the prompt of a problem that has nothing yet
         rows = {job.tenant: job.tenant.rows for job in self._open}
         tokens = self._promised()
-        while waiting := [job for job in self._open if job.waiting]:
-            job = min(waiting, key=lambda job: rows[job.tenant])
-            tokens += job.waiting[0].reserve + PAGE
+        lines = {job: iter(list(job.waiting)) for job in self._open}
+        heads = {job: draw for job, line in lines.items() if (draw := next(line, None)) is not None}
+        while heads:
+            job = min(heads, key=lambda job: rows[job.tenant])
+            tokens += heads[job].reserve + PAGE
             alone = not (self.rows or starting)
             if len(starting) >= free or not self._fits(tokens, alone):
                 break
-            starting.append(job.waiting.pop(0))
+            starting.append(heads.pop(job))
             rows[job.tenant] += 1
+            if (following := next(lines[job], None)) is not None:
+                heads[job] = following
         return starting
 
     def _take(self, draws: Sequence[LiveDraw], result: SampledTokens) -> None:
@@ -301,7 +319,7 @@ class Batch:
             ids = (*entry.request.ids, *entry.ids[:-1])
             self.tree.insert(ids, entry.segment)
             if entry.ended and not entry.final:
-                self.tenants.pin(job.tenant, (*entry.request.path, entry.number), ids, entry.segment.length)
+                self.tenants.keep(job.tenant, (*entry.request.path, entry.number), ids, entry.segment.length)
         entry.segment = None
         self._release(job)
 

@@ -111,21 +111,28 @@ class PrefixTree:
         entry.ids += tuple(ids[depth:])
         return holder
 
-    def pin(self, ids: Sequence[int]) -> PrefixEntry | None:
-        """Keep `ids`, or as much as is known of them, until `unpin`; None where nothing is known."""
+    def entry(self, ids: Sequence[int]) -> PrefixEntry | None:
+        """The entry in which `ids` ends, or as much as is known of it; None where nothing is known."""
         entry, _, part = self._descend(ids)
         entry = part or entry
-        if entry is self._root:
-            return None
-        entry.pins += 1
-        return entry
+        return None if entry is self._root else entry
 
-    def unpin(self, entry: PrefixEntry, forget: bool) -> None:
-        """Take a pin back; `forget` drops what nobody else has pinned, up to where another branch leaves."""
+    def pin(self, entry: PrefixEntry) -> bool:
+        """Keep an entry until `unpin`; False when it has been forgotten already."""
+        entry.pins += entry.segment is not None
+        return entry.segment is not None
+
+    def unpin(self, entry: PrefixEntry) -> None:
+        """Take a pin back."""
         entry.pins -= 1
-        while forget and not entry.pins and not entry.children and entry.above is not None:
+
+    def forget(self, entry: PrefixEntry) -> None:
+        """Drop an entry that nobody has pinned or continues, and what is above it up to where another branch leaves."""
+        while entry.droppable:
             above = entry.above
             self._remove(entry)
+            if above is None or above is self._root:
+                return
             entry = above
 
     def evict(self, max_tokens: int) -> bool:
