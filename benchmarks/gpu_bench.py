@@ -46,8 +46,9 @@ def reference(shape: str, dtype: Any, device: Any) -> Any:
 
 def scheduler(model: Any) -> Any:
     """The embedded scheduler over the same weights."""
-    from ttc.engines.embedded.batch import BatchLimits
     from ttc.engines.embedded.cuda import CudaDecoder
+
+    from ttc.engines.embedded.batch import BatchLimits
     from ttc.engines.embedded.forest import PAGE_SIZES, ForestDecoder
     from ttc.engines.embedded.model import Body
     from ttc.engines.embedded.scheduler import Scheduler

@@ -146,6 +146,11 @@ class CountedAttention:
         shape = dims.num_layers, 8, dims.num_kv_heads, 16, dims.head_dim
         self.held, self.cuda = tuple(torch.empty(shape, device="meta", dtype=torch.bfloat16) for _ in range(2)), cuda
 
+    variant = None
+
+    def send(self, parity: int) -> None:
+        """There is no plan."""
+
     def pages(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of a layer."""
         return self.held[0][layer], self.held[1][layer]

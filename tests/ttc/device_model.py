@@ -118,6 +118,11 @@ class PagePool:
     def held(self) -> tuple[torch.Tensor, ...]:
         return self.keys, self.values
 
+    variant = None
+
+    def send(self, parity: int) -> None:
+        """There is no plan but the records."""
+
     def pages(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self.keys[layer], self.values[layer]
 
