@@ -17,10 +17,8 @@ from tests.ttc.device_traffic import expected_token
 from tests.ttc.emulated_cuda import EmulatedCuda
 from ttc.core import Sampling
 from ttc.engines.embedded.batch import BatchLimits
-from ttc.engines.embedded.device.ops import StepOps
 from ttc.engines.embedded.device.rows import RowStart
 from ttc.engines.embedded.device.runtime import CudaRuntime
-from ttc.engines.embedded.gpu_attention import AttentionKernels
 from ttc.engines.embedded.gpu_batch import DeviceBatch
 from ttc.engines.embedded.gpu_body import DeviceBody
 from ttc.engines.embedded.gpu_decoder import DeviceDecoder
@@ -31,24 +29,11 @@ from ttc.engines.shared.tokens import StopRule
 LOOP = asyncio.new_event_loop()
 
 
-def body(
-    model: Model,
-    cuda: EmulatedCuda,
-    *,
-    num_pages: int = 400,
-    kernels: AttentionKernels | None = None,
-    ops: StepOps | None = None,
-) -> DeviceBody:
+def emulated(model: Model, cuda: EmulatedCuda, num_pages: int = 150) -> DeviceBody:
     """The model on the emulated device."""
     runtime = CudaRuntime(torch.device("cuda", cuda.home), cuda)
-    return DeviceBody(
-        model.weights,
-        runtime,
-        num_pages=num_pages,
-        max_context=512,
-        kernels=kernels or gpu_reference.attention(cuda),
-        ops=ops or gpu_reference.operations(cuda),
-    )
+    kernels, ops = gpu_reference.attention(cuda), gpu_reference.operations(cuda)
+    return DeviceBody(model.weights, runtime, num_pages=num_pages, max_context=512, kernels=kernels, ops=ops)
 
 
 def request(ids: list[int], keys: list[int], *, problem: str = "", stop: tuple[int, ...] = (), **settings: Any):
@@ -67,21 +52,20 @@ def _text(ids: Any) -> str:
 class BatchTraffic:
     """`events` random events, then all that is open runs to its end."""
 
-    def __init__(self, model: Model, cuda: EmulatedCuda, *, seed: int, events: int = 25, **options: Any) -> None:
-        self.model, self.cuda, self.events = model, cuda, events
+    def __init__(self, model: Model, body: DeviceBody, *, seed: int, events: int = 25) -> None:
+        self.model, self.body, self.events = model, body, events
         self.random = random.Random(seed)
-        self.max_batch = self.random.choice([1, 3, 8])
-        num_pages = self.random.choice([30, 150])
-        self.body = body(model, cuda, num_pages=num_pages, **options)
-        kv_bytes = num_pages * PAGE * model.dims.kv_bytes(4)
-        limits = BatchLimits(self.max_batch, kv_bytes - 8 * PAGE * model.dims.kv_bytes(4))
+        num_pages, itemsize = len(body.device_pool.shelf.owners), body.dtype.itemsize
+        limits = BatchLimits(self.random.choice([1, 3, 8]), (num_pages - 8) * PAGE * model.dims.kv_bytes(itemsize))
         self.batch = DeviceBatch(self.body, DeviceDecoder, limits, self.look)
+        self.gap = 0.0
+        """The largest distance of a log-probability."""
         self.texts: list[list[int]] = []
         self.live: list[GenerateRequest] = []
         self.draws: list[LiveDraw] = []
 
     def run(self) -> None:
-        """Raises AssertionError where a draw is not what it must be."""
+        """All of it; `check` then says whether every draw is what it must be."""
         for _ in range(self.events):
             self.random.choice([self.add, self.abort, self.tick, self.tick, self.tick])()
         for _ in range(3000):
@@ -90,11 +74,6 @@ class BatchTraffic:
             self.batch.tick()
         assert self.batch.idle
         self.batch._decoder.reset()
-        self.cuda.flush()
-        self.cuda.running = True
-        for draw in self.draws:
-            self.check(draw)
-        self.cuda.running = False
 
     def add(self) -> None:
         chance = self.random
@@ -136,16 +115,22 @@ class BatchTraffic:
             draw.ended = True
             self.texts.append([*draw.request.ids, *draw.ids])
 
-    def check(self, draw: LiveDraw) -> None:
+    def check(self, *, exact: bool = True) -> None:
+        """Raises AssertionError where a draw is another; where not `exact`, only ends and log-probabilities count."""
+        for draw in self.draws:
+            self._check(draw, exact)
+
+    def _check(self, draw: LiveDraw, exact: bool) -> None:
         settings, prompt = draw.request.sampling, draw.request.ids
         logits, _ = self.model.run([*prompt, *draw.ids])
         start = RowStart(
             0, 0, 0, (), 1, draw.key, settings.temperature, settings.top_p, settings.top_k or 0
         )  # fmt: skip
         for number, (token, scores) in enumerate(zip(draw.ids, logits[len(prompt) - 1 :], strict=False)):
-            assert token == expected_token(scores, start, len(prompt) + number), (draw.ids, number)
+            assert not exact or token == expected_token(scores, start, len(prompt) + number), (draw.ids, number)
             if settings.logprobs:
-                assert abs(float(torch.log_softmax(scores, -1)[token]) - draw.logprobs[number]) < 1e-3
+                self.gap = max(self.gap, abs(float(torch.log_softmax(scores, -1)[token]) - draw.logprobs[number]))
+        assert not exact or self.gap < 1e-3
         assert len(draw.ids) <= settings.max_tokens and draw.late < 4
         ends = [draw.request.rule.reason(draw.ids[: n + 1]) for n in range(len(draw.ids))]
         assert not any(end is not None for end in ends[:-1])

@@ -31,12 +31,13 @@ from ttc.engines.embedded.requests import LiveDraw
 pytestmark = pytest.mark.numeric
 
 
-def traffic(seed: int, **options: Any) -> BatchTraffic:
-    cuda = EmulatedCuda(home=1)
-    run = BatchTraffic(Model(), cuda, seed=seed, **options)
+def traffic(seed: int, **options: Any) -> None:
+    cuda, model = EmulatedCuda(home=1), Model()
+    run = BatchTraffic(model, gpu_traffic.emulated(model, cuda, 30 if seed % 2 else 150), seed=seed, **options)
     with torch.inference_mode(), cuda, run.batch.place():
         run.run()
-    return run
+        cuda.flush()
+    run.check()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -56,7 +57,7 @@ class Engine:
 
     def __init__(self, *, num_pages: int = 150, max_batch: int = 16, kv_tokens: int | None = None) -> None:
         self.cuda, self.model = EmulatedCuda(), Model()
-        self.body = gpu_traffic.body(self.model, self.cuda, num_pages=num_pages)
+        self.body = gpu_traffic.emulated(self.model, self.cuda, num_pages)
         token = self.model.dims.kv_bytes(4)
         limits = BatchLimits(max_batch, (kv_tokens or (num_pages - 8) * 16) * token)
         self.batch = DeviceBatch(self.body, DeviceDecoder, limits, self.look)
