@@ -4,8 +4,9 @@
 
 The batch, its pool of pages, the prefix tree and the planning of attention are those that run on a GPU; only the step
 is replaced, by one that samples nothing and says that every row got four tokens. The budget is that of a GPU of 80 GB.
-`pool` is allocated once and never grows; `held` is the most that segments held of it, `unique` the keys of the texts
-that were alive then. Counted, not measured. Needs torch, numpy and triton.
+`pool` is allocated once and never grows; `held` is the most that was held of it, finished texts that may come back
+included; `live` is what was held before the first draw ended, and `unique` the keys of those texts. Counted, not
+measured. Needs torch, numpy and triton.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class MemoryUse:
     scratch: int
     pool: int
     held: int
+    live: int
     unique: int
     most_rows: int
     finished: int
@@ -129,7 +131,9 @@ class CountedStep:
         """See `DeviceStep`."""
 
 
-def engine(dims: Dims, max_batch: int, num_pages: int, kv_bytes: int, lengths: Mapping[int, int]) -> Any:
+def engine(
+    dims: Dims, max_batch: int, num_pages: int, kv_bytes: int, lengths: Mapping[int, int], finished: set[int]
+) -> Any:
     """The batch over a pool without memory; a draw ends at the length that its key names."""
     from ttc.engines.embedded.batch import BatchLimits
     from ttc.engines.embedded.device.runtime import CudaRuntime
@@ -163,6 +167,8 @@ def engine(dims: Dims, max_batch: int, num_pages: int, kv_bytes: int, lengths: M
 
     def on_token(draw: Any) -> None:
         draw.ended = len(draw.ids) >= lengths[draw.key] or len(draw.ids) >= draw.request.sampling.max_tokens
+        if draw.ended:
+            finished.add(draw.key)
 
     return DeviceBatch(body, CountedDecoder, BatchLimits(max_batch, kv_bytes), on_token)  # type: ignore[arg-type]
 
@@ -200,24 +206,23 @@ def measure(model: str, scenario: Scenario, free: int = FREE, max_batch: int = 2
         dims, weights=numbers, itemsize=2, free=free, max_batch=max_batch, max_context=context, kv_bytes=None
     )  # fmt: skip
     asked, lengths = requests(scenario, dims.vocab, seed)
-    batch = engine(dims, max_batch, plan.num_pages, plan.kv_bytes, lengths)
+    finished = set[int]()
+    batch = engine(dims, max_batch, plan.num_pages, plan.kv_bytes, lengths, finished)
     for request in asked:
         batch.add(request)
-    held = unique = most = 0
-    finished: set[int] = set()
+    held = live = unique = most = 0
     pool = batch._body.device_pool
     while not batch.idle:
         batch.tick()
-        finished |= lengths.keys() & {row.key for row in batch.rows}
-        tokens, most = pool.num_tokens, max(most, len(batch.rows))
-        if tokens > held:
+        tokens, most, held = pool.num_tokens, max(most, len(batch.rows)), max(held, pool.num_tokens)
+        if len(batch.rows) == most and not finished:
             prompts = {row.request.ids for row in batch.rows}
-            held, unique = tokens, sum(map(len, prompts)) + sum(len(row.ids) for row in batch.rows)
+            live, unique = tokens, sum(map(len, prompts)) + sum(len(row.ids) for row in batch.rows)
     token = dims.kv_bytes(2)
     scratch = scratch_bytes(dims, 2, max_batch, context)
     return MemoryUse(
-        model, scenario.name, 2 * numbers, scratch, plan.num_pages * 16 * token, held * token, unique * token, most,
-        len(finished),
+        model, scenario.name, 2 * numbers, scratch, plan.num_pages * 16 * token, held * token,
+        live * token, unique * token, most, len(finished),
     )  # fmt: skip
 
 
@@ -228,15 +233,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     uses = []
-    print(
-        f"{'model':<6} {'scenario':<26} {'peak':>7} {'pool':>6} {'held':>6} {'unique':>7} rows (GB of {FREE / 1e9:.0f})"
-    )
+    heads = "  ".join(f"{name:>6}" for name in ("peak", "pool", "held", "live", "unique"))
+    print(f"{'model':<6} {'scenario':<26} {heads}  rows (GB)")
     for model in arguments.model:
         for scenario in SCENARIOS:
             use = measure(model, scenario)
             uses.append(use)
-            sizes = "  ".join(f"{size / 1e9:5.1f}" for size in (use.peak, use.pool, use.held, use.unique))
-            print(f"{model:<6} {scenario.name:<26} {sizes}   {use.most_rows}", flush=True)
+            sizes = "  ".join(f"{size / 1e9:6.1f}" for size in (use.peak, use.pool, use.held, use.live, use.unique))
+            print(f"{model:<6} {scenario.name:<26} {sizes}   {use.most_rows:>4}", flush=True)
     arguments.json.write_text(json.dumps([asdict(use) for use in uses], indent=1) + "\n", encoding="utf-8")
 
 

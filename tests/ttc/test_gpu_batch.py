@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -241,3 +244,24 @@ def test_draws_of_one_prompt_share_its_pages_and_a_fork_copies_nothing() -> None
         # Ten pages of prompt, one with its last token, and what is planned for each draw.
         assert engine.body.device_pool.num_tokens <= (10 + 1 + 12) * 16
         engine.finish()
+
+
+def test_what_runs_on_a_gpu_imports_nothing_that_such_a_machine_may_lack(repository: Path) -> None:
+    code = """
+import sys
+
+class Absent:
+    NAMES = {"pytest", "_pytest", "hypothesis", "datasets", "math_verify", "matplotlib", "openai", "httpx2", "fastapi",
+             "pydantic", "uvicorn", "trl", "accelerate", "scipy", "pandas", "tqdm", "xdist", "transformers", "tokenizers"}
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in self.NAMES:
+            raise ImportError(f"absent here: {name}")
+
+sys.meta_path.insert(0, Absent())
+import tests.gpu, tests.ttc.gpu_traffic, benchmarks.gpu_bench, benchmarks.gpu_counts
+import ttc.engines.embedded.gpu_loading
+print("imported")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=repository, check=False)
+    assert done.stdout == "imported\n", done.stderr[-2000:]

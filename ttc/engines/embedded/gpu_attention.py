@@ -67,7 +67,9 @@ class PlannedAttention:
         # A plan leaves out what no layer sees: only where all have a window, and then of the widest.
         sizes = [window for window in windows if window is not None]
         self._trimmed = max(sizes) if len(sizes) == len(windows) else None
-        self._schedule: ForestSchedule | None = None
+        self._schedule: ForestSchedule | None = None  # until it is sent
+        self.schedule: ForestSchedule | None = None
+        """The newest plan."""
         self._tile, self._items = 16, _LEAST.items
         self._allocate(_LEAST)
 
@@ -96,7 +98,7 @@ class PlannedAttention:
                 )
             )
         self._tile, self._items = schedule.tile, max(_power(needs.items), _LEAST.items)
-        self._schedule = schedule
+        self._schedule = self.schedule = schedule
 
     def _allocate(self, capacity: PlanCapacity) -> None:
         dims, device = self._dims, self._pool.shelf.device

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -67,8 +68,17 @@ class DevicePool(PagePool):
 
     def places(self, segment: Segment, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """See `PagePool.places`."""
-        slots = self._send(self.slots(segment, start, count))
-        return slots // PAGE, slots % PAGE
+        pages, offsets = self._send(np.stack(np.divmod(self.slots(segment, start, count), PAGE)))
+        return pages, offsets
+
+    def append(self, segment: Segment, kv: torch.Tensor) -> None:
+        """See `PagePool.append`; one launch."""
+        count = kv.shape[3]
+        if count:
+            self.reserve(segment, count)
+            pages, offsets = self.places(segment, segment.length, count)
+            self.shelf.stored[:, :, pages, :, offsets] = kv.permute(3, 1, 0, 2, 4)
+            segment.length += count
 
     def read(self, segment: Segment, start: int, end: int) -> torch.Tensor:
         """See `PagePool.read`."""
