@@ -252,7 +252,7 @@ import sys
 
 class Absent:
     NAMES = {"pytest", "_pytest", "hypothesis", "datasets", "math_verify", "matplotlib", "openai", "httpx2", "fastapi",
-             "pydantic", "uvicorn", "trl", "accelerate", "scipy", "pandas", "tqdm", "xdist", "transformers", "tokenizers"}
+             "pydantic", "uvicorn", "trl", "accelerate", "scipy", "pandas", "tqdm", "transformers", "tokenizers"}
 
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in self.NAMES:

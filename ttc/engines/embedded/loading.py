@@ -37,20 +37,23 @@ def load(
     _refuse_quantised(folder, config)
     text = Text(folder)
     place = pick_device(device)
-    if place.type == "cuda" and not batch_invariant and supported(config):
+    if place.type == "cuda" and not batch_invariant:
+        from ttc.engines.embedded.gpu_families import architecture
         from ttc.engines.embedded.gpu_loading import start
 
-        return text, start(
-            folder,
-            config,
-            text.decode,
-            device=place,
-            dtype=pick_dtype(dtype, place),
-            threads=threads,
-            max_batch=max_batch,
-            max_context=max_context,
-            kv_bytes=kv_bytes,
-        )
+        family = architecture(config)
+        if family is not None:
+            return text, start(
+                folder,
+                family,
+                text.decode,
+                device=place,
+                dtype=pick_dtype(dtype, place),
+                threads=threads,
+                max_batch=max_batch,
+                max_context=max_context,
+                kv_bytes=kv_bytes,
+            )
     if not supported(config) or slides(config, max_context):
         if batch_invariant:
             raise ConfigError(

@@ -83,6 +83,7 @@ def fold(
     *,
     max_context: int,
     style: Style = Style(),
+    rotary: Sequence[Dims] = (),
 ) -> StepWeights:
     """Fuse q, k, v and gate, up, and multiply norm weights into the matrices behind them (not in fp16).
 
@@ -93,15 +94,22 @@ def fold(
         device: where the weights go.
         max_context: rows of the rotary tables.
         style: what the family does otherwise.
+        rotary: of each layer, the dimensions that its rotary tables come from; `dims` where there are none.
 
     Raises:
         ConfigError: a tensor is missing, or has another shape than config.json says.
     """
     source = _Source(state, dims, dtype, device, style)
-    cos, sin = (table.to(device) for table in rope_tables(dims, max_context))
+    kinds = rotary or (dims,) * dims.num_layers
+    tables: list[tuple[Dims, torch.Tensor, torch.Tensor]] = []
+    for kind in kinds:
+        if not any(kind == other for other, _, _ in tables):
+            cos, sin = (table.to(device) for table in rope_tables(kind, max_context))
+            tables.append((kind, cos, sin))
+    turns = [next((cos, sin) for other, cos, sin in tables if other == kind) for kind in kinds]
     embed = source.table("embed_tokens.weight")
     head = embed if dims.tied else source.table("lm_head.weight")
-    layers = tuple(source.layer(f"layers.{i}.", cos, sin) for i in range(dims.num_layers))
+    layers = tuple(source.layer(f"layers.{i}.", *turn) for i, turn in enumerate(turns))
     return StepWeights(dims, embed, layers, source.norm("norm.weight", dims.hidden), head, source.folded, style)
 
 
