@@ -96,6 +96,17 @@ def test_more_rows_than_the_pool_holds_wait_and_all_end() -> None:
 
 
 @with_triton
+@pytest.mark.parametrize("rows", [1, 5])
+def test_a_token_costs_one_replay_few_launches_and_the_unique_keys(rows: int) -> None:
+    from benchmarks.gpu_counts import count
+
+    counted = count("0.5B", rows, looks=16)
+    assert counted.nodes_a_layer <= 8 and counted.replays == 1
+    assert counted.launches_beside < 0.5 and counted.launches_beside_with_rows_that_change <= 2
+    assert counted.blocking <= 0.25 and counted.keys_read == counted.keys_unique
+
+
+@with_triton
 def test_the_counted_scratch_covers_what_a_step_allocates() -> None:
     from benchmarks.gpu_counts import meta_weights
     from ttc.engines.embedded.device.buffers import StepBuffers
