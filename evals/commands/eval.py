@@ -1,4 +1,4 @@
-"""`ttc eval`: run a task under one or more strategies, with intervals, prices and a report.
+"""`ttc eval`: measure strategies on a task, with intervals and prices.
 
     ttc eval --strategy tree                               the packaged model on arithmetic
     ttc eval --strategy direct:temperature=0,majority,tree --n 16 --limit 1000 --out runs/first
@@ -173,13 +173,7 @@ class ProgressBar:
 
 def register(subparsers: Any) -> None:
     """Add `ttc eval`."""
-    parser = subparsers.add_parser(
-        "eval",
-        help="measure strategies on a task",
-        description=__doc__,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = subparsers.add_parser("eval", description=__doc__, epilog=EPILOG)
     add_recipe_option(parser)
     add_options(parser, EvalOptions)
     parser.set_defaults(run=run)

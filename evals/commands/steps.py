@@ -1,4 +1,4 @@
-"""`ttc steps`: label the steps of solutions, and judge process reward models by labelled steps.
+"""`ttc steps`: label steps of solutions, judge process reward models by them.
 
     ttc steps eval --data arithmetic                        the packaged reward model on the packaged model's own paths
     ttc steps eval --data bigbench_mistake.jsonl.gz --scorer prm:PATH --threshold fit
@@ -83,12 +83,7 @@ class LabelOptions(StepsOptions):
 
 def register(subparsers: Any) -> None:
     """Add `ttc steps`."""
-    parser = subparsers.add_parser(
-        "steps",
-        help="label solution steps, judge process reward models",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = subparsers.add_parser("steps", description=__doc__)
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     evaluate = actions.add_parser("eval", help="first-error F1, calibration and ranking of a scorer")
     label = actions.add_parser("label", help="write labelled steps")

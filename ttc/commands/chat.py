@@ -1,4 +1,7 @@
-"""`ttc chat`: talk to a model; tokens appear as they are sampled, thinking dimmed and apart from the answer."""
+"""`ttc chat`: talk to a model.
+
+Tokens appear as they are sampled, thinking dimmed and apart from the answer.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ class ChatOptions(SamplingOptions, ThinkingOptions, EngineOptions):
 
 def register(subparsers: Any) -> None:
     """Add `ttc chat`."""
-    parser = subparsers.add_parser("chat", help="talk to a model", description=__doc__)
+    parser = subparsers.add_parser("chat", description=__doc__)
     add_options(parser, ChatOptions)
     parser.set_defaults(run=run)
 
