@@ -53,7 +53,7 @@ from ttc.cli.parts import (
 from ttc.cli.rehearsal import refuse_early
 from ttc.config.choices import DEFAULT_ENGINE, PartChoice, StrategyChoice
 from ttc.config.plugins import without_scores
-from ttc.config.recipes import label_of, parse_spec, split_specs
+from ttc.config.recipes import label_of, parse_spec, section, split_specs
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import call
 from ttc.core import Budget, Record, Sampling
@@ -124,9 +124,7 @@ class EvalOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptio
     def task_settings(self) -> dict[str, object]:
         """The parameters of the task: --set task.KEY=VALUE, and its own options."""
         own = {"level": self.level, "data": self.data}
-        prefix = "task."
-        pairs = {k.removeprefix(prefix): value for k, value in self.settings.items() if k.startswith(prefix)}
-        return pairs | {key: value for key, value in own.items() if value is not None}
+        return section(self.settings, "task") | {key: value for key, value in own.items() if value is not None}
 
     @property
     def without_task(self) -> EvalOptions:

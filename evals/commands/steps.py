@@ -32,8 +32,9 @@ from evals.numbers.step_metrics import (
 )
 from evals.tasks.arithmetic import arithmetic
 from ttc.cli.options import add_options, option, read_options
-from ttc.cli.parts import EngineOptions, check_parts, resolve_engine, resolve_scorer, settings
+from ttc.cli.parts import EngineOptions, resolve_engine, resolve_scorer, settings
 from ttc.config.choices import PartChoice, StrategyChoice
+from ttc.config.recipes import sections
 from ttc.config.registry import VERIFIERS
 from ttc.config.values import at_least
 from ttc.core import Engine, Sampling, Usage
@@ -159,7 +160,7 @@ def run_label(args: argparse.Namespace) -> int:
 
 def _check(options: StepsOptions, parts: Sequence[str]) -> None:
     """Refuse what cannot work, before a model is loaded."""
-    check_parts(options.settings, parts)
+    sections(options.settings, parts)
     at_least("steps", 1, limit=options.limit, n=options.n)
     if options.data != SAMPLED and not Path(options.data).is_file():
         raise ConfigError(f"--data {options.data} does not exist; give a file of labelled solutions, or {SAMPLED}")

@@ -23,7 +23,7 @@ from serve.operator.keys import Key, read_keys
 from serve.requests.thinking import EFFORTS, ThinkingPolicy
 from ttc.answers import KINDS
 from ttc.config.choices import DEFAULT_ENGINE, DEFAULT_SCORER, PartChoice
-from ttc.config.recipes import load_toml, split_model
+from ttc.config.recipes import load_toml, sections, split_model
 from ttc.config.registry import ENGINES, SCORERS
 from ttc.config.values import build, nearest
 from ttc.errors import ConfigError, UnknownName
@@ -284,7 +284,7 @@ def from_options(
     sets: Mapping[str, str],
 ) -> ServeConfig:
     """One model and its presets; the packaged one has a scorer. Raises ConfigError for options that cannot be used."""
-    sections = _sections(sets)
+    tables = sections(sets, SECTIONS)
     if engine is not None:
         engine, inline = split_model(engine)
         if inline is not None and model is not None:
@@ -294,41 +294,31 @@ def from_options(
         if engine not in (None, "openai"):
             raise ConfigError(f"--upstream is served by the engine openai, not {engine!r}")
         engine = "openai"
-        sections["engine"]["base_url"] = upstream
+        tables["engine"]["base_url"] = upstream
     engine = engine or DEFAULT_ENGINE
     packaged = engine == DEFAULT_ENGINE and model is None
     if packaged:
         for place, names in SMALL.items():
-            sections[place] = {**names, **sections[place]}
+            tables[place] = {**names, **tables[place]}
     if scorer is None and packaged:
         scorer = DEFAULT_SCORER
-    if scorer is None and sections["scorer"]:
+    if scorer is None and tables["scorer"]:
         raise ConfigError("--set scorer.KEY needs --scorer")
     name = name or _name(model, engine, upstream)
     scorers = {}
     if scorer is not None:
-        choice = PartChoice.of(SCORERS, scorer, sections["scorer"])
+        choice = PartChoice.of(SCORERS, scorer, tables["scorer"])
         scorers[choice.name] = choice
     presets = {**VOTES, **(RANKED if scorers else {})}
     return ServeConfig(
-        models=(ModelSpec(name, PartChoice.of(ENGINES, engine, sections["engine"], model), scorers),),
+        models=(ModelSpec(name, PartChoice.of(ENGINES, engine, tables["engine"], model), scorers),),
         default=name,
         presets=tuple(PresetSpec(f"{name}:{label}", name, *preset) for label, preset in presets.items()),
-        limits=build(ServeLimits, sections["limits"], where="limits."),
-        thinking=build(ThinkingPolicy, sections["thinking"], where="thinking."),
-        http=build(HttpSettings, sections["http"], where="http."),
+        limits=build(ServeLimits, tables["limits"], where="limits."),
+        thinking=build(ThinkingPolicy, tables["thinking"], where="thinking."),
+        http=build(HttpSettings, tables["http"], where="http."),
         keys=read_keys({}, "the environment"),
     )
-
-
-def _sections(sets: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    sections: dict[str, dict[str, str]] = {name: {} for name in SECTIONS}
-    for key, value in sets.items():
-        head, _, rest = key.partition(".")
-        if head not in sections or not rest:
-            raise ConfigError(f"--set {key}: no part {head!r}{nearest(head, SECTIONS)} (known: {', '.join(SECTIONS)})")
-        sections[head][rest] = value
-    return sections
 
 
 def _name(model: str | None, engine: str, upstream: str | None) -> str:
