@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -202,8 +202,7 @@ def resolve_thinking(options: ThinkingOptions, settings: Mapping[str, object]) -
 
 def resolve_sampling(options: SamplingOptions, default: Sampling) -> Sampling:
     """Return `default` with the sampling options laid over it."""
-    names = ("temperature", "top_p", "top_k", "max_tokens", "seed")
-    values = {name: getattr(options, name) for name in names}
+    values = {field.name: getattr(options, field.name) for field in fields(SamplingOptions)}
     return replace(default, **{name: value for name, value in values.items() if value is not None})
 
 
