@@ -77,7 +77,7 @@ class LabelOptions(StepsOptions):
     """The options of `ttc steps label`."""
 
     out: Path
-    checker: Literal["exact", "rollouts"] = option("exact", "default: exact")
+    checker: Literal["exact", "rollouts"] = option("exact", "default: exact", metavar="exact|rollouts")
     rollouts: int = option(8, "completions per step (default: 8)", metavar="K")
     hard: bool = option(False, "rollouts: 1 when any is correct, else 0")
 

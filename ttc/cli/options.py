@@ -27,7 +27,7 @@ import dataclasses
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from ttc.config.recipes import load_toml, overrides
 from ttc.config.values import nearest, parse
@@ -63,11 +63,8 @@ def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
         if hints[field.name] is bool:
             target.add_argument(f"--{name}", action="store_true", **about)
             continue
-        about["metavar"] = field.metadata["metavar"]
-        if _is_repeatable(hints[field.name]):
-            target.add_argument(f"--{name}", action="append", **about)
-        else:
-            target.add_argument(f"--{name}", **_reading(hints[field.name]), **about)
+        action = "append" if _is_repeatable(hints[field.name]) else "store"
+        target.add_argument(f"--{name}", action=action, metavar=field.metadata["metavar"], **about)
 
 
 def add_recipe_option(parser: argparse.ArgumentParser) -> None:
@@ -86,6 +83,7 @@ def read_options(kind: type[T], args: argparse.Namespace) -> T:
     hints = typing.get_type_hints(kind)
     recipe = getattr(args, _RECIPE, None)
     values = {} if recipe is None else _recipe_values(kind, recipe, hints)
+    names = {field.name: name for name, field in _options(kind).items()}
     for field in dataclasses.fields(typing.cast("Any", kind)):
         value = getattr(args, field.name, None)
         if value is None or value is False:
@@ -93,7 +91,9 @@ def read_options(kind: type[T], args: argparse.Namespace) -> T:
         if typing.get_origin(hints[field.name]) is tuple:
             value = (*values.get(field.name, ()), *value)
         elif _is_repeatable(hints[field.name]):
-            value = {**values.get(field.name, {}), **overrides(value, f"--{field.metadata['name'] or field.name}")}
+            value = {**values.get(field.name, {}), **overrides(value, f"--{names[field.name]}")}
+        elif field.name in names:
+            value = parse(f"--{names[field.name]}", value, hints[field.name])
         values[field.name] = value
     return kind(**values)
 
@@ -106,13 +106,6 @@ def _options(kind: type) -> dict[str, dataclasses.Field[Any]]:
 
 def _is_repeatable(annotation: Any) -> bool:
     return typing.get_origin(annotation) in (tuple, Mapping)
-
-
-def _reading(annotation: Any) -> dict[str, Any]:
-    """How argparse reads the text of one value."""
-    members = [member for member in typing.get_args(annotation) or (annotation,) if member is not type(None)]
-    plain = annotation if typing.get_origin(annotation) is Literal else members[0]
-    return {"choices": typing.get_args(plain)} if typing.get_origin(plain) is Literal else {"type": plain}
 
 
 def _recipe_values(kind: type, path: str, hints: Mapping[str, Any]) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class ThinkingOptions:
     """How much a model thinks."""
 
     thinking: Literal["on", "off", "auto"] | None = option(
-        None, "the chat template's switch (default: auto)", group="thinking"
+        None, "the chat template's switch (default: auto)", metavar="on|off|auto", group="thinking"
     )
     max_thinking: int | None = option(None, "cap on thinking; 0 is no thinking", metavar="TOKENS", group="thinking")
     min_thinking: int | None = option(None, "keep thinking at least so long", metavar="TOKENS", group="thinking")
