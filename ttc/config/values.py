@@ -15,7 +15,8 @@ given; NaN is outside every range.
     within("simulated", 0, 1, p=p)
     at_most("confidence", n, "n", warmup=warmup)       warmup must be at most n=4, got 8: lower it or raise n
 
-A mapping is a table with keys of its own, left to its reader. Left out: arbitrary classes, which code supplies.
+A mapping is a table with keys of its own, left to its reader, and values of one type. Left out: arbitrary classes,
+which code supplies.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def parse(name: str, value: object, annotation: Any) -> Any:
     if origin is Literal:
         return _parse_literal(name, value, arguments)
     if origin is Mapping:
-        return _parse_mapping(name, value)
+        return _parse_mapping(name, value, arguments)
     if isinstance(value, Mapping) and variants(annotation):
         return build(annotation, value, where=f"{name}.")
     if origin in (Union, types.UnionType):
@@ -74,6 +75,8 @@ def parse(name: str, value: object, annotation: Any) -> Any:
     if annotation not in _SCALARS:
         if isinstance(annotation, type) and isinstance(value, annotation):
             return value
+        if dataclasses.is_dataclass(annotation):
+            raise ConfigError(f"{name} cannot be set from text: it is a table [{name}], got {value!r}")
         raise ConfigError(f"{name} cannot be set from text: it is a {type_text(annotation)} and must be given in code")
     written_as, read = _SCALARS[annotation]
     if isinstance(value, written_as) and (bool in written_as or not isinstance(value, bool)):
@@ -198,11 +201,12 @@ def _parse_union(name: str, value: object, annotation: Any, members: tuple[Any, 
     raise _mismatch(name, value, annotation)
 
 
-def _parse_mapping(name: str, value: object) -> dict[str, Any]:
-    """A table whose keys are its own; what reads it checks them."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise ConfigError(f"{name} must be a table [{name}], got {value!r}")
+def _parse_mapping(name: str, value: object, arguments: tuple[Any, ...]) -> dict[str, Any]:
+    """A table whose keys are its own: what reads it checks them. Its values are of one type."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name} must be a table [{name}], got {value!r}")
+    kind = arguments[1] if arguments else Any
+    return {key: parse(f"{name}.{key}", item, kind) for key, item in value.items()}
 
 
 def _parse_sequence(name: str, value: object, annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> Any:
