@@ -84,7 +84,7 @@ class EvalOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptio
 
     task: str = option(
         "arithmetic",
-        "a task, or a .jsonl or .toml file; its parameters: --set task.KEY=VALUE (default: arithmetic)",
+        "a task, or a .jsonl or .toml file; its parameters: --set task.KEY=VALUE",
         metavar="NAME[:ARG]|FILE",
         group="task",
     )
@@ -92,7 +92,7 @@ class EvalOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptio
     problems_seed: int | None = option(
         None, "picks the problems of a procedural task (default: 0)", metavar="SEED", group="task"
     )
-    limit: str = option("100", "problems, or all (default: 100)", metavar="N", group="task")
+    limit: str = option("100", "problems, or all", metavar="N", group="task")
     unsafe_code: bool = option(False, "run model-written programs without a sandbox where none works", group="task")
     data: str | None = option(
         None, "folder with the datasets (default: TTC_DATA, else the hub)", metavar="DIR", group="task"
@@ -100,7 +100,7 @@ class EvalOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptio
     out: str | None = option(
         None, "run folder; an existing one is continued (default: runs/...)", metavar="DIR", group="run"
     )
-    concurrency: int = option(64, "problems in flight (default: 64)", metavar="N", group="run")
+    concurrency: int = option(64, "problems in flight", metavar="N", group="run")
     retry_errors: bool = option(False, "run problems again that failed before", group="run")
     baseline: str | None = option(
         None,

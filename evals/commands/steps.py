@@ -50,11 +50,11 @@ class StepsOptions(EngineOptions):
 
     data: str
     limit: int | None = option(None, "problems or lines (sampled: 100)", metavar="N")
-    level: int = option(4, "sampled: difficulty (default: 4)", metavar="L")
-    n: int = option(4, "sampled: solutions a problem (default: 4)", metavar="N")
-    temperature: float = option(0.8, "of samples and rollouts (default: 0.8)")
+    level: int = option(4, "sampled: difficulty", metavar="L")
+    n: int = option(4, "sampled: solutions a problem", metavar="N")
+    temperature: float = option(0.8, "of samples and rollouts")
     max_tokens: int = option(512, "of samples and rollouts", metavar="TOKENS")
-    seed: int = option(0, "of problems, samples and intervals (default: 0)")
+    seed: int = option(0, "of problems, samples and intervals")
     settings: Mapping[str, object] = settings("engine.KEY=VALUE, scorer.KEY=VALUE")
 
     @property
@@ -77,8 +77,8 @@ class LabelOptions(StepsOptions):
     """The options of `ttc steps label`."""
 
     out: Path
-    checker: Literal["exact", "rollouts"] = option("exact", "default: exact", metavar="exact|rollouts")
-    rollouts: int = option(8, "completions per step (default: 8)", metavar="K")
+    checker: Literal["exact", "rollouts"] = option("exact", "what judges a step", metavar="exact|rollouts")
+    rollouts: int = option(8, "completions per step", metavar="K")
     hard: bool = option(False, "rollouts: 1 when any is correct, else 0")
 
 

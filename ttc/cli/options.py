@@ -40,7 +40,9 @@ _RECIPE = "recipe"
 def option(
     default: Any, text: str, *, metavar: str | None = None, group: str | None = None, name: str | None = None
 ) -> Any:
-    """Return a field of an options class with its help `text`; `name` is what a user writes, where it is not its own.
+    """Return a field of an options class with its help `text`, to which the default is added.
+
+    `name` is what a user writes, where it is not the field's own.
 
     A flag is a bool, a repeatable option a tuple, and repeatable KEY=VALUE pairs are a Mapping.
     """
@@ -59,12 +61,19 @@ def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
         if title is not None and title not in groups:
             groups[title] = parser.add_argument_group(title)
         target = parser if title is None else groups[title]
-        about = {"dest": field.name, "help": field.metadata["help"]}
+        about = {"dest": field.name, "help": field.metadata["help"] + _default_text(field.default)}
         if hints[field.name] is bool:
             target.add_argument(f"--{name}", action="store_true", **about)
             continue
         action = "append" if _is_repeatable(hints[field.name]) else "store"
         target.add_argument(f"--{name}", action=action, metavar=field.metadata["metavar"], **about)
+
+
+def _default_text(default: Any) -> str:
+    """What an option is when it is not given, where that is a value."""
+    if isinstance(default, bool) or default in (None, (), dataclasses.MISSING):
+        return ""
+    return f" (default: {', '.join(default) if isinstance(default, tuple) else default})"
 
 
 def add_recipe_option(parser: argparse.ArgumentParser) -> None:
@@ -93,7 +102,7 @@ def read_options(kind: type[T], args: argparse.Namespace) -> T:
         elif _is_repeatable(hints[field.name]):
             value = {**values.get(field.name, {}), **overrides(value, f"--{names[field.name]}")}
         elif field.name in names:
-            value = parse(f"--{names[field.name]}", value, hints[field.name])
+            value = _read(f"--{names[field.name]}", value, hints[field.name])
         values[field.name] = value
     return kind(**values)
 
@@ -106,6 +115,11 @@ def _options(kind: type) -> dict[str, dataclasses.Field[Any]]:
 
 def _is_repeatable(annotation: Any) -> bool:
     return typing.get_origin(annotation) in (tuple, Mapping)
+
+
+def _read(name: str, text: str, annotation: Any) -> Any:
+    """Read an option; one that is a text is what was written: `--baseline none` states a value."""
+    return text if str in (annotation, *typing.get_args(annotation)) else parse(name, text, annotation)
 
 
 def _recipe_values(kind: type, path: str, hints: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,7 +138,7 @@ def _recipe_values(kind: type, path: str, hints: Mapping[str, Any]) -> dict[str,
         elif typing.get_origin(annotation) is tuple:
             values[field.name] = tuple(_texts(value))
         else:
-            values[field.name] = parse(f"{path}: {key}", _text(value), annotation)
+            values[field.name] = _read(f"{path}: {key}", _text(value), annotation)
     return values
 
 

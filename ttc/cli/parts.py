@@ -38,7 +38,7 @@ def settings(text: str, group: str | None = None) -> Mapping[str, object]:
 
 def strategies(default: str, more: str = "") -> tuple[str, ...]:
     """The option --strategy, whose default is said; `more` is how to name several."""
-    text = f"strategy, or file.py:function{more} (default: {default}; see: ttc list strategies)"
+    text = f"strategy, or file.py:function{more}; see: ttc list strategies"
     kind: tuple[str, ...] = option((default,), text, metavar="NAME[:KEY=VALUE,...]", group="strategy")
     return kind
 
@@ -47,7 +47,7 @@ def strategies(default: str, more: str = "") -> tuple[str, ...]:
 class EngineOptions:
     """Which engine and model run."""
 
-    engine: str = option(DEFAULT_ENGINE, "engine (default: embedded)", metavar="NAME[:MODEL]", group="engine")
+    engine: str = option(DEFAULT_ENGINE, "engine", metavar="NAME[:MODEL]", group="engine")
     model: str | None = option(
         None, "model folder or hub id (default: the engine's own)", metavar="PATH|ID", group="engine"
     )
