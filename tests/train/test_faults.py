@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from tests.train.cipher_base import make_parts
+from tests.ttc.any_verifier import KNOWN
 from train.base.rollout import Rollout
 from train.rl.loop import LoopPlan, learn
 from train.rollouts.rewards import Rewarder, ShapingPart, of_each
@@ -17,26 +18,15 @@ from ttc.errors import TrainingError, VerifierError
 from ttc.verifiers.composite import composite
 from ttc.verifiers.exact import exact
 
-COMPOSITE = r"""
+COMPOSITE = f"""
 [parts.answer]
 verifier = "math"
 weight = 1.0
 [parts.form]
 verifier = "format"
 weight = [[0, 9.0], [100, 0.0]]
-params = { answer = "box" }
-[[known]]
-target = "4"
-text = '\boxed{4}'
-status = "correct"
-[[known]]
-target = "4"
-text = '\boxed{5}'
-status = "incorrect"
-[[known]]
-target = "4"
-text = ''
-status = "no_answer"
+params.answer = "box"
+{KNOWN}
 """
 
 
