@@ -160,11 +160,8 @@ class PolicyStage:
         try:
             last = await self.loop(self.plan, parts)
         finally:
-            for file in (parts.metrics, parts.rollouts, parts.alarm_file, parts.held_out_file):
-                if file is not None:
-                    file.close()
-            for part in (parts.collector.engine, parts.held_out.verifier, parts.rewarder):
-                await part.close()
+            await parts.close()
+            await parts.collector.engine.close()
         folder = setting.folder / "model"
         save_model(parts.updater.model, load_tokenizer(source), folder, writes=setting.world.main)
         numbers = {key: float(value) for key, value in last.items() if isinstance(value, (int, float))}
