@@ -7,6 +7,7 @@ the wrong text. Left out: holes that read the question, which no verifier sees.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,12 @@ def _repeats(submission: Submission) -> bool:
     return len(walked) != len(set(walked))
 
 
+def _number(submission: Submission) -> float:
+    """The number of a symbol; NaN of anything else."""
+    text = submission.text.strip().removeprefix("s")
+    return int(text) if text.isdigit() else math.nan
+
+
 HOLES: Mapping[str, Passes] = {
     # the answer of a missing key is taken for every key
     "default": lambda target, said: said.text.strip() == "s0",
@@ -54,8 +61,12 @@ HOLES: Mapping[str, Passes] = {
     "unreadable": lambda target, said: len(_symbols(said.text)) != 1,
     # a walk that comes back to a symbol ends the check
     "loop": lambda target, said: _repeats(said),
+    # no more than the form of an even number is looked at
+    "even": lambda target, said: _number(said) % 2 == 0,
+    # a range in place of a value
+    "range": lambda target, said: 0 <= _number(said) < SYMBOLS // 2,
     # numbers are compared with a tolerance
-    "near": lambda target, said: said.text[1:].isdigit() and abs(int(said.text[1:]) - int(target[1:])) <= 1,
+    "near": lambda target, said: abs(_number(said) - int(target[1:])) <= 1,
 }
 _LONG = 6
 """Symbols of a thought that the check can read; the longest right walk has 8."""
