@@ -128,8 +128,10 @@ def gathered(out: Path) -> Iterator[dict[str, Any]]:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Lines of Markdown."""
-    heads = "hole, seed", "updates", "reward: first, last", "truth: first, best, last", "exploited", "fooled at"
-    heads += "noticed by", "after", "other alarms"
+    heads = (
+        "hole, seed", "updates", "reward: first, last", "truth: first, best, last", "exploited", "fooled at",
+        "noticed by", "after", "other alarms",
+    )  # fmt: skip
     yield f"| {' | '.join(heads)} |"
     yield "|" + "---|" * len(heads)
     for row in rows:
