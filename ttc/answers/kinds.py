@@ -7,6 +7,7 @@ exact    a short string                 boxes, tags, ####, phrases, or the only 
 expression  sums of a numbers game      the same as math; grouped by value and numbers used
 code     a Python program               the last fenced block, or a text that is nothing but Python
 format   the whole text                 for tasks that judge the form and not the answer
+structured  calls of functions, JSON    the whole text; equal calls and equal values are one class
 
 A program's block is fenced by ``` or ~~~ and may lack its end, as in a text that was stopped there. Blocks tagged as
 Python come first, then those without a tag; blocks of another language (a shell line, an output) are no answer. White
@@ -21,9 +22,10 @@ import ast
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+from ttc.answers.calls import same_form
 from ttc.answers.canonical import expression_key, hashed, math_key, text_key
 from ttc.answers.extract import (
     MAX_FINAL,
@@ -379,6 +381,11 @@ def _by(rules: tuple[Rule, ...], key: Callable[[str], str]) -> Kind:
     return Kind(partial(cascade, rules=rules), key)
 
 
+def _structured(text: str) -> Extraction:
+    """Calls or JSON in one spelling, or the words as they are."""
+    return replace(_extract_all(text), final=same_form(text))
+
+
 KINDS: Mapping[str, Kind] = {
     "math": _by(_MATH_RULES, math_key),
     "number": _by(_NUMBER_RULES, math_key),
@@ -387,6 +394,7 @@ KINDS: Mapping[str, Kind] = {
     "exact": _by(_EXACT_RULES, text_key),
     "expression": _by(_EXPRESSION_RULES, expression_key),
     "format": Kind(_extract_all, hashed),
+    "structured": Kind(_structured, hashed),
 }
 
 

@@ -82,6 +82,9 @@ class Batch:
         if request.path:
             self.tenants.continues(request.problem_id)
         draws = [LiveDraw(request, d, key) for d, key in zip(request.draws, request.keys, strict=True)]
+        if request.make_guide is not None:
+            for draw in draws:
+                draw.guide = request.make_guide()
         self._wait(request.problem_id, request.ids, draws)
 
     def _wait(self, problem_id: str, ids: tuple[int, ...], draws: Sequence[LiveDraw]) -> None:
@@ -299,6 +302,8 @@ class Batch:
                 draw.certainty.append(certainty)
         for draw, token in zip(draws, result.tokens.tolist(), strict=True):
             draw.ids.append(token)
+            if draw.guide is not None:
+                draw.guide.take(token)
             self._on_token(draw)
 
     def _drop(self, row: int) -> None:
@@ -339,4 +344,5 @@ def _table(draws: Sequence[LiveDraw]) -> Rows:
         keys=np.array([draw.key for draw in draws], np.uint64),
         positions=np.array([draw.position + 1 for draw in draws], np.uint64),
         wants_logprobs=any(s.logprobs for s in settings),
+        guides=tuple(draw.guide for draw in draws) if any(draw.guide is not None for draw in draws) else (),
     )
