@@ -8,6 +8,7 @@ affair: it may end at once, or write the marker again, which is then text of its
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -203,3 +204,33 @@ def test_a_request_that_says_nothing_gets_the_template_as_it_is(server: Running)
     reply = checked(server, ask(SHORT[1], max_tokens=16))
     assert reply["ttc"]["thinking"]["budget"] is None
     assert reply["choices"][0]["content"]
+
+
+ARGUMENTS = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 20}, "unit": {"enum": ["C", "F"]}},
+    "required": ["city", "unit"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": ARGUMENTS}}
+
+
+@pytest.mark.parametrize("budget", [0, 3, 12])
+def test_a_call_after_a_thought_of_any_budget_is_whole(server: Running, budget: int) -> None:
+    fields = {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 160}
+    response = server.ask(ask("What is the weather in Paris?", thinking_budget=budget, **fields))
+    assert response.status_code == 200, response.text
+    reply = response.json()
+    (call,) = reply["choices"][0]["message"]["tool_calls"]
+    arguments = json.loads(call["function"]["arguments"])
+    assert call["function"]["name"] == "weather"
+    assert arguments.keys() == {"city", "unit"} and arguments["unit"] in ("C", "F")
+    assert reply["ttc"]["thinking"]["used"] == budget or not reply["ttc"]["thinking"]["forced_end"]
+
+
+def test_json_follows_its_schema_and_auto_leaves_the_model_free(server: Running) -> None:
+    wish = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": ARGUMENTS}}
+    reply = whole(server, ask("Where is the Louvre?", thinking_budget=0, response_format=wish, max_tokens=120))
+    assert json.loads(reply["choices"][0]["content"])["unit"] in ("C", "F")
+    free = whole(server, ask("Say hello.", thinking_budget=0, tools=[TOOL], max_tokens=20))
+    assert free["choices"][0]["content"]
