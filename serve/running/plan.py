@@ -161,7 +161,6 @@ async def make_plan(
     if form is not None:
         _check_form(form, request, strategy)
         request = replace(request, forward={})
-    request = replace(request, form=form)
     if request.prefill is not None:
         request = _begun(request, strategy, model)
     if strategy == DIRECT and form is None and not request.forward and _streams_behind(request, model):
@@ -465,8 +464,9 @@ def with_extras(
         ApiError: the engine, or the strategy, cannot honour a field; names it.
     """
     extras: dict[str, Any] = dict(request.sampling.penalties)
-    if request.form is not None and (grammar := request.form.grammar(model.tools, model.engine.encode)) is not None:
-        extras["grammar"] = grammar
+    if request.form is not None and model.tools is not None:
+        grammar = request.form.grammar(model.tools, model.engine.encode)
+        extras |= {} if grammar is None else {"grammar": grammar}
     if request.top_logprobs:
         extras["top_logprobs"] = request.top_logprobs
     supported = extras_of(model.engine.capabilities)
@@ -487,7 +487,7 @@ def with_extras(
 
 def _check_forward(request: ServeRequest, strategy: str, able: bool, name: str) -> None:
     """Refuse by name what cannot go together with fields that are passed through."""
-    field = next(iter(request.forward))
+    field = next(iter(request.forward)) if request.form is None else request.form.field
     if not able:
         why = (
             f"{field}: the engine of model {name} holds no answer to a form (embedded and vllm do, for chat templates "

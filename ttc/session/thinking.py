@@ -374,8 +374,11 @@ def _segment_sampling(
     capabilities: Capabilities,
     answer_stops: Collection[str],
 ) -> Sampling:
-    """Stop at the next think marker, and one marker's length past the cap, to see whether the end was natural."""
-    marker = capabilities.think_close if state.inside else capabilities.think_open
+    """Stop at the next think marker, and one marker's length past the cap, to see whether the end was natural.
+
+    An answer that follows a grammar is one request: gone on with, it would begin the grammar anew.
+    """
+    marker = capabilities.think_close if state.inside else () if _is_guided(sampling) else capabilities.think_open
     limit = left
     if state.inside and thinking.max_tokens is not None:
         limit = min(left, max(thinking.max_tokens - len(state.thinking), 0) + len(marker))
