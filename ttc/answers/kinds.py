@@ -19,13 +19,13 @@ at most 64 KiB. Left out: programs spread over several blocks, and languages oth
 from __future__ import annotations
 
 import ast
+import json
 import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ttc.answers.calls import same_form
 from ttc.answers.canonical import expression_key, hashed, math_key, text_key
 from ttc.answers.extract import (
     MAX_FINAL,
@@ -381,9 +381,41 @@ def _by(rules: tuple[Rule, ...], key: Callable[[str], str]) -> Kind:
     return Kind(partial(cascade, rules=rules), key)
 
 
+# -- calls of functions and JSON ---------------------------------------------------------------------------------------
+_MARKS = re.compile(r"</?tool_call>|\[TOOL_CALLS\]")
+
+
+def _same_form(text: str) -> str | None:
+    """The JSON values of `text` with their keys in order, or its words; None where there are none.
+
+    Order among several calls does not matter.
+    """
+    words = text.strip()
+    values = _values(_MARKS.sub(" ", words))
+    if not values:
+        return words or None
+    return "; ".join(sorted(json.dumps(value, sort_keys=True, separators=(",", ":")) for value in values))
+
+
+def _values(text: str) -> list[object]:
+    """The JSON objects and lists that `text` consists of; empty where it holds anything else."""
+    values: list[object] = []
+    rest = text.strip(" \n\t;")
+    while rest:
+        if rest[0] not in "{[":
+            return []
+        try:
+            value, end = json.JSONDecoder().raw_decode(rest)
+        except (ValueError, RecursionError):
+            return []
+        values += value if isinstance(value, list) else [value]
+        rest = rest[end:].strip(" \n\t;")
+    return values
+
+
 def _structured(text: str) -> Extraction:
     """Calls or JSON in one spelling, or the words as they are."""
-    return replace(_extract_all(text), final=same_form(text))
+    return replace(_extract_all(text), final=_same_form(text))
 
 
 KINDS: Mapping[str, Kind] = {
