@@ -319,7 +319,7 @@ class Batch:
             ids = (*entry.request.ids, *entry.ids[:-1])
             self.tree.insert(ids, entry.segment)
             if entry.ended and not entry.final:
-                self.tenants.keep(job.tenant, (*entry.request.path, entry.number), ids, entry.segment.length)
+                self.tenants.keep(job.tenant, (*entry.request.path, entry.number), ids, len(entry.ids))
         entry.segment = None
         self._release(job)
 

@@ -92,7 +92,7 @@ class PrefixTree:
         if part is not None:
             entry = self._split(part, depth)
         between = segment.parent
-        if between is not None and between.start == depth and between.length and segment.length > _JOINED:
+        if between is not None and between.start == depth and max(between.length, segment.length) >= _JOINED:
             between.adopt(entry.segment)
             entry, depth = self._add(entry, ids[depth : between.end], between), between.end
         self._add(entry, ids[depth:], segment.after(entry.segment))
