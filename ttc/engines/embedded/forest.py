@@ -41,10 +41,10 @@ _TAILS, _COMMON, _OWN = range(3)
 PAGE_SIZES = (16, 64, 64)
 """Tokens of a page on each shelf."""
 
-_LONG = 48
-"""Tokens from which on a segment is worth pages of 64."""
+_LONG = 32
+"""Tokens from which on a segment may be worth pages of 64."""
 
-_TAIL = 128
+_TAIL = 96
 """Tokens at which tails hand on what fills pages of 64; sooner where a step is planned anyway."""
 
 _FEW = 4
@@ -120,6 +120,11 @@ class _Sweep:
         """What the shelf's `tensor` of one layer holds for the pages: (pages * kv heads, ...)."""
         return (tensor.index_select(0, self.index) if self.gathered else tensor[: self.top]).flatten(0, 1)
 
+    @property
+    def cells(self) -> int:
+        """Pairs of a page and one of its rows, for every kv head."""
+        return len(self.sums)
+
     def open(self, page: int, row: int) -> None:
         """Let one row read a new page, which holds nothing yet; `settle` must follow."""
         missing = len(self.shelf.owners) - len(self._rows)
@@ -135,12 +140,51 @@ class _Sweep:
         heads = self.shelf.dims.num_kv_heads
         rows = self._rows[: self.top, None] * heads + torch.arange(heads)[None, :, None]
         self.sums = rows.flatten()  # (pages * kv heads * most)
-        self.queries = self.sums.clamp(max=self.num_rows * heads - 1)
         self.mask = self._mask[: self.top, None]  # (pages, 1, size), shares memory with what `show` changes
 
     def show(self, pages: torch.Tensor, offsets: torch.Tensor) -> None:
         """Let the keys at these places be seen."""
         self._mask[pages, offsets] = 0.0
+
+
+class _Part:
+    """What one sweep has of the scratch memory of a step: its cells lie together, from `start` on."""
+
+    def __init__(self, sweep: _Sweep, whole: _Scratch, start: int, offset: int) -> None:
+        dims, size = sweep.shelf.dims, sweep.shelf.size
+        cells, products = slice(start, start + sweep.cells), sweep.top * dims.num_kv_heads
+        shape = (products, sweep.most * dims.group, -1)
+        self.sweep = sweep
+        self.queries = whole.queries[cells].view(shape)
+        self.scores = whole.scores[offset : offset + sweep.cells * dims.group * size].view(*shape[:2], size)
+        self.by_page = self.scores.view(sweep.top, -1, size)
+        self.by_cell = self.scores.view(-1, dims.group, size)
+        self.peaks, self.mass = whole.peaks[cells], whole.mass[cells]
+        self.sums = whole.sums[cells].view(shape)
+
+
+class _Scratch:
+    """Memory that all layers of a step use one after another. A cell is a page, a kv head and a row that reads it.
+
+    queries and sums (cells, group * D), peaks and mass (cells, group), scores flat, since pages differ in size.
+    """
+
+    def __init__(self, sweeps: Sequence[_Sweep], num_rows: int, dtype: torch.dtype) -> None:
+        dims = sweeps[0].shelf.dims
+        self.lines = torch.cat([sweep.sums for sweep in sweeps])  # row * kv heads + head of every cell
+        self.sources = self.lines.clamp(max=num_rows * dims.num_kv_heads - 1)
+        self.targets = self.lines[:, None].expand(-1, dims.group)
+        width = dims.group * dims.head_dim
+        self.queries = torch.empty(len(self.lines), width, dtype=dtype)
+        self.sums = torch.empty(len(self.lines), width)
+        self.peaks, self.mass = torch.empty(2, len(self.lines), dims.group)
+        counts = [sweep.cells * dims.group * sweep.shelf.size for sweep in sweeps]
+        self.scores = torch.empty(sum(counts))
+        self.parts: list[_Part] = []
+        start = offset = 0
+        for sweep, count in zip(sweeps, counts, strict=True):
+            self.parts.append(_Part(sweep, self, start, offset))
+            start, offset = start + sweep.cells, offset + count
 
 
 class ForestDecoder:
@@ -155,6 +199,7 @@ class ForestDecoder:
         self._version = -1
         self._pages = self._offsets = torch.empty(0, dtype=torch.long)  # where every row writes its next token
         self._longest = 0  # length of the longest tail
+        self._scratch: _Scratch | None = None
 
     def add(self, segment: Segment) -> int:
         """See `Decoder.add`."""
@@ -178,8 +223,9 @@ class ForestDecoder:
             self._plan()
         else:
             self._advance()
-        sweeps = self._sweeps or []
-        sweeps[0].show(self._pages, self._offsets)
+        if self._scratch is None:
+            self._scratch = _Scratch(self._sweeps or [], self.num_rows, self.body.dtype)
+        self._scratch.parts[0].sweep.show(self._pages, self._offsets)
         positions = torch.tensor([segment.end for segment in self._segments])
         hidden = self.body.forward(torch.as_tensor(tokens), positions, self._attend)
         for segment in self._segments:
@@ -212,6 +258,7 @@ class ForestDecoder:
             self._sweeps.append(sweep)
         for sweep in self._sweeps:
             sweep.prepare()
+        self._scratch = None
         self._pages = torch.tensor([segment.pages[segment.length // size] for segment in rows])
         self._offsets = torch.tensor([segment.length % size for segment in rows])
         self._longest = max(segment.length for segment in rows)
@@ -261,34 +308,42 @@ class ForestDecoder:
             self._pages[row], self._offsets[row] = segment.pages[-1], 0
         if full:
             sweeps[0].settle()
+            self._scratch = None
 
     def _attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        dims, num, sweeps = self.body.dims, self.num_rows, self._sweeps or []
-        own = sweeps[0].shelf
-        own.keys[layer][self._pages, :, :, self._offsets] = k
-        own.values[layer][self._pages, :, self._offsets] = v
-        lines, group = num * dims.num_kv_heads, dims.group  # one line for each row and kv head, and one to throw away
-        q = q.view(lines, -1)
-        peaks = q.new_full((lines + dims.num_kv_heads, group), NEVER, dtype=torch.float32)
-        scores = []
-        for sweep in sweeps:
-            shape = (sweep.top * dims.num_kv_heads, sweep.most * group, -1)
-            queries = q.index_select(0, sweep.queries).view(shape)
-            values = torch.bmm(queries, sweep.pages(sweep.shelf.keys[layer])).float()
-            values.view(sweep.top, -1, sweep.shelf.size).add_(sweep.mask)
-            highest = values.amax(-1).view(-1, group)
-            peaks.scatter_reduce_(0, sweep.sums[:, None].expand_as(highest), highest, "amax")
-            scores.append(values)  # (pages * kv heads, most * group, size)
-        out = torch.zeros(len(peaks), q.shape[1])
-        mass = torch.zeros_like(peaks)
-        for sweep, values in zip(sweeps, scores, strict=True):
-            shares = values.view(-1, group, sweep.shelf.size)
-            shares.sub_(peaks.index_select(0, sweep.sums)[..., None]).clamp_(min=_LEAST).exp_()
-            mass.index_add_(0, sweep.sums, shares.sum(-1))
-            part = torch.bmm(values.to(q.dtype), sweep.pages(sweep.shelf.values[layer]))
-            out.index_add_(0, sweep.sums, part.view(-1, q.shape[1]).float())
-        out = out[:lines].view(lines, group, -1) / mass[:lines, :, None]
+        dims, num, scratch = self.body.dims, self.num_rows, self._scratch
+        if scratch is None:
+            raise RuntimeError("a step is planned before it is computed")
+        tails = scratch.parts[0].sweep.shelf
+        tails.keys[layer][self._pages, :, :, self._offsets] = k
+        tails.values[layer][self._pages, :, self._offsets] = v
+        lines = num * dims.num_kv_heads  # one for each row and kv head, and one to throw away
+        torch.index_select(q.view(lines, -1), 0, scratch.sources, out=scratch.queries)
+        for part in scratch.parts:
+            _multiply(part.queries, part.sweep.pages(part.sweep.shelf.keys[layer]), part.scores)
+            part.by_page.add_(part.sweep.mask)
+            torch.amax(part.by_cell, -1, out=part.peaks)
+        peaks = torch.full((lines + dims.num_kv_heads, dims.group), NEVER)
+        peaks.scatter_reduce_(0, scratch.targets, scratch.peaks, "amax")
+        torch.index_select(peaks, 0, scratch.lines, out=scratch.peaks)
+        for part in scratch.parts:
+            part.by_cell.sub_(part.peaks[..., None])
+        scratch.scores.clamp_(min=_LEAST).exp_()
+        for part in scratch.parts:
+            torch.sum(part.by_cell, -1, out=part.mass)
+            _multiply(part.scores.to(q.dtype), part.sweep.pages(part.sweep.shelf.values[layer]), part.sums)
+        mass = torch.zeros_like(peaks).index_add_(0, scratch.lines, scratch.mass)
+        out = torch.zeros(len(peaks), dims.group * dims.head_dim).index_add_(0, scratch.lines, scratch.sums)
+        out = out[:lines].view(lines, dims.group, -1).div_(mass[:lines, :, None])
         return out.to(q.dtype).view(num, -1)
+
+
+def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> None:
+    """The batched product, in fp32 memory whatever the dtype of its factors."""
+    if left.dtype == out.dtype:
+        torch.bmm(left, right, out=out)
+    else:
+        out.copy_(torch.bmm(left, right))
 
 
 def _is_long(segment: Segment, readers: int) -> bool:
