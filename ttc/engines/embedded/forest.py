@@ -19,6 +19,7 @@ out: sliding windows.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -110,9 +111,12 @@ class _Sweep:
 
     def _cheapest(self) -> int:
         """For how many rows at once pages are copied together; where more read one, it is copied again."""
+        pages: Counter[int] = Counter()  # by the number of rows that read them
+        for part, rows in self._parts:
+            pages[len(rows)] += len(part)
 
         def cost(most: int) -> int:
-            return sum(len(pages) * -(-len(rows) // most) for pages, rows in self._parts) * (_COPY + most)
+            return sum(count * -(-num // most) for num, count in pages.items()) * (_COPY + most)
 
         return min((2, 4, 8, 16, 32), key=cost)
 
