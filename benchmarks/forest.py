@@ -285,7 +285,7 @@ def reward(bench: Bench) -> dict[str, float]:
     """What the packaged reward model holds at the end of searches, against the tokens of their live leaves."""
     engine: Any = embedded(device="cpu")
     scorer: Any = prm()
-    ratios: list[float] = []
+    shares: list[float] = []
     release = scorer.release
 
     def watched(problem_id: str) -> None:
@@ -298,7 +298,7 @@ def reward(bench: Bench) -> dict[str, float]:
                 live = sum(segment.length for segment in segments.values())
                 kept = {id(s): s for p in paths.values() if p.handle for s in p.handle.chain()}
                 pages = sum(len(s.pages) * s.pool.shelves[s.shelf].size for s in kept.values())
-                ratios.append(pages / max(live, 1))
+                shares.append(pages / max(live, 1))
 
         scorer._batcher.later(look)
         release(problem_id)
@@ -313,7 +313,7 @@ def reward(bench: Bench) -> dict[str, float]:
         await engine.close()
 
     asyncio.run(go())
-    return {"ratio": max(ratios), "mean": sum(ratios) / len(ratios)}
+    return {"ratio": max(shares), "mean": sum(shares) / len(shares)}
 
 
 PARTS: dict[str, tuple[Callable[[Bench], dict[str, float]], dict[str, str]]] = {

@@ -215,9 +215,9 @@ class ForestDecoder:
 
     def remove(self, row: int) -> None:
         """See `Decoder.remove`."""
-        for column in (self._segments, self._above):
-            column[row] = column[-1]
-            column.pop()
+        self._segments[row], self._above[row] = self._segments[-1], self._above[-1]
+        self._segments.pop()
+        self._above.pop()
         self.num_rows -= 1
         self._sweeps = None
 
