@@ -11,11 +11,12 @@ is not measured again (`--again` does), so an interrupted run goes on where it w
 32 draws of one prompt of as many; and the memory of the former against its unique keys, while they run and after.
 `neighbour`: a token of 63 prompts of 60 and one of 6,000 against 64 of 60. `prefill`: a prompt of 512 to 4,096 tokens
 against transformers' forward pass. `steps`: scoring 16 steps of 16 tokens after a common prefix of 2,048 against 64;
-`arithmetic` beside it is the same ratio in floating-point operations, the least that work of size can cost; `steps_wide` is the
-same for layers of the size of Qwen2.5-1.5B (three of them, random), where arithmetic allows more. `cache`: prompt
-tokens that a search of 8 paths computes again for each token it generates, with 16 and 48 problems in flight in 8 MiB.
-`reward`: what a reward model holds at the end of a search, against the tokens of the live leaves. `ragged`, `shared`,
-`threads`, `trees`: see `benchmarks.forest_peers`. Keys that are only read are made up: time does not depend on them.
+`arithmetic` beside it is the same ratio in floating-point operations, the least that a model of size can cost;
+`steps_wide` is the same for layers of the size of Qwen2.5-1.5B (three of them, random), where arithmetic allows more.
+`cache`: prompt tokens that a search of 8 paths computes again for each token it generates, with 16 and 48 problems in
+flight in 8 MiB. `reward`: what a reward model holds at the end of a search, against the tokens of the live leaves.
+`ragged`, `shared`, `threads`, `tree`: see `benchmarks.forest_peers`. Keys that are only read are made up: time does not
+depend on them.
 
 The aim stands beside each figure. The model must not end by itself, so its end-of-sequence token is taken away.
 """
