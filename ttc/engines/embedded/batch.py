@@ -259,7 +259,7 @@ class Batch:
             self._take(starting, result)
             for draw in starting:
                 if not draw.ended:
-                    draw.segment = self._body.pool.segment(draw.job.segment)
+                    draw.segment = self._leads.pop(draw.job, None) or self._body.pool.segment(draw.job.segment)
                     self._decoder.add(draw.segment)
                     self.rows.append(draw)
                     draw.job.live += 1
@@ -316,7 +316,9 @@ class Batch:
             self.rows[row] = last
         self._table = None
         if isinstance(entry, PromptRow):
-            job.segment = self.tree.absorb(job.ids, self._leads.pop(job))
+            job.segment = self._leads[job]
+            if len(job.waiting) != 1:  # a single draw goes on in the segment of its leading row
+                job.segment = self.tree.absorb(job.ids, self._leads.pop(job))
             return
         job.live -= 1
         job.tenant.rows -= 1
@@ -324,13 +326,16 @@ class Batch:
             ids = (*entry.request.ids, *entry.ids[:-1])
             self.tree.insert(ids, entry.segment)
             if entry.ended and not entry.final:
-                self.tenants.keep(job.tenant, (*entry.request.path, entry.number), ids, entry.segment.length)
+                self.tenants.keep(job.tenant, (*entry.request.path, entry.number), ids, len(entry.ids))
         entry.segment = None
         self._release(job)
 
     def _release(self, job: Job) -> None:
         """Let go of the job's keys and values once nobody runs on it or waits for it."""
         if not job.live and not job.waiting:
+            lead = self._leads.pop(job, None)
+            if lead is not None:
+                self.tree.absorb(job.ids, lead)
             job.segment = job.logits = None
 
 
