@@ -1,10 +1,11 @@
-"""The embedded engine: torch in this process, on a CPU or one GPU, with nothing else installed.
+"""The embedded engine: torch in this process, on a CPU or a GPU, with nothing else installed but triton on a GPU.
 
-Runs any Hugging Face folder of the Llama, Qwen2 and Qwen3 families with its own decode core (`ttc.engines.embedded`):
-continuous batching, prefix keys and values shared by all draws and branches, counter-based randomness. Other
-architectures run through transformers' own module: correct, without the shared-prefix speed. Cost: one worker
-thread; bf16 weights plus the caches; with `processes`, each of them once per process (`ttc.engines.embedded.replicas`).
-Left out: several GPUs, quantised weights, speculative decoding.
+Runs any Hugging Face folder of the Llama, Qwen2, Qwen3 and Mistral families with its own decode core, on a GPU those of
+Gemma 3 (text), too (`ttc.engines.embedded`): continuous batching, prefix keys and values shared by all draws and
+branches, counter-based randomness. Other architectures run through transformers' own module: correct, without the
+shared-prefix speed. Cost: one worker thread; bf16 weights plus the caches; with `processes`, each of them once per
+process or GPU (`ttc.engines.embedded.replicas`). Left out, and left to vLLM and SGLang: tensor parallelism, mixtures of
+experts, quantised weights; speculative decoding.
 """
 
 from __future__ import annotations
@@ -77,17 +78,18 @@ def embedded(
 
     Args:
         model: a model folder or a hub id; None is the packaged teacher.
-        device: "auto" (a GPU when there is one), "cpu" or "cuda".
-        dtype: "auto" (bf16 where the hardware multiplies it, else fp32), "bfloat16" or "float32".
+        device: "auto" (a GPU when there is one), "cpu", "cuda" or "cuda:1".
+        dtype: "auto" (bf16 where the hardware multiplies it, else fp16 on a GPU and fp32 on a CPU), "bfloat16", "float16"
+            (GPUs only) or "float32".
         threads: compute threads on a CPU; more than 1 only helps on an otherwise idle machine.
         max_batch: most sequences decoded at once; `kv_bytes` may allow fewer.
         max_context: a limit below the model's own, in tokens.
         kv_bytes: memory for keys and values, of what is decoded and of what waits to be continued; None is a quarter
-            of the machine's memory, or four fifths of a GPU's free memory. Draws beyond it wait.
+            of the machine's memory, or four fifths of what weights and scratch leave of a GPU's. Draws beyond it wait.
         batch_invariant: concurrency, batching and resume points cannot change a single bit on one machine with as many
             threads; slower.
         processes: decode in as many processes, each with `threads` threads and its share of the memory; on a CPU with
-            idle cores faster than more threads. None is this process alone.
+            idle cores faster than more threads; on GPUs one process for each. None is this process alone.
 
     Raises:
         ConfigError: the folder, a file in it, or an option cannot be used.

@@ -71,6 +71,7 @@ class LiveDraw:
     prompt: int = 0  # tokens it was started after: its prompt, and once more what it had when it was put back
     ended: bool = False
     final: bool = False  # ended by the model itself: nobody will continue it
+    late: int = 0  # tokens that a device had sampled by the time its end was seen
     segment: Segment | None = None
     guide: Guide | None = None
 
@@ -98,7 +99,7 @@ class LiveDraw:
             prompt=prompt,
             cached=prompt - self.computed,
             generated=0 if aborted else count,
-            overrun=count if aborted else 0,
+            overrun=(count if aborted else 0) + self.late,
             calls=1,
             attempts=1,
             flops=price + (flops(count - 1, length) if count > 1 else 0.0),
@@ -130,6 +131,7 @@ class Job:
     computed: int = 0
     segment: Segment | None = None  # what is computed of the prompt; all of it once `logits` are there
     logits: torch.Tensor | None = None  # (vocab,) after the last prompt token
+    lead: Segment | None = None  # on a device: the last prompt token, which each draw's first step computes
 
     def charge(self) -> int:
         """Prompt tokens computed so far, for the first draw that asks; 0 afterwards."""
