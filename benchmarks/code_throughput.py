@@ -33,7 +33,7 @@ from evals.tasks.mbpp import mbpp
 from tests.ttc.hostile import hostile_texts
 from tests.ttc.hostile_programs import EXHAUSTIONS, FORGERIES, TARGET
 from tests.ttc.processes import descendants
-from ttc.core import Submission, Target, Verdict, Verifier
+from ttc.core import Submission, TargetLike, Verdict, Verifier
 from ttc.verifiers.code import code
 from ttc.verifiers.math import math
 
@@ -41,7 +41,7 @@ NUM_PROGRAMS, NUM_MIXED, WORKERS = 1_000, 10_000, 2
 IN_FLIGHT = 64
 TIMEOUT_S = 2.0
 """Seconds of a program in the mixed run."""
-Request = tuple[Verifier, Target, str, bool]
+Request = tuple[Verifier, TargetLike, str, bool]
 HONEST = "```python\ndef double(x):\n    return x + x\n```"
 SCRIPT = {"io": [{"input": "3 4", "output": "7"}]}
 SUM = "```python\nprint(sum(map(int, input().split())))\n```"
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 # -- the rate ----------------------------------------------------------------------------------------------------------
-def references(data: str | None) -> Iterator[tuple[Target, str]]:
+def references(data: str | None) -> Iterator[tuple[TargetLike, str]]:
     """Targets and right answers, again and again."""
     if data is None:
         return itertools.repeat((TARGET, HONEST))
@@ -96,7 +96,7 @@ def references(data: str | None) -> Iterator[tuple[Target, str]]:
     return itertools.cycle([(target, f"```python\n{source}\n```") for target, source in found])
 
 
-def rate(cases: Iterator[tuple[Target, str]]) -> dict[str, Any]:
+def rate(cases: Iterator[tuple[TargetLike, str]]) -> dict[str, Any]:
     """Judge `NUM_PROGRAMS` cases, all in flight; processor time is that of this process and all cells."""
     used = processor_s()
     result = asyncio.run(_rate(cases))
@@ -110,7 +110,7 @@ def processor_s() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-async def _rate(cases: Iterator[tuple[Target, str]]) -> dict[str, Any]:
+async def _rate(cases: Iterator[tuple[TargetLike, str]]) -> dict[str, Any]:
     verifier = code(workers=WORKERS, timeout_s=30.0)
     try:
         await asyncio.gather(*(verifier.verify(SCRIPT, Submission(SUM)) for _ in range(2 * WORKERS)))

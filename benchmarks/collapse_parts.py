@@ -10,7 +10,7 @@ from evals.task import Task, VerifierSpec
 from evals.tasks.cipher import cipher
 from train.base.rollout import Rollout
 from train.rollouts.rewards import Shaping
-from ttc.core import Submission, Target, Verdict
+from ttc.core import Submission, TargetLike, Verdict
 
 HERE = Path(__file__).resolve()
 
@@ -31,10 +31,10 @@ class Leaky:
     name = "leaky"
     version = "leaky-1"
 
-    def check_gold(self, target: Target, item: str = "") -> None:
+    def check_gold(self, target: TargetLike, item: str = "") -> None:
         """Accept any target."""
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
+    async def verify(self, target: TargetLike, submission: Submission) -> Verdict:
         """Correct when the answer begins as the target does."""
         right = submission.text[:1] == str(target)[:1]
         return Verdict("correct" if right else "incorrect", float(right), version=self.version)

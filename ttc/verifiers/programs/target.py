@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ttc.answers.kinds import syntax
-from ttc.core import Target
+from ttc.core import TargetLike
 from ttc.errors import ConfigError
 from ttc.sandbox import driving
 
@@ -54,7 +54,7 @@ class Exercise:
     io: tuple[Case, ...]
 
 
-def read_target(target: Target) -> Exercise:
+def read_target(target: TargetLike) -> Exercise:
     """Read a target.
 
     Raises:
