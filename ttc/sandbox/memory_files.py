@@ -169,15 +169,11 @@ def install() -> None:
     builtins.open = io.open = lambda path, *args, **kwargs: (  # type: ignore[assignment]
         before(path, *args, **kwargs) if files.at(path) is None else files.open(path, *args, **kwargs)
     )
-    table = {
-        "stat": files.stat,
-        "lstat": files.stat,
-        "listdir": files.listdir,
-        "mkdir": files.mkdir,
-        "walk": files.walk,
-    }
+    table: dict[str, Any] = {"listdir": files.listdir, "mkdir": files.mkdir, "walk": files.walk}
+    table |= dict.fromkeys(("stat", "lstat"), files.stat)
     table |= dict.fromkeys(("remove", "unlink", "rmdir"), files.remove)
-    for name, function in (table | {"rename": files.rename, "replace": files.rename}).items():
+    table |= {"rename": files.rename, "replace": files.rename}
+    for name, function in table.items():
         setattr(os, name, _routed(files, function, getattr(os, name)))
     setattr(shutil, "rmtree", _routed(files, files.rmtree, shutil.rmtree))  # noqa: B010
     made = {"TemporaryFile": _temporary(files), "NamedTemporaryFile": _temporary(files)}
