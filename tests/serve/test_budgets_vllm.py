@@ -87,9 +87,7 @@ def minus(after: Usage, before: Usage) -> Usage:
     return Usage(**{name: getattr(after, name) - getattr(before, name) for name in columns})
 
 
-def assert_cut(
-    server: Running, reply: dict[str, Any], budget: int, sampled: bool = False, bare: bool = False
-) -> None:
+def assert_cut(server: Running, reply: dict[str, Any], budget: int, sampled: bool = False, bare: bool = False) -> None:
     """Each choice was cut after exactly `budget` tokens, with the hand-over, and then went on as an answer.
 
     A thought that is `sampled` beside others may end by itself before, or open again after the cut and be closed at
