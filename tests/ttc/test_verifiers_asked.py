@@ -254,3 +254,7 @@ def test_a_member_counts_as_often_as_it_stands_however_it_is_spelt() -> None:
     wrong, right = r"\boxed{12, -8, -8 \text{ apples}}", r"\boxed{12, 12, -8 \text{ apples}}"
     assert statuses([("12,12,-8", wrong), ("12,12,-8", right)]) == ["incorrect", "correct"]
     assert statuses([("91", r"９１~\text{~and~a~half} \text{ apples}")], kind="number") != ["correct"]
+
+
+def test_several_boxes_for_a_gold_beyond_the_caps_are_a_verdict() -> None:
+    assert statuses([("9" * 1200, r"The roots are \boxed{2} and \boxed{3}")]) == ["no_answer"]
