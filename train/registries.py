@@ -20,7 +20,6 @@ A kind that wants another default says so in a subclass.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from evals.task import Task
@@ -28,7 +27,7 @@ from evals.tasks import TASKS, load_task
 from ttc.config.plugins import PluginShape
 from ttc.config.recipes import parse_spec
 from ttc.config.registry import VERIFIERS, Registry
-from ttc.config.signatures import bind
+from ttc.config.signatures import call
 from ttc.core import Verifier
 
 ADVANTAGES = Registry("advantage", "train.advantages", "ttc.advantages", PluginShape(("train.update.terms:Advantage",)))
@@ -55,8 +54,7 @@ def make(registry: Registry, spec: str) -> Any:
 def make_task(spec: str) -> Task:
     """Return the task named by `spec`, with its parameters."""
     name, options = parse_spec(spec)
-    factory: Callable[..., Task] = load_task(name)
-    task: Task = TASKS.checked(name, factory(**bind(factory, options, supply={})))
+    task: Task = TASKS.checked(name, call(load_task(name), options, supply={}))
     return task
 
 

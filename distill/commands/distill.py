@@ -37,12 +37,7 @@ _FLAGS = (
 
 def register(subparsers: Any) -> None:
     """Add `ttc distill`."""
-    parser = subparsers.add_parser(
-        "distill",
-        help="distil a teacher, or a strategy, into a student",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = subparsers.add_parser("distill", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     for name, act, help_text in (
         ("plan", _plan, "resolve a job, check it, and say what it will cost"),

@@ -203,7 +203,7 @@ def _teachers(value: Any) -> tuple[TeacherSpec, ...]:
 
 
 def _domains(table: Mapping[str, Any]) -> tuple[DomainSpec, ...]:
-    several = parse("domain", table.get("domain", {}), Mapping[str, Any])
+    several = parse("domain", table.get("domain", {}), Mapping[str, Mapping[str, Any]])
     if ("task" in table) == bool(several):
         raise ConfigError("give either task (and held_out), or a table [domain.NAME] for each of several")
     if not several:
@@ -211,5 +211,4 @@ def _domains(table: Mapping[str, Any]) -> tuple[DomainSpec, ...]:
         return (build(DomainSpec, {"name": "task", **single}),)
     if "held_out" in table:
         raise ConfigError("held_out belongs into the tables [domain.NAME]")
-    tables = {name: parse(f"domain.{name}", value, Mapping[str, Any]) for name, value in several.items()}
-    return tuple(build(DomainSpec, {"name": name, **own}, where=f"domain.{name}.") for name, own in tables.items())
+    return tuple(build(DomainSpec, {"name": name, **own}, where=f"domain.{name}.") for name, own in several.items())

@@ -1,4 +1,6 @@
-"""`ttc calibrate RUN...`: fit the plan of the strategy `auto` to recorded runs; needs no model.
+"""`ttc calibrate RUN...`: fit the plan of the strategy `auto` to recorded runs.
+
+No model is needed.
 
     ttc eval --strategy best_of_n --n 64 --limit 300 --out runs/pool      a pool, once
     ttc calibrate runs/pool --out plan.json                               what each state is worth
@@ -30,12 +32,7 @@ MIN_POOLS = 4
 
 def register(subparsers: Any) -> None:
     """Add `ttc calibrate`."""
-    parser = subparsers.add_parser(
-        "calibrate",
-        help="fit the plan of the strategy auto to recorded runs",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = subparsers.add_parser("calibrate", description=__doc__)
     parser.add_argument("sources", type=Path, nargs="+", metavar="RUN", help="run folders of one strategy each")
     parser.add_argument("--out", type=Path, default=Path("plan.json"), metavar="FILE", help="default: plan.json")
     parser.add_argument("--pilot", type=int, default=1, help="draws that every problem gets (default: 1)")

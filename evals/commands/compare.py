@@ -1,4 +1,6 @@
-"""`ttc compare RUN RUN...`: paired tests between runs on the problems they share; needs no model.
+"""`ttc compare RUN RUN...`: paired tests between runs.
+
+They compare the problems that the runs share. No model is needed.
 
     ttc compare runs/first                     all strategies of one evaluation
     ttc compare runs/majority runs/tree        the second minus the first
@@ -25,12 +27,7 @@ from ttc.core import Record
 
 def register(subparsers: Any) -> None:
     """Add `ttc compare`."""
-    parser = subparsers.add_parser(
-        "compare",
-        help="paired tests between runs",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = subparsers.add_parser("compare", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a folder that ttc eval wrote (its --out)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default: 0)")
     parser.add_argument("--json", action="store_true", help="print one JSON line per comparison instead")

@@ -1,4 +1,4 @@
-"""`ttc eval`: run a task under one or more strategies, with intervals, prices and a report.
+"""`ttc eval`: measure strategies on a task, with intervals and prices.
 
     ttc eval --strategy tree                               the packaged model on arithmetic
     ttc eval --strategy direct:temperature=0,majority,tree --n 16 --limit 1000 --out runs/first
@@ -53,7 +53,7 @@ from ttc.cli.parts import (
 from ttc.cli.rehearsal import refuse_early
 from ttc.config.choices import DEFAULT_ENGINE, PartChoice, StrategyChoice
 from ttc.config.plugins import without_scores
-from ttc.config.recipes import label_of, parse_spec, split_specs
+from ttc.config.recipes import label_of, parse_spec, section, split_specs
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import call
 from ttc.core import Budget, Record, Sampling
@@ -84,7 +84,7 @@ class EvalOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptio
 
     task: str = option(
         "arithmetic",
-        "a task, or a .jsonl or .toml file; its parameters: --set task.KEY=VALUE (default: arithmetic)",
+        "a task, or a .jsonl or .toml file; its parameters: --set task.KEY=VALUE",
         metavar="NAME[:ARG]|FILE",
         group="task",
     )
@@ -92,7 +92,7 @@ class EvalOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptio
     problems_seed: int | None = option(
         None, "picks the problems of a procedural task (default: 0)", metavar="SEED", group="task"
     )
-    limit: str = option("100", "problems, or all (default: 100)", metavar="N", group="task")
+    limit: str = option("100", "problems, or all", metavar="N", group="task")
     unsafe_code: bool = option(False, "run model-written programs without a sandbox where none works", group="task")
     data: str | None = option(
         None, "folder with the datasets (default: TTC_DATA, else the hub)", metavar="DIR", group="task"
@@ -100,7 +100,7 @@ class EvalOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptio
     out: str | None = option(
         None, "run folder; an existing one is continued (default: runs/...)", metavar="DIR", group="run"
     )
-    concurrency: int = option(64, "problems in flight (default: 64)", metavar="N", group="run")
+    concurrency: int = option(64, "problems in flight", metavar="N", group="run")
     retry_errors: bool = option(False, "run problems again that failed before", group="run")
     baseline: str | None = option(
         None,
@@ -124,9 +124,7 @@ class EvalOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptio
     def task_settings(self) -> dict[str, object]:
         """The parameters of the task: --set task.KEY=VALUE, and its own options."""
         own = {"level": self.level, "data": self.data}
-        prefix = "task."
-        pairs = {k.removeprefix(prefix): value for k, value in self.settings.items() if k.startswith(prefix)}
-        return pairs | {key: value for key, value in own.items() if value is not None}
+        return section(self.settings, "task") | {key: value for key, value in own.items() if value is not None}
 
     @property
     def without_task(self) -> EvalOptions:
@@ -173,13 +171,7 @@ class ProgressBar:
 
 def register(subparsers: Any) -> None:
     """Add `ttc eval`."""
-    parser = subparsers.add_parser(
-        "eval",
-        help="measure strategies on a task",
-        description=__doc__,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = subparsers.add_parser("eval", description=__doc__, epilog=EPILOG)
     add_recipe_option(parser)
     add_options(parser, EvalOptions)
     parser.set_defaults(run=run)

@@ -1,4 +1,6 @@
-"""`ttc replay RUN`: other strategies over the samples and scores of a recorded run, exactly and without any model.
+"""`ttc replay RUN`: other strategies over a recorded run, without a model.
+
+They use its samples and scores, exactly.
 
     ttc eval --strategy best_of_n --n 64 --out runs/pool                  record a pool once
     ttc replay runs/pool --strategy majority --n 16                       vote over its first 16 samples
@@ -166,12 +168,7 @@ class ReplayOptions(StrategyOptions):
 
 def register(subparsers: Any) -> None:
     """Add `ttc replay`."""
-    parser = subparsers.add_parser(
-        "replay",
-        help="other strategies over a recorded run, without a model",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = subparsers.add_parser("replay", description=__doc__)
     parser.add_argument("source", type=Path, metavar="RUN", help="a folder of one strategy that ttc eval wrote")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: RUN-replay, a folder each)")
     add_options(parser, ReplayOptions)

@@ -1,7 +1,7 @@
-"""`ttc report RUN [RUN…]`: rebuild the report of finished or interrupted runs, without any model.
+"""`ttc report RUN [RUN…]`: write the report of runs again, without a model.
 
-The numbers are those of each run's summary.json; a run that was interrupted before it had one is summarised from the
-records it holds.
+These are the table, report.html, curve.csv and figure.png of finished or interrupted runs. The numbers are those of
+each run's summary.json; a run that was interrupted before it had one is summarised from the records it holds.
 """
 
 from __future__ import annotations
@@ -18,11 +18,7 @@ from ttc.errors import ConfigError
 
 def register(subparsers: Any) -> None:
     """Add the sub-command `report`."""
-    parser = subparsers.add_parser(
-        "report",
-        help="rebuild table, report.html, curve.csv and figure.png from run folders",
-        description="Rebuild table, report.html, curve.csv and figure.png from run folders, without any model.",
-    )
+    parser = subparsers.add_parser("report", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a folder that ttc eval wrote (its --out)")
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where to write (default: into RUN; needed when there are several)"

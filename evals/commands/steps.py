@@ -1,4 +1,4 @@
-"""`ttc steps`: label the steps of solutions, and judge process reward models by labelled steps.
+"""`ttc steps`: label steps of solutions, judge process reward models by them.
 
     ttc steps eval --data arithmetic                        the packaged reward model on the packaged model's own paths
     ttc steps eval --data bigbench_mistake.jsonl.gz --scorer prm:PATH --threshold fit
@@ -32,8 +32,9 @@ from evals.numbers.step_metrics import (
 )
 from evals.tasks.arithmetic import arithmetic
 from ttc.cli.options import add_options, option, read_options
-from ttc.cli.parts import EngineOptions, check_parts, resolve_engine, resolve_scorer, settings
+from ttc.cli.parts import EngineOptions, resolve_engine, resolve_scorer, settings
 from ttc.config.choices import PartChoice, StrategyChoice
+from ttc.config.recipes import sections
 from ttc.config.registry import VERIFIERS
 from ttc.config.values import at_least
 from ttc.core import Engine, Sampling, Usage
@@ -49,11 +50,11 @@ class StepsOptions(EngineOptions):
 
     data: str
     limit: int | None = option(None, "problems or lines (sampled: 100)", metavar="N")
-    level: int = option(4, "sampled: difficulty (default: 4)", metavar="L")
-    n: int = option(4, "sampled: solutions a problem (default: 4)", metavar="N")
-    temperature: float = option(0.8, "of samples and rollouts (default: 0.8)")
+    level: int = option(4, "sampled: difficulty", metavar="L")
+    n: int = option(4, "sampled: solutions a problem", metavar="N")
+    temperature: float = option(0.8, "of samples and rollouts")
     max_tokens: int = option(512, "of samples and rollouts", metavar="TOKENS")
-    seed: int = option(0, "of problems, samples and intervals (default: 0)")
+    seed: int = option(0, "of problems, samples and intervals")
     settings: Mapping[str, object] = settings("engine.KEY=VALUE, scorer.KEY=VALUE")
 
     @property
@@ -76,19 +77,14 @@ class LabelOptions(StepsOptions):
     """The options of `ttc steps label`."""
 
     out: Path
-    checker: Literal["exact", "rollouts"] = option("exact", "default: exact")
-    rollouts: int = option(8, "completions per step (default: 8)", metavar="K")
+    checker: Literal["exact", "rollouts"] = option("exact", "what judges a step", metavar="exact|rollouts")
+    rollouts: int = option(8, "completions per step", metavar="K")
     hard: bool = option(False, "rollouts: 1 when any is correct, else 0")
 
 
 def register(subparsers: Any) -> None:
     """Add `ttc steps`."""
-    parser = subparsers.add_parser(
-        "steps",
-        help="label solution steps, judge process reward models",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = subparsers.add_parser("steps", description=__doc__)
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     evaluate = actions.add_parser("eval", help="first-error F1, calibration and ranking of a scorer")
     label = actions.add_parser("label", help="write labelled steps")
@@ -164,7 +160,7 @@ def run_label(args: argparse.Namespace) -> int:
 
 def _check(options: StepsOptions, parts: Sequence[str]) -> None:
     """Refuse what cannot work, before a model is loaded."""
-    check_parts(options.settings, parts)
+    sections(options.settings, parts)
     at_least("steps", 1, limit=options.limit, n=options.n)
     if options.data != SAMPLED and not Path(options.data).is_file():
         raise ConfigError(f"--data {options.data} does not exist; give a file of labelled solutions, or {SAMPLED}")

@@ -1,4 +1,6 @@
-"""`ttc serve`: an OpenAI-compatible endpoint with thinking budgets and strategies as request parameters.
+"""`ttc serve`: an OpenAI-compatible endpoint.
+
+Thinking budgets and strategies are parameters of a request.
 
 Without MODEL it serves the packaged model, so it answers on a fresh laptop. `--config` reads models, presets, keys and
 limits from a TOML file; `--upstream URL` puts the same surface in front of a server that runs already. SIGTERM and
@@ -23,12 +25,7 @@ from ttc.errors import ConfigError, MissingExtra
 
 def register(subparsers: Any) -> None:
     """Add `ttc serve`."""
-    parser = subparsers.add_parser(
-        "serve",
-        help="serve models over HTTP",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = subparsers.add_parser("serve", description=__doc__)
     parser.add_argument(
         "model", nargs="?", metavar="MODEL", help="model folder or hub id (default: the packaged model)"
     )

@@ -23,9 +23,9 @@ from serve.operator.keys import Key, read_keys
 from serve.requests.thinking import EFFORTS, ThinkingPolicy
 from ttc.answers import KINDS
 from ttc.config.choices import DEFAULT_ENGINE, DEFAULT_SCORER, PartChoice
-from ttc.config.recipes import load_toml, split_model
+from ttc.config.recipes import load_toml, sections, split_model
 from ttc.config.registry import ENGINES, SCORERS
-from ttc.config.values import build, nearest
+from ttc.config.values import build, nearest, parse
 from ttc.errors import ConfigError, UnknownName
 
 
@@ -179,92 +179,89 @@ class ServeConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class _Top:
-    """The plain values at the top of a file."""
+class _Scorer:
+    """A table [models.NAME.scorers.LABEL]; LABEL is its kind where none is stated."""
 
+    kind: str | None = None
+    model: str | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """A table [models.NAME]."""
+
+    engine: str = "embedded"
+    model: str | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    scorers: Mapping[str, _Scorer] = field(default_factory=dict)
+    cost: float = 1.0
+    fallback: str | None = None
+    fallback_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file: its tables, then the plain values at its top."""
+
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    limits: ServeLimits = field(default_factory=ServeLimits)
+    thinking: Mapping[str, Any] = field(default_factory=dict)
+    http: HttpSettings = field(default_factory=HttpSettings)
+    keys: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    auto: Mapping[str, str] = field(default_factory=dict)
     default: str | None = None
     strategies: tuple[str, ...] | None = None
     answer_kind: str = "math"
     log_prompts: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Model:
-    """The plain values of a [models.NAME] table."""
-
-    engine: str = "embedded"
-    model: str | None = None
-    cost: float = 1.0
-    fallback: str | None = None
-    fallback_after_s: float | None = None
-
-
-TABLES = ("models", "presets", "limits", "thinking", "http", "keys", "auto")
-
-
 def load_config(path: pathlib.Path) -> ServeConfig:
     """Read a TOML file; raises ConfigError with the key and the nearest known one."""
-    values = load_toml(path)
-    tables = {name: _table(name, values.pop(name, {})) for name in TABLES}
-    names = (*TABLES, *_Top.__dataclass_fields__)
-    _refuse_unknown(str(path), values, names)
-    top = build(_Top, values)
-    if not tables["models"]:
+    file = build(_File, load_toml(path))
+    if not file.models:
         raise ConfigError(f"{path}: no [models.NAME] table")
-    models = tuple(_model(name, _table(f"models.{name}", table)) for name, table in tables["models"].items())
-    presets = tables["presets"].items()
+    models = tuple(_model(name, table) for name, table in file.models.items())
     return ServeConfig(
         models=models,
-        default=models[0].name if top.default is None else top.default,
-        presets=tuple(_preset(name, _table(f"presets.{name}", table)) for name, table in presets),
-        limits=build(ServeLimits, tables["limits"], where="limits."),
-        thinking=_thinking(tables["thinking"]),
-        http=build(HttpSettings, tables["http"], where="http."),
-        keys=read_keys({name: _table(f"keys.{name}", table) for name, table in tables["keys"].items()}, str(path)),
-        strategies=top.strategies,
-        answer_kind=top.answer_kind,
-        auto=tables["auto"],
-        log_prompts=top.log_prompts,
+        default=models[0].name if file.default is None else file.default,
+        presets=tuple(_preset(name, table) for name, table in file.presets.items()),
+        limits=file.limits,
+        thinking=_thinking(file.thinking),
+        http=file.http,
+        keys=read_keys(file.keys, str(path)),
+        strategies=file.strategies,
+        answer_kind=file.answer_kind,
+        auto=file.auto,
+        log_prompts=file.log_prompts,
     )
-
-
-def _table(where: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{where} must be a table, got {value!r}")
-    return dict(value)
 
 
 def _thinking(table: Mapping[str, Any]) -> ThinkingPolicy:
     """The policy; its table of efforts is laid over the default one."""
-    efforts = _table("thinking.efforts", table.get("efforts", {}))
+    efforts = parse("thinking.efforts", table.get("efforts", {}), Mapping[str, Any])
     plain = {key: value for key, value in table.items() if key != "efforts"}
     policy = build(ThinkingPolicy, plain, where="thinking.")
     return replace(policy, efforts={**policy.efforts, **efforts})
 
 
-def _model(name: str, table: dict[str, Any]) -> ModelSpec:
-    params = _table(f"models.{name}.params", table.pop("params", {}))
-    scorers = {}
-    for label, scorer in _table(f"models.{name}.scorers", table.pop("scorers", {})).items():
-        inner = _table(f"models.{name}.scorers.{label}", scorer)
-        _refuse_unknown(f"models.{name}.scorers.{label}", inner, ("kind", "model", "params"))
-        scorers[label] = PartChoice.of(SCORERS, inner.get("kind", label), inner.get("params", {}), inner.get("model"))
-    plain = build(_Model, table, where=f"models.{name}.")
-    engine = PartChoice.of(ENGINES, plain.engine, params, plain.model)
-    return ModelSpec(name, engine, scorers, plain.cost, plain.fallback, plain.fallback_after_s)
+def _model(name: str, values: Mapping[str, Any]) -> ModelSpec:
+    table = build(_Model, values, where=f"models.{name}.")
+    scorers = {
+        label: PartChoice.of(SCORERS, scorer.kind or label, scorer.params, scorer.model)
+        for label, scorer in table.scorers.items()
+    }
+    engine = PartChoice.of(ENGINES, table.engine, table.params, table.model)
+    return ModelSpec(name, engine, scorers, table.cost, table.fallback, table.fallback_after_s)
 
 
-def _preset(name: str, table: dict[str, Any]) -> PresetSpec:
+def _preset(name: str, table: Mapping[str, Any]) -> PresetSpec:
     """A preset; what is not a field of its own is a parameter of its strategy."""
     names = PresetSpec.__dataclass_fields__.keys() - {"name", "params"}
-    own = {key: table.pop(key) for key in list(table) if key in names}
-    return replace(build(PresetSpec, {"name": name, **own}, where=f"presets.{name}."), params=table)
-
-
-def _refuse_unknown(where: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    for key in table:
-        if key not in known:
-            raise ConfigError(f"{where}: unknown key {key!r}{nearest(key, known)} (known: {', '.join(known)})")
+    own = {key: value for key, value in table.items() if key in names}
+    params = {key: value for key, value in table.items() if key not in names}
+    return build(PresetSpec, {"name": name, **own, "params": params}, where=f"presets.{name}.")
 
 
 PACKAGED = "nano-teacher"
@@ -284,7 +281,7 @@ def from_options(
     sets: Mapping[str, str],
 ) -> ServeConfig:
     """One model and its presets; the packaged one has a scorer. Raises ConfigError for options that cannot be used."""
-    sections = _sections(sets)
+    tables = sections(sets, SECTIONS)
     if engine is not None:
         engine, inline = split_model(engine)
         if inline is not None and model is not None:
@@ -294,41 +291,31 @@ def from_options(
         if engine not in (None, "openai"):
             raise ConfigError(f"--upstream is served by the engine openai, not {engine!r}")
         engine = "openai"
-        sections["engine"]["base_url"] = upstream
+        tables["engine"]["base_url"] = upstream
     engine = engine or DEFAULT_ENGINE
     packaged = engine == DEFAULT_ENGINE and model is None
     if packaged:
         for place, names in SMALL.items():
-            sections[place] = {**names, **sections[place]}
+            tables[place] = {**names, **tables[place]}
     if scorer is None and packaged:
         scorer = DEFAULT_SCORER
-    if scorer is None and sections["scorer"]:
+    if scorer is None and tables["scorer"]:
         raise ConfigError("--set scorer.KEY needs --scorer")
     name = name or _name(model, engine, upstream)
     scorers = {}
     if scorer is not None:
-        choice = PartChoice.of(SCORERS, scorer, sections["scorer"])
+        choice = PartChoice.of(SCORERS, scorer, tables["scorer"])
         scorers[choice.name] = choice
     presets = {**VOTES, **(RANKED if scorers else {})}
     return ServeConfig(
-        models=(ModelSpec(name, PartChoice.of(ENGINES, engine, sections["engine"], model), scorers),),
+        models=(ModelSpec(name, PartChoice.of(ENGINES, engine, tables["engine"], model), scorers),),
         default=name,
         presets=tuple(PresetSpec(f"{name}:{label}", name, *preset) for label, preset in presets.items()),
-        limits=build(ServeLimits, sections["limits"], where="limits."),
-        thinking=build(ThinkingPolicy, sections["thinking"], where="thinking."),
-        http=build(HttpSettings, sections["http"], where="http."),
+        limits=build(ServeLimits, tables["limits"], where="limits."),
+        thinking=build(ThinkingPolicy, tables["thinking"], where="thinking."),
+        http=build(HttpSettings, tables["http"], where="http."),
         keys=read_keys({}, "the environment"),
     )
-
-
-def _sections(sets: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    sections: dict[str, dict[str, str]] = {name: {} for name in SECTIONS}
-    for key, value in sets.items():
-        head, _, rest = key.partition(".")
-        if head not in sections or not rest:
-            raise ConfigError(f"--set {key}: no part {head!r}{nearest(head, SECTIONS)} (known: {', '.join(SECTIONS)})")
-        sections[head][rest] = value
-    return sections
 
 
 def _name(model: str | None, engine: str, upstream: str | None) -> str:

@@ -249,6 +249,30 @@ def test_help_lists_every_command_and_the_exit_codes() -> None:
     assert "130  interrupted" in done.stdout
 
 
+def test_help_imports_no_command() -> None:
+    code = (
+        "import sys; from ttc.cli.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: print([m for m in sys.modules if '.commands.' in m or m == 'numpy'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("[]\n")
+
+
+def test_help_says_which_command_of_another_distribution_is_broken(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "other-1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1\n")
+    (folder / "entry_points.txt").write_text("[ttc.commands]\nabsent = absent.cli:register\nplain = plain:register\n")
+    (tmp_path / "plain.py").write_text("raise SystemExit('imported')\n")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    code = "from ttc.cli.cli import main; main(['--help'])"
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert "unavailable: No module named 'absent'" in done.stdout
+    assert re.search(r"^    plain$", done.stdout, re.MULTILINE)
+
+
 def test_the_version_is_printed() -> None:
     assert ttc("--version").stdout == "ttc 0.1.0\n"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from ttc.cli.options import add_options, read_options
+from ttc.cli.options import add_options, add_recipe_option, read_options
 from ttc.cli.parts import (
     SEVERAL,
     EngineOptions,
@@ -38,6 +38,7 @@ class Shared(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptions):
 def parsed(*arguments: str) -> Shared:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     add_options(parser, Shared)
+    add_recipe_option(parser)
     return read_options(Shared, parser.parse_args(arguments))
 
 
@@ -47,6 +48,24 @@ def engine_of(options: Shared) -> PartChoice:
 
 def scorer_of(options: Shared, choices: Sequence[StrategyChoice]) -> PartChoice | None:
     return resolve_scorer(options.scorer, options.settings, choices, is_packaged=options.is_packaged)
+
+
+def test_help_says_each_default_once() -> None:
+    parser = argparse.ArgumentParser()
+    add_options(parser, Shared)
+    text = " ".join(parser.format_help().split())
+    assert "see: ttc list strategies (default: majority)" in text
+    assert text.count("(default: embedded)") == 1
+    assert "0 is greedy --top-p" in text
+
+
+@pytest.mark.parametrize("arguments", [("--scorer", "none"), ("--config", "recipe.toml")])
+def test_none_is_a_text_where_an_option_is_one(
+    arguments: tuple[str, str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("recipe.toml").write_text('scorer = "none"\nn = 3\n')
+    assert parsed(*arguments).scorer == "none"
 
 
 def test_n_reaches_the_strategies_that_have_it() -> None:

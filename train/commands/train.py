@@ -1,4 +1,4 @@
-"""`ttc train`: run a recipe, list recipes, repeat an update from its records, report or promote a run.
+"""`ttc train`: train a model by a recipe; replay, report or promote a run.
 
 ttc train run cipher-grpo --seed 1 --out runs/cipher
 ttc train list
@@ -24,12 +24,7 @@ from ttc.errors import ConfigError
 
 def register(subparsers: Any) -> None:
     """Add `ttc train`."""
-    parser = subparsers.add_parser(
-        "train",
-        help="train a model by a recipe",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = subparsers.add_parser("train", description=__doc__)
     verbs = parser.add_subparsers(metavar="ACTION", required=True)
     run = verbs.add_parser("run", help="run a recipe; run it again to resume")
     run.add_argument("recipe", help="name of a packaged recipe, or a TOML file")

@@ -1,7 +1,8 @@
 """The command `ttc`: finds sub-commands by entry point and turns errors into exit codes.
 
 A sub-command is an entry point of group `ttc.commands`: a function `register(subparsers)` that adds its parser and sets
-`run`, a function from the parsed arguments to an exit code. Only the command that is asked for is imported.
+`run`, a function from the parsed arguments to an exit code. Only the command that is asked for is imported; what the
+others do is the first line of their modules' documentation.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed while running, 2 bad input (nothing was
 started) or a failure of the user's own code, 3 finished but some problems failed, 130 interrupted. `TTC_DEBUG=1` shows
@@ -11,10 +12,13 @@ tracebacks.
 from __future__ import annotations
 
 import argparse
+import ast
+import importlib.util
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib.abc import InspectLoader
 from typing import Any, NoReturn
 
 from ttc import __version__
@@ -38,10 +42,14 @@ BAD_INPUT = (ConfigError, RecordError, PromptTooLong, Unsupported, PluginError)
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser whose mistakes are one line, like every other error here, and that guesses no abbreviation."""
+    """An argument parser whose mistakes are one line, like every other error here, and that guesses no abbreviation.
+
+    Descriptions are shown as they are written. Sub-commands have this kind of parser, too.
+    """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"allow_abbrev": False, **options})
+        formatter = argparse.RawDescriptionHelpFormatter
+        super().__init__(**{"allow_abbrev": False, "formatter_class": formatter, **options})
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (see: {self.prog} --help)\n")
@@ -96,7 +104,6 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         prog="ttc",
         description="Spend compute at test time, measure exactly what it bought.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"ttc {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -110,12 +117,20 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         if left:
             _refuse(left[0], _innermost(subparsers.choices[command], arguments))
         return args
-    for name in sorted(commands):
-        try:
-            commands[name].load()(subparsers)
-        except ImportError as exc:  # of an optional package: the help says so
-            subparsers.add_parser(name, help=f"unavailable: {exc}")
+    for name, entry in sorted(commands.items()):
+        subparsers.add_parser(name, help=_summary(entry.module))
     return parser.parse_args(arguments)
+
+
+def _summary(module: str) -> str:
+    """The first line of a command's documentation, without its call; importing only the packages it lies in."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except ImportError as exc:
+        return f"unavailable: {exc}"
+    source = spec.loader.get_source(module) if spec and isinstance(spec.loader, InspectLoader) else None
+    doc = ast.get_docstring(ast.parse(source or "")) or ""
+    return doc.partition("\n")[0].rpartition("`: ")[2].removesuffix(".").replace("%", "%%")
 
 
 def _innermost(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.ArgumentParser:

@@ -27,7 +27,7 @@ import dataclasses
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from ttc.config.recipes import load_toml, overrides
 from ttc.config.values import nearest, parse
@@ -40,7 +40,9 @@ _RECIPE = "recipe"
 def option(
     default: Any, text: str, *, metavar: str | None = None, group: str | None = None, name: str | None = None
 ) -> Any:
-    """Return a field of an options class with its help `text`; `name` is what a user writes, where it is not its own.
+    """Return a field of an options class with its help `text`, to which the default is added.
+
+    `name` is what a user writes, where it is not the field's own.
 
     A flag is a bool, a repeatable option a tuple, and repeatable KEY=VALUE pairs are a Mapping.
     """
@@ -59,15 +61,19 @@ def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
         if title is not None and title not in groups:
             groups[title] = parser.add_argument_group(title)
         target = parser if title is None else groups[title]
-        about = {"dest": field.name, "help": field.metadata["help"]}
+        about = {"dest": field.name, "help": field.metadata["help"] + _default_text(field.default)}
         if hints[field.name] is bool:
             target.add_argument(f"--{name}", action="store_true", **about)
             continue
-        about["metavar"] = field.metadata["metavar"]
-        if _is_repeatable(hints[field.name]):
-            target.add_argument(f"--{name}", action="append", **about)
-        else:
-            target.add_argument(f"--{name}", **_reading(hints[field.name]), **about)
+        action = "append" if _is_repeatable(hints[field.name]) else "store"
+        target.add_argument(f"--{name}", action=action, metavar=field.metadata["metavar"], **about)
+
+
+def _default_text(default: Any) -> str:
+    """What an option is when it is not given, where that is a value."""
+    if isinstance(default, bool) or default in (None, (), dataclasses.MISSING):
+        return ""
+    return f" (default: {', '.join(default) if isinstance(default, tuple) else default})"
 
 
 def add_recipe_option(parser: argparse.ArgumentParser) -> None:
@@ -86,6 +92,7 @@ def read_options(kind: type[T], args: argparse.Namespace) -> T:
     hints = typing.get_type_hints(kind)
     recipe = getattr(args, _RECIPE, None)
     values = {} if recipe is None else _recipe_values(kind, recipe, hints)
+    names = {field.name: name for name, field in _options(kind).items()}
     for field in dataclasses.fields(typing.cast("Any", kind)):
         value = getattr(args, field.name, None)
         if value is None or value is False:
@@ -93,7 +100,9 @@ def read_options(kind: type[T], args: argparse.Namespace) -> T:
         if typing.get_origin(hints[field.name]) is tuple:
             value = (*values.get(field.name, ()), *value)
         elif _is_repeatable(hints[field.name]):
-            value = {**values.get(field.name, {}), **overrides(value, f"--{field.metadata['name'] or field.name}")}
+            value = {**values.get(field.name, {}), **overrides(value, f"--{names[field.name]}")}
+        elif field.name in names:
+            value = _read(f"--{names[field.name]}", value, hints[field.name])
         values[field.name] = value
     return kind(**values)
 
@@ -108,11 +117,9 @@ def _is_repeatable(annotation: Any) -> bool:
     return typing.get_origin(annotation) in (tuple, Mapping)
 
 
-def _reading(annotation: Any) -> dict[str, Any]:
-    """How argparse reads the text of one value."""
-    members = [member for member in typing.get_args(annotation) or (annotation,) if member is not type(None)]
-    plain = annotation if typing.get_origin(annotation) is Literal else members[0]
-    return {"choices": typing.get_args(plain)} if typing.get_origin(plain) is Literal else {"type": plain}
+def _read(name: str, text: str, annotation: Any) -> Any:
+    """Read an option; one that is a text is what was written: `--baseline none` states a value."""
+    return text if str in (annotation, *typing.get_args(annotation)) else parse(name, text, annotation)
 
 
 def _recipe_values(kind: type, path: str, hints: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +138,7 @@ def _recipe_values(kind: type, path: str, hints: Mapping[str, Any]) -> dict[str,
         elif typing.get_origin(annotation) is tuple:
             values[field.name] = tuple(_texts(value))
         else:
-            values[field.name] = parse(f"{path}: {key}", _text(value), annotation)
+            values[field.name] = _read(f"{path}: {key}", _text(value), annotation)
     return values
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
 from ttc.cli.options import option
 from ttc.config.choices import DEFAULT_ENGINE, DEFAULT_SCORER, PartChoice, StrategyChoice
-from ttc.config.recipes import label_of, overrides, parse_spec, split_specs
+from ttc.config.recipes import label_of, overrides, parse_spec, section, sections, split_specs
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES
 from ttc.config.signatures import options_of
 from ttc.config.values import build, nearest
@@ -38,7 +38,7 @@ def settings(text: str, group: str | None = None) -> Mapping[str, object]:
 
 def strategies(default: str, more: str = "") -> tuple[str, ...]:
     """The option --strategy, whose default is said; `more` is how to name several."""
-    text = f"strategy, or file.py:function{more} (default: {default}; see: ttc list strategies)"
+    text = f"strategy, or file.py:function{more}; see: ttc list strategies"
     kind: tuple[str, ...] = option((default,), text, metavar="NAME[:KEY=VALUE,...]", group="strategy")
     return kind
 
@@ -47,7 +47,7 @@ def strategies(default: str, more: str = "") -> tuple[str, ...]:
 class EngineOptions:
     """Which engine and model run."""
 
-    engine: str = option(DEFAULT_ENGINE, "engine (default: embedded)", metavar="NAME[:MODEL]", group="engine")
+    engine: str = option(DEFAULT_ENGINE, "engine", metavar="NAME[:MODEL]", group="engine")
     model: str | None = option(
         None, "model folder or hub id (default: the engine's own)", metavar="PATH|ID", group="engine"
     )
@@ -88,7 +88,7 @@ class ThinkingOptions:
     """How much a model thinks."""
 
     thinking: Literal["on", "off", "auto"] | None = option(
-        None, "the chat template's switch (default: auto)", group="thinking"
+        None, "the chat template's switch (default: auto)", metavar="on|off|auto", group="thinking"
     )
     max_thinking: int | None = option(None, "cap on thinking; 0 is no thinking", metavar="TOKENS", group="thinking")
     min_thinking: int | None = option(None, "keep thinking at least so long", metavar="TOKENS", group="thinking")
@@ -112,7 +112,7 @@ class SamplingOptions:
 
 def resolve_engine(options: EngineOptions, settings: Mapping[str, object]) -> PartChoice:
     """Return the engine of --engine, --model and --set engine.KEY=VALUE."""
-    return PartChoice.of(ENGINES, options.engine, _section(settings, "engine"), options.model)
+    return PartChoice.of(ENGINES, options.engine, section(settings, "engine"), options.model)
 
 
 def resolve_scorer(
@@ -134,13 +134,13 @@ def resolve_scorer(
             raise ConfigError(f"{who} needs a scorer for this model: add --scorer prm:PATH (known: {scorer_names})")
         name = DEFAULT_SCORER
     if name is None:
-        if _section(settings, "scorer"):
+        if section(settings, "scorer"):
             raise ConfigError("--set scorer.KEY needs --scorer")
         return None
     if not any(choice.takes_scorer for choice in strategies):
         names = ", ".join(choice.name for choice in strategies)
         raise ConfigError(f"--scorer {name} has no effect: none of {names} takes a scorer")
-    return PartChoice.of(SCORERS, name, _section(settings, "scorer"))
+    return PartChoice.of(SCORERS, name, section(settings, "scorer"))
 
 
 def resolve_strategies(options: StrategyOptions) -> list[StrategyChoice]:
@@ -150,7 +150,8 @@ def resolve_strategies(options: StrategyOptions) -> list[StrategyChoice]:
         ConfigError: an unknown strategy or parameter, a value that does not fit, or the same strategy twice.
     """
     specs = [parse_spec(text) for item in options.strategy for text in split_specs(item)]
-    general, special = _split_settings(options.settings, [name for name, _ in specs])
+    tables = sections(options.settings, ("", *PARTS, *(name for name, _ in specs)))
+    general = tables[""]
     accepted = [list(options_of(STRATEGIES.load(name))) for name, _ in specs]
     if options.n is not None and not any("n" in names for names in accepted):
         raise ConfigError(f"--n has no effect: {', '.join(name for name, _ in specs)} has no parameter n")
@@ -164,7 +165,7 @@ def resolve_strategies(options: StrategyOptions) -> list[StrategyChoice]:
     for (name, inline), names in zip(specs, accepted, strict=True):
         params: dict[str, object] = {} if options.n is None or "n" not in names else {"n": options.n}
         params |= {key: value for key, value in general.items() if key in names}
-        params |= special.get(name, {}) | inline
+        params |= tables[name] | inline
         choice = StrategyChoice.of(name, params, label_of(name, inline))
         if isinstance(choice.params.get("policy"), str):
             make_policy(choice.params["policy"], 1)
@@ -173,14 +174,6 @@ def resolve_strategies(options: StrategyOptions) -> list[StrategyChoice]:
     if len(set(labels)) < len(labels):
         raise ConfigError(f"the same strategy twice in --strategy {' '.join(labels)}")
     return choices
-
-
-def check_parts(settings: Mapping[str, object], parts: Sequence[str]) -> None:
-    """Refuse a --set that reaches none of `parts`; for commands without strategies."""
-    for key in settings:
-        head = key.partition(".")[0]
-        if head not in parts:
-            raise ConfigError(f"--set {key}: no part {head!r}{nearest(head, parts)} (known: {', '.join(parts)})")
 
 
 def check_writable(option: str, folder: Path) -> None:
@@ -204,39 +197,15 @@ def resolve_thinking(options: ThinkingOptions, settings: Mapping[str, object]) -
         "num_waits": options.waits,
     }
     own = {key: value for key, value in flags.items() if value is not None}
-    return build(Thinking, {**own, **_section(settings, "thinking")}, where="thinking.")
+    return build(Thinking, {**own, **section(settings, "thinking")}, where="thinking.")
 
 
 def resolve_sampling(options: SamplingOptions, default: Sampling) -> Sampling:
     """Return `default` with the sampling options laid over it."""
-    names = ("temperature", "top_p", "top_k", "max_tokens", "seed")
-    values = {name: getattr(options, name) for name in names}
+    values = {field.name: getattr(options, field.name) for field in fields(SamplingOptions)}
     return replace(default, **{name: value for name, value in values.items() if value is not None})
 
 
 def resolve_budget(text: str | None) -> Budget | None:
     """Return the budget of --budget, or None without one."""
     return None if text is None else build(Budget, overrides(text.split(","), "--budget"), where="budget.")
-
-
-def _section(settings: Mapping[str, object], part: str) -> dict[str, object]:
-    prefix = f"{part}."
-    return {key.removeprefix(prefix): value for key, value in settings.items() if key.startswith(prefix)}
-
-
-def _split_settings(
-    settings: Mapping[str, object], strategies: Sequence[str]
-) -> tuple[dict[str, object], dict[str, dict[str, object]]]:
-    """Split --set into keys for every strategy and keys for one (`majority.n`)."""
-    general: dict[str, object] = {}
-    special: dict[str, dict[str, object]] = {}
-    for key, value in settings.items():
-        head, dot, rest = key.partition(".")
-        if not dot:
-            general[key] = value
-        elif head in strategies:
-            special.setdefault(head, {})[rest] = value
-        elif head not in PARTS:
-            parts = [*PARTS, *strategies]
-            raise ConfigError(f"--set {key}: no part {head!r}{nearest(head, parts)} (known: {', '.join(parts)})")
-    return general, special

@@ -1,4 +1,7 @@
-"""`ttc chat`: talk to a model; tokens appear as they are sampled, thinking dimmed and apart from the answer."""
+"""`ttc chat`: talk to a model.
+
+Tokens appear as they are sampled, thinking dimmed and apart from the answer.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ from ttc.cli.parts import (
     EngineOptions,
     SamplingOptions,
     ThinkingOptions,
-    check_parts,
     resolve_engine,
     resolve_sampling,
     resolve_thinking,
     settings,
 )
 from ttc.config.plugins import leaf
+from ttc.config.recipes import sections
 from ttc.config.values import nearest
 from ttc.core import Answer, Completion, Engine, Message, Problem, Prompt, Sampling, UsageSink
 from ttc.engines.shared.wrapped import Wrapped, draw_shown
@@ -48,7 +51,7 @@ class ChatOptions(SamplingOptions, ThinkingOptions, EngineOptions):
 
 def register(subparsers: Any) -> None:
     """Add `ttc chat`."""
-    parser = subparsers.add_parser("chat", help="talk to a model", description=__doc__)
+    parser = subparsers.add_parser("chat", description=__doc__)
     add_options(parser, ChatOptions)
     parser.set_defaults(run=run)
 
@@ -56,7 +59,7 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read turns from stdin until it ends."""
     options = read_options(ChatOptions, args)
-    check_parts(options.settings, ("engine", "thinking"))
+    sections(options.settings, ("engine", "thinking"))
     thinking, sampling = resolve_thinking(options, options.settings), resolve_sampling(options, Sampling())
     seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
     choice = resolve_engine(options, options.settings)

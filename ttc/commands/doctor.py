@@ -1,4 +1,4 @@
-"""`ttc doctor`: what is installed, what works here, and the next command to type.
+"""`ttc doctor`: what is installed, what works here, what to type next.
 
 What is quick is tried for real (the packaged model answers, the packaged reward model scores), and no check can raise:
 one that fails says why and what to do about it. Engines of other packages (vLLM, SGLang) are imported in a process of
@@ -34,7 +34,7 @@ GROUPS: tuple[tuple[str, Callable[[bool], list[Check]]], ...] = (
 
 def register(subparsers: Any) -> None:
     """Add `ttc doctor`."""
-    parser = subparsers.add_parser("doctor", help="what works here, and what to type next", description=__doc__)
+    parser = subparsers.add_parser("doctor", description=__doc__)
     parser.add_argument("--try", dest="try_all", action="store_true", help="start vLLM, SGLang and Ray, too (minutes)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.set_defaults(run=run)

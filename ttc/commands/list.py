@@ -1,4 +1,7 @@
-"""`ttc list`: what there is to choose from, with parameters, defaults and documentation read from the signatures."""
+"""`ttc list`: strategies, scorers, engines, verifiers, tasks, ... with their parameters.
+
+Defaults and documentation are read from the signatures.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,7 @@ WITH_ABOUT = ("strategy", "policy")
 
 def register(subparsers: Any) -> None:
     """Add `ttc list`."""
-    parser = subparsers.add_parser(
-        "list", help="strategies, scorers, engines, verifiers, tasks, policies with parameters", description=__doc__
-    )
+    parser = subparsers.add_parser("list", description=__doc__)
     parser.add_argument("what", help=", ".join(sorted(plugins(REGISTRIES))))
     parser.add_argument("name", nargs="?", help="only this one")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")

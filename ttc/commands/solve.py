@@ -1,4 +1,7 @@
-"""`ttc solve "12+30*2"`: one question, one strategy; the answer on stdout, what it cost on stderr."""
+"""`ttc solve "12+30*2"`: answer one question by one strategy.
+
+The answer goes to stdout, what it cost to stderr.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ class SolveOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOpti
 
 def register(subparsers: Any) -> None:
     """Add `ttc solve`."""
-    parser = subparsers.add_parser("solve", help="answer one question", description=__doc__)
+    parser = subparsers.add_parser("solve", description=__doc__)
     parser.add_argument("question", help="the question; - reads it from standard input")
     add_recipe_option(parser)
     add_options(parser, SolveOptions)

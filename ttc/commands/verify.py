@@ -1,4 +1,4 @@
-"""`ttc verify --verifier math`: judge answers from standard input, one JSON object a line.
+"""`ttc verify --verifier math`: judge answers given as JSON lines.
 
 Input lines: {"id", "target", "text"} and, optionally, "thinking" and "finish_reason". Output lines, in the order of the
 input: {"id", "verdict", "reason", "extracted", "score", "seconds", "version"}, and "parts" where there are any.
@@ -52,12 +52,7 @@ _Judged: TypeAlias = asyncio.Queue[tuple[Asked, asyncio.Future[T]] | Exception |
 
 def register(subparsers: Any) -> None:
     """Add `ttc verify`."""
-    parser = subparsers.add_parser(
-        "verify",
-        help="judge answers given as JSON lines, compare verifiers, judge a log again",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = subparsers.add_parser("verify", description=__doc__)
     parser.add_argument("--verifier", default="math", metavar="NAME[:MODEL]", help="default: math; ttc list verifiers")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="parameter of the verifier"

@@ -27,10 +27,12 @@ import pathlib
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+from ttc.config.values import nearest
 from ttc.errors import ConfigError
 
+T = TypeVar("T")
 _KEY = re.compile(r"\s*[A-Za-z_][\w.-]*\s*=")
 """How a parameter begins."""
 
@@ -81,6 +83,30 @@ def overrides(pairs: Sequence[str], option: str = "--set") -> dict[str, str]:
             raise ConfigError(f"{option} wants key=value, got {pair!r}")
         values[key.strip().replace("-", "_")] = value.strip()
     return values
+
+
+def section(settings: Mapping[str, T], part: str) -> dict[str, T]:
+    """Return the settings of one part: `beam_width` of `tree.beam_width`."""
+    prefix = f"{part}."
+    return {key.removeprefix(prefix): value for key, value in settings.items() if key.startswith(prefix)}
+
+
+def sections(settings: Mapping[str, T], parts: Sequence[str]) -> dict[str, dict[str, T]]:
+    """Split settings by part; those of none are under "", where that is one of `parts`.
+
+    Raises:
+        ConfigError: a setting of another part, with the nearest one.
+    """
+    tables: dict[str, dict[str, T]] = {part: {} for part in parts}
+    for key, value in settings.items():
+        part, dot, own = key.partition(".")
+        if not dot and "" in tables:
+            part, own = "", key
+        if part not in tables:
+            names = [name for name in parts if name]
+            raise ConfigError(f"--set {key}: no part {part!r}{nearest(part, names)} (known: {', '.join(names)})")
+        tables[part][own] = value
+    return tables
 
 
 def _plain(name: str) -> str:

@@ -3,7 +3,7 @@
 A module registers itself by defining one public function of its own name: `ttc/strategies/best_of_n.py` with
 `best_of_n` is the strategy `best_of_n`. Names starting with an underscore and modules without such a function (their
 helpers) are not registered. Other distributions add to the same list through the registry's entry-point group.
-Listing reads file names and syntax only; nothing is imported until `load`.
+Listing reads files only; nothing is imported until `load`.
 
 What a function takes is read from its signature: see `ttc.config.signatures`. One of the user's own is held to the
 registry's shape (`ttc.config.plugins`) when it is loaded, and what it makes when it is made.
@@ -13,7 +13,6 @@ Left out: overriding. A name that is built in wins over an entry point of the sa
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import importlib
 import importlib.metadata
@@ -29,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ttc.config.plugins import LABEL, PluginShape, line_in
+from ttc.config.recipes import user_file
 from ttc.config.signatures import Description, call, describe
 from ttc.errors import ConfigError, MissingExtra, UnknownName
 
@@ -46,7 +46,8 @@ class Registry:
 
     def names(self) -> tuple[str, ...]:
         """Return every name, sorted, without importing what is named."""
-        return tuple(sorted({*_modules(self.package), *plugins(self.group)}))
+        own = (name for name, file in _files(self.package).items() if _defines(file, name))
+        return tuple(sorted({*own, *plugins(self.group)}))
 
     def load(self, name: str) -> Callable[..., Any]:
         """Return the function called `name` (hyphens count as underscores), or the one at `file.py:function`.
@@ -56,9 +57,9 @@ class Registry:
             ConfigError: a `file.py:function` that cannot be read, or a function of another shape.
             MissingExtra: the function needs an optional package that is not installed.
         """
-        path, separator, function = name.rpartition(":")
-        if separator and path.endswith(".py"):
-            own = _load_file(self.kind, pathlib.Path(path).expanduser(), function)
+        path = user_file(name)
+        if path is not None:
+            own = _load_file(self.kind, path, name.rpartition(":")[2])
             self.shape.check_function(f"{self.kind} {name}", own)
             return own
         plain = name.replace("-", "_")
@@ -140,11 +141,6 @@ def _declared(group: str) -> dict[str, importlib.metadata.EntryPoint]:
     return {}
 
 
-def _modules(package: str) -> dict[str, pathlib.Path]:
-    """Map each module of `package` that defines a function of its own name to its file, importing none of them."""
-    return {name: file for name, file in _files(package).items() if _defines(file, name)}
-
-
 def _files(package: str) -> dict[str, pathlib.Path]:
     """Map each public module of `package` to its file, reading none of them."""
     try:
@@ -163,17 +159,11 @@ def _files(package: str) -> dict[str, pathlib.Path]:
 
 
 def _defines(file: pathlib.Path, name: str) -> bool:
-    """Whether the file has a top-level function called `name`; an import of one counts too (a package's facade)."""
-    source = file.read_text(encoding="utf-8")
-    if not re.search(rf"\b{re.escape(name)}\b", source):
-        return False
-    for node in ast.parse(source, str(file)).body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
-            return True
-        aliases = node.names if isinstance(node, ast.ImportFrom) and file.name == "__init__.py" else []
-        if any((alias.asname or alias.name) == name for alias in aliases):
-            return True
-    return False
+    """Whether the file defines a function called `name` at its top; a package may import it, last on its line."""
+    definition = rf"^(async )?def {name}\b"
+    if file.name == "__init__.py":
+        definition += rf"|^from \S+ import (.*\b)?{name}$"
+    return re.search(definition, file.read_text(encoding="utf-8"), re.MULTILINE) is not None
 
 
 def _load_file(kind: str, path: pathlib.Path, function: str) -> Callable[..., Any]:

@@ -17,7 +17,6 @@ Left out: positional parameters other than `model`; they belong to the caller. S
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import re
@@ -28,7 +27,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
-from ttc.config.values import nearest, read_named, type_text, variant, variants
+from ttc.config.values import nearest, read_named, tag_of, type_text, variant, variants
 from ttc.errors import ConfigError
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
@@ -50,7 +49,7 @@ class Parameter:
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object; a default that JSON cannot hold is given as text."""
         plain = self.default is None or isinstance(self.default, (bool, int, float, str))
-        default = self.default if plain else _default_text(self.default)
+        default = self.default if plain else repr(self.default)
         return {"name": self.name, "type": self.type, "required": self.required, "default": default, "doc": self.doc}
 
 
@@ -277,10 +276,8 @@ def _joined(first: Any, second: Any) -> Any:
 
 def _tag(kind: Any) -> str:
     """How a user picks an options class: `backend=vllm`."""
-    for name, (annotation, _) in _fields(kind).items():
-        if typing.get_origin(annotation) is Literal and len(typing.get_args(annotation)) == 1:
-            return f"{name}={typing.get_args(annotation)[0]}"
-    return str(kind.__name__)
+    tag = tag_of(kind)
+    return str(kind.__name__) if tag is None else f"{tag[0]}={tag[1]}"
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -321,15 +318,3 @@ def _argument_docs(doc: str) -> dict[str, str]:
             elif name:
                 texts[name] = f"{texts[name]} {line.strip()}".strip()
     return texts
-
-
-def _default_text(value: object) -> str:
-    """Return a default for reading: dataclasses show only the fields that differ from their own defaults."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        changes = [
-            f"{f.name}={getattr(value, f.name)!r}"
-            for f in dataclasses.fields(value)
-            if f.repr and getattr(value, f.name) != f.default
-        ]
-        return f"{type(value).__name__}({', '.join(changes)})"
-    return repr(value)

@@ -15,11 +15,13 @@ given; NaN is outside every range.
     within("simulated", 0, 1, p=p)
     at_most("confidence", n, "n", warmup=warmup)       warmup must be at most n=4, got 8: lower it or raise n
 
-A mapping is a table with keys of its own, left to its reader. Left out: arbitrary classes, which code supplies.
+A mapping is a table with keys of its own, left to its reader, and values of one type. Left out: arbitrary classes,
+which code supplies.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import pathlib
@@ -43,7 +45,7 @@ _MAX_THREADS = 1024
 
 
 def nearest(name: str, names: Sequence[str]) -> str:
-    """Return "; did you mean 'x'?" for the closest of `known`, or an empty string when nothing is close."""
+    """Return "; did you mean 'x'?" for the closest of `names`, or an empty string when nothing is close."""
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -63,22 +65,24 @@ def parse(name: str, value: object, annotation: Any) -> Any:
     if origin is Literal:
         return _parse_literal(name, value, arguments)
     if origin is Mapping:
-        return _parse_mapping(name, value)
+        return _parse_mapping(name, value, arguments)
     if isinstance(value, Mapping) and variants(annotation):
         return build(annotation, value, where=f"{name}.")
     if origin in (Union, types.UnionType):
         return _parse_union(name, value, annotation, arguments)
     if origin in (tuple, list):
         return _parse_sequence(name, value, annotation, origin, arguments)
-    reader = _SCALARS.get(annotation)
-    if reader is None:
+    if annotation not in _SCALARS:
         if isinstance(annotation, type) and isinstance(value, annotation):
             return value
+        if dataclasses.is_dataclass(annotation):
+            raise ConfigError(f"{name} cannot be set from text: it is a table [{name}], got {value!r}")
         raise ConfigError(f"{name} cannot be set from text: it is a {type_text(annotation)} and must be given in code")
-    try:
-        return reader(value)
-    except (ValueError, TypeError, OverflowError):
-        raise _mismatch(name, value, annotation) from None
+    written_as, read = _SCALARS[annotation]
+    if isinstance(value, written_as) and (bool in written_as or not isinstance(value, bool)):
+        with contextlib.suppress(ValueError, KeyError, OverflowError):
+            return read(value)
+    raise _mismatch(name, value, annotation)
 
 
 def build(cls: type[T], values: Mapping[str, Any], *, where: str = "") -> T:
@@ -134,23 +138,18 @@ def variant(kinds: Sequence[Any], values: Mapping[str, object], where: str) -> A
     Raises:
         ConfigError: no kind has this tag.
     """
-    tags = _tags(kinds)
-    if not tags:
-        return kinds[0]
-    name, kind_by_tag = tags
+    tags = {tag: kind for kind in kinds if (tag := tag_of(kind))}
+    name = next(iter(tags))[0] if len(tags) > 1 else ""
     if name not in values:
         return kinds[0]
-    return kind_by_tag[parse(where + name, values[name], Literal[tuple(kind_by_tag)])]
+    return tags[name, parse(where + name, values[name], Literal[tuple(value for _, value in tags)])]
 
 
-def _tags(kinds: Sequence[Any]) -> tuple[str, dict[Any, Any]] | None:
-    """The field that tells the dataclasses apart, and which value stands for which; None where there is none."""
-    if len(kinds) > 1:
-        hints = [typing.get_type_hints(kind) for kind in kinds]
-        for name in hints[0]:
-            choices = [get_args(item.get(name)) if get_origin(item.get(name)) is Literal else () for item in hints]
-            if all(len(choice) == 1 for choice in choices):
-                return name, {choice[0]: kind for choice, kind in zip(choices, kinds, strict=True)}
+def tag_of(kind: Any) -> tuple[str, Any] | None:
+    """Return the field of one `Literal` value that tells a dataclass from its siblings, with that value; or None."""
+    for name, hint in typing.get_type_hints(kind).items():
+        if get_origin(hint) is Literal and len(get_args(hint)) == 1:
+            return name, get_args(hint)[0]
     return None
 
 
@@ -202,11 +201,12 @@ def _parse_union(name: str, value: object, annotation: Any, members: tuple[Any, 
     raise _mismatch(name, value, annotation)
 
 
-def _parse_mapping(name: str, value: object) -> dict[str, Any]:
-    """A table whose keys are its own; what reads it checks them."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise ConfigError(f"{name} must be a table [{name}], got {value!r}")
+def _parse_mapping(name: str, value: object, arguments: tuple[Any, ...]) -> dict[str, Any]:
+    """A table whose keys are its own: what reads it checks them. Its values are of one type."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name} must be a table [{name}], got {value!r}")
+    kind = arguments[1] if arguments else Any
+    return {key: parse(f"{name}.{key}", item, kind) for key, item in value.items()}
 
 
 def _parse_sequence(name: str, value: object, annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> Any:
@@ -225,41 +225,14 @@ def _parse_sequence(name: str, value: object, annotation: Any, origin: Any, argu
     return origin(parse(f"{name}[{i}]", item, kind) for i, item in enumerate(items))
 
 
-def _bool(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.lower() in _BOOLEANS:
-        return _BOOLEANS[value.lower()]
-    raise ValueError(value)
-
-
-def _int(value: object) -> int:
-    if isinstance(value, str):
-        return int(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    raise ValueError(value)
-
-
-def _float(value: object) -> float:
-    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
-        return float(value)
-    raise ValueError(value)
-
-
-def _str(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    raise ValueError(value)
-
-
-def _path(value: object) -> pathlib.Path:
-    if isinstance(value, (str, pathlib.Path)):
-        return pathlib.Path(value).expanduser()
-    raise ValueError(value)
-
-
-_SCALARS: dict[Any, Callable[[object], Any]] = {bool: _bool, int: _int, float: _float, str: _str, pathlib.Path: _path}
+_SCALARS: dict[Any, tuple[tuple[type, ...], Callable[[Any], Any]]] = {
+    bool: ((str, bool), lambda value: _BOOLEANS[str(value).lower()]),
+    int: ((str, int), int),
+    float: ((str, int, float), float),
+    str: ((str,), str),
+    pathlib.Path: ((str, pathlib.Path), lambda path: pathlib.Path(path).expanduser()),
+}
+"""What a scalar may be written as, and how it is read."""
 
 
 def at_least(owner: str, least: float, /, **values: float | None) -> None:
