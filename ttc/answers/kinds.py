@@ -87,14 +87,14 @@ _TAIL = 20_000
 _FORMULA = r"\$\$.{1,4096}?\$\$|\$[^$\n]{1,4096}\$|\\\(.{1,4096}?\\\)|\\\[.{1,4096}?\\\]"
 _INLINE = re.compile(_FORMULA, re.DOTALL)
 _NEAR_INLINE = re.compile(rf".{{0,40}}?(?P<formula>{_FORMULA})", re.DOTALL)
-_NAMED = re.compile(r"[^$\n]{0,40}(?:\$\w{1,2}\$|\\\(\w{1,2}\\\))\s+(?:is|are|equals|must be)\s")
-"""A letter that a clause gives a value to: the largest $n$ is."""
+_NAMED = re.compile(r"[^$\n]{0,40}(?:\$[^$\n\d=<>]{1,40}\$|\\\([^$\n\d=<>()]{1,40}\\\))\s+(?:is|are|equals|must be)\s")
+"""What a clause gives a value to: the largest $n$ is, the area of $ABCD$ is."""
 _MATHEMATICS = re.compile(r"\\(?!\$|%|,)|[\^_{}<>≤≥≠=|±√²³∞!]|\d['′″‰]")
 """Signs of a formula."""
 _INSIDE = frozenset("^_{/*\\:'′<>≤≥≠±√|")
 """What stands before a number that is a part of something."""
 _GOES_ON = re.compile(
-    r"[A-Za-z]+\d|[a-zA-Z](?![A-Za-z])|\s?[!^_{}'′″‰|]|\s?\\(?![)\],!;: %])|\s?[*/+]\s?[\d(A-Za-z]|:\d|"
+    r"[A-Za-z]+\d|[a-zA-Z](?![A-Za-z])|\s?[!^_{}'′″‰|]|[\s~]*\\(?![)\],!;: %])|\s?[*/+]\s?[\d(A-Za-z]|:\d|"
     r"\s?\(\s?\d|\s?[,;]\s?\d|"
     r"\s*(?:and (?:a|an|one|two|three|\d)|dozens?|half|halves|thirds?|quarters?|hundreds?|thousands?|millions?|"
     r"billions?|trillions?|squared|cubed|factorial|over \d|point \w|per (?:cent|mille)|pairs?|score|mod(?:ulo)?\b|"
@@ -105,9 +105,14 @@ _GOES_ON = re.compile(
 _PERCENT = re.compile(r"\s?\\?%")
 _UNDER = re.compile(
     r"(?:\\(?!(?:quad|qquad|text\w*|math\w*|boxed|displaystyle|to|implies|Rightarrow|rightarrow|left|bf|rm)\b)[A-Za-z]+"
-    r"|[<>≤≥≠±√≈])(?:[\s{(*$,~]|\\[,!;: ]|\\q?quad)*$"
+    r"|[<>≤≥≠±√≈]|[<>!]=)(?:[\s{(*$,~]|\\[,!;: ]|\\q?quad)*$"
 )
 """A command or sign right before a number that makes another thing of it: a root, a bound, a plus-minus."""
+_INNER = re.compile(
+    r"(?:\d[,.]|[\d)}\]]\s?[-+−*/]\s?[$(]*|\\[({][^$\n]{1,40}[,;]\s*"
+    r"|[(\[](?:\\[a-z]+|(?![A-Za-z]{3})[^()\[\]$\n\\]){1,40}[,;]\s*)$"
+)
+"""What stands before a number that ends a longer one, a sum or a pair: 2,74 and 9 + 1 and (7, 6)."""
 _PROSE = re.compile(r"(?:let|we|i|to|first|not|as|in|by|using|unknown|unclear)\b", re.IGNORECASE)
 
 
@@ -195,10 +200,11 @@ def _last_number(text: str, start: int) -> Hit:
     if last is None:
         return None
     begin = last.start()
-    if _part_of_more(text, last) or _UNDER.search(text[max(start, begin - 40) : begin]):
-        return None
     if text[begin] in "-+−" and begin > start and text[begin - 1].isalnum():
         begin += 1
+    before = text[max(start, begin - 40) : begin]
+    if _part_of_more(text, last) or _UNDER.search(before) or _INNER.search(before):
+        return None
     earlier = re.search(r"(\d[\d,.]*)\s+or\s+\$?$", text[max(start, begin - 40) : begin])
     unlike = earlier and math_key(earlier[1]) != math_key(text[begin : last.end()])
     if unlike or denied(text, begin, last.end()):

@@ -79,8 +79,8 @@ def embedded(
     Args:
         model: a model folder or a hub id; None is the packaged teacher.
         device: "auto" (a GPU when there is one), "cpu", "cuda" or "cuda:1".
-        dtype: "auto" (bf16 where the hardware multiplies it, else fp16 on a GPU and fp32 on a CPU), "bfloat16", "float16"
-            (GPUs only) or "float32".
+        dtype: "auto" (bf16 where the hardware multiplies it, else fp16 on a GPU and fp32 on a CPU), "bfloat16",
+            "float16" (GPUs only) or "float32".
         threads: compute threads on a CPU; more than 1 only helps on an otherwise idle machine.
         max_batch: most sequences decoded at once; `kv_bytes` may allow fewer.
         max_context: a limit below the model's own, in tokens.
