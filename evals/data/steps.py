@@ -23,7 +23,7 @@ from evals.numbers.step_metrics import Judged
 from evals.task import Item
 from ttc.answers import kind_of
 from ttc.concurrent import gather
-from ttc.core import Engine, Message, Problem, Prompt, Sampling, Scorer, Target, Usage
+from ttc.core import Engine, Message, Problem, Prompt, Sampling, Scorer, TargetLike, Usage
 from ttc.durable import replaced_file
 from ttc.errors import ConfigError, PromptTooLong, RecordError
 from ttc.session.session import Session
@@ -47,7 +47,7 @@ class Labelled:
     labels: tuple[float | None, ...]
     cluster: str
     group: str = ""
-    target: Target = None
+    target: TargetLike = None
     path: Prompt | None = None
 
 

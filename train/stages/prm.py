@@ -43,7 +43,7 @@ from ttc import seeds
 from ttc.answers import kind_of
 from ttc.concurrent import gather
 from ttc.config.values import at_least
-from ttc.core import Completion, Engine, Prompt, Sampling, Submission, Target, Verifier
+from ttc.core import Completion, Engine, Prompt, Sampling, Submission, TargetLike, Verifier
 from ttc.durable import replace_text, replaced_folder
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
@@ -333,7 +333,7 @@ class MonteCarlo:
         tried.right += sum(map(int, verdicts))
 
     async def _judge(
-        self, session: Session, prompt: Prompt, completions: Sequence[Completion], target: Target
+        self, session: Session, prompt: Prompt, completions: Sequence[Completion], target: TargetLike
     ) -> list[float | None]:
         """1 or 0 per completion; None where the verifier cannot tell."""
         ends = [session.candidate(prompt, completion) for completion in completions]
