@@ -29,7 +29,7 @@ import torch
 
 from train.recipe.recipe import read_recipe
 from train.recipe.run import RunOptions, claim, run_recipe
-from ttc.core import Submission, Target, Verdict
+from ttc.core import Submission, TargetLike, Verdict
 from ttc.verifiers.exact import exact
 
 HERE = Path(__file__).resolve()
@@ -51,11 +51,11 @@ class Waiting:
     def __init__(self, seconds: float) -> None:
         self._seconds, self._inner = seconds, exact()
 
-    def check_gold(self, target: Target, item: str = "") -> None:
+    def check_gold(self, target: TargetLike, item: str = "") -> None:
         """As the exact verifier."""
         self._inner.check_gold(target, item)
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
+    async def verify(self, target: TargetLike, submission: Submission) -> Verdict:
         """Wait, then compare."""
         await asyncio.sleep(self._seconds)
         return await self._inner.verify(target, submission)

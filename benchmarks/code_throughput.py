@@ -1,13 +1,14 @@
-"""How many programs a second the verifier of programs judges, and whether it lasts among hostile ones.
+"""How many programs a second the verifier of programs judges, which references pass, and whether it lasts.
 
     python -m benchmarks.code_throughput [--data DIR] [--only PART] [--save benchmarks/results/code_throughput.json]
 
-First 1,000 programs, warm, two workers: the references of HumanEval and sanitised MBPP from --data (TTC_DATA), or
-without it a small program with thirteen checks, each under its own tests; and 1,000 script runs. Then 10,000 requests,
-half of them mathematics and half programs, one in ten hostile, 64 in flight against both verifiers at once: no request
-may hang, none may take longer than its card says, and no process, descriptor or file may be left. Seconds are those of
-the work itself; what a request waited for a worker is not in them. Other work on the machine lowers the rates: its load
-is saved beside them, and the processor time of each program, from which the rate of an idle machine follows.
+`references`: all of HumanEval and of both subsets of MBPP, and what fails. Rates: first 1,000 programs, warm, two
+workers: the references of HumanEval and sanitised MBPP from --data (TTC_DATA), or without it a small program with
+thirteen checks, each under its own tests; and 1,000 script runs. Then 10,000 requests, half of them mathematics and
+half programs, one in ten hostile, 64 in flight against both verifiers at once: no request may hang, none may take
+longer than its card says, and no process, descriptor or file may be left. Seconds are those of the work itself; what a
+request waited for a worker is not in them. Other work on the machine lowers the rates: its load is saved beside them,
+and the processor time of each program, from which the rate of an idle machine follows.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from evals.tasks.mbpp import mbpp
 from tests.ttc.hostile import hostile_texts
 from tests.ttc.hostile_programs import EXHAUSTIONS, FORGERIES, TARGET
 from tests.ttc.processes import descendants
-from ttc.core import Submission, Target, Verdict, Verifier
+from ttc.core import Submission, TargetLike, Verdict, Verifier
 from ttc.verifiers.code import code
 from ttc.verifiers.math import math
 
@@ -41,7 +42,7 @@ NUM_PROGRAMS, NUM_MIXED, WORKERS = 1_000, 10_000, 2
 IN_FLIGHT = 64
 TIMEOUT_S = 2.0
 """Seconds of a program in the mixed run."""
-Request = tuple[Verifier, Target, str, bool]
+Request = tuple[Verifier, TargetLike, str, bool]
 HONEST = "```python\ndef double(x):\n    return x + x\n```"
 SCRIPT = {"io": [{"input": "3 4", "output": "7"}]}
 SUM = "```python\nprint(sum(map(int, input().split())))\n```"
@@ -52,11 +53,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default=os.environ.get("TTC_DATA"), metavar="DIR")
     parser.add_argument(
-        "--only", choices=["programs", "scripts", "mixed"], action="append", help="a part; several may be given"
+        "--only",
+        choices=["references", "programs", "scripts", "mixed"],
+        action="append",
+        help="a part; several may be given",
     )
     parser.add_argument("--save", metavar="FILE.json")
     args = parser.parse_args()
     parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "references": lambda: asyncio.run(all_references(args.data)),
         "programs": lambda: rate(references(args.data)),
         "scripts": lambda: rate(itertools.repeat((SCRIPT, SUM))),
         "mixed": mixed,
@@ -80,7 +85,7 @@ def main() -> None:
 
 
 # -- the rate ----------------------------------------------------------------------------------------------------------
-def references(data: str | None) -> Iterator[tuple[Target, str]]:
+def references(data: str | None) -> Iterator[tuple[TargetLike, str]]:
     """Targets and right answers, again and again."""
     if data is None:
         return itertools.repeat((TARGET, HONEST))
@@ -96,7 +101,34 @@ def references(data: str | None) -> Iterator[tuple[Target, str]]:
     return itertools.cycle([(target, f"```python\n{source}\n```") for target, source in found])
 
 
-def rate(cases: Iterator[tuple[Target, str]]) -> dict[str, Any]:
+async def all_references(data: str | None) -> dict[str, Any]:
+    """How many references of each dataset are correct, and why the others are not."""
+    if data is None:
+        return {}
+    verifier = code(workers=WORKERS, timeout_s=120.0)
+    result: dict[str, Any] = {"version": verifier.version}
+    try:
+        for name, task, column in (
+            ("humaneval", humaneval(data=data), "canonical_solution"),
+            ("mbpp sanitized", mbpp(data=data, split="all"), "sanitized_code"),
+            ("mbpp full", mbpp(data=data, split="all", subset="full"), "code"),
+        ):
+            targets = {item.problem.id: item.target for item in task.items(None, 0)}
+            sources = {
+                row["id"]: row.get("prompt", "") * (name == "humaneval") + str(row[column])
+                for row, _, _ in json_lines(Path(data) / f"{name.partition(' ')[0]}.jsonl.gz")
+                if row["id"] in targets
+            }
+            texts = {key: Submission(f"```python\n{source}\n```") for key, source in sources.items()}
+            verdicts = await asyncio.gather(*(verifier.verify(targets[key], text) for key, text in texts.items()))
+            failed = {key: verdict.reason for key, verdict in zip(texts, verdicts, strict=True) if not verdict.correct}
+            result[name] = {"num": len(texts), "correct": len(texts) - len(failed), "failed": failed}
+    finally:
+        await verifier.close()
+    return result
+
+
+def rate(cases: Iterator[tuple[TargetLike, str]]) -> dict[str, Any]:
     """Judge `NUM_PROGRAMS` cases, all in flight; processor time is that of this process and all cells."""
     used = processor_s()
     result = asyncio.run(_rate(cases))
@@ -110,7 +142,7 @@ def processor_s() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-async def _rate(cases: Iterator[tuple[Target, str]]) -> dict[str, Any]:
+async def _rate(cases: Iterator[tuple[TargetLike, str]]) -> dict[str, Any]:
     verifier = code(workers=WORKERS, timeout_s=30.0)
     try:
         await asyncio.gather(*(verifier.verify(SCRIPT, Submission(SUM)) for _ in range(2 * WORKERS)))

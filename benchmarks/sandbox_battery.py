@@ -1,12 +1,13 @@
-"""Hostile programs on every tier of this machine, as root and as an ordinary user: what became of each.
+"""Hostile and honest programs on every tier of this machine, as root and as an ordinary user: what became of each.
 
     python -m benchmarks.sandbox_battery --save benchmarks/results/sandbox_battery.json --table ttc/sandbox/README.md
 
-Three groups (tests/ttc/data/hostile_programs): attempts to get out, programs that take all they can get, and answers
-that forge the verdict on themselves. Each attempt must be held, each exhausting program ended by a limit or a failure,
-no forgery judged correct; afterwards the tier must run an honest program, no process may be left, a witness file must
-be untouched and nothing new may lie in the temporary folders. Root runs the ordinary user's part as a user that nobody
-has, with the first interpreter that this user can read.
+Attempts to get out, programs that take all they can get, answers that forge the verdict on themselves
+(tests/ttc/data/hostile_programs), liars against tests with objects and functions, and honest programs
+(tests/ttc/honest_programs.py). Each attempt must be held, each exhausting program ended by a limit or a failure, no
+forgery and no liar judged correct, every honest program judged correct; afterwards the tier must run an honest
+program, no process may be left, a witness file must be untouched and nothing new may lie in the temporary folders. Root
+runs the ordinary user's part as a user that nobody has, with the first interpreter that this user can read.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tests.ttc.honest_programs import HONEST, LIARS, NEEDS_NUMPY
 from tests.ttc.hostile_programs import ESCAPES, EXHAUSTIONS, FORGERIES, TARGET
 from tests.ttc.processes import descendants
 from ttc.core import Submission
@@ -36,12 +38,13 @@ from ttc.verifiers.code import CodeVerifier
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMITS = ResourceLimits(wall_s=2.0, cpu_s=2.0, memory_mb=128, output_kb=64)
-FORGERY_S = 2.0
+LIBRARY = ResourceLimits(wall_s=5.0, cpu_s=5.0)
+FORGERY_S, HONEST_S = 2.0, 5.0
 WITNESS = Path("/tmp/ttc-witness")
 FOLDERS = ("/tmp", "/dev/shm", "/var/tmp")
 SECRET = "sk-not-for-programs"
 _READABLE = "import os, sys; sys.exit(not os.access(os.path.realpath(sys._base_executable), os.R_OK))"
-HONEST = "```python\ndef double(x):\n    return x + x\n```"
+DOUBLE = "```python\ndef double(x):\n    return x + x\n```"
 
 
 def main() -> None:
@@ -59,7 +62,7 @@ def main() -> None:
         "date": datetime.now(UTC).date().isoformat(),
         "kernel": platform.release(),
         "machine": platform.machine(),
-        "num_programs": len(ESCAPES) + len(EXHAUSTIONS) + len(FORGERIES),
+        "num_programs": len(ESCAPES) + len(EXHAUSTIONS) + len(FORGERIES) + len(LIARS) + len(HONEST),
         "runs": runs,
     }
     for run in runs:
@@ -118,6 +121,10 @@ def _on(tier: Tier) -> dict[str, Any]:
     began = time.perf_counter()
     sandbox = Sandbox(tier, workers=2)
     rows = _scripts(sandbox) + asyncio.run(_forgeries(sandbox))
+    rows += asyncio.run(_tested(sandbox, "liar", LIARS, "incorrect"))
+    has_numpy = sandbox.submit(Script("import numpy", LIBRARY)).result().cause == ""
+    programs = {name: pair for name, pair in HONEST.items() if has_numpy or name not in NEEDS_NUMPY}
+    rows += asyncio.run(_tested(sandbox, "honest", programs, "correct"))
     honest = sandbox.submit(Script("print(6 * 7)", LIMITS)).result().output == "42\n"
     sandbox.close()
     seconds = time.perf_counter() - began
@@ -162,7 +169,7 @@ def _last_word(errors: str) -> str:
 
 async def _forgeries(sandbox: Sandbox) -> list[dict[str, Any]]:
     verifier = CodeVerifier(sandbox, FORGERY_S, FORGERY_S, LIMITS.memory_mb, 1.0, False)
-    texts = [HONEST, *FORGERIES.values()]
+    texts = [DOUBLE, *FORGERIES.values()]
     honest, *found = await asyncio.gather(*(verifier.verify(TARGET, Submission(text)) for text in texts))
     if not honest.correct:
         raise SystemExit(f"the honest answer is not correct: {honest.reason}")
@@ -174,6 +181,19 @@ async def _forgeries(sandbox: Sandbox) -> list[dict[str, Any]]:
             "outcome": verdict.status,
         }
         for name, verdict in zip(FORGERIES, found, strict=True)
+    ]
+
+
+async def _tested(
+    sandbox: Sandbox, group: str, programs: Mapping[str, tuple[Mapping[str, Any], str]], wanted: str
+) -> list[dict[str, Any]]:
+    """Answers with a target of their own; each must get the verdict `wanted`."""
+    verifier = CodeVerifier(sandbox, HONEST_S, HONEST_S, LIBRARY.memory_mb, 1.0, False)
+    submissions = [(target, Submission(f"```python\n{source}\n```")) for target, source in programs.values()]
+    verdicts = await asyncio.gather(*(verifier.verify(target, submission) for target, submission in submissions))
+    return [
+        {"program": name, "group": group, "contained": verdict.status == wanted, "outcome": verdict.status}
+        for name, verdict in zip(programs, verdicts, strict=True)
     ]
 
 
@@ -192,6 +212,8 @@ GROUPS: Mapping[str, str] = {
     "escape": "Attempts to get out: each must be held (the exception it met; ZeroDivisionError: it got nothing)",
     "exhaustion": "Programs that take all they can get: each must be ended by a limit, or fail",
     "forgery": "Answers that forge their verdict: none may be correct",
+    "liar": "Answers that lie to tests with objects, functions, nodes and arrays: none may be correct",
+    "honest": "Honest programs: each must be correct (those with numpy, where the interpreter has it)",
 }
 
 
@@ -199,7 +221,7 @@ def table(result: Mapping[str, Any]) -> str:
     """Return the result as a page of Markdown."""
     runs = result["runs"]
     lines = [
-        "# Hostile programs",
+        "# Hostile and honest programs",
         "",
         f"Made by `python -m benchmarks.sandbox_battery` on {result['date']}, Linux {result['kernel']}, "
         f"{result['machine']}. {result['num_programs']} programs on each tier; the programs stand in "
@@ -226,7 +248,7 @@ def table(result: Mapping[str, Any]) -> str:
         names = [row["program"] for row in runs[0]["programs"] if row["group"] == group]
         cells = [{row["program"]: row for row in run["programs"]} for run in runs]
         for name in names:
-            lines.append(f"| {name.replace('_', ' ')} | " + " | ".join(_cell(cell[name]) for cell in cells) + " |")
+            lines.append(f"| {name.replace('_', ' ')} | " + " | ".join(_cell(cell.get(name)) for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -234,7 +256,9 @@ def _column(run: Mapping[str, Any]) -> str:
     return f"{run['user']}, {run['tier'].split('+')[0]}"
 
 
-def _cell(row: Mapping[str, Any]) -> str:
+def _cell(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "–"
     return f"{row['outcome']}" if row["contained"] else f"**NOT CONTAINED**: {row['outcome']}"
 
 

@@ -31,7 +31,7 @@ from typing import Any
 from tests.ttc.any_verifier import make
 from tests.ttc.hostile import hostile_texts
 from ttc.config.registry import VERIFIERS
-from ttc.core import Submission, Target, Verdict, Verifier
+from ttc.core import Submission, TargetLike, Verdict, Verifier
 from ttc.errors import ConfigError, MissingExtra
 from ttc.verifiers.service.service import quantiles
 from ttc.verifiers.shared.contract import Card, card_of
@@ -149,7 +149,7 @@ def _wrap(rng: random.Random, text: str, other: str, expected: str) -> str:
 
 
 _MUTATIONS: list[Callable[[random.Random, str, str, str], str]] = [_cut, _splice, _double, _mark, _inject, _wrap]
-HOSTILE_TARGETS: list[Target] = [
+HOSTILE_TARGETS: list[TargetLike] = [
     None,
     "",
     "x" * 5000,
@@ -172,7 +172,7 @@ HOSTILE_TARGETS += [
 ]
 
 
-async def one(subject: Subject, target: Target, submission: Submission) -> Verdict | BaseException:
+async def one(subject: Subject, target: TargetLike, submission: Submission) -> Verdict | BaseException:
     """One verdict, or what was raised."""
     try:
         return await subject.verifier.verify(target, submission)
@@ -182,7 +182,7 @@ async def one(subject: Subject, target: Target, submission: Submission) -> Verdi
 
 async def batch(subject: Subject, rng: random.Random, texts: Sequence[str], big: Sequence[str], size: int) -> None:
     """Ask `size` times, a few at once, and note what happened."""
-    asked: list[tuple[Target, Submission]] = []
+    asked: list[tuple[TargetLike, Submission]] = []
     for _ in range(size):
         canary = rng.choice(subject.card.canaries)
         target = rng.choice(HOSTILE_TARGETS) if rng.random() < 1 / 30 else canary.target
@@ -201,7 +201,7 @@ async def batch(subject: Subject, rng: random.Random, texts: Sequence[str], big:
     subject.seconds += time.perf_counter() - began
 
 
-async def _note(subject: Subject, target: Target, submission: Submission, found: Verdict | BaseException) -> None:
+async def _note(subject: Subject, target: TargetLike, submission: Submission, found: Verdict | BaseException) -> None:
     shown = {"target": str(target)[:200], "text": submission.text[:200], "length": len(submission.text)}
     if not isinstance(found, Verdict):
         subject.raised.append({**shown, "error": f"{type(found).__name__}: {found}"[:300]})

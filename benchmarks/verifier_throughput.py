@@ -6,7 +6,8 @@ Workloads from a folder of datasets: `natural`, the sampled solutions of gsm8k_m
 process); `rewritten`, the published answers of olympiadbench_math written so that spelling does not decide (2 becomes
 (2)+0, in every second row against the next row's answer); `worker`, those that only a worker can decide, several
 times. Nothing is remembered (memory=0); the canaries have warmed the workers. Also: two verifiers, and two settings of
-one, on the natural rows.
+one, on the natural rows. `processor`: milliseconds of processor of each verdict in this process, which other work on
+the machine does not change, on natural rows, and on those mixed with red-team pairs (seed 9) and rewritten rows.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ttc.core import Submission, Verdict, Verifier
+from benchmarks.verifier_redteam.__main__ import drawn
+from benchmarks.verifier_redteam.pairs import read_golds
+from ttc.core import Submission, TargetLike, Verdict, Verifier
 from ttc.verifiers.exact import exact
 from ttc.verifiers.math import math, quick
 from ttc.verifiers.maths.comparing import EqualityPolicy
@@ -119,6 +122,34 @@ def _tallied(pairs: Sequence[tuple[Verdict, Verdict]]) -> dict[str, Any]:
     return {**asdict(found), "transitions": changes, "differing": found.differing}
 
 
+async def processor(folder: Path) -> dict[str, Any]:
+    """Processor time of single verdicts, warm, one after the other."""
+    golds = read_golds([folder / "gsm8k_test.jsonl.gz"])
+    pairs = [pair for made in drawn(9, 3040, golds).values() for pair in made if pair.verifier == "math"]
+    plain: list[tuple[TargetLike, str]] = list(natural(folder)[0][:3000])
+    mixed = [*plain[:1000], *((pair.target, pair.text) for pair in pairs[:1000]), *rewritten(folder)[:400]]
+    return {"natural": await _alone(plain), "mixed": await _alone(mixed)}
+
+
+async def _alone(cases: Sequence[tuple[TargetLike, str]]) -> dict[str, Any]:
+    verifier = math(workers=2)
+    spent = []
+    for target, text in (*cases[:50], *cases):
+        began = time.process_time()
+        await verifier.verify(target, Submission(text))
+        spent.append(time.process_time() - began)
+    await verifier.close()
+    ordered = sorted(spent[50:])
+    count = len(ordered)
+    return {
+        "verdicts": count,
+        "p50_ms": round(1000 * ordered[count // 2], 3),
+        "p99_ms": round(1000 * ordered[int(count * 0.99)], 3),
+        "max_ms": round(1000 * ordered[-1], 1),
+        "verdicts_per_processor_second": round(count / sum(ordered)),
+    }
+
+
 async def measure(folder: Path) -> dict[str, Any]:
     """Everything that is saved."""
     cases, published = natural(folder)
@@ -130,6 +161,7 @@ async def measure(folder: Path) -> dict[str, Any]:
         "rewritten": await speed(rewritten(folder), "math"),
         "worker": await speed(for_worker(rewritten(folder)) * REPEATS, "math"),
         "agreement": await agreement(cases, published),
+        "processor": await processor(folder),
     }
 
 

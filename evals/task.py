@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, TypeVar
 
 from ttc.config.recipes import dump
-from ttc.core import Json, Message, Problem, Sampling, Target
+from ttc.core import Json, Message, Problem, Sampling, TargetLike, written
 from ttc.errors import ConfigError
 from ttc.identity.digests import digest_of
 
@@ -45,9 +45,13 @@ class Item:
     """
 
     problem: Problem
-    target: Target
+    target: TargetLike
     cluster: str = ""
     difficulty: str | None = None
+
+    def __post_init__(self) -> None:
+        """Keep the JSON form of the target, as records and files do."""
+        object.__setattr__(self, "target", written(self.target))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +120,7 @@ class Task:
         return items
 
 
-def gold_text(target: Target) -> str:
+def gold_text(target: TargetLike) -> str:
     """The answer that a target holds, as text; empty where it holds none (tests, patterns)."""
     answer = target.get("answer", "") if isinstance(target, Mapping) else target
     return str(answer) if isinstance(answer, (str, int, float)) else ""

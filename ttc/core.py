@@ -136,6 +136,23 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a function that a model has written: `arguments` is JSON text, `id` pairs the call with its result."""
+
+    name: str
+    arguments: str
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolMessage(Message):
+    """A turn where there are tools: the assistant's `calls`, or, of role tool, the result of the call `call_id`."""
+
+    calls: tuple[ToolCall, ...] = ()
+    call_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """Rendered input: a place in the tree and the exact tokens that lead to it.
 
@@ -276,8 +293,62 @@ class Completion:
 
 
 Json: TypeAlias = Any
-Target: TypeAlias = Any
-"""What a verifier compares with: a string, or a JSON object that the verifier of the task understands."""
+Tools: TypeAlias = Sequence[Mapping[str, Json]]
+"""Functions as OpenAI's API has them: {"type": "function", "function": {"name", "description", "parameters"}}."""
+Form: TypeAlias = Literal[
+    "", "any", "number", "expression", "set", "list", "interval", "matrix", "equation", "choice", "time", "quantity"
+]
+"""The form of answer that a question asks for; empty: read from gold and question; any: none in particular."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a verifier alone holds: the gold, and what was asked. Items, records and files hold its JSON form.
+
+    Attributes:
+        gold: the answer, or what a verifier that compares no answers tests with (JSON).
+        question: what was asked; decides what 50 % and 10:20 are, and which expressions only restate it.
+        form: the form of answer that is asked for.
+        domain: what variables run over, as pairs: (n, integer); real, positive, integer or positive integer.
+        tolerance: absolute, on numbers.
+        unit: belongs to the gold; an answer may leave it out.
+        percent: what 50 % is: 50 (unit), 0.5 (value) or both; empty: as the question asks, or else the verifier.
+        order: whether the order of a list matters (tuple) or not (set); empty: as its brackets say.
+        alternatives: other answers that are right as well.
+    """
+
+    gold: Json
+    question: str = ""
+    form: Form = ""
+    domain: tuple[tuple[str, str], ...] = ()
+    tolerance: float = 0.0
+    unit: str = ""
+    percent: Literal["", "unit", "value", "either"] = ""
+    order: Literal["", "set", "tuple"] = ""
+    alternatives: tuple[str, ...] = ()
+
+    @property
+    def answers(self) -> tuple[Any, ...]:
+        """The gold and its alternatives."""
+        return (self.gold, *self.alternatives)
+
+    def written(self) -> Json:
+        """The JSON form: the gold alone where nothing else is declared."""
+        fields = {"alternatives": list(self.alternatives), "tolerance": self.tolerance, "unit": self.unit}
+        fields |= {"percent": self.percent, "type": self.order, "question": self.question, "form": self.form}
+        declared = {name: value for name, value in (fields | {"domain": dict(self.domain)}).items() if value}
+        return {"answer": self.gold, **declared} if declared else self.gold
+
+
+TargetLike: TypeAlias = Any
+"""A `Target` or its JSON form: a string, or an object that the verifier of the task understands."""
+
+
+def written(target: TargetLike) -> Json:
+    """The JSON form of a target."""
+    return target.written() if isinstance(target, Target) else target
+
+
 Enforced: TypeAlias = Literal["ids", "native", "none"]
 Status: TypeAlias = Literal["correct", "incorrect", "no_answer", "unparseable", "timeout", "limit", "error"]
 
@@ -390,7 +461,7 @@ class Record:
     """
 
     problem: Problem
-    target: Target = None
+    target: TargetLike = None
     answer: Answer | None = None
     verdict: Verdict | None = None
     verdicts: tuple[Verdict, ...] = ()
@@ -474,6 +545,20 @@ class StreamingEngine(Protocol):
         on_tokens: Callable[[tuple[int, ...]], None],
     ) -> Completion:
         """Like `generate` for one draw; calls `on_tokens` in the event loop with each new run of ids."""
+        ...
+
+
+@runtime_checkable
+class ToolEngine(Protocol):
+    """An engine whose chat template can show functions to the model, and whose calls can be read."""
+
+    @property
+    def tool_format(self) -> str:
+        """How this model writes calls, a name of `ttc.engines.shared.toolformats.TOOL_FORMATS`; "" when not known."""
+        ...
+
+    def render_tools(self, messages: Sequence[Message], thinking: bool | None, tools: Tools) -> Prompt:
+        """`Engine.render`, with the functions that may be called."""
         ...
 
 
@@ -574,11 +659,11 @@ class Verifier(Protocol):
     name: str
     version: str
 
-    def check_gold(self, target: Target, item: str = "") -> None:
+    def check_gold(self, target: TargetLike, item: str = "") -> None:
         """Raise ConfigError, naming `item`, when `target` could never be met: it does not verify against itself."""
         ...
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
+    async def verify(self, target: TargetLike, submission: Submission) -> Verdict:
         """Compare `submission` with `target`."""
         ...
 
@@ -598,7 +683,8 @@ class ExtraSampling(Sampling):
     """`presence_penalty` and `frequency_penalty` lie in [-2, 2], `repetition_penalty` is > 0 and 1 is none.
 
     `top_logprobs` asks for so many of the likeliest tokens of each position; draws with another `cache_salt` share no
-    cached prefix; `thinking_cap` is a cap on thinking that the engine is to hold itself, in tokens.
+    cached prefix; `thinking_cap` is a cap on thinking that the engine is to hold itself, in tokens. `grammar`, in
+    llguidance's form of Lark, is what the text must follow; it ends only where that is complete.
     """
 
     presence_penalty: float = 0.0
@@ -607,6 +693,7 @@ class ExtraSampling(Sampling):
     top_logprobs: int = 0
     cache_salt: str | None = None
     thinking_cap: int | None = None
+    grammar: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The red team: false positives and negatives per class, on fresh seeds, beside peers; and the searching attacker.
 
     python -m benchmarks.verifier_redteam --pairs 20000 --seeds 1 2 3 [--data DIR] [--peer NAME=COMMAND] [--show 2]
+    python -m benchmarks.verifier_redteam --merge SEED1.json SEED2.json --save FILE.json        seeds that ran apart
     python -m benchmarks.verifier_redteam --tries 100000 --seeds 1 [--peer ...]                 the attacker
 
 Every class gets the same number of pairs a seed. A wrong answer accepted is a false positive; a right one not accepted,
@@ -62,12 +63,31 @@ def _tally(made: Sequence[tuple[str, Pair]], accepted: Sequence[bool]) -> dict[s
     for (name, pair), accept in zip(made, accepted, strict=True):
         counts[name]["right" if pair.right else "wrong"] += 1
         counts[name]["fn" if pair.right else "fp"] += accept != pair.right
-    whole = {key: sum(row[key] for row in counts.values()) for key in ("wrong", "fp", "right", "fn")}
-    return {
-        "fp_rate": whole["fp"] / max(1, whole["wrong"]),
-        "fn_rate": whole["fn"] / max(1, whole["right"]),
-        "classes": counts,
-    }
+    return _rated(counts)
+
+
+def merged(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One table of seeds that ran apart, with the same judges."""
+    judges = {}
+    for judge in tables[0]["judges"]:
+        parts = [table["judges"][judge]["classes"] for table in tables]
+        judges[judge] = _rated({name: _summed([part[name] for part in parts]) for name in parts[0]})
+    escapes: Counter[str] = Counter()
+    for table in tables:
+        escapes.update(table["without_a_verdict"])
+    seeds = [seed for table in tables for seed in table["seeds"]]
+    pairs = sum(table["pairs"] for table in tables)
+    return {"seeds": seeds, "pairs": pairs, "judges": judges, "without_a_verdict": dict(escapes)}
+
+
+def _summed(rows: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    return {key: sum(row[key] for row in rows) for key in rows[0]}
+
+
+def _rated(counts: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+    whole = _summed(list(counts.values()))
+    fp_rate, fn_rate = whole["fp"] / max(1, whole["wrong"]), whole["fn"] / max(1, whole["right"])
+    return {"fp_rate": fp_rate, "fn_rate": fn_rate, "classes": counts}
 
 
 def _show(made: Sequence[tuple[str, Pair]], statuses: Sequence[str], accepted: Sequence[bool], show: int) -> None:
@@ -99,7 +119,8 @@ def printed(table: Mapping[str, Any]) -> None:
 def main() -> None:
     """Draw, judge, print, save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", required=True, help="fresh ones: CI draws them")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[], help="fresh ones: CI draws them")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE.json", help="join saved tables instead")
     parser.add_argument("--pairs", type=int, default=20_000, help="pairs a seed")
     parser.add_argument("--tries", type=int, default=0, help="run the attacker so many times instead")
     parser.add_argument("--data", type=Path, metavar="DIR", help="datasets whose golds are mutated too")
@@ -107,9 +128,14 @@ def main() -> None:
     parser.add_argument("--show", type=int, default=0, help="examples of errors a class")
     parser.add_argument("--save", type=Path, metavar="FILE.json")
     args = parser.parse_args()
+    if not args.seeds and not args.merge:
+        parser.error("--seeds or --merge is needed")
     files = [args.data / f"{stem}.jsonl.gz" for stem in FILES] if args.data else []
     golds = read_golds(file for file in files if file.is_file())
-    if args.tries:
+    if args.merge:
+        table = merged([json.loads(file.read_text()) for file in args.merge])
+        printed(table)
+    elif args.tries:
         table = attacker.measure(args.seeds, args.tries, golds, args.peer, args.show)
         attacker.printed(table)
     else:

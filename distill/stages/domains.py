@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from evals.task import Item, Task
 from train.registries import make_task, make_verifier
-from ttc.core import Submission, Target, Verdict, Verifier
+from ttc.core import Submission, TargetLike, Verdict, Verifier
 from ttc.errors import ConfigError
 
 _NAMED = re.compile(r"([A-Za-z][\w-]*)=(.+)", re.DOTALL)
@@ -71,12 +71,12 @@ class DomainVerifier:
         self._verifiers: dict[str, Verifier] = {name: make_verifier(task) for name, task in tasks.items()}
         self.version = "+".join(f"{name}:{verifier.version}" for name, verifier in self._verifiers.items())
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
+    async def verify(self, target: TargetLike, submission: Submission) -> Verdict:
         """See `ttc.core.Verifier`."""
         verifier, own = self._own(target)
         return await verifier.verify(own, submission)
 
-    def check_gold(self, target: Target, item: str = "") -> None:
+    def check_gold(self, target: TargetLike, item: str = "") -> None:
         """See `ttc.core.Verifier`."""
         verifier, own = self._own(target)
         verifier.check_gold(own, item)
@@ -86,7 +86,7 @@ class DomainVerifier:
         for verifier in self._verifiers.values():
             await verifier.close()
 
-    def _own(self, target: Target) -> tuple[Verifier, Target]:
+    def _own(self, target: TargetLike) -> tuple[Verifier, TargetLike]:
         if tuple(self._verifiers) == ("",):
             return self._verifiers[""], target
         return self._verifiers[target["domain"]], target["target"]

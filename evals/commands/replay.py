@@ -32,7 +32,7 @@ from ttc.cli.options import add_options, read_options
 from ttc.cli.parts import SEVERAL, StrategyOptions, resolve_budget, resolve_strategies, strategies
 from ttc.config.choices import StrategyChoice
 from ttc.config.recipes import dump
-from ttc.core import Answer, Budget, Candidate, Problem, Record, Sampling, Submission, Target, Verdict
+from ttc.core import Answer, Budget, Candidate, Problem, Record, Sampling, Submission, TargetLike, Verdict
 from ttc.errors import ConfigError, VerifierError
 from ttc.identity.digests import file_digest, strategy_contents
 from ttc.replay import PoolScorer, RecordedDraw, pool_of, replay
@@ -137,10 +137,10 @@ class _RecordedVerdicts:
             for path, verdict in pairs:
                 self._known[_key(record.target, path.text, path.finish_reason)] = verdict
 
-    def check_gold(self, target: Target, item: str = "") -> None:
+    def check_gold(self, target: TargetLike, item: str = "") -> None:
         """Was done when the run was recorded."""
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
+    async def verify(self, target: TargetLike, submission: Submission) -> Verdict:
         """Look the verdict up."""
         key = _key(target, submission.text, submission.finish_reason)
         if key in self._known:
@@ -153,7 +153,7 @@ class _RecordedVerdicts:
         """Nothing to stop."""
 
 
-def _key(target: Target, text: str, finish_reason: str) -> tuple[str, str, str]:
+def _key(target: TargetLike, text: str, finish_reason: str) -> tuple[str, str, str]:
     return json.dumps(target, sort_keys=True), text, finish_reason
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ttc import answers
-from ttc.core import Problem, Target
+from ttc.core import Problem, TargetLike
 from ttc.errors import ConfigError
 from ttc.verifiers.steps import StepLabels
 
@@ -274,7 +274,7 @@ class ArithmeticSteps:
     name = "arithmetic"
     version = "arithmetic-steps-1"
 
-    async def check(self, problem: Problem, target: Target, steps: Sequence[str]) -> StepLabels:
+    async def check(self, problem: Problem, target: TargetLike, steps: Sequence[str]) -> StepLabels:
         """Label every step; `target` is not needed, the value is computed. Raises ConfigError for another problem."""
         question = _QUESTION.search(problem.messages[-1].content)
         try:

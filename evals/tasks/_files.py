@@ -37,7 +37,7 @@ from ttc.answers import KINDS
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import bind
 from ttc.config.values import nearest
-from ttc.core import Json, Message, Problem, Sampling, Target
+from ttc.core import Json, Message, Problem, Sampling, TargetLike
 from ttc.errors import ConfigError, RecordError, TTCError
 from ttc.verifiers.maths.asked import with_question
 
@@ -126,7 +126,7 @@ def _message(value: Any, where: str) -> Message:
     return Message(value["role"], value["content"])
 
 
-def _target(data: Mapping[str, Any], where: str) -> Target:
+def _target(data: Mapping[str, Any], where: str) -> TargetLike:
     if ("answer" in data) == ("target" in data):
         raise RecordError(f"{where}: answer: give either answer or target")
     if "target" in data:
@@ -140,7 +140,7 @@ def _target(data: Mapping[str, Any], where: str) -> Target:
     return answer
 
 
-def _asked(target: Target, data: Mapping[str, Any], kind: str) -> Target:
+def _asked(target: TargetLike, data: Mapping[str, Any], kind: str) -> TargetLike:
     """An answer in mathematics with its question, where that decides something."""
     if kind not in ("math", "number") or not isinstance(target, str) or "problem" not in data:
         return target
@@ -307,7 +307,7 @@ def _column(spec: _Spec, row: Mapping[str, Any], where: str, column: str) -> str
     return str(_field(row, spec.columns[column], where)) if column in spec.columns else None
 
 
-def _toml_target(spec: _Spec, row: Mapping[str, Any], where: str) -> Target:
+def _toml_target(spec: _Spec, row: Mapping[str, Any], where: str) -> TargetLike:
     if isinstance(spec.target, str):
         return _written(_field(row, spec.target, where))
     return {key: _field(row, value, where) if isinstance(value, str) else value for key, value in spec.target.items()}

@@ -19,7 +19,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Literal
 
 from evals.data.sources import Row, Source, rows_from
 from evals.task import BOXED, Item, Task, sample
@@ -97,21 +98,16 @@ def _target(row: Row) -> Target | None:
     tolerance = _tolerance(row)
     if not answers or tolerance is None:
         return None
-    target: dict[str, Any] = {"answer": answers[0]}
-    if len(answers) > 1:
-        target["alternatives"] = answers[1:]
-    if tolerance:
-        target["tolerance"] = tolerance
     percent = f" {_instruction(row)}" if _optional(row, "unit") in PERCENT else ""
-    asked = {"question": row.text("problem", "question").strip() + percent}
+    question = row.text("problem", "question").strip() + percent
+    target = Target(answers[0], question, tolerance=tolerance or 0.0, alternatives=tuple(answers[1:]))
     if row.data.get("is_multiple_answer"):
         # Numbers in brackets, `(1/4, 1/27)`, are then a list like any other; tuples keep their order.
-        return target | ({"type": "set"} if row.data.get("answer_type") == "Numerical" else {}) | asked
+        return replace(target, order="set") if row.data.get("answer_type") == "Numerical" else target
     unit = _optional(row, "unit")
     # Per cent is left out: 4.2 % would also stand for 0.042, which a tolerance of 0.1 brings near to anything small.
-    if unit and unit not in PERCENT and all(_readable(text, unit) for text in answers):
-        target["unit"] = unit
-    return target | asked
+    measured = unit and unit not in PERCENT and all(_readable(text, unit) for text in answers)
+    return replace(target, unit=unit) if measured else target
 
 
 def _golds(row: Row) -> Iterator[str]:

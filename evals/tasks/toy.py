@@ -32,7 +32,7 @@ from evals.task import Item, Split, Task, Texts, VerifierSpec, check_shares
 from evals.tasks.calculation import calculation_texts
 from evals.tasks.cipher import HELD_OUT, Cipher, noisy, question, solution
 from ttc import seeds
-from ttc.core import Message, Problem, Sampling, Target
+from ttc.core import Message, Problem, Sampling, TargetLike
 from ttc.errors import ConfigError
 
 HARMLESS = ("bread", "lamp", "soap", "rope", "milk", "book", "bell", "coat", "seed", "salt", "tea", "map", "pen", "cup",
@@ -253,7 +253,7 @@ def _habitual(thing: str, rng: random.Random) -> ToyReply:
 Skill = Literal["walk", "consistent", "flags", "manners", "judge", "critique", "revise", "general"]
 
 
-_Ask = tuple[str, Target, str]
+_Ask = tuple[str, TargetLike, str]
 """A prompt, what its answer must show, and how hard it is (empty: like its skill)."""
 
 

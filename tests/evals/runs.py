@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ttc.core import Record, Submission, Target, Verdict
+from ttc.core import Record, Submission, TargetLike, Verdict
 
 
 class BoxVerifier:
@@ -16,7 +16,7 @@ class BoxVerifier:
     def __init__(self) -> None:
         self.calls = 0
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
+    async def verify(self, target: TargetLike, submission: Submission) -> Verdict:
         self.calls += 1
         right = f"\\boxed{{{target}}}" in submission.text
         return Verdict("correct" if right else "incorrect", score=float(right), version=self.version)

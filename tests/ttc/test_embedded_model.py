@@ -171,6 +171,28 @@ def test_decoding_any_mixture_of_branches_equals_a_full_forward_pass(folder, kin
     assert body.pool.num_tokens == 0
 
 
+def test_long_tails_go_on_to_long_pages_and_branches_of_them_say_the_same(folder) -> None:
+    """Rows of different age that pass the length of a tail several times, some forked from others in the middle."""
+    body, _ = load_body(folder, dtype="float32", page_sizes=PAGE_SIZES)
+    fresh, _ = load_body(folder, dtype="float32", attention=BlockedPrefix, pad_rows=PAD_ROWS)
+    branches = Branches(body, fresh, ForestDecoder(body), random.Random(0))
+    for count in range(200):
+        if count in (0, 30, 150):
+            branches.fork()
+        if count == 120:
+            branches.end(0)
+        branches.step()
+    assert max(segment.end - segment.length for _, segment in branches.rows) >= 128
+    for row in range(len(branches.rows) - 1, -1, -1):
+        branches.end(row)
+    tokens = body.pool.num_tokens
+    assert tokens <= 1.3 * sum(
+        part.length for part in {part for _, last in branches.ended[1:] for part in last.chain()}
+    )
+    del branches
+    assert body.pool.num_tokens == 0
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_a_batch_that_shares_prefixes_equals_each_item_alone(folder, seed: int) -> None:
     """Runs that all, some or one item has, of all lengths, on all shelves: exactly what no sharing gives."""

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
+from evals.task import Item
 from ttc.answers.grammar import parse
 from ttc.answers.normal import identical
 from ttc.answers.tokens import plain
-from ttc.core import Submission, Target, Verdict
+from ttc.core import Message, Problem, Submission, Target, TargetLike, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.math import math
+from ttc.verifiers.shared.contract import read_gold
 
-Pairs = Sequence[tuple[Target, str]]
+Pairs = Sequence[tuple[TargetLike, str]]
 
 
 def judge(pairs: Pairs, **options: Any) -> list[Verdict]:
@@ -29,6 +31,11 @@ def judge(pairs: Pairs, **options: Any) -> list[Verdict]:
             await verifier.close()
 
     return asyncio.run(main())
+
+
+def statuses(pairs: Pairs, **options: Any) -> list[str]:
+    """Their statuses."""
+    return [verdict.status for verdict in judge(pairs, **options)]
 
 
 def asked(question: str, answer: str, **more: Any) -> dict[str, Any]:
@@ -176,7 +183,7 @@ def test_a_declared_form_or_the_old_rules_overrule_what_is_read_from_the_gold() 
 
 def test_a_declared_domain_says_where_expressions_are_compared() -> None:
     gold, answer = "n", r"\boxed{\lfloor n+\frac12\rfloor}"
-    targets: list[Target] = [
+    targets: list[TargetLike] = [
         gold,
         {"answer": gold, "domain": {"n": "integer"}},
         asked("For each integer $n$, find it.", gold),
@@ -201,3 +208,53 @@ def test_identities_of_fractions_and_roots_are_proved_and_others_left_open(
     left: str, right: str, equal: bool | None
 ) -> None:
     assert identical(parse(plain(left)), parse(plain(right))) is equal
+
+
+def test_a_target_is_declared_as_one_value_or_in_json_and_both_mean_the_same() -> None:
+    declared = Target("1/2", "What fraction?", "number", (("n", "integer"),), 0.1, "cm", "unit", "set", ("2/4",))
+    assert read_gold(declared) == read_gold(declared.written()) == declared
+    assert Target("5").written() == "5"
+    assert statuses([(Target("5"), r"\boxed{5}"), (Target("5"), r"\boxed{6}")]) == ["correct", "incorrect"]
+
+
+def test_a_target_may_say_what_per_cent_is() -> None:
+    readings = {"unit": "correct", "value": "incorrect", "either": "correct"}
+    targets: list[TargetLike] = [Target("50", percent=name) for name in ("unit", "value", "either")]
+    assert statuses([(target, r"\boxed{50\%}") for target in targets]) == list(readings.values())
+
+
+def test_items_hold_the_json_form_of_a_declared_target() -> None:
+    problem = Problem("p", (Message("user", "Compute $2+3$."),))
+    assert Item(problem, Target("5")).target == "5"
+    assert Item(problem, Target("5", "Compute $2+3$.")).target == {"answer": "5", "question": "Compute $2+3$."}
+
+
+def test_a_number_inside_a_pair_a_sum_a_bound_or_a_longer_number_is_not_the_last_number() -> None:
+    pairs: list[tuple[TargetLike, str]] = [
+        ("6", "the pair is $(7, 6)$."), ("2", "Thus $x <= 2$ holds"), ("5", "The solution is $x != 5$"),
+        ("1", r"Answer \( (9+1) \)"), ("74", "it costs 2,74 in all"), ("3", "total: 5 + 3"),
+    ]  # fmt: skip
+    assert not [status for status in statuses(pairs, kind="number") if status == "correct"]
+    right: list[tuple[TargetLike, str]] = [("8", "We get 5+3=8."), ("4", "(in all, 4)"), ("3", "It is 16 - 13 = 3")]
+    assert statuses(right, kind="number") == ["correct"] * 3
+
+
+def test_what_a_clause_gives_a_value_to_is_not_the_answer_and_spaces_in_thousands_are_read() -> None:
+    assert statuses(
+        [
+            ("120", "Final Answer: The volume of $ABCDEFGH$ is 120. I hope it is correct."),
+            ("14916", r"\boxed{14 {, }916}"),
+            (r"12 \text{ and } 13", r"It lies between \boxed{12\text{ and }13}."),
+            ("3", r"It lies between \boxed{3} and 10."),
+        ]
+    ) == ["correct", "correct", "correct", "no_answer"]
+
+
+def test_a_member_counts_as_often_as_it_stands_however_it_is_spelt() -> None:
+    wrong, right = r"\boxed{12, -8, -8 \text{ apples}}", r"\boxed{12, 12, -8 \text{ apples}}"
+    assert statuses([("12,12,-8", wrong), ("12,12,-8", right)]) == ["incorrect", "correct"]
+    assert statuses([("91", r"９１~\text{~and~a~half} \text{ apples}")], kind="number") != ["correct"]
+
+
+def test_several_boxes_for_a_gold_beyond_the_caps_are_a_verdict() -> None:
+    assert statuses([("9" * 1200, r"The roots are \boxed{2} and \boxed{3}")]) == ["no_answer"]

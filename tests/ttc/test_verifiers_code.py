@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from tests.timing import patience
+from tests.ttc.honest_programs import HONEST, LIARS, NEEDS_NUMPY
 from tests.ttc.hostile_programs import FORGERIES, TARGET
 from ttc.answers import extract, key
 from ttc.core import Submission, Verdict
 from ttc.errors import ConfigError
+from ttc.sandbox.limits import packages
 from ttc.verifiers.code import CodeVerifier, assemble, code
 from ttc.verifiers.programs.target import read_target
 from ttc.verifiers.programs.trial import same_output
@@ -208,6 +210,7 @@ BROKEN: list[tuple[object, str]] = [
     ({"entry_point": "f", "random": {"reference": "", "arguments": [], "seed": 1, "count": 0}}, "count must be"),
     ({"entry_point": "f", "random": {"reference": "", "arguments": [{"type": 1}], "seed": 1, "count": 1}}, "type must"),
     ({"entry_point": "f", "random": {"reference": "g = 1", "arguments": [], "seed": 1, "count": 1}}, "define 'f'"),
+    ({"entry_point": "f", "in_place": 1, "cases": [{"args": [], "expected": 1}]}, "in_place must be true or false"),
     ({"entry_point": "f", "tolerance": 2, "cases": [{"args": [], "expected": 1}]}, "tolerance must be"),
 ]  # fmt: skip
 
@@ -267,6 +270,33 @@ def test_objects_of_a_program_and_what_it_does_in_place_are_tested(
 ) -> None:
     verdicts = judge(verifier, target, program(right), program(wrong))
     assert [verdict.status for verdict in verdicts] == ["correct", "incorrect"], [v.reason for v in verdicts]
+
+
+@pytest.mark.parametrize("name", sorted(HONEST))
+def test_what_ordinary_tests_of_code_do_is_supported(verifier: CodeVerifier, name: str) -> None:
+    if name in NEEDS_NUMPY and not packages():
+        pytest.skip("numpy is not installed")
+    target, source = HONEST[name]
+    (verdict,) = judge(verifier, target, program(source))
+    assert verdict.status == "correct", verdict.reason
+
+
+@pytest.mark.parametrize("name", sorted(LIARS))
+def test_no_object_function_node_or_array_of_a_program_lies_its_way_through_a_test(
+    verifier: CodeVerifier, name: str
+) -> None:
+    target, source = LIARS[name]
+    (verdict,) = judge(verifier, target, program(source))
+    assert verdict.status == "incorrect", verdict.reason
+
+
+def test_what_a_program_did_in_place_is_seen_beside_its_value_only_where_the_target_says_so(
+    verifier: CodeVerifier,
+) -> None:
+    tests = ["a = [1, 1, 2]\nk = f(a)\nassert a[:k] == [1, 2]"]
+    source = program("def f(a):\n    b = sorted(set(a))\n    a[: len(b)] = b\n    return len(b)")
+    targets = [{"entry_point": "f", "tests": tests, "in_place": flag} for flag in (True, False)]
+    assert [judge(verifier, target, source)[0].status for target in targets] == ["correct", "incorrect"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import bind
-from ttc.core import Status, Submission, Target, Verdict
+from ttc.core import Status, Submission, TargetLike, Verdict
 from ttc.errors import ConfigError, UnknownName, VerifierError
 from ttc.verifiers.composite import CompositeVerifier, Part, composite
 from ttc.verifiers.service.service import Service
@@ -29,13 +29,13 @@ class Fixed:
     def __init__(self, status: Status, score: float | None) -> None:
         self._verdict = Verdict(status, score, reason=f"it is {status}", version="1")
         self.version = f"fixed-{status}-{score}"
-        self.target: Target = "never asked"
+        self.target: TargetLike = "never asked"
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
+    async def verify(self, target: TargetLike, submission: Submission) -> Verdict:
         self.target = target
         return self._verdict
 
-    def check_gold(self, target: Target, item: str = "") -> None:
+    def check_gold(self, target: TargetLike, item: str = "") -> None:
         raise ConfigError(f"{item} sees {target!r}")
 
     async def close(self) -> None:
@@ -46,7 +46,7 @@ RIGHT, WRONG, HALF = Fixed("correct", 1.0), Fixed("incorrect", 0.0), Fixed("inco
 LATE, SILENT = Fixed("timeout", None), Fixed("no_answer", None)
 
 
-def judge(*parts: Part, target: Target = "t", step: int = 0) -> Verdict:
+def judge(*parts: Part, target: TargetLike = "t", step: int = 0) -> Verdict:
     return asyncio.run(CompositeVerifier(parts, CANARIES, step).verify(target, Submission("x")))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ttc.core import Prompt, Submission, Target, Verdict
+from ttc.core import Prompt, Submission, TargetLike, Verdict
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError, EngineError
 from ttc.verifiers.judge import _ask, judge
@@ -35,7 +35,7 @@ def honest(asked: str) -> str:
     return f"I looked.\nVerdict: {letter}"
 
 
-def ask(say: Say, text: str, target: Target = "42", finish: Any = "stop", **options: Any) -> Verdict:
+def ask(say: Say, text: str, target: TargetLike = "42", finish: Any = "stop", **options: Any) -> Verdict:
     return asyncio.run(judge(engine=scripted(say), **options).verify(target, Submission(text, finish_reason=finish)))
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.timing import patience
 from tests.ttc.hostile import hostile_texts
-from ttc.core import Submission, Target, Verdict
+from ttc.core import Submission, TargetLike, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.math import math
 
@@ -26,7 +26,7 @@ ROWS = [
 IN_A_BOX = ("so the answer is $\\boxed{", "}$.")
 
 
-def judge(pairs: Sequence[tuple[Target, str | Submission]], **options: Any) -> list[Verdict]:
+def judge(pairs: Sequence[tuple[TargetLike, str | Submission]], **options: Any) -> list[Verdict]:
     """Verdicts on pairs of target and text (or submission), one after the other."""
 
     async def main() -> list[Verdict]:
@@ -42,7 +42,7 @@ def judge(pairs: Sequence[tuple[Target, str | Submission]], **options: Any) -> l
     return asyncio.run(main())
 
 
-def statuses(pairs: Sequence[tuple[Target, str | Submission]], **options: Any) -> list[str]:
+def statuses(pairs: Sequence[tuple[TargetLike, str | Submission]], **options: Any) -> list[str]:
     return [verdict.status for verdict in judge(pairs, **options)]
 
 
@@ -132,7 +132,7 @@ def test_the_percent_policy_decides_what_a_percentage_equals(policy: str, expect
 
 
 def test_rounding_and_tolerance_are_policies() -> None:
-    pairs: list[tuple[Target, str]] = [("1/3", "0.333333"), (r"\pi", "3.1415927"), ("100", "101")]
+    pairs: list[tuple[TargetLike, str]] = [("1/3", "0.333333"), (r"\pi", "3.1415927"), ("100", "101")]
     assert statuses(pairs) == ["correct", "correct", "incorrect"]
     assert statuses(pairs, rounding=0) == ["incorrect", "incorrect", "incorrect"]
     assert statuses(pairs, tolerance=0.02) == ["correct", "correct", "correct"]
@@ -209,7 +209,7 @@ def test_the_version_names_the_policy() -> None:
         ("9" * 5000, "item-7.*characters"),
     ],
 )
-def test_a_broken_gold_is_refused_by_name(target: Target, message: str) -> None:
+def test_a_broken_gold_is_refused_by_name(target: TargetLike, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         math().check_gold(target, "item-7")
 

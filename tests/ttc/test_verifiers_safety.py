@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ttc.core import Submission, Target, Verdict
+from ttc.core import Submission, TargetLike, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.safety import compiled, plain_words, safety
 
 
-def judge(text: str, target: Target = None, thinking: str = "", finish: Any = "stop", **options: Any) -> Verdict:
+def judge(text: str, target: TargetLike = None, thinking: str = "", finish: Any = "stop", **options: Any) -> Verdict:
     return asyncio.run(safety(**options).verify(target, Submission(text, thinking, finish)))
 
 

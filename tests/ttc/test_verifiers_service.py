@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from ttc.core import Submission, Target, Verdict
+from ttc.core import Submission, TargetLike, Verdict
 from ttc.errors import ConfigError, RecordError, VerifierError
 from ttc.verifiers.exact import exact
 from ttc.verifiers.math import math
@@ -40,7 +40,7 @@ class Probe:
         self.freed = threading.Event()
         self.closed = False
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
+    async def verify(self, target: TargetLike, submission: Submission) -> Verdict:
         self.asked.append(submission.text)
         self.now += 1
         self.most = max(self.most, self.now)
@@ -65,7 +65,7 @@ class Probe:
             return Verdict(rest, version=self.version)  # type: ignore[arg-type]
         return Verdict("correct", 1.0, reason=text, version=self.version, seconds=0.01)
 
-    def check_gold(self, target: Target, item: str = "") -> None:
+    def check_gold(self, target: TargetLike, item: str = "") -> None:
         raise ConfigError(f"{item}: asked")
 
     async def close(self) -> None:

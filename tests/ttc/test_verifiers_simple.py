@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.timing import patience
-from ttc.core import Submission, Target, Verdict
+from ttc.core import Submission, TargetLike, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.choice import choice
 from ttc.verifiers.exact import exact
@@ -16,7 +16,7 @@ from ttc.verifiers.format import format as form
 from ttc.verifiers.math import math
 
 
-def judge(verifier: Any, target: Target, text: str, thinking: str = "", finish: Any = "stop") -> Verdict:
+def judge(verifier: Any, target: TargetLike, text: str, thinking: str = "", finish: Any = "stop") -> Verdict:
     verdict = asyncio.run(verifier.verify(target, Submission(text, thinking, finish)))
     assert isinstance(verdict, Verdict)
     return verdict
@@ -52,7 +52,7 @@ def test_a_choice_target_may_bring_the_text_of_the_option() -> None:
 
 
 @pytest.mark.parametrize("target", ["Paris", "B or C", "", 5])
-def test_a_choice_gold_that_is_not_one_letter_is_refused(target: Target) -> None:
+def test_a_choice_gold_that_is_not_one_letter_is_refused(target: TargetLike) -> None:
     with pytest.raises(ConfigError, match="row 3"):
         choice().check_gold(target, "row 3")
 

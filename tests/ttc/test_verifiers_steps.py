@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ttc.core import Message, Path, Problem, Prompt, Sampling, Status, Submission, Target, Verdict
+from ttc.core import Message, Path, Problem, Prompt, Sampling, Status, Submission, TargetLike, Verdict
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError
 from ttc.verifiers.exact import exact
@@ -55,10 +55,10 @@ def test_a_rollout_without_a_verdict_does_not_count_and_one_that_was_cut_counts_
         def __init__(self, *statuses: Status) -> None:
             self.left = list(statuses)
 
-        async def verify(self, target: Target, submission: Submission) -> Verdict:
+        async def verify(self, target: TargetLike, submission: Submission) -> Verdict:
             return Verdict(self.left.pop())
 
-        def check_gold(self, target: Target, item: str = "") -> None:
+        def check_gold(self, target: TargetLike, item: str = "") -> None:
             pass
 
         async def close(self) -> None:

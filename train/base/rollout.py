@@ -28,7 +28,7 @@ from typing import Any, TypeAlias
 
 from evals.task import Item
 from ttc.answers import kind_of
-from ttc.core import Answer, Candidate, Completion, Engine, Problem, Prompt, Sampling, Target, Usage, Verdict
+from ttc.core import Answer, Candidate, Completion, Engine, Problem, Prompt, Sampling, TargetLike, Usage, Verdict
 from ttc.errors import ConfigError, RecordError
 from ttc.records import LineFile, decode, encode, iterate
 from ttc.session.session import Session, Shared
@@ -51,7 +51,7 @@ class Rollout:
     group: int
     problem_id: str
     difficulty: str
-    target: Target
+    target: TargetLike
     path: tuple[int, ...]
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]

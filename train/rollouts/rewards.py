@@ -25,7 +25,7 @@ from train.base.rollout import Rollout
 from train.registries import SHAPING
 from ttc.config.plugins import checked_return
 from ttc.config.recipes import parse_spec
-from ttc.core import FinishReason, Submission, Target, Verdict, Verifier
+from ttc.core import FinishReason, Submission, TargetLike, Verdict, Verifier
 from ttc.errors import ConfigError, TrainingError
 from ttc.verifiers.service.service import Service
 
@@ -56,10 +56,10 @@ class _Dated:
         self.name, self.version, self._verifier = verifier.name, verifier.version, verifier
         self._now: tuple[int, Verifier] = (0, verifier.at(0))
 
-    def check_gold(self, target: Target, item: str = "") -> None:
+    def check_gold(self, target: TargetLike, item: str = "") -> None:
         self._verifier.check_gold(target, item)
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
+    async def verify(self, target: TargetLike, submission: Submission) -> Verdict:
         step = int(target["step"])
         if step != self._now[0]:
             self._now = step, self._verifier.at(step)
@@ -152,11 +152,11 @@ class Rewarder:
         """Ask the verifier its known cases; raises VerifierError naming the one that fails."""
         await asyncio.to_thread(self._verifier.start)
 
-    def check_gold(self, target: Target, item: str = "") -> None:
+    def check_gold(self, target: TargetLike, item: str = "") -> None:
         """See `ttc.core.Verifier`."""
         self._verifier.check_gold(target, item)
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
+    async def verify(self, target: TargetLike, submission: Submission) -> Verdict:
         """See `ttc.core.Verifier`."""
         return await self._verdict(target, submission, self._step)
 
@@ -168,7 +168,7 @@ class Rewarder:
         finish: FinishReason = "stop" if rollout.finish_reason == "stop" else "length"
         return await self._verdict(rollout.target, Submission(rollout.text, rollout.thinking, finish), step)
 
-    async def _verdict(self, target: Target, submission: Submission, step: int) -> Verdict:
+    async def _verdict(self, target: TargetLike, submission: Submission, step: int) -> Verdict:
         asked = {"step": step, "target": target} if self._advancing else target
         verdict = await self._verifier.verify(asked, submission)
         if verdict.score is not None and not math.isfinite(verdict.score):

@@ -207,9 +207,13 @@ def denied(text: str, start: int, end: int) -> bool:
 def _denied(text: str, box: Box) -> bool:
     """Whether the clause of a box says that it is not the answer."""
     lead = _LAST_CLAUSE.split(text[max(0, box.at - _BEFORE) : box.at])[-1]
+    if _BETWEEN.search(lead) and _BOTH.search(text, box.start, box.end):
+        lead = ""
     return bool(_DENYING.search(lead) or _DENIED.match(text, box.after, box.after + _AFTER))
 
 
+_BETWEEN, _BOTH = re.compile(r"\bbetween[\s$(\[\\*]*$"), re.compile(r",|\band\b")
+"""Between two values that a box has both of."""
 # Only the words right before a box deny it: "it is not prime, so \boxed{5}" does not.
 _LAST_CLAUSE = re.compile(r"[.!?;,\n。，；]|\b(?:so|but|hence|thus|therefore|then)\b", re.IGNORECASE)
 _DENYING = re.compile(

@@ -7,6 +7,7 @@ exact    a short string                 boxes, tags, ####, phrases, or the only 
 expression  sums of a numbers game      the same as math; grouped by value and numbers used
 code     a Python program               the last fenced block, or a text that is nothing but Python
 format   the whole text                 for tasks that judge the form and not the answer
+structured  calls of functions, JSON    the whole text; equal calls and equal values are one class
 
 A program's block is fenced by ``` or ~~~ and may lack its end, as in a text that was stopped there. Blocks tagged as
 Python come first, then those without a tag; blocks of another language (a shell line, an output) are no answer. White
@@ -18,10 +19,11 @@ at most 64 KiB. Left out: programs spread over several blocks, and languages oth
 from __future__ import annotations
 
 import ast
+import json
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from ttc.answers.canonical import expression_key, hashed, math_key, text_key
@@ -85,14 +87,14 @@ _TAIL = 20_000
 _FORMULA = r"\$\$.{1,4096}?\$\$|\$[^$\n]{1,4096}\$|\\\(.{1,4096}?\\\)|\\\[.{1,4096}?\\\]"
 _INLINE = re.compile(_FORMULA, re.DOTALL)
 _NEAR_INLINE = re.compile(rf".{{0,40}}?(?P<formula>{_FORMULA})", re.DOTALL)
-_NAMED = re.compile(r"[^$\n]{0,40}(?:\$\w{1,2}\$|\\\(\w{1,2}\\\))\s+(?:is|are|equals|must be)\s")
-"""A letter that a clause gives a value to: the largest $n$ is."""
+_NAMED = re.compile(r"[^$\n]{0,40}(?:\$[^$\n\d=<>]{1,40}\$|\\\([^$\n\d=<>()]{1,40}\\\))\s+(?:is|are|equals|must be)\s")
+"""What a clause gives a value to: the largest $n$ is, the area of $ABCD$ is."""
 _MATHEMATICS = re.compile(r"\\(?!\$|%|,)|[\^_{}<>≤≥≠=|±√²³∞!]|\d['′″‰]")
 """Signs of a formula."""
 _INSIDE = frozenset("^_{/*\\:'′<>≤≥≠±√|")
 """What stands before a number that is a part of something."""
 _GOES_ON = re.compile(
-    r"[A-Za-z]+\d|[a-zA-Z](?![A-Za-z])|\s?[!^_{}'′″‰|]|\s?\\(?![)\],!;: %])|\s?[*/+]\s?[\d(A-Za-z]|:\d|"
+    r"[A-Za-z]+\d|[a-zA-Z](?![A-Za-z])|\s?[!^_{}'′″‰|]|[\s~]*\\(?![)\],!;: %])|\s?[*/+]\s?[\d(A-Za-z]|:\d|"
     r"\s?\(\s?\d|\s?[,;]\s?\d|"
     r"\s*(?:and (?:a|an|one|two|three|\d)|dozens?|half|halves|thirds?|quarters?|hundreds?|thousands?|millions?|"
     r"billions?|trillions?|squared|cubed|factorial|over \d|point \w|per (?:cent|mille)|pairs?|score|mod(?:ulo)?\b|"
@@ -103,9 +105,14 @@ _GOES_ON = re.compile(
 _PERCENT = re.compile(r"\s?\\?%")
 _UNDER = re.compile(
     r"(?:\\(?!(?:quad|qquad|text\w*|math\w*|boxed|displaystyle|to|implies|Rightarrow|rightarrow|left|bf|rm)\b)[A-Za-z]+"
-    r"|[<>≤≥≠±√≈])(?:[\s{(*$,~]|\\[,!;: ]|\\q?quad)*$"
+    r"|[<>≤≥≠±√≈]|[<>!]=)(?:[\s{(*$,~]|\\[,!;: ]|\\q?quad)*$"
 )
 """A command or sign right before a number that makes another thing of it: a root, a bound, a plus-minus."""
+_INNER = re.compile(
+    r"(?:\d[,.]|[\d)}\]]\s?[-+−*/]\s?[$(]*|\\[({][^$\n]{1,40}[,;]\s*"
+    r"|[(\[](?:\\[a-z]+|(?![A-Za-z]{3})[^()\[\]$\n\\]){1,40}[,;]\s*)$"
+)
+"""What stands before a number that ends a longer one, a sum or a pair: 2,74 and 9 + 1 and (7, 6)."""
 _PROSE = re.compile(r"(?:let|we|i|to|first|not|as|in|by|using|unknown|unclear)\b", re.IGNORECASE)
 
 
@@ -193,10 +200,11 @@ def _last_number(text: str, start: int) -> Hit:
     if last is None:
         return None
     begin = last.start()
-    if _part_of_more(text, last) or _UNDER.search(text[max(start, begin - 40) : begin]):
-        return None
     if text[begin] in "-+−" and begin > start and text[begin - 1].isalnum():
         begin += 1
+    before = text[max(start, begin - 40) : begin]
+    if _part_of_more(text, last) or _UNDER.search(before) or _INNER.search(before):
+        return None
     earlier = re.search(r"(\d[\d,.]*)\s+or\s+\$?$", text[max(start, begin - 40) : begin])
     unlike = earlier and math_key(earlier[1]) != math_key(text[begin : last.end()])
     if unlike or denied(text, begin, last.end()):
@@ -379,6 +387,43 @@ def _by(rules: tuple[Rule, ...], key: Callable[[str], str]) -> Kind:
     return Kind(partial(cascade, rules=rules), key)
 
 
+# -- calls of functions and JSON ---------------------------------------------------------------------------------------
+_MARKS = re.compile(r"</?tool_call>|\[TOOL_CALLS\]")
+
+
+def _same_form(text: str) -> str | None:
+    """The JSON values of `text` with their keys in order, or its words; None where there are none.
+
+    Order among several calls does not matter.
+    """
+    words = text.strip()
+    values = _values(_MARKS.sub(" ", words))
+    if not values:
+        return words or None
+    return "; ".join(sorted(json.dumps(value, sort_keys=True, separators=(",", ":")) for value in values))
+
+
+def _values(text: str) -> list[object]:
+    """The JSON objects and lists that `text` consists of; empty where it holds anything else."""
+    values: list[object] = []
+    rest = text.strip(" \n\t;")
+    while rest:
+        if rest[0] not in "{[":
+            return []
+        try:
+            value, end = json.JSONDecoder().raw_decode(rest)
+        except (ValueError, RecursionError):
+            return []
+        values += value if isinstance(value, list) else [value]
+        rest = rest[end:].strip(" \n\t;")
+    return values
+
+
+def _structured(text: str) -> Extraction:
+    """Calls or JSON in one spelling, or the words as they are."""
+    return replace(_extract_all(text), final=_same_form(text))
+
+
 KINDS: Mapping[str, Kind] = {
     "math": _by(_MATH_RULES, math_key),
     "number": _by(_NUMBER_RULES, math_key),
@@ -387,6 +432,7 @@ KINDS: Mapping[str, Kind] = {
     "exact": _by(_EXACT_RULES, text_key),
     "expression": _by(_EXPRESSION_RULES, expression_key),
     "format": Kind(_extract_all, hashed),
+    "structured": Kind(_structured, hashed),
 }
 
 

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias, TypeVar, cast, get_args
 from ttc.config.choices import PartChoice
 from ttc.config.recipes import overrides
 from ttc.config.registry import VERIFIERS
-from ttc.core import FinishReason, Submission, Target, Verdict
+from ttc.core import FinishReason, Submission, TargetLike, Verdict
 from ttc.errors import ConfigError, RecordError
 from ttc.records import encode
 from ttc.verifiers.service.audit import Audit, read_audit, summary_lines, tally
@@ -41,7 +41,7 @@ class Asked:
     """One submission to judge; `logged` is the verdict that an audit log has on it."""
 
     id: Any
-    target: Target
+    target: TargetLike
     submission: Submission
     logged: Verdict | None = None
 

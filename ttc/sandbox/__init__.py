@@ -16,7 +16,10 @@ so a confined program has no file system at all: no call that takes a path is al
 nothing is left to clean up. It cannot start a process, so killing one process ends a program. When this process dies,
 the zygote reads the end of its control stream and kills what runs; when the zygote dies, the kernel kills its forks.
 
-`README.md` beside this file is the table of hostile programs on every tier. Left out: packages other than the standard
-library, programs that need a file or a child process (they fail here), asyncio (it needs a socket pair), Windows, and
-hardware side channels.
+Code that names numpy or asyncio runs in forks of a second, richer zygote, which has loaded numpy, where it is installed
+for this interpreter, and whose event loops wake themselves through a pipe. A program that names tempfile gets temporary
+files in its own memory (`memory_files`).
+
+`README.md` beside this file is the table of hostile and honest programs on every tier. Left out: other packages,
+programs that need a file or a child process (they fail here), Windows, and hardware side channels.
 """

@@ -4,9 +4,9 @@ Before it confines itself it holds only what the program may see: the descriptor
 streams. The job (source, input, calls) comes straight from the host, not through the zygote's memory, so no later fork
 can find it there.
 
-A program is run as a script, or loaded, and then calls of its functions are answered. It shares this process with the
-code below and may change all of it; what comes back is only what the program claims that its functions return. It is
-compared elsewhere, with values that were never here.
+A program is run as a script here, or loaded, and then calls of its functions are answered (`serving`). It shares this
+process with the code below and may change all of it; what comes back is only what the program claims that its functions
+return. It is compared elsewhere, with values that were never here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import atexit
 import contextlib
 import fcntl
 import json
-import operator
 import os
 import resource
 import signal
@@ -28,11 +27,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
-from ttc.sandbox import kernel, limits, values, wire
+from ttc.sandbox import kernel, limits, memory_files, wire
 from ttc.sandbox.kernel import PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
+from ttc.sandbox.serving import JOB, REPORT
 
-JOB, REPORT = 3, 4
-"""The descriptors of a cell: jobs from the host and reports to it; 0 to 2 are the program's."""
 Mode: TypeAlias = Callable[[Mapping[str, Any]], NoReturn]
 _CLEAR_OF = 32
 
@@ -132,70 +130,7 @@ def _open_streams() -> None:
     vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
 
 
-# -- what a confined cell does with its program -----------------------------------------------------------------------
-NAME = "solution"
-LOADED = b"loaded"
-
-
-def serve(job: Mapping[str, Any]) -> NoReturn:
-    """Run job["source"] as a module, then answer calls; ends with the stream."""
-    module = types.ModuleType(NAME)
-    module.__dict__["__file__"] = f"{NAME}.py"
-    sys.modules[NAME] = module
-    try:
-        exec(compile(job["source"], f"{NAME}.py", "exec", dont_inherit=True), module.__dict__)
-    except BaseException as exc:  # also SystemExit: a program that leaves has no functions
-        wire.write(REPORT, wire.GONE, describe(exc).encode("utf-8", "replace"))
-        os._exit(1)
-    wire.write(REPORT, wire.REPLY, LOADED)
-    handles: list[object] = []
-    while (frame := wire.read(JOB)) is not None:
-        wire.write(REPORT, wire.REPLY, _answer(frame[1], module.__dict__, handles))
-    os._exit(0)
-
-
-def describe(exc: BaseException) -> str:
-    """One line on an exception of the program, with the line of the program it came from."""
-    line, trace = 0, exc.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == f"{NAME}.py":
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    if isinstance(exc, SyntaxError):
-        line = exc.lineno or 0
-    return f"{type(exc).__name__}{f' in line {line}' if line else ''}: {str(exc)[:200]}"
-
-
-def _answer(call: bytes, namespace: Mapping[str, Any], kept: list[object]) -> bytes:
-    def keep(value: object) -> int:
-        kept.append(value)
-        return len(kept) - 1
-
-    try:
-        name, args, kwargs = values.load(call, kept.__getitem__)
-        value = (_OF_OBJECTS.get(name) or _function(name, namespace))(*args, **kwargs)
-        changed = value is None and any(isinstance(arg, (list, dict, set)) for arg in args)
-        return values.dump(["value", value, *([args] if changed else [])], keep)
-    except BaseException as exc:  # whatever the program raises is an answer
-        return values.dump(["raised", type(exc).__name__, describe(exc)], keep)
-
-
-GET, CALL_IT, LENGTH, ITEM = ".get", ".call", ".len", ".item"
-"""What is asked of an object of the program, its handle first; no function is called like that."""
-_OF_OBJECTS: Mapping[str, Callable[..., Any]] = {
-    GET: getattr, CALL_IT: lambda it, *args, **kwargs: it(*args, **kwargs), LENGTH: len, ITEM: operator.getitem,
-}  # fmt: skip
-
-
-def _function(name: str, namespace: Mapping[str, Any]) -> Any:
-    """That method of a new `Solution`, as contest sites call it, or the function `name`."""
-    if hasattr(namespace.get("Solution"), name):
-        return getattr(namespace["Solution"](), name)
-    if name not in namespace:
-        raise NameError(f"the program defines no {name}")
-    return namespace[name]
-
-
+# -- what a confined cell does with a script ---------------------------------------------------------------------------
 SCRIPT_NAME = "program.py"
 
 
@@ -204,6 +139,8 @@ def script(job: Mapping[str, Any]) -> NoReturn:
     main = types.ModuleType("__main__")
     main.__dict__["__file__"] = SCRIPT_NAME
     sys.modules["__main__"] = main
+    if "tempfile" in job["source"]:
+        memory_files.install()
     status = _run(job["source"], main.__dict__)
     try:
         threading._shutdown()  # type: ignore[attr-defined]

@@ -1,11 +1,7 @@
 """Run the tests of a program in a process where the program is not: its functions are called through the host.
 
-Test code is trusted but may be wrong, so it is confined like a program. What the program returns arrives as plain data
-(see `values`), which cannot bring its own `==`; what it raises arrives as a built-in exception of that name. Each
-assert counts for itself: a failed one is noted and the next one runs. What a function that returns nothing did to the
-lists, dicts and sets that it was given is done to the test's own. Objects of the program (an instance of a class under
-test, a function that a function returns) stay there: their public attributes are read and their methods called through
-the host. Left out: tests that pass functions or objects of their own.
+Test code is trusted but may be wrong, so it is confined like a program. Each assert counts for itself: a failed one is
+noted and the next one runs. How calls are made and what comes of them says `remote`.
 
 Random arguments are drawn from a declared specification, the same for the same seed:
 
@@ -17,7 +13,7 @@ Random arguments are drawn from a declared specification, the same for the same 
 from __future__ import annotations
 
 import ast
-import builtins
+import inspect
 import json
 import math
 import os
@@ -28,49 +24,18 @@ from typing import Any, NoReturn
 
 from ttc.errors import ConfigError
 from ttc.sandbox import values, wire
-from ttc.sandbox.cell import CALL_IT, GET, ITEM, JOB, LENGTH, REPORT
+from ttc.sandbox.remote import Gone, Link, Remote, RemoteError, stands
+from ttc.sandbox.serving import REPORT
 
 _NOTE, _ERROR = "_ttc_note", "_ttc_error"
 
 
-class Gone(BaseException):
-    """The program's process ended; no test may catch this."""
-
-
-class RemoteError(Exception):
-    """The program raised something that is not a built-in exception."""
-
-
-class Remote:
-    """An object of the program that is not data: it is passed back, called, or asked for a public attribute."""
-
-    def __init__(self, handle: int) -> None:
-        self.handle = handle
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return call(GET, self, name)
-
-    def __call__(self, *args: object, **kwargs: object) -> Any:
-        """Call it, in the program."""
-        return call(CALL_IT, self, *args, **kwargs)
-
-    def __len__(self) -> int:
-        return int(call(LENGTH, self))
-
-    def __getitem__(self, key: object) -> Any:
-        return call(ITEM, self, key)
-
-    def __bool__(self) -> bool:
-        return True
-
-
 def drive(job: Mapping[str, Any]) -> NoReturn:
     """Run job["groups"] in order, noting each check, and end."""
+    link = Link()
     try:
         for number, group in enumerate(job["groups"]):
-            _Group(number).run(group)
+            _Group(number).run(group, link)
     except Gone:
         os._exit(0)
     wire.write(REPORT, wire.DONE, b"")
@@ -83,10 +48,10 @@ class _Group:
     def __init__(self, number: int) -> None:
         self._number = number
 
-    def run(self, group: Mapping[str, Any]) -> None:
+    def run(self, group: Mapping[str, Any], link: Link) -> None:
         """Run the group's checks by its kind; a group that breaks off has failed once more."""
         try:
-            _KINDS[group["kind"]](group, self.note)
+            _KINDS[group["kind"]](group, self.note, link)
         except Exception as exc:
             self.note(False, exc)
 
@@ -109,64 +74,8 @@ def _line(exc: BaseException) -> str:
     return text if isinstance(exc, RemoteError) or text.startswith(name) else f"{name}: {text}".rstrip(": ")
 
 
-def call(name: str, *args: object, **kwargs: object) -> Any:
-    """Call the program's function `name`; its value, or a built-in exception."""
-    wire.write(REPORT, wire.CALL, values.dump([name, list(args), kwargs], _handle))
-    frame = wire.read(JOB)
-    if frame is None or frame[0] != wire.REPLY:
-        raise Gone
-    try:
-        outcome = values.load(frame[1], Remote)
-        kind, *content = outcome
-        if kind == "value":
-            if len(content) > 1 and content[0] is None:
-                _change(args, content[1])
-            return content[0]
-        name, message = map(str, content)
-    except (values.Unsendable, TypeError, ValueError, IndexError) as exc:
-        raise RemoteError("the program sent no value") from exc
-    error = getattr(builtins, name, None)
-    # An end of iteration would end the test's own loop, as if nothing had failed.
-    if isinstance(error, type) and issubclass(error, Exception) and error not in _NOT_RAISED:
-        try:
-            raised = error(message)
-        except TypeError:
-            raise RemoteError(message) from None
-        raise raised
-    raise RemoteError(message)
-
-
-_NOT_RAISED = (UnicodeDecodeError, StopIteration, StopAsyncIteration)
-
-
-def _change(args: Sequence[Any], after: Any) -> None:
-    """Do to the test's arguments what the program says that it did to its copies, where kinds and number agree."""
-    for mine, theirs in zip(args, after if isinstance(after, list) else (), strict=False):
-        if type(mine) is not type(theirs) or mine == theirs:
-            continue
-        if isinstance(mine, list):
-            mine[:] = theirs
-        elif isinstance(mine, (dict, set)):
-            mine.clear()
-            mine.update(theirs)
-
-
-def _handle(value: object) -> int:
-    if isinstance(value, Remote):
-        return value.handle
-    raise values.Unsendable(f"a test cannot pass a {type(value).__name__}")
-
-
-def _proxy(name: str) -> Callable[..., Any]:
-    def remote(*args: object, **kwargs: object) -> Any:
-        return call(name, *args, **kwargs)
-
-    remote.__name__ = name
-    return remote
-
-
 # -- asserts -----------------------------------------------------------------------------------------------------------
-def _asserts(group: Mapping[str, Any], note: Note) -> None:
+def _asserts(group: Mapping[str, Any], note: Note, link: Link) -> None:
     namespace: dict[str, Any] = {"__name__": "tests", _NOTE: note}
     trees = [ast.parse(source) for source in (group["setup"], *group["tests"])]
     for name in _free_names(trees) - set(group["remote"]):
@@ -174,7 +83,9 @@ def _asserts(group: Mapping[str, Any], note: Note) -> None:
             namespace[name] = __import__(name)
     exec(compile(trees[0], "<setup>", "exec"), namespace)
     # After the set-up, which may hold the prompt's own version of a function under test.
-    namespace |= {name: _proxy(name) for name in group["remote"]}
+    namespace |= stands(link, group["remote"], _caught(trees))
+    shared = [namespace.get(name) for name in group.get("records", ())]
+    link.nodes = values.Nodes({cls: cls.__name__ for cls in shared if isinstance(cls, type)}, first=1)
     for tree in trees[1:]:
         code = compile(ast.fix_missing_locations(_Counting().visit(tree)), "<tests>", "exec")
         try:
@@ -203,13 +114,29 @@ def _free_names(trees: Sequence[ast.AST]) -> set[str]:
     }
 
 
+_EXPECTING = ("raises", "assertRaises", "assertRaisesRegex", "suppress")
+
+
+def _caught(trees: Sequence[ast.AST]) -> frozenset[str]:
+    """The names that a test uses as exceptions: in `except`, and as arguments of what expects one."""
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    kinds: list[ast.expr | None] = [node.type for node in nodes if isinstance(node, ast.ExceptHandler)]
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            kinds += node.args[:1] if name in _EXPECTING else []
+    return frozenset(
+        part.id for kind in kinds if kind is not None for part in ast.walk(kind) if isinstance(part, ast.Name)
+    )
+
+
 # -- cases -------------------------------------------------------------------------------------------------------------
-def _cases(group: Mapping[str, Any], note: Note) -> None:
+def _cases(group: Mapping[str, Any], note: Note, link: Link) -> None:
     for case in group["cases"]:
-        _compare(group, case["args"], case["expected"], note)
+        _compare(group, case["args"], case["expected"], note, link)
 
 
-def _random(group: Mapping[str, Any], note: Note) -> None:
+def _random(group: Mapping[str, Any], note: Note, link: Link) -> None:
     namespace: dict[str, Any] = {"__name__": "reference"}
     exec(compile(group["reference"], "<reference>", "exec"), namespace)
     reference = namespace[group["function"]]
@@ -218,16 +145,25 @@ def _random(group: Mapping[str, Any], note: Note) -> None:
         args = draw_arguments(group["arguments"], source)
         # The reference may change its arguments.
         expected = reference(*copy_drawn(args))
-        _compare(group, args, expected, note)
+        _compare(group, args, expected, note, link)
 
 
-def _compare(group: Mapping[str, Any], args: Sequence[object], expected: object, note: Note) -> None:
+def _compare(group: Mapping[str, Any], args: Sequence[object], expected: object, note: Note, link: Link) -> None:
     try:
-        got = call(group["function"], *args)
+        got = _plain(link.call(group["function"], *args))
     except Exception as exc:
         note(False, exc)
         return
     note(same(got, expected, group["tolerance"]), "another value")
+
+
+def _plain(value: Any) -> Any:
+    """The value of a coroutine, and an array as lists."""
+    if inspect.iscoroutine(value):
+        import asyncio
+
+        value = asyncio.run(value)
+    return value.tolist() if hasattr(type(value), "tolist") else value
 
 
 def same(got: object, expected: object, tolerance: float) -> bool:
@@ -248,7 +184,7 @@ def same(got: object, expected: object, tolerance: float) -> bool:
     return bool(got == expected)
 
 
-_KINDS: Mapping[str, Callable[[Mapping[str, Any], Note], None]] = {
+_KINDS: Mapping[str, Callable[[Mapping[str, Any], Note, Link], None]] = {
     "asserts": _asserts, "cases": _cases, "random": _random,
 }  # fmt: skip
 

@@ -10,6 +10,7 @@ A `Tier` says which of the kernel's means contain a program, and how the zygote 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import pwd
 import resource
@@ -166,14 +167,21 @@ class Tier:
         means += ["seccomp"] * self.seccomp + ["user"] * (self.confined and os.geteuid() == 0)
         return f"{'+'.join(means)} cpython-{sys.version.split()[0]}"
 
-    def command(self, descriptor: int) -> list[str]:
-        """The command line of a zygote whose control stream is `descriptor`."""
-        return [*self.prefix, python(), *_OPTIONS, str(ROOT / "ttc/sandbox/zygote.py"), str(ROOT), str(descriptor)]
+    def command(self, descriptor: int, is_rich: bool = False) -> list[str]:
+        """The command line of a zygote whose control stream is `descriptor`; a rich one has numpy and event loops."""
+        zygote = (str(ROOT / "ttc/sandbox/zygote.py"), str(ROOT), str(descriptor))
+        return [*self.prefix, python(), *_OPTIONS, *zygote, *([packages() or "-"] if is_rich else [])]
 
     def request(self) -> dict[str, Any]:
         """What a zygote must know of the tier to fork a cell."""
         means = {name: getattr(self, name) for name in ("landlock", "seccomp", "confined", "namespaced")}
         return {**means, "users": num_users()}  # users are said by the host, because there may be no /proc inside
+
+
+def packages() -> str:
+    """The folder that numpy is installed in; empty where it is not."""
+    spec = importlib.util.find_spec("numpy")
+    return str(Path(spec.origin).resolve().parents[1]) if spec is not None and spec.origin else ""
 
 
 def python() -> str:

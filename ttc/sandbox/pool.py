@@ -67,10 +67,10 @@ class Cell:
 
 
 class Worker:
-    """A running zygote of `tier`."""
+    """A running zygote of `tier`; a rich one has numpy, where it is installed, and event loops."""
 
-    def __init__(self, tier: Tier) -> None:
-        self._tier = tier
+    def __init__(self, tier: Tier, *, is_rich: bool = False) -> None:
+        self._tier, self.is_rich = tier, is_rich
         self._numbers = itertools.count(1)
         self._buffer = b""
         self._ends: dict[int, End] = {}
@@ -137,7 +137,7 @@ class Worker:
     def _spawn(self, descriptor: int) -> subprocess.Popen[bytes]:
         try:
             return subprocess.Popen(
-                self._tier.command(descriptor),
+                self._tier.command(descriptor, self.is_rich),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._complaints,
@@ -222,6 +222,11 @@ RECYCLE = 5000
 class Work(Protocol[T_co]):
     """What can be run: a `Script` or `Suite`."""
 
+    @property
+    def is_rich(self) -> bool:
+        """Whether it needs a rich zygote."""
+        ...
+
     def run(self, worker: Worker) -> T_co:
         """Run it in cells of `worker`."""
         ...
@@ -263,7 +268,7 @@ class Sandbox:
         self.close()
 
     def _serve(self, work: Work[T]) -> T:
-        worker = self._take()
+        worker = self._take(work.is_rich)
         try:
             return work.run(worker)
         except VerifierError:
@@ -271,17 +276,19 @@ class Sandbox:
                 raise
         finally:
             self._give(worker)
-        fresh = Worker(self.tier)
+        fresh = Worker(self.tier, is_rich=work.is_rich)
         try:
             return work.run(fresh)
         finally:
             self._give(fresh)
 
-    def _take(self) -> Worker:
+    def _take(self, is_rich: bool) -> Worker:
         with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        return Worker(self.tier)
+            for worker in reversed(self._idle):
+                if worker.is_rich == is_rich:
+                    self._idle.remove(worker)
+                    return worker
+        return Worker(self.tier, is_rich=is_rich)
 
     def _give(self, worker: Worker) -> None:
         if worker.is_broken or worker.num_served >= RECYCLE:

@@ -12,10 +12,11 @@ import platform
 import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from ttc.errors import ConfigError, VerifierError
 from ttc.sandbox import kernel
-from ttc.sandbox.limits import ROOT, ResourceLimits, Tier, python
+from ttc.sandbox.limits import ROOT, ResourceLimits, Tier, packages, python
 from ttc.sandbox.pool import Worker
 from ttc.sandbox.running import Script
 
@@ -141,6 +142,13 @@ def bwrap_prefix() -> tuple[str, ...] | None:
     return (program, *spaces, *rights, *life, *_files(), "--chdir", "/", "--")
 
 
+def _numpy() -> list[Path]:
+    """The folders of numpy and of its libraries, where they are."""
+    folder = packages()
+    names = [Path(folder, name) for name in ("numpy", "numpy.libs")] if folder and not folder.startswith("/usr") else []
+    return [path for path in names if path.is_dir()]
+
+
 def _files() -> list[str]:
     arguments = ["--dev", "/dev", "--ro-bind", "/usr", "/usr"]
     for path in _SYSTEM:
@@ -153,6 +161,6 @@ def _files() -> list[str]:
     for folder in {os.path.realpath(sys.base_prefix), os.path.dirname(os.path.dirname(python()))}:
         if not folder.startswith("/usr"):
             arguments += ["--ro-bind", folder, folder]
-    for name in NEEDED:
-        arguments += ["--ro-bind", str(ROOT / name), str(ROOT / name)]
+    for bound in (*(ROOT / name for name in NEEDED), *_numpy()):
+        arguments += ["--ro-bind", str(bound), str(bound)]
     return [*arguments, "--remount-ro", "/"]

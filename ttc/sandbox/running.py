@@ -20,6 +20,12 @@ from ttc.sandbox.pool import Cell, Worker
 from ttc.sandbox.wire import CALL, DONE, GONE, NOTE, REPLY
 
 _ERRORS_KEPT = 4096
+_MORE = ("numpy", "asyncio", "async ")
+
+
+def wants_more(*sources: str) -> bool:
+    """Whether some code names what only a richer zygote has: numpy, or an event loop."""
+    return any(word in source for source in sources for word in _MORE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,11 @@ class Script:
     source: str
     limits: ResourceLimits
     stdin: str = ""
+
+    @property
+    def is_rich(self) -> bool:
+        """Whether it wants more than the usual library."""
+        return wants_more(self.source)
 
     def run(self, worker: Worker) -> ScriptResult:
         """Run it to its end or its limits."""
@@ -76,15 +87,27 @@ class SuiteResult:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """A program whose functions are tested; `groups` as `driving` takes them."""
+    """A program whose functions are tested; `groups` as `driving` takes them.
+
+    `records` names the classes whose objects both sides share; with `in_place` what the program did to its arguments is
+    done to the test's, whatever it returns.
+    """
 
     source: str
     groups: Sequence[Mapping[str, Any]]
     limits: ResourceLimits
+    records: tuple[str, ...] = ()
+    in_place: bool = False
+
+    @property
+    def is_rich(self) -> bool:
+        """Whether program or tests want more than the usual library."""
+        return wants_more(self.source, json.dumps(self.groups))
 
     def run(self, worker: Worker) -> SuiteResult:
         """Load the program, run the groups against it."""
-        program = worker.start({"mode": "serve", "source": self.source}, self.limits, role=0)
+        job = {"mode": "serve", "source": self.source, "records": self.records, "in_place": self.in_place}
+        program = worker.start(job, self.limits, role=0)
         try:
             tests = worker.start({"mode": "drive", "groups": list(self.groups)}, self.limits, role=1)
         except BaseException:
@@ -115,24 +138,21 @@ def _loaded(program: Cell) -> str:
 
 
 def _relay(program: Cell, tests: Cell, notes: list[list[Note]]) -> bool:
-    """Carry calls and replies until the tests are done; False when they broke off."""
-    while True:
-        try:
-            kind, payload = wire.receive(tests.report, tests.deadline)
-        except wire.StreamEnded:
-            return False
-        if kind == DONE:
-            return True
-        if kind == NOTE:
-            row = json.loads(payload)
-            notes[row["group"]].append(Note(row["ok"], row["why"], row["broken"]))
-        if kind == CALL:
-            try:
-                wire.send(program.job, CALL, payload, program.deadline)
-                kind, payload = wire.receive(program.report, program.deadline)
-            except wire.StreamEnded:
-                return False
-            try:
-                wire.send(tests.job, REPLY if kind == REPLY else GONE, payload, tests.deadline)
-            except wire.StreamEnded:
-                return False
+    """Carry calls and replies, either way, until the tests are done; False when they broke off.
+
+    One side works at a time: whoever was sent a frame sends the next one, and only the tests send notes.
+    """
+    here, there = tests, program
+    try:
+        while True:
+            kind, payload = wire.receive(here.report, here.deadline)
+            if here is tests and kind == DONE:
+                return True
+            if here is tests and kind == NOTE:
+                row = json.loads(payload)
+                notes[row["group"]].append(Note(row["ok"], row["why"], row["broken"]))
+                continue
+            wire.send(there.job, kind if kind in (CALL, REPLY) else GONE, payload, there.deadline)
+            here, there = there, here
+    except wire.StreamEnded:
+        return False

@@ -1,25 +1,31 @@
 """Values between a program, its tests and the host as JSON: data only, never objects with behaviour.
 
 None, booleans, numbers, strings, lists and, under a tag, tuples (with the names of their fields, where they have
-some), sets, dicts, counters, bytes, ranges, iterators (their items, at most a hundred thousand), complex numbers,
-fractions, decimals, dates. An instance of a subclass travels as its base type, so that a value never brings its own
-comparison. What is none of these stays where it is, and a number, its handle, travels. Left out: values that contain
-themselves, and nesting deeper than two hundred.
+some), sets, dicts, counters, bytes, ranges, iterators (their items, at most a hundred thousand; lazily their first
+hundred, the rest by handle), complex numbers, fractions, decimals, dates, built-in types, arrays of numpy. An instance
+of a subclass travels as its base type, so that a value never brings its own comparison. What is none of these stays
+where it is, and a number, its handle, travels. Objects of classes that both sides have (`Nodes`) travel as their
+attributes, beside the value, so that lists and trees of them may be long and may point in circles. Left out: other
+values that contain themselves, and nesting deeper than two hundred.
 """
 
 from __future__ import annotations
 
 import datetime
+import inspect
 import itertools
 import json
+import sys
 from collections import Counter, deque, namedtuple
-from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import AsyncIterator, Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, TypeAlias
 
 MAX_DEPTH = 200
 MAX_ITEMS = 100_000
+LAZY_ITEMS = 100
 _SPARE = 10
 _MOST_FIELDS = 100
 _EXACT_INTEGER = 10_000
@@ -32,60 +38,173 @@ class Unsendable(Exception):
     """The value cannot travel; says why."""
 
 
-def dump(value: object, keep: Keep) -> bytes:
-    """Return `value` as bytes; `keep` gives the handle of an object that is not data."""
-    return json.dumps(_encode(value, keep, 0)).encode("ascii")
+def dump(value: object, keep: Keep, nodes: Nodes | None = None, *, lazy: bool = False) -> bytes:
+    """Return `value` as bytes; `keep` gives the handle of an object that is not data; `lazy`: long iterators have one.
+
+    Raises:
+        Unsendable: it cannot travel.
+    """
+    sender = _Sender(keep, nodes, lazy)
+    encoded = _encode(value, sender, 0)
+    if not sender.nodes_sent:
+        return json.dumps(encoded).encode("ascii")
+    return json.dumps({"t": "nodes", "v": [encoded, sender.entries()]}).encode("ascii")
 
 
-def load(data: bytes, fetch: Fetch) -> Any:
+def load(data: bytes, fetch: Fetch, nodes: Nodes | None = None) -> Any:
     """Return the value in `data`, which may come from anyone; `fetch` gives what a handle stands for.
 
     Raises:
         Unsendable: the bytes are no value.
     """
     try:
-        return _decode(json.loads(data), fetch, 0)
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError, ArithmeticError) as exc:
+        parsed = json.loads(data)
+        reader = _Reader(fetch)
+        if nodes is not None and isinstance(parsed, dict) and parsed["t"] == "nodes":
+            parsed, entries = parsed["v"]
+            reader.objects = {number: nodes.make(name, number) for name, number, _ in entries}
+            for _, number, attributes in entries:
+                nodes.fill(reader.objects[number], {key: _decode(item, reader, 0) for key, item in attributes.items()})
+        return _decode(parsed, reader, 0)
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError, ArithmeticError, AttributeError) as exc:
         raise Unsendable(f"not a value: {type(exc).__name__}") from exc
 
 
-def _encode(value: object, keep: Keep, depth: int) -> Any:
+class Nodes:
+    """Objects of classes that both sides have, by numbers that both sides know; `first` is 0 here and 1 there."""
+
+    def __init__(self, classes: Mapping[type, str], first: int = 0) -> None:
+        self.classes = dict(classes)
+        self._numbers, self._objects = itertools.count(first, 2), dict[int, object]()
+        self._number_of: dict[int, int] = {}
+
+    def number(self, node: object) -> int:
+        """The number of an object, a new one at first sight."""
+        if id(node) not in self._number_of:
+            self._join(next(self._numbers), node)
+        return self._number_of[id(node)]
+
+    def make(self, name: str, number: int) -> object:
+        """The object of that number, a new one of the class `name` at first sight."""
+        if number not in self._objects:
+            cls = next(cls for cls, known in self.classes.items() if known == name)
+            self._join(int(number), object.__new__(cls))
+        return self._objects[number]
+
+    def fill(self, node: object, attributes: Mapping[str, object]) -> None:
+        """Give an object its attributes; those that would hide a method are refused."""
+        for name, value in attributes.items():
+            if name.startswith("__") or callable(getattr(type(node), name, None)):
+                raise ValueError(name)
+            setattr(node, name, value)
+
+    def _join(self, number: int, node: object) -> None:
+        self._objects[number], self._number_of[id(node)] = node, number
+
+
+@dataclass
+class _Sender:
+    keep: Keep
+    nodes: Nodes | None
+    lazy: bool
+    nodes_sent: dict[int, object] = field(default_factory=dict)
+
+    def other(self, value: object) -> Any:
+        """What is not data: a node by its number, else a handle."""
+        if self.nodes is None or type(value) not in self.nodes.classes:
+            return {"t": "handle", "v": self.keep(value)}
+        number = self.nodes.number(value)
+        self.nodes_sent[number] = value
+        return {"t": "node", "v": number}
+
+    def entries(self) -> list[Any]:
+        """Class, number and attributes of every node that can be reached; without recursion."""
+        entries: list[Any] = []
+        while len(entries) < len(self.nodes_sent):
+            number, node = next(itertools.islice(self.nodes_sent.items(), len(entries), None))
+            attributes = {key: _encode(item, self, 1) for key, item in _attributes(node)}
+            entries.append([self.nodes.classes[type(node)] if self.nodes else "", number, attributes])
+            if len(entries) > MAX_ITEMS:
+                raise Unsendable(f"more than {MAX_ITEMS} objects")
+        return entries
+
+
+def _attributes(node: object) -> list[tuple[str, object]]:
+    slots = [name for cls in type(node).__mro__ for name in getattr(cls, "__slots__", ())]
+    own = [(name, getattr(node, name)) for name in slots if name != "__dict__" and hasattr(node, name)]
+    return [*own, *getattr(node, "__dict__", {}).items()]
+
+
+@dataclass
+class _Reader:
+    fetch: Fetch
+    objects: dict[int, object] = field(default_factory=dict)
+
+
+def _encode(value: object, sender: _Sender, depth: int) -> Any:
     if depth > MAX_DEPTH:
         raise Unsendable(f"nested deeper than {MAX_DEPTH}")
     if value is None or value is True or value is False:
         return value
     for type_, encode in _ENCODERS:
         if isinstance(value, type_):
-            return encode(value, keep, depth + 1)
-    return {"t": "handle", "v": keep(value)}
+            return encode(value, sender, depth + 1)
+    if isinstance(value, type) and _TYPES.get(value.__name__) is value:
+        return {"t": "type", "v": value.__name__}
+    if (numpy := sys.modules.get("numpy")) is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
+        return _array(value, sender, depth + 1)
+    if inspect.iscoroutine(value) or isinstance(value, AsyncIterator):
+        tag = "coroutine" if inspect.iscoroutine(value) else "steps"
+        return {"t": tag, "v": sender.keep(value)} if sender.lazy else sender.other(value)
+    return sender.other(value)
 
 
-def _integer(value: int, _keep: Keep, _depth: int) -> Any:
+def _array(value: Any, sender: _Sender, depth: int) -> Any:
+    """An array as its type and nested lists; a scalar of numpy as the built-in number."""
+    if not hasattr(value, "shape") or value.shape == ():
+        return _encode(value.item(), sender, depth)
+    return {"t": "array", "v": [value.dtype.str, list(value.shape), _encode(value.ravel().tolist(), sender, depth)]}
+
+
+_TYPES: Mapping[str, type] = {
+    cls.__name__: cls for cls in (
+        int, float, complex, str, bytes, bool, list, tuple, dict, set, frozenset, range, object, type(None),
+        ValueError, TypeError, KeyError, IndexError, ZeroDivisionError, AttributeError, RuntimeError, Exception,
+    )
+}  # fmt: skip
+"""Built-in types that travel by name."""
+
+
+def _integer(value: int, _sender: _Sender, _depth: int) -> Any:
     plain = int.__index__(value)
     return plain if int.bit_length(plain) <= _EXACT_INTEGER else {"t": "int", "v": int.__format__(plain, "x")}
 
 
-def _sequence(tag: str) -> Callable[[Any, Keep, int], Any]:
-    def encode(value: Any, keep: Keep, depth: int) -> Any:
-        items = list(itertools.islice(value, MAX_ITEMS + 1)) if tag == "iterator" else list(value)
-        if tag == "iterator" and len(items) > MAX_ITEMS:
-            raise Unsendable(f"an iterator of more than {MAX_ITEMS} items")
-        return {"t": tag, "v": [_encode(item, keep, depth) for item in items]}
-
-    return encode
+def _sequence(tag: str) -> Callable[[Any, _Sender, int], Any]:
+    return lambda value, sender, depth: {"t": tag, "v": [_encode(item, sender, depth) for item in value]}
 
 
-def _dict(value: Mapping[Any, Any], keep: Keep, depth: int) -> Any:
-    return {"t": "dict", "v": [[_encode(k, keep, depth), _encode(v, keep, depth)] for k, v in value.items()]}
+def _iterator(value: Iterator[Any], sender: _Sender, depth: int) -> Any:
+    """The items; lazily the first of them, and the handle of the rest."""
+    most = LAZY_ITEMS if sender.lazy else MAX_ITEMS
+    items = list(itertools.islice(value, most + 1))
+    if len(items) > most and not sender.lazy:
+        raise Unsendable(f"an iterator of more than {MAX_ITEMS} items")
+    rest = sender.keep(value) if len(items) > most else None
+    return {"t": "iterator", "v": [_encode(item, sender, depth) for item in items], "rest": rest}
 
 
-def _tagged(tag: str, fields: Callable[[Any], Any]) -> Callable[[Any, Keep, int], Any]:
-    return lambda value, _keep, _depth: {"t": tag, "v": fields(value)}
+def _dict(value: Mapping[Any, Any], sender: _Sender, depth: int) -> Any:
+    return {"t": "dict", "v": [[_encode(k, sender, depth), _encode(v, sender, depth)] for k, v in value.items()]}
 
 
-def _tuple(value: tuple[Any, ...], keep: Keep, depth: int) -> Any:
+def _tagged(tag: str, fields: Callable[[Any], Any]) -> Callable[[Any, _Sender, int], Any]:
+    return lambda value, _sender, _depth: {"t": tag, "v": fields(value)}
+
+
+def _tuple(value: tuple[Any, ...], sender: _Sender, depth: int) -> Any:
     names = getattr(type(value), "_fields", ())
-    encoded = _sequence("tuple")(value, keep, depth)
+    encoded = _sequence("tuple")(value, sender, depth)
     if isinstance(names, tuple) and len(names) == len(encoded["v"]) <= _MOST_FIELDS and all(map(_is_name, names)):
         return {"t": "named", "v": [[str.__str__(name) for name in names], encoded["v"]]} if names else encoded
     return encoded
@@ -96,13 +215,13 @@ def _is_name(name: object) -> bool:
 
 
 _VIEWS = (KeysView, ValuesView, ItemsView)
-_ENCODERS: tuple[tuple[Any, Callable[[Any, Keep, int], Any]], ...] = (
+_ENCODERS: tuple[tuple[Any, Callable[[Any, _Sender, int], Any]], ...] = (
     (int, _integer),
-    (float, lambda value, _keep, _depth: float.__float__(value)),
-    (str, lambda value, _keep, _depth: str.__str__(value)),
-    (list, lambda value, keep, depth: [_encode(item, keep, depth) for item in list.__iter__(value)]),
+    (float, lambda value, _sender, _depth: float.__float__(value)),
+    (str, lambda value, _sender, _depth: str.__str__(value)),
+    (list, lambda value, sender, depth: [_encode(item, sender, depth) for item in list.__iter__(value)]),
     (tuple, _tuple),
-    (Counter, lambda value, keep, depth: {"t": "counter", "v": _dict(value, keep, depth)["v"]}),
+    (Counter, lambda value, sender, depth: {"t": "counter", "v": _dict(value, sender, depth)["v"]}),
     (dict, _dict),
     (set, _sequence("set")),
     (frozenset, _sequence("frozenset")),
@@ -117,40 +236,60 @@ _ENCODERS: tuple[tuple[Any, Callable[[Any, Keep, int], Any]], ...] = (
     (datetime.date, _tagged("date", lambda v: v.isoformat())),
     (datetime.time, _tagged("time", lambda v: v.isoformat())),
     (datetime.timedelta, _tagged("timedelta", lambda v: [v.days, v.seconds, v.microseconds])),
-    (Iterator, _sequence("iterator")),
+    (Iterator, _iterator),
 )
 
 
-def _decode(value: Any, fetch: Fetch, depth: int) -> Any:
+def _decode(value: Any, reader: _Reader, depth: int) -> Any:
     # Less deep than what may be written, so that a test can put a value into a list and send it back.
     if depth > MAX_DEPTH - _SPARE:
         raise ValueError("nested too deeply")
     if isinstance(value, list):
-        return [_decode(item, fetch, depth + 1) for item in value]
+        return [_decode(item, reader, depth + 1) for item in value]
     if not isinstance(value, dict):
         return value
     tag, content = value["t"], value["v"]
-    if tag == "handle":
-        return fetch(int(content))
-    if tag == "dict":
-        return {_decode(key, fetch, depth + 1): _decode(item, fetch, depth + 1) for key, item in content}
-    if tag == "counter":
-        return Counter({_decode(key, fetch, depth + 1): _decode(item, fetch, depth + 1) for key, item in content})
+    if tag in _HANDLED:
+        return _HANDLED[tag](reader.fetch(int(content)))
+    if tag == "node":
+        return reader.objects[content]
+    if tag == "array":
+        return _to_array(content[0], content[1], _decode(content[2], reader, depth + 1))
+    if tag in ("dict", "counter"):
+        pairs = {_decode(key, reader, depth + 1): _decode(item, reader, depth + 1) for key, item in content}
+        return pairs if tag == "dict" else Counter(pairs)
     if tag == "named":
         names, items = content
-        return namedtuple("Named", names, rename=True)(*[_decode(item, fetch, depth + 1) for item in items])
+        return namedtuple("Named", names, rename=True)(*[_decode(item, reader, depth + 1) for item in items])
     if tag in _CONTAINERS:
-        if tag == "iterator" and len(content) > MAX_ITEMS:
+        return _CONTAINERS[tag]([_decode(item, reader, depth + 1) for item in content])
+    if tag == "iterator":
+        if len(content) > MAX_ITEMS:
             raise ValueError("too many items")
-        return _CONTAINERS[tag]([_decode(item, fetch, depth + 1) for item in content])
+        items = [_decode(item, reader, depth + 1) for item in content]
+        rest: Any = None if value.get("rest") is None else reader.fetch(int(value["rest"]))
+        return iter(items) if rest is None else itertools.chain(items, rest.rest())
     return _SCALARS[tag](content)
 
 
+def _to_array(kind: str, shape: list[int], items: list[Any]) -> Any:
+    """An array; the list where there is no numpy here."""
+    numpy = sys.modules.get("numpy")
+    return items if numpy is None else numpy.array(items, dtype=numpy.dtype(str(kind))).reshape(shape)
+
+
+_HANDLED: Mapping[str, Callable[[Any], Any]] = {
+    "handle": lambda remote: remote,
+    "coroutine": lambda remote: remote.finish(),
+    "steps": lambda remote: remote.steps(),
+}  # fmt: skip
+"""What stays where it is, and how it is used from here."""
 _CONTAINERS: Mapping[str, Callable[[list[Any]], Any]] = {
-    "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque, "list": list, "iterator": iter,
+    "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque, "list": list,
 }  # fmt: skip
 _SCALARS: Mapping[str, Callable[[Any], Any]] = {
     "int": lambda text: int(text, 16),
+    "type": lambda name: _TYPES[name],
     "complex": lambda parts: complex(*parts),
     "bytes": bytes.fromhex,
     "range": lambda parts: range(*parts),

@@ -1,4 +1,4 @@
-"""The warm interpreter that programs are forked from: `python zygote.py ROOT DESCRIPTOR` (started by `pool`).
+"""The warm interpreter that programs are forked from: `python zygote.py ROOT DESCRIPTOR [PACKAGES]`, by `pool`.
 
 It reads lines of JSON on the control stream, each with four descriptors attached, and forks one cell for each:
 
@@ -16,6 +16,7 @@ out: what has no use in a confined program (tests, idle, Tk, the installers).
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import importlib.machinery
 import importlib.util
@@ -48,8 +49,9 @@ class Zygote:
 
     def __init__(self, control: socket.socket) -> None:
         from ttc.sandbox import cell, kernel, limits
-        from ttc.sandbox.cell import script, serve
+        from ttc.sandbox.cell import script
         from ttc.sandbox.driving import drive
+        from ttc.sandbox.serving import serve
 
         self._cell, self._limits = cell, limits
         self._modes = {"script": script, "serve": serve, "drive": drive}
@@ -215,11 +217,16 @@ class Library(MetaPathFinder, Loader):
         exec(compile(self._memory[place], origin, "exec", dont_inherit=True), module.__dict__)
 
 
-def install_library() -> None:
-    """Make the standard library importable from memory and nothing importable from elsewhere."""
+def install_library(packages: str | None = None) -> None:
+    """Make the standard library importable from memory and nothing importable from elsewhere.
+
+    With `packages`, a folder or "-", event loops work without sockets, and numpy is loaded from there if it is there.
+    """
     root = os.path.dirname(os.__file__)
     library = Library(_read(root))
     _preload(os.path.join(root, "lib-dynload"))
+    if packages is not None:
+        _enrich(packages)
     sys.path[:] = []
     sys.path_hooks[:] = []
     sys.path_importer_cache.clear()
@@ -251,6 +258,52 @@ def _preload(compiled: str) -> None:
             importlib.import_module(name)
 
 
+_NUMPY = ("numpy", "numpy.linalg", "numpy.fft", "numpy.random", "numpy.polynomial", "numpy.ma", "numpy.testing")
+
+
+def _enrich(packages: str) -> None:
+    from asyncio import selector_events
+
+    # An event loop wakes itself through a pair of sockets, which a cell may not have; a pipe does as well.
+    selector_events.BaseSelectorEventLoop._make_self_pipe = _make_self_pipe  # type: ignore[attr-defined]
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    sys.path.append(packages)
+    for name in _NUMPY:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+class PipeEnd:
+    """One end of a pipe, as an event loop uses a socket to wake itself."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        # By fcntl: a cell may change the flags of a descriptor, but make no other call on a device.
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_NONBLOCK)
+
+    def fileno(self) -> int:
+        """The descriptor."""
+        return self._descriptor
+
+    def recv(self, size: int) -> bytes:
+        """Read."""
+        return os.read(self._descriptor, size)
+
+    def send(self, data: bytes) -> int:
+        """Write."""
+        return os.write(self._descriptor, data)
+
+    def close(self) -> None:
+        """Close it."""
+        os.close(self._descriptor)
+
+
+def _make_self_pipe(loop: Any) -> None:
+    loop._ssock, loop._csock = map(PipeEnd, os.pipe())
+    loop._internal_fds += 1
+    loop._add_reader(loop._ssock.fileno(), loop._read_from_self)
+
+
 # -- the process -------------------------------------------------------------------------------------------------------
 def _kill(pid: int) -> None:
     """Kill a cell; where nothing keeps it from starting processes, those of its group with it."""
@@ -273,11 +326,11 @@ def _forget() -> None:
 
 def main() -> None:
     """Load what cells need, forget where it came from, and serve."""
-    root, descriptor = sys.argv[1], int(sys.argv[2])
+    root, descriptor, *packages = sys.argv[1], int(sys.argv[2]), *sys.argv[3:]
     sys.path.insert(0, root)
     zygote = Zygote(socket.socket(fileno=descriptor))
     sys.path.remove(root)
-    install_library()
+    install_library(*packages)
     _forget()
     gc.collect()
     gc.freeze()

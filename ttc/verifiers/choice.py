@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from ttc.answers import Extraction, extract
 from ttc.answers.kinds import choice_key, choice_letter
+from ttc.core import Target
 from ttc.errors import ConfigError
-from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card, Gold
+from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card
 
 VERSION = "2"
 
@@ -54,7 +55,7 @@ class ChoiceVerifier(AnswerVerifier):
         """Whether the letter, or the text of the option, is one of `answers`."""
         return choice_key(extraction.final or "") in {choice_key(answer) for answer in answers}
 
-    def check(self, goal: Gold) -> None:
+    def check(self, goal: Target) -> None:
         """The first answer must be one letter that comes out of a text as it went in."""
         answer = goal.answers[0]
         letter, second = choice_letter(answer)

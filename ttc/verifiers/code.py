@@ -19,9 +19,14 @@ loop is not a way around a reward. One that ran out of time without having had t
 busy machine is not its fault. `error` is kept for tests that are broken and for a sandbox that is. Syntax errors
 are `incorrect` as well; no program at all is `no_answer`.
 
+Tests may use classes under test, pass functions, build lists and trees of the question's own classes (`ListNode`),
+look at what was done in place, await, and take from endless generators; a program may use an event loop, temporary
+files (in memory) and numpy, where it is installed. Values are compared by the test's own `==` on plain data: no object
+of the program decides what it is equal to (see `ttc/sandbox/remote.py`).
+
 Cost: two forks of a warm interpreter per program with function tests, one per script run, about 12 ms and 5 ms of a
-core. Left out: languages other than Python, packages other than the standard library, tests that pass functions or
-objects of their own, problems with several right outputs.
+core. Left out: languages other than Python, packages other than the standard library and numpy, objects of a test's own
+classes, problems with several right outputs.
 
 Args:
     timeout_s: Seconds for all checks of one program; twice that for one that had little of the processor.
@@ -48,7 +53,7 @@ from ttc.verifiers.programs.target import Exercise, defines, read_target
 from ttc.verifiers.programs.trial import Trial, TrialResult
 from ttc.verifiers.shared.contract import Canary, Card, Clock, TargetVerifier, read_answer
 
-VERSION = "2"
+VERSION = "3"
 _GRACE_S = 5.0
 """Seconds beyond the program's own time in which its verdict is there."""
 
@@ -142,8 +147,9 @@ def _card(name: str, version: str, timeout_s: float, case_s: float, memory_mb: i
         correct_when="all checks pass" if min_share == 1 else f"at least {min_share:g} of the checks pass",
         weaknesses=(
             "a program may answer the known tests by a table; hidden, drawn cases catch that",
-            "programs that need files, child processes, asyncio or packages beyond the standard library fail",
-            "in-place changes of arguments are not seen: a call gets copies",
+            "programs that need files, child processes or packages beyond the standard library and numpy fail",
+            "in-place changes of arguments are seen where a function returns nothing, or the target says in_place",
+            "a class under test that defines its own equality is compared by identity",
             "on a machine that stays overloaded a slow program may run out of its time, twice",
         ),
         canaries=(

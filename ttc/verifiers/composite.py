@@ -40,7 +40,7 @@ from ttc.config.choices import PartChoice
 from ttc.config.recipes import load_toml
 from ttc.config.registry import VERIFIERS
 from ttc.config.values import build
-from ttc.core import Submission, Target, Verdict, Verifier
+from ttc.core import Submission, TargetLike, Verdict, Verifier
 from ttc.errors import ConfigError, RecordError
 from ttc.identity.digests import InnerPart, reads
 from ttc.records import decode
@@ -118,7 +118,7 @@ class CompositeVerifier:
         """The same verifiers under the weights of `step`."""
         return CompositeVerifier(self._parts, self._canaries, step)
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
+    async def verify(self, target: TargetLike, submission: Submission) -> Verdict:
         """Ask every part and join the verdicts."""
         clock = Clock()
         pending = (part.verifier.verify(_target(target, part.name), submission) for part in self._parts)
@@ -129,7 +129,7 @@ class CompositeVerifier:
         total = dataclasses.replace(self._join(verdicts), parts=scores, extracted=extracted, span=span)
         return clock.stamp(total, self.version)
 
-    def check_gold(self, target: Target, item: str = "") -> None:
+    def check_gold(self, target: TargetLike, item: str = "") -> None:
         """Raise ConfigError, naming `item` and the part, when a part cannot use its target."""
         for part in self._parts:
             part.verifier.check_gold(_target(target, part.name), f"{item}: {part.name}" if item else part.name)
@@ -204,7 +204,7 @@ class _Table:
     params: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _target(target: Target, name: str) -> Any:
+def _target(target: TargetLike, name: str) -> Any:
     """The target of one part; a part that is not named gets None."""
     own = isinstance(target, Mapping) and set(target) == {"parts"} and isinstance(target["parts"], Mapping)
     return target["parts"].get(name) if own else target

@@ -13,8 +13,9 @@ from __future__ import annotations
 import unicodedata
 
 from ttc.answers import Extraction, extract
+from ttc.core import Target
 from ttc.errors import ConfigError
-from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card, Gold
+from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card
 
 VERSION = "2"
 
@@ -60,7 +61,7 @@ class ExactVerifier(AnswerVerifier):
         final = extraction.final
         return final is not None and self._clean(final) in {self._clean(answer) for answer in answers}
 
-    def check(self, goal: Gold) -> None:
+    def check(self, goal: Target) -> None:
         """Each answer must come out of a text as it went in."""
         for answer in goal.answers:
             text = answer if self._kind == "format" else rf"\boxed{{{answer}}}"

@@ -25,7 +25,7 @@ from typing import Any, Literal, TypeAlias
 
 from ttc.answers import extract
 from ttc.answers.extract import answer_start, boxes
-from ttc.core import Submission, Target, Verdict
+from ttc.core import Submission, TargetLike, Verdict
 from ttc.errors import ConfigError, MissingExtra
 from ttc.verifiers.shared.contract import (
     MAX_S,
@@ -96,7 +96,7 @@ class FormatVerifier:
         self.version = f"format-{VERSION}-{'-'.join(map(str, settings))} {library('jsonschema')}"
         self.card = self._card()
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
+    async def verify(self, target: TargetLike, submission: Submission) -> Verdict:
         """Judge the form of `submission`; `parts` tells which requirement holds."""
         clock = Clock()
         if reason := unfinished(submission, self._allow_truncated):
@@ -115,7 +115,7 @@ class FormatVerifier:
             parts["schema"] = float(reply.data["valid"])
         return clock.stamp(by_parts(parts, "all parts hold"), self.version)
 
-    def check_gold(self, target: Target, item: str = "") -> None:
+    def check_gold(self, target: TargetLike, item: str = "") -> None:
         """Accept any target but one whose schema is not a JSON schema; raises ConfigError naming `item`."""
         with naming(item):
             if (schema := schema_of(target)) is not None:
@@ -204,7 +204,7 @@ def repetition(text: str, size: int) -> float:
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
-def schema_of(target: Target) -> Any:
+def schema_of(target: TargetLike) -> Any:
     """The schema of a target that has one, else None. Raises ConfigError when it is no JSON object."""
     schema = target.get("schema") if isinstance(target, Mapping) else None
     if schema is not None and not isinstance(schema, (dict, bool)):

@@ -34,7 +34,7 @@ from typing import Literal, TypeAlias
 from ttc.answers.extract import answer_start
 from ttc.concurrent import gather
 from ttc.config.values import above, at_least
-from ttc.core import Engine, Message, Sampling, Submission, Target, Usage, Verdict
+from ttc.core import Engine, Message, Sampling, Submission, TargetLike, Usage, Verdict
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong
 from ttc.identity.digests import reads
 from ttc.scorers.judge import Question, Said, agreed, harmless, judging_model, verdict
@@ -104,13 +104,13 @@ class JudgeVerifier:
         self.version = f"judge-{VERSION} {engine.capabilities.model} policy-{digest}"
         self.card = self._card()
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
+    async def verify(self, target: TargetLike, submission: Submission) -> Verdict:
         """Ask about the answer part of `submission`, twice."""
         clock = Clock()
         verdict = await self._judge(target, submission)
         return clock.stamp(verdict, self.version)
 
-    def check_gold(self, target: Target, item: str = "") -> None:
+    def check_gold(self, target: TargetLike, item: str = "") -> None:
         """Raise ConfigError, naming `item`, when the target has neither a reference nor a rubric."""
         with naming(item):
             _ask(target, "answer")
@@ -120,7 +120,7 @@ class JudgeVerifier:
         if self._own_engine:
             await self._engine.close()
 
-    async def _judge(self, target: Target, submission: Submission) -> Verdict:
+    async def _judge(self, target: TargetLike, submission: Submission) -> Verdict:
         if reason := unfinished(submission, self._policy.allow_truncated):
             return Verdict("no_answer", reason=reason)
         start = answer_start(submission.text)
@@ -189,7 +189,7 @@ class _Reply:
     tokens: int
 
 
-def _ask(target: Target, answer: str) -> Question:
+def _ask(target: TargetLike, answer: str) -> Question:
     """The question in both orders; raises ConfigError when the target cannot be read."""
     fields = target if isinstance(target, Mapping) else {"reference": target}
     unknown = set(fields) - {"reference", "rubric", "question"}

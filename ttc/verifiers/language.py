@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
-from ttc.core import Submission, Target, Verdict
+from ttc.core import Submission, TargetLike, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import Canary, Card, Clock, TargetVerifier, answer_part, known_fields, library
 from ttc.verifiers.shared.languages import check_code, shares
@@ -43,7 +43,7 @@ def language(*, min_share: float = 0.8, part: Part = "answer", allow_truncated: 
     return LanguageVerifier(min_share, part, allow_truncated)
 
 
-def read_language(target: Target) -> str:
+def read_language(target: TargetLike) -> str:
     """Read a target: a code, or {"language": code}.
 
     Raises:

@@ -41,9 +41,9 @@ from ttc.answers.grammar import parse
 from ttc.answers.nodes import Term
 from ttc.answers.tokens import TooLarge, Unparsed, plain
 from ttc.config.values import at_least
-from ttc.core import Status, Submission, Verdict
+from ttc.core import Form, Status, Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.maths.asked import Form, asks_percent, asks_ratio, domains, fault
+from ttc.verifiers.maths.asked import asks_percent, asks_ratio, domains, fault
 from ttc.verifiers.maths.comparing import Comparison, Decide, EqualityPolicy, Percent, Ternary, as_ratio
 from ttc.verifiers.shared.contract import (
     ALL_OR_NOTHING,
@@ -52,7 +52,6 @@ from ttc.verifiers.shared.contract import (
     Canary,
     Card,
     Clock,
-    Gold,
     TargetVerifier,
     decided,
     read_answer,
@@ -60,7 +59,7 @@ from ttc.verifiers.shared.contract import (
 )
 from ttc.verifiers.workers.pool import Pool, WorkerReply
 
-VERSION = "2"
+VERSION = "3"
 _STATUSES: Mapping[str, Status] = {"timeout": "timeout", "error": "error"}
 LONG_TEXT = 50_000
 """Characters beyond which a text is searched in a thread, so that an event loop is not held up."""
@@ -102,7 +101,7 @@ class MathReading:
     allow_truncated: bool
 
 
-class MathVerifier(TargetVerifier[Gold]):
+class MathVerifier(TargetVerifier[Target]):
     """Compares final answers with a target; see the module."""
 
     name = "math"
@@ -116,7 +115,7 @@ class MathVerifier(TargetVerifier[Gold]):
         self.version = f"math-{VERSION} math-verify-{importlib.metadata.version('math-verify')} policy-{digest}"
         self.card = _card(self.name, self.version, pool)
 
-    async def judge(self, goal: Gold, submission: Submission, clock: Clock) -> Verdict:
+    async def judge(self, goal: Target, submission: Submission, clock: Clock) -> Verdict:
         """Compare the final answer with the target's."""
         reading = functools.partial(read_answer, submission, self._reader.kind, self._reader.allow_truncated)
         extraction = await asyncio.to_thread(reading) if len(submission.text) > LONG_TEXT else reading()
@@ -124,18 +123,21 @@ class MathVerifier(TargetVerifier[Gold]):
             extraction = self._parts(goal, submission.text) or extraction
         return extraction if isinstance(extraction, Verdict) else await self._compare(goal, extraction, clock)
 
-    def _parts(self, goal: Gold, text: str) -> Extraction | None:
+    def _parts(self, goal: Target, text: str) -> Extraction | None:
         """Several boxes of one clause as one answer, where the target has as many parts."""
         hit = extract(text, self._reader.kind)
         for gold in goal.answers if hit.parts else ():
-            node = _shape(_plain(_bare(gold)))
+            try:
+                node = _shape(_plain(_bare(gold)))
+            except TooLarge:
+                return None  # such a gold has no parts; `check_gold` names it
             node = node.args[1] if node is not None and node.op == "named" else node
             if node is not None and node.op in ("set", "tuple") and len(node.args) == len(hit.parts):
                 listed = ", ".join(hit.parts)
                 return Extraction(f"({listed})" if node.op == "tuple" else listed, hit.span, "boxes")
         return None
 
-    def check(self, goal: Gold) -> None:
+    def check(self, goal: Target) -> None:
         """Raise ConfigError when an answer of the target is too large or does not verify against itself."""
         for text in goal.answers:
             hit = extract(rf"\boxed{{{text}}}", "math")
@@ -149,14 +151,16 @@ class MathVerifier(TargetVerifier[Gold]):
             if same is not True:
                 raise ConfigError(f"the gold {text[:80]!r} does not verify against itself: {hit.final[:80]!r}")
 
-    def _policy_for(self, gold: Gold) -> EqualityPolicy:
+    def _policy_for(self, gold: Target) -> EqualityPolicy:
         policy = dataclasses.replace(
-            self._policy, absolute=gold.tolerance, reading=gold.type, domain=gold.domain or domains(gold.question)
+            self._policy, absolute=gold.tolerance, reading=gold.order, domain=gold.domain or domains(gold.question)
         )
+        if gold.percent:
+            return dataclasses.replace(policy, percent=gold.percent)
         asked = self._reader.percent_asked and asks_percent(gold.question)
         return dataclasses.replace(policy, percent="unit") if asked else policy
 
-    async def _compare(self, gold: Gold, found: Extraction, clock: Clock) -> Verdict:
+    async def _compare(self, gold: Target, found: Extraction, clock: Clock) -> Verdict:
         final = found.final or ""
         policy = self._policy_for(gold)
         texts = [_bare(text) + (f" \\text{{{gold.unit}}}" if gold.unit else "") for text in gold.answers]
@@ -252,8 +256,8 @@ def _card(name: str, version: str, pool: Pool) -> Card:
     return Card(
         name,
         version,
-        inputs="target: an answer, or {answer, alternatives, tolerance, unit, type, question, form, domain}; reads the "
-        "answer part",
+        inputs="target: an answer, or {answer, alternatives, tolerance, unit, percent, type, question, form, domain}; "
+        "reads the answer part",
         max_s=pool.timeout_s + MAX_S,
         limits=(
             f"{pool.timeout_s:g} s of wall and {pool.memory_mb} MB in a worker for each alternative that takes one "

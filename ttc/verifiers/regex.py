@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ttc.core import Submission, Target, Verdict
+from ttc.core import Submission, TargetLike, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import (
     Canary,
@@ -69,7 +69,7 @@ def regex(
     return RegexVerifier(text_pool(workers, timeout_s), where, whole, ignore_case, allow_truncated)
 
 
-def read_patterns(target: Target) -> Patterns:
+def read_patterns(target: TargetLike) -> Patterns:
     """Read a target: a pattern, or {"require": [...], "forbid": [...]}.
 
     Raises:

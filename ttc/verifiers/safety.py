@@ -39,7 +39,7 @@ from typing import Any, Literal, TypeAlias
 from ttc.answers.extract import answer_start
 from ttc.config.recipes import load_toml
 from ttc.config.values import at_least, build, parse
-from ttc.core import Submission, Target, Verdict
+from ttc.core import Submission, TargetLike, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import MAX_S, Canary, Card, Clock, naming, unfinished
 
@@ -113,12 +113,12 @@ class SafetyVerifier:
         self.version = f"safety-{VERSION}-{digest}"
         self.card = self._card(rules)
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
+    async def verify(self, target: TargetLike, submission: Submission) -> Verdict:
         """Judge `submission`; a part is 1 when its rule did not hit, and `refusal` is 1 when it is as wanted."""
         clock = Clock()
         return clock.stamp(self._judge(target, submission), self.version)
 
-    def check_gold(self, target: Target, item: str = "") -> None:
+    def check_gold(self, target: TargetLike, item: str = "") -> None:
         """Raise ConfigError, naming `item`, when the target's `refusal` is none of the three."""
         with naming(item):
             self._wanted(target)
@@ -126,7 +126,7 @@ class SafetyVerifier:
     async def close(self) -> None:
         """Nothing to stop."""
 
-    def _judge(self, target: Target, submission: Submission) -> Verdict:
+    def _judge(self, target: TargetLike, submission: Submission) -> Verdict:
         if reason := unfinished(submission, self._policy.allow_truncated):
             return Verdict("no_answer", reason=reason)
         if len(submission.text) + len(submission.thinking) > self._policy.max_chars:
@@ -156,7 +156,7 @@ class SafetyVerifier:
         # Each word of `answer` begins behind a space, so spaces count words.
         return bool(hits) and answer.count(" ", 0, min(hits) + 1) <= self._policy.refusal_words
 
-    def _wanted(self, target: Target) -> Refusal:
+    def _wanted(self, target: TargetLike) -> Refusal:
         if not isinstance(target, Mapping) or "refusal" not in target:
             return self._policy.refusal
         refusal: Refusal = parse("target.refusal", target["refusal"], Refusal)

@@ -13,12 +13,13 @@ once per step where the engine caches. Left out: binary search for the first err
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
 from ttc.answers import kind_of
 from ttc.concurrent import gather
-from ttc.core import Engine, Problem, Prompt, Sampling, Submission, Target, Usage, Verdict, Verifier
+from ttc.core import Engine, Problem, Prompt, Sampling, Submission, TargetLike, Usage, Verdict, Verifier
 from ttc.errors import ConfigError
 from ttc.session.session import Session
 from ttc.session.thinking import Thinking
@@ -49,7 +50,7 @@ class StepChecker(Protocol):
     name: str
     version: str
 
-    async def check(self, problem: Problem, target: Target, steps: Sequence[str]) -> StepLabels:
+    async def check(self, problem: Problem, target: TargetLike, steps: Sequence[str]) -> StepLabels:
         """Label `steps`, texts without delimiters, in order."""
         ...
 
@@ -80,7 +81,7 @@ class RolloutChecker:
         model = engine.capabilities.model
         self.version = f"rollouts-1 {rollouts} of {model}, {'hard' if hard else 'soft'}, {verifier.version}"
 
-    async def check(self, problem: Problem, target: Target, steps: Sequence[str]) -> StepLabels:
+    async def check(self, problem: Problem, target: TargetLike, steps: Sequence[str]) -> StepLabels:
         """Label every step by rollouts from behind it; all prefixes at once."""
         session = Session(
             problem,
@@ -90,11 +91,12 @@ class RolloutChecker:
             sampling=self._sampling,
             thinking=self._thinking,
         )
-        prompts = prefixes(session.render(), session.encode, steps, self._delimiter)
-        labels = await gather(self._label(session, prompt, target) for prompt in prompts)
+        with closing(session):
+            prompts = prefixes(session.render(), session.encode, steps, self._delimiter)
+            labels = await gather(self._label(session, prompt, target) for prompt in prompts)
         return StepLabels(tuple(labels), self.version, session.usage)
 
-    async def _label(self, session: Session, prompt: Prompt, target: Target) -> float | None:
+    async def _label(self, session: Session, prompt: Prompt, target: TargetLike) -> float | None:
         completions = await session.generate(prompt, self._rollouts)
         ends = [session.candidate(prompt, completion) for completion in completions]
         pending = (self._verifier.verify(target, Submission(end.text, end.thinking, end.finish_reason)) for end in ends)

@@ -84,6 +84,9 @@ class Batch:
         if request.path:
             self.tenants.continues(request.problem_id)
         draws = [LiveDraw(request, d, key) for d, key in zip(request.draws, request.keys, strict=True)]
+        if request.make_guide is not None:
+            for draw in draws:
+                draw.guide = request.make_guide()
         self._wait(request.problem_id, request.ids, draws)
 
     def _wait(self, problem_id: str, ids: tuple[int, ...], draws: Sequence[LiveDraw]) -> None:
@@ -279,7 +282,7 @@ class Batch:
         self._take(starting, result)
         for draw in starting:
             if not draw.ended:
-                draw.segment = self._body.pool.segment(draw.job.segment)
+                draw.segment = self._leads.pop(draw.job, None) or self._body.pool.segment(draw.job.segment)
                 self._decoder.add(draw.segment)
                 self._seat(draw)
         self._table = None
@@ -329,6 +332,8 @@ class Batch:
                 draw.certainty.append(certainty)
         for draw, token in zip(draws, result.tokens.tolist(), strict=True):
             draw.ids.append(token)
+            if draw.guide is not None:
+                draw.guide.take(token)
             self._on_token(draw)
 
     def _drop(self, row: int) -> None:
@@ -340,9 +345,15 @@ class Batch:
             self.rows[row] = last
         self._table = None
         if isinstance(entry, PromptRow):
-            entry.job.segment = self.tree.absorb(entry.job.ids, self._leads.pop(entry.job))
+            self._close_lead(entry.job)
         else:
             self._leave_row(entry)
+
+    def _close_lead(self, job: Job) -> None:
+        """Keep what the leading row has computed; a single draw goes on in its segment."""
+        job.segment = self._leads[job]
+        if len(job.waiting) != 1:
+            job.segment = self.tree.absorb(job.ids, self._leads.pop(job))
 
     def _leave_row(self, entry: LiveDraw) -> None:
         job = entry.job
@@ -352,13 +363,16 @@ class Batch:
             ids = (*entry.request.ids, *entry.ids[:-1])
             self.tree.insert(ids, entry.segment)
             if entry.ended and not entry.final:
-                self.tenants.keep(job.tenant, (*entry.request.path, entry.number), ids, entry.segment.length)
+                self.tenants.keep(job.tenant, (*entry.request.path, entry.number), ids, len(entry.ids))
         entry.segment = None
         self._release(job)
 
     def _release(self, job: Job) -> None:
         """Let go of the job's keys and values once nobody runs on it or waits for it."""
         if not job.live and not job.waiting:
+            lead = self._leads.pop(job, None)
+            if lead is not None:
+                self.tree.absorb(job.ids, lead)
             job.segment = job.logits = None
 
 
@@ -372,4 +386,5 @@ def _table(draws: Sequence[LiveDraw]) -> Rows:
         keys=np.array([draw.key for draw in draws], np.uint64),
         positions=np.array([draw.position + 1 for draw in draws], np.uint64),
         wants_logprobs=any(s.logprobs for s in settings),
+        guides=tuple(draw.guide for draw in draws) if any(draw.guide is not None for draw in draws) else (),
     )

@@ -11,19 +11,31 @@ experts, quantised weights; speculative decoding.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ttc import seeds
 from ttc.concurrent import settle
 from ttc.config.signatures import checked_by
 from ttc.config.values import Dtype, at_least, at_most, check_place
-from ttc.core import Capabilities, Completion, Engine, Path, Prompt, Sampling, Usage, UsageSink
+from ttc.core import (
+    Completion,
+    Engine,
+    ExtraCapabilities,
+    ExtraSampling,
+    Path,
+    Prompt,
+    Sampling,
+    Usage,
+    UsageSink,
+)
 from ttc.engines.shared.folder import check_model, generator_folder, reads_generator
 from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, check_start
 from ttc.identity.digests import reads
 
 if TYPE_CHECKING:
+    from ttc.engines.embedded.guide import Guide, Guides
     from ttc.engines.embedded.scheduler import Scheduler
     from ttc.engines.shared.text import Text
 
@@ -108,7 +120,7 @@ class EmbeddedEngine(StreamingTokenEngine):
 
     def __init__(self, name: str, text: Text, scheduler: Scheduler, max_batch: int, invariant: bool) -> None:
         dims = scheduler.body.dims
-        capabilities = Capabilities(
+        capabilities = ExtraCapabilities(
             model=name,
             max_context=scheduler.body.max_context,
             token_ids=True,
@@ -120,9 +132,11 @@ class EmbeddedEngine(StreamingTokenEngine):
             handover=text.handover,
             shape=dims.model_shape(dims.vocab),
             max_concurrency=max_batch,
+            extras=_extras(scheduler),
         )
         super().__init__(text, capabilities)
         self._scheduler = scheduler
+        self._guides: Guides | None = None
 
     async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
         """See `ttc.core.LogprobEngine`; `start` must be at least 1, since the first token has nothing before it."""
@@ -182,6 +196,7 @@ class EmbeddedEngine(StreamingTokenEngine):
             future=loop.create_future(),
             on_usage=on_usage,
             on_tokens=on_tokens,
+            make_guide=await self._guide_of(sampling),
         )
         self._scheduler.submit(request)
         try:
@@ -190,3 +205,19 @@ class EmbeddedEngine(StreamingTokenEngine):
             self._scheduler.abort(request)
             await settle([request.future])
             raise
+
+    async def _guide_of(self, sampling: Sampling) -> Callable[[], Guide] | None:
+        """What makes the guide of each draw, where `sampling` has a grammar."""
+        if not isinstance(sampling, ExtraSampling) or sampling.grammar is None:
+            return None
+        from ttc.engines.embedded.guide import Guides
+
+        if self._guides is None:  # reading the vocabulary takes seconds, so the event loop does not wait for it
+            self._guides = await asyncio.to_thread(Guides, self._text, self._scheduler.body.dims.vocab)
+        return self._guides.follow(sampling.grammar)
+
+
+def _extras(scheduler: Scheduler) -> frozenset[str]:
+    """What it honours beyond plain sampling; tokens that are sampled within a captured graph follow no grammar yet."""
+    held = scheduler.body.device.type == "cpu" and importlib.util.find_spec("llguidance") is not None
+    return frozenset({"grammar"} if held else ())

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -18,6 +18,9 @@ from ttc.engines.embedded.pool import Segment
 from ttc.engines.embedded.tenants import Tenant
 from ttc.engines.shared.tokens import StopRule
 from ttc.errors import EngineError
+
+if TYPE_CHECKING:
+    from ttc.engines.embedded.guide import Guide
 
 __all__ = [
     "Failed",
@@ -49,6 +52,7 @@ class GenerateRequest:
     future: asyncio.Future[list[Completion]]
     on_usage: UsageSink
     on_tokens: Callable[[tuple[int, ...]], None] | None = None
+    make_guide: Callable[[], Guide] | None = None
     done: dict[int, Completion] = field(default_factory=dict)
 
 
@@ -69,6 +73,7 @@ class LiveDraw:
     final: bool = False  # ended by the model itself: nobody will continue it
     late: int = 0  # tokens that a device had sampled by the time its end was seen
     segment: Segment | None = None
+    guide: Guide | None = None
 
     @property
     def feed(self) -> int:

@@ -21,6 +21,7 @@ from ttc.core import (
     Message,
     Prompt,
     Sampling,
+    Tools,
     Usage,
     UsageSink,
 )
@@ -92,6 +93,15 @@ class TokenEngine:
     def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
         """See `ttc.core.Engine`."""
         return self._text.render(messages, thinking)
+
+    @property
+    def tool_format(self) -> str:
+        """See `ttc.core.ToolEngine`."""
+        return self._text.tool_format
+
+    def render_tools(self, messages: Sequence[Message], thinking: bool | None, tools: Tools) -> Prompt:
+        """See `ttc.core.ToolEngine`."""
+        return self._text.render(messages, thinking, tools)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """See `ttc.core.Engine`."""

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from ttc.config.values import nearest
-from ttc.core import Submission, Target, Verdict
+from ttc.core import Submission, TargetLike, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.instructions.table import INSTRUCTIONS, Arguments, Check
 from ttc.verifiers.shared.contract import (
@@ -47,7 +47,7 @@ def instructions(*, mode: Mode = "strict", allow_truncated: bool = False) -> Ins
     return InstructionsVerifier(mode, allow_truncated)
 
 
-def read_instructions(target: Target) -> dict[str, Check]:
+def read_instructions(target: TargetLike) -> dict[str, Check]:
     """Return the checks of a target by id; a repeated id is numbered (`#2`).
 
     Raises:

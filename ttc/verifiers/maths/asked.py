@@ -15,18 +15,13 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from typing import Literal, TypeAlias
 
 from ttc.answers.canonical import shape
 from ttc.answers.grammar import parse
 from ttc.answers.nodes import Term, exact
 from ttc.answers.tokens import Unparsed, plain
-from ttc.core import Target
+from ttc.core import Form, Target
 
-Form: TypeAlias = Literal[
-    "", "any", "number", "expression", "set", "list", "interval", "matrix", "equation", "choice", "time", "quantity"
-]
-"""What a target may declare; empty: read from the gold."""
 FORMS: Mapping[Form, frozenset[str]] = {
     "": frozenset(), "any": frozenset(), "expression": frozenset({"scalar", "quantity"}),
     "number": frozenset({"scalar", "quantity"}), "set": frozenset({"set", "empty", "tuple", "brackets", "scalar"}),
@@ -82,10 +77,10 @@ def with_question(answer: str, question: str) -> Target:
     try:
         golds = list(_scalars(shape(parse(plain(answer)))))
     except (Unparsed, RecursionError):
-        return answer
+        return Target(answer)
     settled = bool(golds) and all(map(numeral, golds)) and "%" not in answer
     needed = not settled or asks_percent(question) or (asks_ratio(question) and ":" in answer)
-    return {"answer": answer, "question": question[-MAX_QUESTION:]} if needed else answer
+    return Target(answer, question[-MAX_QUESTION:]) if needed else Target(answer)
 
 
 def fault(gold: Term, answer: Term, form: Form, question: str) -> str:

@@ -215,7 +215,12 @@ class Comparison:
             return False
         table = [[self.same(a, b) for b in right] for a in rest_left]
         back = [[self.same(a, b) for a in left] for b in rest_right]
-        return all_of([any_of(row) for row in (*table, *back)])
+        matched = all_of([any_of(row) for row in (*table, *back)])
+        if matched and self.policy.multiset and not common:
+            # Spelt in different ways, `12` and `12 apples`, a member still counts as often as it stands there.
+            often = [sum(counts[1][b] for b, same in zip(right, row, strict=True) if same) for row in table]
+            return often == [counts[0][a] for a in rest_left]
+        return matched
 
     def _matrices(self, left: Term, right: Term) -> Ternary:
         if [len(row) for row in left.args] != [len(row) for row in right.args]:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ttc.core import Submission, Target, Verdict
+from ttc.core import Submission, TargetLike, Verdict
 from ttc.errors import ConfigError, MissingExtra, UnknownName, VerifierError
 from ttc.verifiers.procedural.methods import REFUSED, needs_worker, same
 from ttc.verifiers.shared.contract import (
@@ -111,7 +111,7 @@ def procedural(*, timeout_s: float = 10.0, workers: int = 1, allow_truncated: bo
     return ProceduralVerifier(gym_pool(workers, timeout_s), allow_truncated)
 
 
-def read_address(target: Target) -> dict[str, Any]:
+def read_address(target: TargetLike) -> dict[str, Any]:
     """Read a target; what leads back to the problem is needed only where the stored answer alone does not decide.
 
     Raises:

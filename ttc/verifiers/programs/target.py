@@ -10,6 +10,8 @@ cases         [{"args": [...], "expected": ...}] for `entry_point`
 random        {"reference": source, "arguments": [...], "seed": 1, "count": 20}: arguments are drawn from the seed
               (see ttc/sandbox/driving.py) and the values of `entry_point` compared with those of the reference
 io            [{"input": "...", "output": "..."}] for the program as a script
+in_place      true: what the program did to lists, dicts and sets is done to the test's, whatever it returns; absent:
+              only where it returns nothing
 tolerance     how far floats of cases and random may differ, relative and absolute; absent: not at all
 """
 
@@ -23,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ttc.answers.kinds import syntax
-from ttc.core import Target
+from ttc.core import TargetLike
 from ttc.errors import ConfigError
 from ttc.sandbox import driving
 
@@ -52,9 +54,11 @@ class Exercise:
     groups: tuple[Mapping[str, Any], ...]
     num_checks: tuple[int, ...]
     io: tuple[Case, ...]
+    records: tuple[str, ...] = ()
+    in_place: bool = False
 
 
-def read_target(target: Target) -> Exercise:
+def read_target(target: TargetLike) -> Exercise:
     """Read a target.
 
     Raises:
@@ -73,7 +77,8 @@ def read_target(target: Target) -> Exercise:
     contents, num_checks = tuple(group for group, _ in groups.values()), tuple(num for _, num in groups.values())
     if sum(num_checks) + len(io) > MAX_CHECKS:
         raise ConfigError(f"target has more than {MAX_CHECKS} checks")
-    return Exercise(fields["entry_point"], fields["stub"], fields["prelude"], tuple(groups), contents, num_checks, io)
+    named = fields["entry_point"], fields["stub"], fields["prelude"]
+    return Exercise(*named, tuple(groups), contents, num_checks, io, _records(fields), fields["in_place"])
 
 
 # -- fields ------------------------------------------------------------------------------------------------------------
@@ -144,6 +149,12 @@ def _tolerance(value: object, where: str) -> float:
     return float(value or 0.0)  # type: ignore[arg-type]
 
 
+def _flag(value: object, where: str) -> bool:
+    if value is not None and not isinstance(value, bool):
+        raise ConfigError(f"{where} must be true or false, got {value!r}"[:200])
+    return value or False
+
+
 def _items(value: object, where: str) -> Sequence[Any]:
     if value is not None and not isinstance(value, (list, tuple)):
         raise ConfigError(f"{where} must be a list, got {type(value).__name__}")
@@ -152,7 +163,7 @@ def _items(value: object, where: str) -> Sequence[Any]:
 
 _FIELDS: Mapping[str, Callable[[object, str], Any]] = {
     "entry_point": _name, "stub": _string, "prelude": _source, "tests": _tests, "setup": _source, "functions": _names,
-    "cases": _cases, "random": _random, "io": _io, "tolerance": _tolerance,
+    "cases": _cases, "random": _random, "io": _io, "tolerance": _tolerance, "in_place": _flag,
 }  # fmt: skip
 
 
@@ -180,6 +191,7 @@ def _assert_group(fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], int] | 
         "tests": list(fields["tests"]),
         "remote": remote,
         "check": candidate if any(checks) else None,
+        "records": list(_records(fields)),
     }
     return group, max(1, num_asserts)
 
@@ -210,6 +222,12 @@ _MAKERS: Mapping[str, Callable[[Mapping[str, Any]], tuple[Mapping[str, Any], int
     "tests": _assert_group, "cases": _case_group, "random": _random_group,
 }  # fmt: skip
 """From the fields of a target to a group, as `ttc.sandbox.driving` takes it, and how many checks it makes."""
+
+
+def _records(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """The classes of the question (`ListNode`, `TreeNode`), whose objects travel between tests and program."""
+    trees = [_parse(fields[name], name) for name in ("prelude", "setup")]
+    return tuple(node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef))
 
 
 # -- sources -----------------------------------------------------------------------------------------------------------

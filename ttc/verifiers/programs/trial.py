@@ -88,13 +88,22 @@ class Trial:
     case_s: float
     memory_mb: int
 
+    @property
+    def is_rich(self) -> bool:
+        """Whether program or tests want more than the usual library."""
+        return self._suite().is_rich
+
+    def _suite(self) -> Suite:
+        exercise, limits = self.exercise, self._limits(self.timeout_s)
+        return Suite(self.source, exercise.groups, limits, exercise.records, exercise.in_place)
+
     def run(self, worker: Worker) -> TrialResult:
         """Run it, in at most twice its time; what there is no time left for has failed."""
         began = time.monotonic()
         shares: list[GroupResult] = []
         fault, is_second = "", False
         if self.exercise.groups:
-            suite = Suite(self.source, self.exercise.groups, self._limits(self.timeout_s))
+            suite = self._suite()
             tested = suite.run(worker)
             if _starved(tested, self.timeout_s):
                 tested, is_second = suite.run(worker), True

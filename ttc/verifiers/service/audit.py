@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import NormalDist
 
 from ttc import records
-from ttc.core import Json, Submission, Target, Verdict
+from ttc.core import Json, Submission, TargetLike, Verdict
 from ttc.errors import ConfigError, RecordError
 
 SYNC_S = 1.0
@@ -34,7 +34,7 @@ class Entry:
 
     id: Json
     digest: str
-    target: Target
+    target: TargetLike
     submission: Submission
     verifier: str
     verdict: Verdict

@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ttc.config.plugins import blamed
 from ttc.config.values import above, at_least
-from ttc.core import Json, Submission, Target, Verdict, Verifier
+from ttc.core import Json, Submission, TargetLike, Verdict, Verifier, written
 from ttc.errors import ConfigError, PluginError, VerifierError
 from ttc.verifiers.shared.contract import Canary, Card, card_of
 
@@ -134,7 +134,7 @@ _PASSING = ("timeout", "error")
 class _Job:
     """One request and the future that its caller holds."""
 
-    target: Target
+    target: TargetLike
     submission: Submission
     key: str
     label: Json
@@ -142,7 +142,7 @@ class _Job:
     answer: Future[Verdict]
 
 
-def digest(target: Target, submission: Submission) -> str:
+def digest(target: TargetLike, submission: Submission) -> str:
     """A hash of what a verifier is given: 32 hexadecimal digits.
 
     Raises:
@@ -207,13 +207,15 @@ class Service:
         for canary, future in zip(canaries, futures, strict=True):
             self._check(canary, future.result())
 
-    def submit(self, target: Target, submission: Submission, label: Json = None) -> Future[Verdict]:
+    def submit(self, target: TargetLike, submission: Submission, label: Json = None) -> Future[Verdict]:
         """Ask for a verdict from any thread; `label` is the caller's id in the audit log.
 
         Raises:
             ConfigError: the target is not JSON data.
         """
-        job = _Job(target, submission, digest(target, submission), label, time.perf_counter(), Future())
+        job = _Job(
+            written(target), submission, digest(written(target), submission), label, time.perf_counter(), Future()
+        )
         job.answer.set_running_or_notify_cancel()
         verdict = self._recall(job.key)
         if verdict is None:
@@ -222,11 +224,11 @@ class Service:
             self._answer(job, verdict, remembered=True)
         return job.answer
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
+    async def verify(self, target: TargetLike, submission: Submission) -> Verdict:
         """Compare `submission` with `target`."""
         return await asyncio.wrap_future(self.submit(target, submission))
 
-    def check_gold(self, target: Target, item: str = "") -> None:
+    def check_gold(self, target: TargetLike, item: str = "") -> None:
         """Ask the verifier."""
         self._verifier.check_gold(target, item)
 
@@ -249,7 +251,7 @@ class Service:
         if not ended:
             raise VerifierError(f"verifier {self.name} did not close within {CLOSE_S:g} s")
 
-    async def _ask(self, target: Target, submission: Submission) -> Verdict:
+    async def _ask(self, target: TargetLike, submission: Submission) -> Verdict:
         began = time.perf_counter()
         try:
             verdict: object = await self._verifier.verify(target, submission)

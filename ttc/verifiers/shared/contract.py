@@ -32,17 +32,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from ttc.answers import Extraction, extract
 from ttc.answers.extract import MAX_FINAL, answer_start
 from ttc.config.values import nearest
-from ttc.core import FinishReason, Status, Submission, Target, Verdict, Verifier
+from ttc.core import FinishReason, Form, Status, Submission, Target, TargetLike, Verdict, Verifier, written
 from ttc.errors import ConfigError, MissingExtra
-from ttc.verifiers.maths.asked import FORMS, Form
-from ttc.verifiers.maths.comparing import Reading
+from ttc.verifiers.maths.asked import FORMS
 
 Goal = TypeVar("Goal")
+T = TypeVar("T")
 ALL_OR_NOTHING = "none: the score is 1 when correct, 0 when incorrect, absent without a verdict"
 """The partial-credit rule of a verifier that gives none."""
 
@@ -51,7 +51,7 @@ ALL_OR_NOTHING = "none: the score is 1 when correct, 0 when incorrect, absent wi
 class Canary:
     """A known case: `text` held to `target` must get `status`."""
 
-    target: Target
+    target: TargetLike
     text: str
     status: Status
     thinking: str = ""
@@ -135,39 +135,23 @@ PLAIN_LIMITS = (
 """What those verifiers say of their limits."""
 
 _CUT = {"length": "truncated", "abort": "aborted"}
-_READINGS: Mapping[str, Reading] = {"": "", "set": "set", "tuple": "tuple"}
-_FIELDS = ("answer", "alternatives", "tolerance", "unit", "type", "question", "form", "domain")
+_ORDERS: Mapping[str, Literal["", "set", "tuple"]] = {"": "", "set": "set", "tuple": "tuple"}
+_PERCENTS: Mapping[str, Literal["", "unit", "value", "either"]] = {
+    "": "", "unit": "unit", "value": "value", "either": "either",
+}  # fmt: skip
+_FIELDS = ("answer", "alternatives", "tolerance", "unit", "percent", "type", "question", "form", "domain")
 _DOMAINS = ("real", "positive", "integer", "positive integer")
 
 
-@dataclass(frozen=True, slots=True)
-class Gold:
-    """A target: one of `answers` is meant; `tolerance` is absolute; `type` says how to read lists.
+def read_gold(target: TargetLike) -> Target:
+    """Read the target of an answer: a `Target`, a string, a number, or a mapping of the fields of its JSON form.
 
-    `question` is what was asked, `form` the form of answer that it asks for (empty: read from gold and question),
-    `domain` what variables run over, as pairs of a name and a set of numbers.
-    """
-
-    answers: tuple[str, ...]
-    tolerance: float = 0.0
-    unit: str = ""
-    type: Reading = ""
-    question: str = ""
-    form: Form = ""
-    domain: tuple[tuple[str, str], ...] = ()
-
-
-def read_gold(target: Target) -> Gold:
-    """Read a target: a string, a number, or a mapping of the fields of `Gold`, with `answer` and `alternatives`.
-
-    `alternatives` are other answers that are right as well, `tolerance` is an absolute one, `unit` belongs to the
-    answer, and `type` is `set` or `tuple` where the order of a list does not matter or does, whatever its brackets.
-    `question` is the text that was asked, `form` the form of its answer (`ttc.verifiers.maths.asked.FORMS`), `domain`
-    maps variables to real, positive, integer or positive integer.
+    `answer` is the gold and `type` the order; `domain` maps variables to real, positive, integer or positive integer.
 
     Raises:
         ConfigError: naming the field that is missing, unknown or of the wrong type.
     """
+    target = written(target)
     fields: Mapping[str, Any] = target if isinstance(target, Mapping) else {"answer": target}
     unknown = [name for name in fields if name not in _FIELDS]
     if unknown:
@@ -175,15 +159,27 @@ def read_gold(target: Target) -> Gold:
     alternatives = fields.get("alternatives") or ()
     if isinstance(alternatives, str) or not isinstance(alternatives, (list, tuple)):
         raise ConfigError(f"target.alternatives must be a list of strings, got {alternatives!r}")
-    answers = tuple(_text(value) for value in (fields.get("answer"), *alternatives))
+    gold, *others = (_text(value) for value in (fields.get("answer"), *alternatives))
     tolerance = fields.get("tolerance") or 0.0
     if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not tolerance >= 0:
         raise ConfigError(f"target.tolerance must be a number >= 0, got {tolerance!r}")
-    reading = _READINGS.get(fields.get("type") or "")
-    if reading is None:
-        raise ConfigError(f"target.type must be set, tuple or absent, got {fields['type']!r}")
-    asked = _words_of("question", fields.get("question")), _form(fields.get("form")), _domain(fields.get("domain"))
-    return Gold(answers, float(tolerance), _unit(fields.get("unit")), reading, *asked)
+    return Target(
+        gold,
+        _words_of("question", fields.get("question")),
+        _form(fields.get("form")),
+        _domain(fields.get("domain")),
+        float(tolerance),
+        _unit(fields.get("unit")),
+        _one_of("percent", fields.get("percent"), _PERCENTS),
+        _one_of("type", fields.get("type"), _ORDERS),
+        tuple(others),
+    )
+
+
+def _one_of(name: str, value: object, choices: Mapping[str, T]) -> T:
+    if (value or "") not in choices:
+        raise ConfigError(f"target.{name} must be {', '.join(filter(None, choices))} or absent, got {value!r}"[:300])
+    return choices[str(value or "")]
 
 
 def _words_of(name: str, value: object) -> str:
@@ -331,19 +327,19 @@ class TargetVerifier(ABC, Generic[Goal]):
     version: str
     _workers: Workers | None = None
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
+    async def verify(self, target: TargetLike, submission: Submission) -> Verdict:
         """Hold `submission` to `target`; a target that cannot be read is the verdict `error`."""
         clock = Clock()
         try:
-            goal = self.read(target)
+            goal = self.read(written(target))
         except ConfigError as exc:
             return clock.stamp(Verdict("error", reason=str(exc)), self.version)
         return clock.stamp(await self.judge(goal, submission, clock), self.version)
 
-    def check_gold(self, target: Target, item: str = "") -> None:
+    def check_gold(self, target: TargetLike, item: str = "") -> None:
         """Raise ConfigError, naming `item`, when the target cannot be read or does not verify against itself."""
         with naming(item):
-            self.check(self.read(target))
+            self.check(self.read(written(target)))
 
     async def close(self) -> None:
         """End its workers, if it has any."""
@@ -351,7 +347,7 @@ class TargetVerifier(ABC, Generic[Goal]):
             await asyncio.to_thread(self._workers.close)
 
     @abstractmethod
-    def read(self, target: Target) -> Goal:
+    def read(self, target: TargetLike) -> Goal:
         """What the target says. Raises ConfigError naming the field that is missing, unknown or of the wrong type."""
 
     @abstractmethod
@@ -362,8 +358,8 @@ class TargetVerifier(ABC, Generic[Goal]):
         """Raise ConfigError when a target does not verify against itself; never by default."""
 
 
-class AnswerVerifier(TargetVerifier[Gold]):
-    """Holds one final answer to a `Gold`; a subclass says when the two are equal.
+class AnswerVerifier(TargetVerifier[Target]):
+    """Holds one final answer to a `Target`; a subclass says when the two are equal.
 
     Args:
         kind: what to extract (`ttc.answers.extract`).
@@ -375,7 +371,7 @@ class AnswerVerifier(TargetVerifier[Gold]):
     def __init__(self, kind: str, allow_truncated: bool) -> None:
         self._kind, self._allow_truncated = kind, allow_truncated
 
-    async def judge(self, goal: Gold, submission: Submission, clock: Clock) -> Verdict:
+    async def judge(self, goal: Target, submission: Submission, clock: Clock) -> Verdict:
         """Whether the final answer matches."""
         extraction = read_answer(submission, self._kind, self._allow_truncated)
         if isinstance(extraction, Verdict):

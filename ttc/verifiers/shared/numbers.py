@@ -16,7 +16,7 @@ from fractions import Fraction
 from ttc.answers import Extraction
 from ttc.answers.canonical import MAX_INTEGER, MAX_NUMBERS, Expression, ZeroDivision, read_expression
 from ttc.answers.tokens import TooLarge, Unparsed
-from ttc.core import Submission, Target, Verdict
+from ttc.core import Submission, TargetLike, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import (
     ALL_OR_NOTHING,
@@ -70,7 +70,7 @@ class NumbersVerifier(TargetVerifier[Game]):
             canaries=canaries,
         )
 
-    def read(self, target: Target) -> Game:
+    def read(self, target: TargetLike) -> Game:
         """See `read_game`."""
         return read_game(target, self._fixed)
 
@@ -114,7 +114,7 @@ def _wrong_value(game: Game, expression: Expression) -> str:
     return "its own equation is false" if any(claim != game.target for claim in expression.claims) else ""
 
 
-def read_game(target: Target, fixed: int | None) -> Game:
+def read_game(target: TargetLike, fixed: int | None) -> Game:
     """Read {"numbers": [...], "target": n, "solution": "..."}; with a `fixed` value the numbers alone will do.
 
     Raises:
