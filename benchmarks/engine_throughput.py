@@ -154,9 +154,10 @@ def serve(engine: str, folder: str, threads: int) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         work, samples = prompts(request["n"], request["ragged"], vocab)
-        started = time.perf_counter()
+        started, before = time.perf_counter(), time.process_time()
         tokens = run(work, samples, request["tokens"])
-        print(json.dumps({"tokens": tokens, "seconds": time.perf_counter() - started}), file=out, flush=True)
+        spent = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - before}
+        print(json.dumps({"tokens": tokens, **spent}), file=out, flush=True)
 
 
 class Worker:

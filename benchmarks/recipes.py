@@ -1,7 +1,7 @@
 """Do the recipes do what they say, stage by stage, on a CPU?
 
-    python -m benchmarks.recipes --seeds 11 23 37 41 53 --shard 1/4 --out build/recipes
-    python -m benchmarks.recipes --seeds 11 23 37 41 53 --shard 0 --out build/recipes --save build/recipes.json
+    python -m benchmarks.recipes --shard 1/4 --out build/recipes
+    python -m benchmarks.recipes --shard 0 --out build/recipes --save build/recipes.json
 
 Every recipe runs whole at nano scale, each in a process of its own with one thread. Told per stage: its own held-out
 metrics before and after, with the interval of the paired gain, and processor seconds; where the recipe asks for it,
@@ -35,6 +35,8 @@ from train.recipe.recipe import Recipe, packaged, read_recipe
 from train.recipe.run import RunOptions, claim, run_recipe
 
 BASE, ROW = "1-pretrain", "row.json"
+SEEDS = (211, 223, 227, 229, 233)
+"""Chosen before any run on them. Recipes were tuned on seed 1; 2, 5, 11, 23 and 37 have been looked at."""
 QUESTIONS, SAMPLES = 128, 8
 """Most questions of a held-out task, and sampled answers to each."""
 
@@ -175,7 +177,7 @@ def gathered(out: Path, seeds: Sequence[int], names: Sequence[str]) -> list[dict
 def main() -> None:
     """Run all recipes of a shard, each in its own process, or one of them in this."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", required=True)
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--only", nargs="+", default=sorted(packaged()), help="names of recipes")
     parser.add_argument("--shard", default="1/1", metavar="K/N", help="run every N-th, from the K-th; 0 runs none")

@@ -6,7 +6,7 @@ Four ways to ruin a run, each really run on the cipher walk, and healthy runs on
 
     shortcut   the base knows training answers by heart and walks badly: reward rises while thinking dies out
     rate       a learning rate thirty times too high
-    leaky      a verifier that looks at the form of the answer only
+    leaky      a verifier that looks at the form of the answer only; other holes: `benchmarks.reward_hacks`
     length     a reward that pays for tokens
 
 Told per run: the first step at which the rule meant for it fired, what else fired, and held-out accuracy at the end.
@@ -28,6 +28,7 @@ from typing import Any
 import torch
 
 from benchmarks.collapse_parts import HERE
+from benchmarks.holes import HERE as WALKS
 from train.recipe.recipe import read_recipe
 from train.recipe.run import RunOptions, run_recipe
 
@@ -49,7 +50,7 @@ CASES = (
         ("thinking_dies", "length_collapse", "train_above_held_out"),
     ),
     Case("rate", {"grpo.lr": "1e-2"}, ("reward_falls", "all_fail", "entropy_rise", "truncation")),
-    Case("leaky", {"grpo.task": f"{HERE}:leaky_cipher"}, ("train_above_held_out",)),
+    Case("leaky", {"grpo.task": f"{WALKS}:walk:hole=form,symbols=64,max_steps=12"}, ("train_above_held_out",)),
     Case(
         "length",
         {"grpo.shaping": f"{HERE}:paid_by_length:weight=1", "grpo.max_tokens": "40"},

@@ -5,7 +5,8 @@
 Tree search (beam, constant scorer, steps of `--step-tokens` tokens) runs on so many problems at once. A wrapper around
 the engine integrates the number of draws in flight over time. The raw engine then runs whole draws of the same prompts,
 with that time-averaged number in flight. Both in one process, alternating, `--rounds` times; medians are given. The
-ratio is what controller, session, ledger, re-submission and the tail at selection cost together. Left out: scorers.
+ratio is what controller, session, ledger, re-submission and the tail at selection cost together; `cpu_ratio` is that of
+tokens per second of processor time. Left out: scorers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from evals.tasks.arithmetic import arithmetic
 from ttc.core import Completion, Engine, Problem, Prompt, Sampling, UsageSink
@@ -33,6 +34,14 @@ NEVER = "\x00"
 """A step delimiter that does not occur: steps end by their number of tokens."""
 
 
+class Throughput(NamedTuple):
+    """Tokens per second, by the clock and of processor time, and the time-averaged number of live draws."""
+
+    rate: float
+    cpu_rate: float
+    live: float
+
+
 class Watched:
     """An engine that integrates its draws in flight over time."""
 
@@ -40,6 +49,7 @@ class Watched:
         self._inner = inner
         self.draw_seconds = 0.0
         self.tokens = 0
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -52,23 +62,24 @@ class Watched:
         self.tokens += sum(len(completion.token_ids) for completion in completions)
         return completions
 
+    def throughput(self) -> Throughput:
+        """The rates since it was made."""
+        wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
+        return Throughput(self.tokens / wall, self.tokens / cpu, self.draw_seconds / wall)
 
-async def run_tree(
-    engine: Engine, problems: Sequence[Problem], n: int, step_tokens: int, seed: int
-) -> tuple[float, float]:
-    """Return tokens per second and the time-averaged number of live draws."""
+
+async def run_tree(engine: Engine, problems: Sequence[Problem], n: int, step_tokens: int, seed: int) -> Throughput:
+    """Search all problems at once."""
     watched = Watched(engine)
     strategy = partial(tree, scorer=constant(), n=n, step=NEVER, max_step_tokens=step_tokens)
-    started = time.perf_counter()
     await asyncio.gather(
         *(solve(p, engine=watched, strategy=strategy, seed=seed, sampling=Sampling(max_tokens=512)) for p in problems)
     )  # type: ignore[arg-type]
-    wall = time.perf_counter() - started
-    return watched.tokens / wall, watched.draw_seconds / wall
+    return watched.throughput()
 
 
-async def run_raw(engine: Engine, problems: Sequence[Problem], live: int, draws: int, seed: int) -> float:
-    """Return tokens per second of whole draws with `live` of them in flight."""
+async def run_raw(engine: Engine, problems: Sequence[Problem], live: int, draws: int, seed: int) -> Throughput:
+    """Whole draws with `live` of them in flight."""
     watched = Watched(engine)
     limit = asyncio.Semaphore(live)
     sampling = Sampling(seed=seed, max_tokens=512)
@@ -78,9 +89,8 @@ async def run_raw(engine: Engine, problems: Sequence[Problem], live: int, draws:
             prompt = engine.render(problem.messages, None)
             await watched.generate(prompt, sampling, range(draw, draw + 1), lambda usage: None)
 
-    started = time.perf_counter()
     await asyncio.gather(*(one(problem, draw) for draw in range(draws) for problem in problems))
-    return watched.tokens / (time.perf_counter() - started)
+    return watched.throughput()
 
 
 async def measure(args: argparse.Namespace) -> dict[str, Any]:
@@ -91,9 +101,10 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
     try:
         await run_raw(engine, problems[:8], 8, 2, 0)  # warm up
         for seed in range(args.rounds):
-            tree_rate, live = await run_tree(engine, problems, args.n, args.step_tokens, seed)
-            raw_rate = await run_raw(engine, problems, max(1, round(live)), args.n, seed + 1000)
-            rounds.append({"tree": tree_rate, "live": live, "raw": raw_rate, "ratio": tree_rate / raw_rate})
+            searched = await run_tree(engine, problems, args.n, args.step_tokens, seed)
+            raw = await run_raw(engine, problems, max(1, round(searched.live)), args.n, seed + 1000)
+            ratios = {"ratio": searched.rate / raw.rate, "cpu_ratio": searched.cpu_rate / raw.cpu_rate}
+            rounds.append({"tree": searched.rate, "live": searched.live, "raw": raw.rate, **ratios})
     finally:
         await engine.close()
     medians = {key: statistics.median(row[key] for row in rounds) for key in rounds[0]}
@@ -118,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = {k: v for k, v in vars(args).items() if k != "save"}
     print(
         f"tree {result['tree']:,.0f} tok/s, raw {result['raw']:,.0f} tok/s at {result['live']:.0f} live sequences:"
-        f" {100 * result['ratio']:.0f} %"
+        f" {100 * result['ratio']:.0f} %, {100 * result['cpu_ratio']:.0f} % by processor time"
     )
     if args.save:
         args.save.parent.mkdir(parents=True, exist_ok=True)

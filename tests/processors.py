@@ -34,7 +34,7 @@ CHOICES = (
 )
 """Variable, value, what the machine must have for it."""
 MARK = "pytest.mark.numeric"
-MARKED = "numeric and not slow and not gpu and not vllm"
+MARKED = "numeric and not slow and not vllm"
 """Borne by a test whose outcome hangs on how torch, numpy or MKL round, unless it takes long and shows nothing more."""
 
 

@@ -136,6 +136,23 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a function that a model has written: `arguments` is JSON text, `id` pairs the call with its result."""
+
+    name: str
+    arguments: str
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolMessage(Message):
+    """A turn where there are tools: the assistant's `calls`, or, of role tool, the result of the call `call_id`."""
+
+    calls: tuple[ToolCall, ...] = ()
+    call_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """Rendered input: a place in the tree and the exact tokens that lead to it.
 
@@ -276,6 +293,8 @@ class Completion:
 
 
 Json: TypeAlias = Any
+Tools: TypeAlias = Sequence[Mapping[str, Json]]
+"""Functions as OpenAI's API has them: {"type": "function", "function": {"name", "description", "parameters"}}."""
 Form: TypeAlias = Literal[
     "", "any", "number", "expression", "set", "list", "interval", "matrix", "equation", "choice", "time", "quantity"
 ]
@@ -530,6 +549,20 @@ class StreamingEngine(Protocol):
 
 
 @runtime_checkable
+class ToolEngine(Protocol):
+    """An engine whose chat template can show functions to the model, and whose calls can be read."""
+
+    @property
+    def tool_format(self) -> str:
+        """How this model writes calls, a name of `ttc.engines.shared.toolformats.TOOL_FORMATS`; "" when not known."""
+        ...
+
+    def render_tools(self, messages: Sequence[Message], thinking: bool | None, tools: Tools) -> Prompt:
+        """`Engine.render`, with the functions that may be called."""
+        ...
+
+
+@runtime_checkable
 class LogprobEngine(Protocol):
     """An engine that can score given ids (teacher log-probabilities)."""
 
@@ -650,7 +683,8 @@ class ExtraSampling(Sampling):
     """`presence_penalty` and `frequency_penalty` lie in [-2, 2], `repetition_penalty` is > 0 and 1 is none.
 
     `top_logprobs` asks for so many of the likeliest tokens of each position; draws with another `cache_salt` share no
-    cached prefix; `thinking_cap` is a cap on thinking that the engine is to hold itself, in tokens.
+    cached prefix; `thinking_cap` is a cap on thinking that the engine is to hold itself, in tokens. `grammar`, in
+    llguidance's form of Lark, is what the text must follow; it ends only where that is complete.
     """
 
     presence_penalty: float = 0.0
@@ -659,6 +693,7 @@ class ExtraSampling(Sampling):
     top_logprobs: int = 0
     cache_salt: str | None = None
     thinking_cap: int | None = None
+    grammar: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -129,12 +130,12 @@ async def _one(engine: Engine, verifier: Verifier, sampling: Sampling, question:
     session = Session(
         problem, engine, answers=kind_of(problem.kind), seed=seed, sampling=greedy, thinking=question.thinking
     )
-    prompt = session.render()
-    (completion,) = await session.generate(prompt, 1)
-    candidate = session.candidate(prompt, completion)
-    submission = Submission(candidate.text, candidate.thinking, candidate.finish_reason)
-    verdict = await verifier.verify(question.item.target, submission)
-    session.close()
+    with closing(session):
+        prompt = session.render()
+        (completion,) = await session.generate(prompt, 1)
+        candidate = session.candidate(prompt, completion)
+        submission = Submission(candidate.text, candidate.thinking, candidate.finish_reason)
+        verdict = await verifier.verify(question.item.target, submission)
     return VariantReply(
         candidate.thinking, session.usage.thinking, candidate.text, candidate.finish_reason == "stop", verdict.correct
     )

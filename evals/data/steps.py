@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -127,10 +128,12 @@ async def _sample(
     engine: Engine, item: Item, checker: StepChecker, n: int, sampling: Sampling, seed: int
 ) -> tuple[list[Labelled], Usage]:
     session = Session(item.problem, engine, answers=kind_of(item.problem.kind), seed=seed, sampling=sampling)
-    prompt = session.render()
+    with closing(session):
+        prompt = session.render()
+        completions = await session.generate(prompt, n)
     rows: list[Labelled] = []
     usage = Usage()
-    for completion in await session.generate(prompt, n):
+    for completion in completions:
         whole = prompt.then(completion)
         steps = whole.generated_text.split(STEP_DELIMITER)
         steps = steps[:-1] if steps[-1] == "" else steps
@@ -148,21 +151,24 @@ async def _score(row: Labelled, engine: Engine, scorer: Scorer, seed: int) -> tu
         row.problem, engine, answers=kind_of(row.problem.kind), seed=seed, sampling=Sampling(temperature=0.0)
     )
     try:
-        ends = prefixes(session.render(), session.encode, row.steps)
-        # Nothing here was injected by thinking control: a likelihood has to count every token.
-        ends = [replace(end, logprobs=None, certainty=None) for end in ends]
-        whole = ends[-1] if row.path is None else row.path
-        (score,) = await session.score(scorer, [whole])
-        if score.steps or len(row.steps) == 1:
-            steps = score.steps or ((score.value,) if score.value is not None else ())
-            return (steps if len(steps) == len(row.steps) else None), session.usage
-        values = [each.value for each in await session.score(scorer, ends)]
-        numbers = tuple(value for value in values if value is not None)
-        return (numbers if len(numbers) == len(values) else None), session.usage
+        with closing(session):
+            return await _step_scores(row, session, scorer), session.usage
     except PromptTooLong:
         return None, session.usage
-    finally:
-        session.close()
+
+
+async def _step_scores(row: Labelled, session: Session, scorer: Scorer) -> tuple[float, ...] | None:
+    ends = prefixes(session.render(), session.encode, row.steps)
+    # Nothing here was injected by thinking control: a likelihood has to count every token.
+    ends = [replace(end, logprobs=None, certainty=None) for end in ends]
+    whole = ends[-1] if row.path is None else row.path
+    (score,) = await session.score(scorer, [whole])
+    if score.steps or len(row.steps) == 1:
+        steps = score.steps or ((score.value,) if score.value is not None else ())
+        return steps if len(steps) == len(row.steps) else None
+    values = [each.value for each in await session.score(scorer, ends)]
+    numbers = tuple(value for value in values if value is not None)
+    return numbers if len(numbers) == len(values) else None
 
 
 def _row(data: Mapping[str, Any], where: str, number: int) -> Labelled:

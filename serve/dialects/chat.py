@@ -25,11 +25,12 @@ from serve.requests.fields import (
     request_of,
     text_of,
 )
+from serve.requests.tools import AnswerForm, call_of, read_choice, read_tools
 from serve.running.events import AnswerDelta, Finish, TokenLogprob, WholeReply
-from ttc.core import Message
+from ttc.core import Message, ToolMessage
 
 FORWARDED = ("tools", "tool_choice", "parallel_tool_calls", "response_format")
-"""What only a server behind can do (see `serve.running.forward`)."""
+"""What a server behind is asked in its own words (see `serve.running.forward`)."""
 
 
 class ChatPart(RequestBody):
@@ -47,7 +48,7 @@ class CalledFunction(OpenBody):
 
 
 class ChatToolCall(OpenBody):
-    """A tool call of an earlier turn, which a server behind may have made."""
+    """A tool call of an earlier turn."""
 
     id: str
     type: Literal["function"]
@@ -144,14 +145,10 @@ class ChatReply(BaseModel):
 def parse(body: ChatRequest) -> ServeRequest:
     """Translate a request; raises ApiError for fields that contradict each other."""
     max_tokens, name = max_tokens_of(body, ("max_completion_tokens", "max_tokens"))
-    if body.tool_choice not in (None, "none", "auto") and not body.tools:
-        raise invalid("tool_choice", "tool_choice needs tools")
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid("top_logprobs", "top_logprobs needs logprobs = true")
-    messages = tuple(
-        Message("system" if message.role == "developer" else message.role, text_of(message.content))
-        for message in body.messages
-    )
+    form = _form(body)
+    messages = tuple(_turn(number, message) for number, message in enumerate(body.messages))
     messages, prefill, field = _begun(body, messages)
     return replace(
         request_of(body, messages, max_tokens, name),
@@ -160,7 +157,44 @@ def parse(body: ChatRequest) -> ServeRequest:
         logprobs=bool(body.logprobs),
         top_logprobs=body.top_logprobs or 0,
         forward=_forward(body),
+        form=form,
     )
+
+
+def _turn(number: int, message: ChatMessage) -> Message:
+    """A message as the core has it."""
+    role, text = "system" if message.role == "developer" else message.role, text_of(message.content)
+    if not message.tool_calls and role != "tool":
+        return Message(role, text)
+    place = f"messages[{number}].tool_calls"
+    calls = [call_of(call.function.name, call.function.arguments, call.id, place) for call in message.tool_calls or ()]
+    return ToolMessage(role, text, tuple(calls), message.tool_call_id or "")
+
+
+def _form(body: ChatRequest) -> AnswerForm | None:
+    """What the answer may be besides text; None where nothing of the kind is asked."""
+    tools = read_tools(body.tools)
+    choice, named = read_choice(body.tool_choice, tools)
+    turns = any(message.role == "tool" or message.tool_calls for message in body.messages)
+    wish = body.response_format
+    if not tools and not turns and (wish is None or wish.type == "text"):
+        return None
+    schema, strict = _schema(wish)
+    parallel = body.parallel_tool_calls is not False
+    return AnswerForm(tools, choice, named, parallel=parallel, schema=schema, strict=strict, turns=turns)
+
+
+def _schema(wish: ResponseFormat | None) -> tuple[Mapping[str, Any] | None, bool]:
+    """The schema of an answer in JSON, and whether it must be held."""
+    if wish is None or wish.type == "text":
+        return None, False
+    if wish.type == "json_object":
+        return {"type": "object"}, False
+    schema = (wish.json_schema or {}).get("schema")
+    if not isinstance(schema, dict):
+        field = "response_format.json_schema.schema"
+        raise invalid(field, f"{field} must be a JSON Schema object")
+    return schema, bool((wish.json_schema or {}).get("strict"))
 
 
 def _begun(body: ChatRequest, messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], str | None, str]:

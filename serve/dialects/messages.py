@@ -1,4 +1,4 @@
-"""`POST /v1/messages`: the text part of Anthropic's Messages, thinking included.
+"""`POST /v1/messages`: the text part of Anthropic's Messages, thinking and tools included.
 
 `thinking.budget_tokens` is the budget, held to the token as in every dialect, and may be below Anthropic's least of
 1024; `thinking` that is absent or adaptive leaves it to `output_config.effort`, then to the server.
@@ -10,13 +10,15 @@ tokens are known at the end, so `message_start` counts none and `message_delta` 
 
 An assistant's message at the end is an answer that has begun: the model goes on with it, without a thought.
 
-Left out, and refused by name: tools, images and documents, containers, JSON formats. A mark for
-Anthropic's prompt cache has no effect: prefixes are cached here anyway.
+Functions of the client are called as the model's family writes calls (`serve.requests.tools`). Left out, and refused by
+name: Anthropic's own tools, images and documents, containers. A mark for Anthropic's prompt cache has no effect:
+prefixes are cached here anyway.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -25,7 +27,7 @@ from annotated_types import MaxLen, MinLen
 from pydantic import BaseModel, Field
 
 from serve.dialects.sse import Count, named
-from serve.requests.body import FIRST_FAULT, RequestBody, with_reason
+from serve.requests.body import FIRST_FAULT, OpenBody, RequestBody, with_reason
 from serve.requests.errors import TYPES, ApiError, agreed, invalid, missing
 from serve.requests.fields import (
     CommonFields,
@@ -39,20 +41,38 @@ from serve.requests.fields import (
 )
 from serve.requests.search import read_search
 from serve.requests.thinking import CONFLICT, Effort, ThinkingMode, ThinkingRequest, read_thinking
+from serve.requests.tools import AnswerForm, forward_of, function_tool, read_choice, read_tools
 from serve.running import events
-from ttc.core import Message
+from ttc.core import Message, ToolCall, ToolMessage
+
+
+class ResultBlock(RequestBody):
+    """A block of a result's content."""
+
+    type: Literal["text"] = with_reason("this server reads text only", ...)
+    text: str
+    cache_control: dict[str, Any] | None = Field(None, description="No effect.")
 
 
 class ContentBlock(RequestBody):
     """A block of a message's content."""
 
-    type: Literal["text", "thinking", "redacted_thinking"] = with_reason("this server reads text only", ...)
+    type: Literal["text", "thinking", "redacted_thinking", "tool_use", "tool_result"] = with_reason(
+        "this server reads text only", ...
+    )
     text: str | None = None
     cache_control: dict[str, Any] | None = Field(None, description="No effect.")
     citations: Annotated[list[Any], MaxLen(0)] | None = Field(None, description="None.")
     thinking: str | None = Field(None, description="No effect: thought of earlier turns is not read again.")
     signature: str | None = Field(None, description="No effect, like thinking.")
     data: str | None = Field(None, description="No effect, like thinking.")
+    id: str | None = Field(None, description="Of a call.")
+    name: str | None = Field(None, description="Of a call.")
+    input: dict[str, Any] | None = Field(None, description="Of a call.")
+    tool_use_id: str | None = Field(None, description="Of a result: the call that it belongs to.")
+    content: str | Annotated[list[ResultBlock], FIRST_FAULT] | None = Field(None, description="Of a result.")
+    is_error: bool | None = Field(None, description="Of a result; its text should say so, too.")
+    caller: dict[str, Any] | None = Field(None, description="No effect.")
 
 
 _Content = str | Annotated[list[ContentBlock], FIRST_FAULT, MinLen(1)]
@@ -75,11 +95,35 @@ class MessagesThinking(ThinkingMode):
     )
 
 
+class OutputFormat(RequestBody):
+    """`output_config.format`: an answer in JSON."""
+
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class MessagesTool(OpenBody):
+    """A function that the model may call."""
+
+    type: Literal["custom"] | None = with_reason("of Anthropic's tools only those of the client run anywhere")
+    name: str
+    description: str | None = None
+    input_schema: dict[str, Any]
+
+
+class MessagesToolChoice(RequestBody):
+    """Whether a function must be called, and which."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
 class OutputConfig(RequestBody):
     """`output_config`: the effort of a reply."""
 
     effort: Effort | None = None
-    format: None = with_reason("formats go with /v1/chat/completions only")
+    format: OutputFormat | None = None
 
 
 class MessagesRequest(CommonFields):
@@ -94,16 +138,17 @@ class MessagesRequest(CommonFields):
     metadata: dict[str, Any] | None = Field(None, description="No effect.")
     service_tier: str | None = Field(None, description="No effect.")
     cache_control: dict[str, Any] | None = Field(None, description="No effect.")
-    tools: Annotated[list[Any], MaxLen(0)] | None = with_reason("tools go with /v1/chat/completions only")
-    tool_choice: None = with_reason("there are no tools")
+    tools: Annotated[list[MessagesTool], FIRST_FAULT, MaxLen(128)] | None = None
+    tool_choice: MessagesToolChoice | None = None
     container: None = with_reason("nothing runs code here")
-    mcp_servers: Annotated[list[Any], MaxLen(0)] | None = with_reason("there are no tools")
+    mcp_servers: Annotated[list[Any], MaxLen(0)] | None = with_reason("nothing runs tools here")
     context_management: None = with_reason("nothing is cut off a conversation")
 
 
 def parse(body: MessagesRequest) -> ServeRequest:
     """Translate a request; raises ApiError for contradictions."""
     messages, prefill, field = begun(_messages(body), f"messages[{len(body.messages) - 1}].role")
+    form = _form(body, messages)
     return ServeRequest(
         model=body.model,
         messages=messages,
@@ -119,13 +164,58 @@ def parse(body: MessagesRequest) -> ServeRequest:
         ),
         thinking=_thinking(body),
         search=read_search(body.ttc, None),
+        forward=forward_of(form, messages),
+        form=form,
+    )
+
+
+def _form(body: MessagesRequest, messages: tuple[Message, ...]) -> AnswerForm | None:
+    """What the answer may be besides text; None where nothing of the kind is asked."""
+    tools = read_tools([function_tool(tool.model_dump(), "input_schema") for tool in body.tools or ()])
+    wish = body.tool_choice
+    asked: Any = None if wish is None else {"name": wish.name} if wish.type == "tool" else wish.type
+    choice, named = read_choice(asked, tools)
+    turns = any(isinstance(message, ToolMessage) for message in messages)
+    shape = None if body.output_config is None else body.output_config.format
+    if not (tools or turns or shape):
+        return None
+    return AnswerForm(
+        tools,
+        choice,
+        named,
+        parallel=wish is None or not wish.disable_parallel_tool_use,
+        schema=None if shape is None else shape.schema_,
+        strict=True,
+        turns=turns,
+        schema_field="output_config.format",
     )
 
 
 def _messages(body: MessagesRequest) -> tuple[Message, ...]:
     system = _text(body.system, "system")
-    turns = [Message(turn.role, _text(turn.content, f"messages[{i}].content")) for i, turn in enumerate(body.messages)]
+    turns = [message for i, turn in enumerate(body.messages) for message in _turn(turn, f"messages[{i}].content")]
     return (*([Message("system", system)] if system else []), *turns)
+
+
+def _turn(turn: MessageTurn, where: str) -> list[Message]:
+    """A turn as the core has it: each result is a message of its own, before the words of the turn."""
+    text = _text(turn.content, where)
+    blocks = turn.content if isinstance(turn.content, list) else []
+    calls = [_call(block, f"{where}[{i}]") for i, block in enumerate(blocks) if block.type == "tool_use"]
+    results: list[Message] = [
+        ToolMessage("tool", text_of(block.content), (), block.tool_use_id or "")
+        for block in blocks
+        if block.type == "tool_result"
+    ]
+    if calls:
+        return [*results, ToolMessage(turn.role, text, tuple(calls))]
+    return [*results, Message(turn.role, text)] if text or not results else results
+
+
+def _call(block: ContentBlock, where: str) -> ToolCall:
+    if block.name is None or block.input is None:
+        raise missing(f"{where}.name" if block.name is None else f"{where}.input")
+    return ToolCall(block.name, json.dumps(block.input, ensure_ascii=False), block.id or "")
 
 
 def _text(content: str | list[ContentBlock] | None, where: str) -> str:
@@ -179,7 +269,7 @@ _TYPES = {**TYPES, 413: "request_too_large", 503: "overloaded_error", 504: "time
 class ReplyBlock(BaseModel):
     """A block of a reply."""
 
-    type: Literal["thinking", "text"]
+    type: Literal["thinking", "text", "tool_use"]
 
 
 class MessagesUsage(BaseModel):
@@ -197,7 +287,7 @@ class MessagesReply(BaseModel):
     role: Literal["assistant"]
     content: Annotated[list[ReplyBlock], MinLen(1)]
     model: str
-    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence"]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
     stop_sequence: str | None
     usage: MessagesUsage
     ttc: dict[str, Any]
@@ -230,14 +320,20 @@ def reply(body: MessagesRequest, outcome: events.WholeReply) -> dict[str, Any]:
     """The message of a request that is not streamed; nothing of the request is repeated in it."""
     finish = outcome.choices[0]
     blocks = [_thought(finish.thinking, _signature(finish.thinking))] if finish.thinking else []
-    if finish.answer or not blocks:
+    if finish.answer or not (blocks or finish.tool_calls):
         blocks.append({"type": "text", "text": finish.answer})
+    blocks += [{**_tool_use(call), "input": json.loads(call["function"]["arguments"])} for call in finish.tool_calls]
     usage = _usage(outcome.done.counts)
     return {**_message(outcome.started, usage), **_stop(finish), "content": blocks, "ttc": outcome.done.ttc}
 
 
 def _thought(text: str, signature: str) -> dict[str, Any]:
     return {"type": "thinking", "thinking": text, "signature": signature}
+
+
+def _tool_use(call: Mapping[str, Any]) -> dict[str, Any]:
+    """The block of a call, without its arguments."""
+    return {"type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": {}}
 
 
 def _signature(thought: str) -> str:
@@ -262,6 +358,8 @@ def _stop(finish: events.Finish) -> dict[str, Any]:
     """Why it ended."""
     if finish.reason == "length":
         return {"stop_reason": "max_tokens", "stop_sequence": None}
+    if finish.tool_calls:
+        return {"stop_reason": "tool_use", "stop_sequence": None}
     return {"stop_reason": "end_turn" if finish.stop is None else "stop_sequence", "stop_sequence": finish.stop}
 
 
@@ -337,8 +435,18 @@ class MessagesEncoder:
 
     def _end(self, finish: events.Finish) -> list[bytes]:
         self._finish = finish
-        begun = self._enter("text") if self._index < 0 else []
-        return [*begun, *self._leave()]
+        begun = self._enter("text") if self._index < 0 and not finish.tool_calls else []
+        return [*begun, *self._leave(), *(frame for call in finish.tool_calls for frame in self._call(call))]
+
+    def _call(self, call: Mapping[str, Any]) -> list[bytes]:
+        """The block of a call, whole."""
+        self._index += 1
+        arguments = {"type": "input_json_delta", "partial_json": call["function"]["arguments"]}
+        return [
+            self._block("start", content_block=_tool_use(call)),
+            self._block("delta", delta=arguments),
+            self._block("stop"),
+        ]
 
     def _done(self, event: events.Done) -> list[bytes]:
         if self._finish is None:

@@ -7,8 +7,8 @@ In the reply the thought is a reasoning item before the message: as `reasoning_t
 as a summary (the whole thought: nothing here summarises). A stream has the same as named, numbered events; progress of
 a search goes out as events `ttc.progress`; the `ttc` object is in the final response.
 
-Left out, and refused by name: stored responses and conversations, tools, images and files, background runs, JSON
-formats, templates of prompts.
+Functions of the client are called as the model's family writes calls (`serve.requests.tools`). Left out, and refused by
+name: stored responses and conversations, OpenAI's own tools, images and files, background runs, templates of prompts.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ from serve.requests.fields import (
     text_of,
 )
 from serve.requests.thinking import ReasoningOptions
+from serve.requests.tools import AnswerForm, call_of, forward_of, function_tool, read_choice, read_tools
 from serve.running import events
-from ttc.core import Message, Sampling
+from ttc.core import Message, Sampling, ToolCall, ToolMessage
 
 STATELESS = "this server keeps nothing between requests: send the whole conversation as input"
 MAX_METADATA = 16
@@ -53,10 +54,11 @@ class InputPart(RequestBody):
 
 
 class InputItem(RequestBody):
-    """An item of the input: a message, or the reasoning of an earlier reply."""
+    """An item of the input: a message, a call or its result, or the reasoning of an earlier reply."""
 
-    type: Literal["message", "reasoning"] = with_reason(
-        "of the kinds of items only messages are read, and reasoning is accepted", "message"
+    type: Literal["message", "reasoning", "function_call", "function_call_output"] = with_reason(
+        "of the kinds of items messages, calls of functions and their outputs are read; reasoning is accepted",
+        "message",
     )
     role: Literal["user", "assistant", "system", "developer"] | None = None
     content: str | Annotated[list[dict[str, Any]], FIRST_FAULT] | None = None
@@ -65,12 +67,30 @@ class InputItem(RequestBody):
     phase: str | None = Field(None, description="No effect.")
     summary: list[Any] | None = Field(None, description="Of a reasoning item; not read again.")
     encrypted_content: str | None = Field(None, description="Of a reasoning item; not read again.")
+    call_id: str | None = Field(None, description="Of a call and of its output.")
+    name: str | None = Field(None, description="Of a call.")
+    arguments: str | None = Field(None, description="Of a call.")
+    output: str | Annotated[list[dict[str, Any]], FIRST_FAULT] | None = Field(None, description="Of a call's output.")
+    namespace: None = None
 
 
 class TextFormat(OpenBody):
     """`text.format`."""
 
-    type: Literal["text"] = with_reason("formats go with /v1/chat/completions only", ...)
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponsesTool(OpenBody):
+    """A function that the model may call."""
+
+    type: Literal["function"] = with_reason("of OpenAI's tools only functions of the client run anywhere", ...)
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
 
 
 class TextOptions(RequestBody):
@@ -96,9 +116,11 @@ class ResponsesRequest(OpenAIFields):
     prompt: None = with_reason("templates of prompts are not kept here")
     moderation: None = with_reason("there is no moderation here")
     image: None = with_reason("images are not made here")
-    include: Annotated[list[Any], MaxLen(0)] | None = with_reason("nothing further can be included")
-    tools: Annotated[list[Any], MaxLen(0)] | None = with_reason("tools go with /v1/chat/completions only")
-    tool_choice: Literal["auto", "none"] | None = with_reason("there are no tools")
+    include: list[Literal["reasoning.encrypted_content"]] | None = with_reason(
+        "nothing further can be included; of reasoning there is the text"
+    )
+    tools: Annotated[list[ResponsesTool], FIRST_FAULT, MaxLen(128)] | None = None
+    tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: Annotated[int, WHOLE] | None = None
     top_logprobs: Annotated[int, Ge(0), Le(0), WHOLE] | None = with_reason("log-probabilities go with chat only")
@@ -112,26 +134,81 @@ def parse(body: ResponsesRequest) -> ServeRequest:
     max_tokens, name = max_tokens_of(body, ("max_output_tokens",))
     size = 0 if isinstance(body.input, str) else len(body.input) - 1
     messages, prefill, field = begun(_messages(body), f"input[{size}].role")
-    return replace(request_of(body, messages, max_tokens, name), prefill=prefill, prefill_field=field)
+    form = _form(body, messages)
+    return replace(
+        request_of(body, messages, max_tokens, name),
+        prefill=prefill,
+        prefill_field=field,
+        forward=forward_of(form, messages),
+        form=form,
+    )
+
+
+def _form(body: ResponsesRequest, messages: tuple[Message, ...]) -> AnswerForm | None:
+    """What the answer may be besides text; None where nothing of the kind is asked."""
+    tools = read_tools([function_tool(tool.model_dump(), "parameters") for tool in body.tools or ()])
+    choice, named = read_choice(body.tool_choice, tools)
+    turns = any(isinstance(message, ToolMessage) for message in messages)
+    shape = None if body.text is None else body.text.format
+    schema = {"type": "object"} if shape is not None and shape.type == "json_object" else None
+    if shape is not None and shape.type == "json_schema":
+        if shape.schema_ is None:
+            raise missing("text.format.schema")
+        schema = shape.schema_
+    if not (tools or turns or schema is not None):
+        return None
+    return AnswerForm(
+        tools,
+        choice,
+        named,
+        parallel=body.parallel_tool_calls is not False,
+        schema=schema,
+        strict=bool(shape and shape.strict),
+        turns=turns,
+        schema_field="text.format",
+    )
 
 
 def _messages(body: ResponsesRequest) -> tuple[Message, ...]:
     head = [Message("system", body.instructions)] if body.instructions else []
     if isinstance(body.input, str):
         return (*head, Message("user", body.input))
-    messages = [_message(item, f"input[{i}]") for i, item in enumerate(body.input) if item.type != "reasoning"]
+    messages: list[Message] = []
+    for i, item in enumerate(body.input):
+        if item.type == "function_call" and messages and messages[-1].role == "assistant":
+            last = messages.pop()  # calls belong to the turn that they follow
+            calls = last.calls if isinstance(last, ToolMessage) else ()
+            messages.append(ToolMessage("assistant", last.content, (*calls, _call(item, f"input[{i}]"))))
+        elif item.type != "reasoning":
+            messages.append(_message(item, f"input[{i}]"))
     if not messages:
         raise invalid("input", "input holds no message")
     return (*head, *messages)
 
 
+def _call(item: InputItem, where: str) -> ToolCall:
+    if item.name is None or item.call_id is None:
+        raise missing(f"{where}.name" if item.name is None else f"{where}.call_id")
+    return call_of(item.name, item.arguments or "", item.call_id, f"{where}.arguments")
+
+
 def _message(item: InputItem, where: str) -> Message:
+    if item.type == "function_call":
+        return ToolMessage("assistant", "", (_call(item, where),))
+    if item.type == "function_call_output":
+        if item.output is None or item.call_id is None:
+            raise missing(f"{where}.output" if item.output is None else f"{where}.call_id")
+        return ToolMessage("tool", _content(item.output, f"{where}.output"), (), item.call_id)
     if item.role is None or item.content is None:
         raise missing(f"{where}.role" if item.role is None else f"{where}.content")
-    content: Any = item.content
-    if isinstance(content, list):  # of reasoning items it looks different, so parts are checked here
-        content = [read(InputPart, part, f"{where}.content[{i}]") for i, part in enumerate(content)]
-    return Message("system" if item.role == "developer" else item.role, text_of(content))
+    return Message("system" if item.role == "developer" else item.role, _content(item.content, f"{where}.content"))
+
+
+def _content(content: str | list[dict[str, Any]], where: str) -> str:
+    """The text of a content; of reasoning items it looks different, so parts are checked here."""
+    if isinstance(content, str):
+        return content
+    return text_of([read(InputPart, part, f"{where}[{i}]") for i, part in enumerate(content)])
 
 
 def _check_metadata(metadata: Mapping[str, Any]) -> None:
@@ -146,7 +223,7 @@ class OutputItem(BaseModel):
     """An item of a reply's output."""
 
     id: str
-    type: Literal["reasoning", "message"]
+    type: Literal["reasoning", "message", "function_call"]
     status: str
 
 
@@ -175,7 +252,7 @@ class ResponsesReply(BaseModel):
     output: Annotated[list[OutputItem], MinLen(1)]
     parallel_tool_calls: bool
     temperature: float
-    tool_choice: str
+    tool_choice: str | dict[str, Any]
     tools: list[Any]
     top_p: float
     usage: ResponsesUsage
@@ -195,7 +272,9 @@ def reply(body: ResponsesRequest, outcome: events.WholeReply) -> dict[str, Any]:
     finish = outcome.choices[0]
     items = _Items(body, outcome.started.id)
     output = [items.reasoning(finish.thinking)] if finish.thinking else []
-    return _final(body, outcome.started, finish, outcome.done, [*output, items.message(finish)])
+    message = [items.message(finish)] if finish.answer or not finish.tool_calls else []
+    calls = [items.call(call, call["function"]["arguments"]) for call in finish.tool_calls]
+    return _final(body, outcome.started, finish, outcome.done, [*output, *message, *calls])
 
 
 class _Items:
@@ -231,6 +310,17 @@ class _Items:
             "status": "in_progress" if finish is None else _status(finish),
         }
 
+    def call(self, call: Mapping[str, Any], arguments: str | None) -> dict[str, Any]:
+        """A call of a function; None: one that begins."""
+        return {
+            "id": f"fc_{call['id']}",
+            "type": "function_call",
+            "call_id": call["id"],
+            "name": call["function"]["name"],
+            "arguments": arguments or "",
+            "status": "in_progress" if arguments is None else "completed",
+        }
+
 
 def text_part(text: str) -> dict[str, Any]:
     """A part of a message."""
@@ -258,21 +348,28 @@ def _response(body: ResponsesRequest, started: events.Started, status: str) -> d
         "metadata": body.metadata or {},
         "model": started.model,
         "output": [],
-        "parallel_tool_calls": True,
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": None,
         "reasoning": {"effort": reasoning.effort or body.reasoning_effort, "summary": reasoning.summary},
         "service_tier": "default",
         "store": False,
         "temperature": default.temperature if body.temperature is None else body.temperature,
-        "text": {"format": {"type": "text"}},
-        "tool_choice": "auto",
-        "tools": [],
+        "text": {"format": _format(body)},
+        "tool_choice": body.tool_choice or "auto",
+        "tools": [tool.model_dump() for tool in body.tools or ()],
         "top_logprobs": 0,
         "top_p": default.top_p if body.top_p is None else body.top_p,
         "truncation": "disabled",
         "usage": None,
         "user": body.user,
     }
+
+
+def _format(body: ResponsesRequest) -> dict[str, Any]:
+    """The form of the answer as it was asked for."""
+    if body.text is None or body.text.format is None:
+        return {"type": "text"}
+    return body.text.format.model_dump(by_alias=True, exclude_none=True)
 
 
 def _final(
@@ -406,15 +503,32 @@ class ResponsesEncoder:
 
     def _end(self, finish: events.Finish) -> list[bytes]:
         self._finish = finish
-        item = self._items.message(finish)
-        ended = [
-            *self._answer(),
-            self._text("response.output_text.done", text=finish.answer, logprobs=[]),
-            self._text("response.content_part.done", part=text_part(finish.answer)),
+        ended = self._close_thought()
+        if finish.answer or not finish.tool_calls:
+            item = self._items.message(finish)
+            ended += [
+                *self._answer(),
+                self._text("response.output_text.done", text=finish.answer, logprobs=[]),
+                self._text("response.content_part.done", part=text_part(finish.answer)),
+                self._item("done", item),
+            ]
+            self._output.append(item)
+        return ended + [frame for call in finish.tool_calls for frame in self._call(call)]
+
+    def _call(self, call: Mapping[str, Any]) -> list[bytes]:
+        """A call, whole."""
+        arguments = call["function"]["arguments"]
+        item = self._items.call(call, arguments)
+        place = {"item_id": item["id"], "output_index": len(self._output)}
+        kind = "response.function_call_arguments"
+        frames = [
+            self._item("added", self._items.call(call, None)),
+            self._event(f"{kind}.delta", **place, delta=arguments),
+            self._event(f"{kind}.done", **place, name=item["name"], arguments=arguments),
             self._item("done", item),
         ]
         self._output.append(item)
-        return ended
+        return frames
 
     def _done(self, event: events.Done) -> list[bytes]:
         if self._finish is None:

@@ -20,6 +20,7 @@ from serve.requests.body import WHOLE, RequestBody, with_reason
 from serve.requests.errors import agreed, invalid
 from serve.requests.search import MAX_SEED, SearchFields, SearchRequest, read_search
 from serve.requests.thinking import ThinkingFields, ThinkingRequest, read_thinking
+from serve.requests.tools import AnswerForm
 from ttc.core import Message
 
 TokenCount = Annotated[int, Ge(1), Le(1 << 31), WHOLE]
@@ -116,7 +117,8 @@ class ServeRequest:
 
     `prefill` is the beginning of the answer, which the model goes on with; `prefill_field` is where it stood. `echo`
     repeats a raw prompt before what follows it. `forward` is the body as a chat-completions server would take it, for
-    what only such a server can do (tools, JSON schemas); empty where nothing of the kind was asked.
+    what a model that runs here may not be able to do (tools, JSON schemas); `form` says the same for one that is. Both
+    are empty where nothing of the kind was asked.
     """
 
     model: str
@@ -134,6 +136,7 @@ class ServeRequest:
     top_logprobs: int = 0
     return_token_ids: bool = False
     forward: Mapping[str, Any] = field(default_factory=dict)
+    form: AnswerForm | None = None
 
     @property
     def raw(self) -> bool:

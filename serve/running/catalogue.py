@@ -25,9 +25,23 @@ from serve.requests.thinking import ThinkingPolicy
 from serve.running.admission import FairGate
 from serve.running.upstreams import Patience, Upstreams
 from ttc.config.values import nearest
-from ttc.core import Capabilities, Completion, Engine, Message, Prompt, Sampling, Scorer, StreamingEngine, UsageSink
+from ttc.core import (
+    Capabilities,
+    Completion,
+    Engine,
+    Message,
+    Prompt,
+    Sampling,
+    Scorer,
+    StreamingEngine,
+    ToolEngine,
+    Tools,
+    UsageSink,
+    extras_of,
+)
+from ttc.engines.shared.toolformats import TOOL_FORMATS, ToolFormat
 from ttc.engines.shared.wrapped import Wrapped
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, Unsupported
 from ttc.session.thinking import CLOSE, QWEN3_HANDOVER, split
 
 
@@ -71,7 +85,20 @@ class MarkedEngine(Wrapped):
 
     def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
         """Render without a switch, which the template does not have; then open a thought, or close an empty one."""
-        prompt = self._engine.render(messages, None)
+        return self._marked(self._engine.render(messages, None), thinking)
+
+    @property
+    def tool_format(self) -> str:
+        """See `ttc.core.ToolEngine`."""
+        return self._engine.tool_format if isinstance(self._engine, ToolEngine) else ""
+
+    def render_tools(self, messages: Sequence[Message], thinking: bool | None, tools: Tools) -> Prompt:
+        """See `ttc.core.ToolEngine`."""
+        if not isinstance(self._engine, ToolEngine):
+            raise Unsupported(f"{self.capabilities.model} cannot be shown functions")
+        return self._marked(self._engine.render_tools(messages, None, tools), thinking)
+
+    def _marked(self, prompt: Prompt, thinking: bool | None) -> Prompt:
         if thinking is None:
             return prompt
         if thinking:
@@ -129,6 +156,14 @@ class ServedModel:
     gate: FairGate
     scorers: Mapping[str, Scorer]
     forward: Upstreams | None = None
+
+    @property
+    def tools(self) -> ToolFormat | None:
+        """How it writes calls, where it runs here and can be held to them; None where a server behind must be asked."""
+        engine = self.engine
+        if not isinstance(engine, ToolEngine) or "grammar" not in extras_of(engine.capabilities):
+            return None
+        return TOOL_FORMATS.get(engine.tool_format)
 
     @property
     def name(self) -> str:

@@ -25,16 +25,32 @@ from serve.requests.errors import from_error, invalid, unsupported
 from serve.requests.fields import SamplingRequest, ServeRequest
 from serve.requests.search import ProgressLevel, ServedStrategies
 from serve.requests.thinking import CONFLICT, ThinkingPlan, settle
+from serve.requests.tools import AnswerForm
 from serve.running.catalogue import Catalogue, ServedModel
 from serve.running.events import ledger
 from serve.running.watch import raw_prompt
 from ttc.config.recipes import dump
-from ttc.core import PENALTIES, Answer, Budget, Engine, ExtraSampling, Problem, Prompt, Sampling, Usage, extras_of
+from ttc.core import (
+    PENALTIES,
+    Answer,
+    Budget,
+    Engine,
+    ExtraSampling,
+    Message,
+    Problem,
+    Prompt,
+    Sampling,
+    ToolEngine,
+    Usage,
+    extras_of,
+)
 from ttc.errors import TTCError
 from ttc.session.session import Session
 from ttc.session.thinking import Thinking, handover_of
 
 DIRECT = "direct"
+STRUCTURED = "structured"
+"""The kind of answers that are calls or JSON."""
 FORWARDED_BY = ("direct", "majority")
 """Strategies that a server behind can be asked with (see `serve.running.forward`)."""
 SEED_BITS = 53
@@ -141,9 +157,13 @@ async def make_plan(
         number = shown(request.num_replies)
         name, what = ("prompt", "prompts x n") if len(request.prompts) > 1 else ("n", "n")
         raise invalid(name, f"{what} must be at most {config.limits.max_choices}, this server's limit, got {number}")
+    form = request.form if model.tools is not None else None
+    if form is not None:
+        _check_form(form, request, strategy)
+        request = replace(request, forward={})
     if request.prefill is not None:
         request = _begun(request, strategy, model)
-    if strategy == DIRECT and not request.forward and _streams_behind(request, model):
+    if strategy == DIRECT and form is None and not request.forward and _streams_behind(request, model):
         request = replace(request, forward={"messages": [dump(message) for message in request.messages]})
     if request.forward:
         _check_forward(request, strategy, model.forward is not None, model.name)
@@ -152,6 +172,7 @@ async def make_plan(
     else:
         settled, sampling, prompts = await _settle(request, model, config)
         sampling = with_extras(sampling, request, key, model, strategy, settled.control)
+    kind = STRUCTURED if form is not None and form.held else config.answer_kind
     limit = min(config.limits.max_total_tokens, key.limits.max_total_tokens or config.limits.max_total_tokens)
     total = wish.max_total_tokens or (preset.max_total_tokens if preset else None)
     if total is not None and total > limit:
@@ -172,7 +193,7 @@ async def make_plan(
         settled=settled,
         budget=Budget(tokens=max((total or limit) // request.num_replies, 1)),
         seed=secrets.randbits(SEED_BITS) if wish.seed is None else wish.seed,
-        answer_kind=wish.answer_kind or (preset and preset.answer_kind) or config.answer_kind,
+        answer_kind=wish.answer_kind or (preset and preset.answer_kind) or kind,
         progress=wish.progress or "off",
         prompts=prompts,
         sequences=width * request.num_replies,
@@ -342,6 +363,8 @@ async def _render(request: ServeRequest, model: ServedModel, thinking: Thinking)
     engine = model.engine
 
     def render() -> tuple[Prompt, ...]:
+        if request.form is not None and model.tools is not None:
+            return (_shown_tools(engine, request.messages, thinking, request.form),)
         if not request.raw:
             prompt = engine.render(request.messages, thinking.template)
             return (prompt if request.prefill is None else _go_on(engine, prompt, request),)
@@ -358,6 +381,37 @@ async def _render(request: ServeRequest, model: ServedModel, thinking: Thinking)
         error = from_error(exc)
         error.param = error.param or ("prompt" if request.raw else "messages")
         raise error from exc
+
+
+def _shown_tools(engine: Engine, messages: Sequence[Message], thinking: Thinking, form: AnswerForm) -> Prompt:
+    """The prompt with its functions.
+
+    Where the model may think, its thought is begun here: one that it opened itself would be held to the grammar.
+    """
+    if not isinstance(engine, ToolEngine):
+        raise TypeError(f"{engine.capabilities.model} cannot be shown functions")
+    prompt = engine.render_tools(messages, thinking.template, form.offer)
+    capabilities = engine.capabilities
+    if not form.held or thinking.template is False or prompt.think_state != "none" or not capabilities.think_open:
+        return prompt
+    words = engine.decode(capabilities.think_open) + "\n"
+    opened = prompt.extend(engine.encode(words), words)
+    ids, text = opened.token_ids or (), opened.text
+    return replace(
+        opened, rendered_len=len(ids), rendered_chars=len(text), logprobs=(), certainty=(), think_state="open"
+    )
+
+
+def _check_form(form: AnswerForm, request: ServeRequest, strategy: str) -> None:
+    """Refuse by name what cannot go together with functions or JSON."""
+    if form.held and strategy not in WHOLE:
+        why = f"strategy {strategy} draws an answer in pieces, which no grammar can hold: ask for one of {WHOLE}"
+        raise unsupported("ttc.strategy", f"{form.field}: {why}")
+    if request.prefill is not None:
+        name = request.prefill_field
+        raise unsupported(name, f"{name}: an answer with {form.field} cannot be begun")
+    if form.offer and request.logprobs:
+        raise unsupported("logprobs", "logprobs cannot be given together with tools")
 
 
 def _check_ids(engine: Engine, raw: str | tuple[int, ...]) -> None:
@@ -410,6 +464,9 @@ def with_extras(
         ApiError: the engine, or the strategy, cannot honour a field; names it.
     """
     extras: dict[str, Any] = dict(request.sampling.penalties)
+    if request.form is not None and model.tools is not None:
+        grammar = request.form.grammar(model.tools, model.engine.encode)
+        extras |= {} if grammar is None else {"grammar": grammar}
     if request.top_logprobs:
         extras["top_logprobs"] = request.top_logprobs
     supported = extras_of(model.engine.capabilities)
@@ -430,9 +487,12 @@ def with_extras(
 
 def _check_forward(request: ServeRequest, strategy: str, able: bool, name: str) -> None:
     """Refuse by name what cannot go together with fields that are passed through."""
-    field = next(iter(request.forward))
+    field = next(iter(request.forward)) if request.form is None else request.form.field
     if not able:
-        why = f"{field}: model {name} runs here, only servers behind (--upstream) have tools and formats; leave it out"
+        why = (
+            f"{field}: the engine of model {name} holds no answer to a form (embedded and vllm do, for chat templates "
+            "that write calls in JSON), and there is no server behind it (--upstream); leave it out"
+        )
         raise unsupported(field, why)
     wish = request.thinking
     if wish.budget not in (None, 0) or wish.min_tokens:

@@ -19,8 +19,9 @@ from serve.running.deltas import Deltas, Markers, cut_at_stop, pieces_of
 from serve.running.forward import execute_forward
 from serve.running.plan import RequestPlan
 from serve.running.watch import Board, DrawnPiece, RequestEngine, WatchedSession
+from ttc import seeds
 from ttc.concurrent import gather
-from ttc.core import Answer, Candidate, LogprobEngine, Problem, Prompt, Top, Usage
+from ttc.core import Answer, Candidate, LogprobEngine, Problem, Prompt, ToolCall, Top, Usage
 from ttc.session.solve import attempt
 from ttc.session.thinking import split
 
@@ -80,6 +81,9 @@ async def _choice(
     apart = request.stream and request.logprobs  # each piece of the answer waits for its log-probabilities
     prompt = plan.prompts[index // request.num_choices]
 
+    form = plan.model.tools if request.form is not None and request.form.offer else None
+    waits = apart or (form is not None and not form.trigger)  # only the whole answer tells whether it is a call
+
     def write_thinking(text: str) -> None:
         if request.thinking.show:
             emit(events.ThinkingDelta(index, text))
@@ -88,9 +92,9 @@ async def _choice(
         engine.decode,
         engine.capabilities,
         write_thinking,
-        (lambda text: None) if apart else (lambda text: emit(events.AnswerDelta(index, text))),
+        (lambda text: None) if waits else (lambda text: emit(events.AnswerDelta(index, text))),
         control=plan.settled.control,
-        stop=plan.sampling.stop,
+        stop=(*plan.sampling.stop, *([form.trigger] if form is not None and form.trigger else [])),
         strip=_strips(request),
     )
     streams = plan.direct and request.stream and engine.capabilities.token_ids
@@ -105,7 +109,7 @@ async def _choice(
         sampling=plan.sampling,
         thinking=plan.settled.control,
         budget=plan.budget,
-        start=prompt if request.raw or request.prefill is not None else None,
+        start=prompt if request.raw or request.prefill is not None or request.form is not None else None,
         max_ids=plan.max_ids,
         logprobs=request.logprobs or not plan.direct,
         listen=board.take,
@@ -172,16 +176,20 @@ def _close(
     text, stop = cut_at_stop(answer.text, plan.sampling.stop, lead=strip or bool(thinking))
     lead = len(text) - len(text.lstrip()) if strip else 0
     text = text[lead:]
+    calls: tuple[ToolCall, ...] = ()
+    if request.form is not None and plan.model.tools is not None:
+        text, calls = request.form.read(plan.model.tools, text)
     tokens = _Tokens(plan, session, [] if path is None else session.along(path), own.tops)
     show, usage = request.thinking.show, session.usage
     finish = events.Finish(
         index=index,
-        reason="stop" if answer.finish_reason == "stop" else "length",
+        reason="length" if answer.finish_reason != "stop" else "tool_calls" if calls else "stop",
         thinking=thinking if show else "",
         answer=text,
         stop=stop,
         logprobs=tuple(row for _, row in tokens.rows() if row is not None) if request.logprobs else None,
         token_ids=tokens.ids(show) if request.return_token_ids else None,
+        tool_calls=tuple(_call(call, plan.seed, index, number) for number, call in enumerate(calls)),
     )
     roots = {ids: own.cached.get(ids, 0) for ids in session.roots if ids in own.cached}
     root = tokens.root or plan.prompts[index // request.num_choices].token_ids
@@ -218,6 +226,12 @@ def _close(
     }
     pieces = tokens.pieces(index, lead, text) if request.logprobs else []
     return _Choice(finish, returned, written, roots, answer, thinking, thinking_report), pieces
+
+
+def _call(call: ToolCall, seed: int, *place: int) -> dict[str, Any]:
+    """A call as OpenAI's API has it; its id is the draw's, in the nine characters that Mistral's template wants."""
+    name = f"{seeds.derive(seed, 'call', *place):016x}"[:9]
+    return {"id": name, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 class _Tokens:

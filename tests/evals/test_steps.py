@@ -9,6 +9,7 @@ import math
 import os
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from evals.tasks.arithmetic import arithmetic
 from ttc.cli.cli import main
 from ttc.core import Message, Problem, Prompt, Sampling, Score, Usage, UsageSink
 from ttc.engines.scripted import ScriptedEngine
-from ttc.errors import ConfigError, RecordError
+from ttc.errors import ConfigError, EngineError, RecordError
 
 DATA = os.environ.get("TTC_DATA")
 ENGINE = ScriptedEngine(lambda prompt, path, key: "2+3=5\n\n5*4=21\n\n</think>\n\nThe answer is \\boxed{21}.")
@@ -116,6 +117,35 @@ def test_every_step_of_arithmetic_is_labelled_exactly(steps: list[str], labels: 
 def test_a_problem_that_is_no_expression_has_no_exact_labels() -> None:
     with pytest.raises(ConfigError, match="'p' asks for no expression"):
         asyncio.run(ArithmeticSteps().check(Problem("p", (Message("user", "Why?"),)), None, ["1+1=2"]))
+
+
+class Remembering(ScriptedEngine):
+    """Counts the problems whose keys it was told to forget; the last one cannot be drawn for."""
+
+    def __init__(self) -> None:
+        super().__init__(self._say)
+        self.forgotten: list[str] = []
+
+    def _say(self, prompt: Prompt, path: tuple[int, ...], key: int) -> str:
+        if "Compute 1+1." in prompt.text:
+            raise EngineError("out of memory")
+        return "2"
+
+    def prune(self, problem_id: str, path: tuple[int, ...]) -> None:
+        """Nothing is kept for a path."""
+
+    def release(self, problem_id: str) -> None:
+        self.forgotten.append(problem_id)
+
+
+def test_an_engine_forgets_every_sampled_problem_also_one_whose_draw_fails() -> None:
+    engine, items = Remembering(), arithmetic(level=1).items(2, 0)
+    failing = replace(items[0], problem=Problem("no", (Message("user", "Compute 1+1."),), "number"))
+    asyncio.run(sample_labelled(engine, items, ArithmeticSteps(), n=1, sampling=Sampling(), seed=1))
+    assert sorted(engine.forgotten) == sorted(item.problem.id for item in items)
+    with pytest.raises(EngineError, match="out of memory"):
+        asyncio.run(sample_labelled(engine, [failing], ArithmeticSteps(), n=1, sampling=Sampling(), seed=1))
+    assert engine.forgotten[-1] == "no"
 
 
 def test_sampled_solutions_are_cut_into_steps_labelled_and_read_back(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ class Running:
 
     def client(self, **options: Any) -> httpx2.Client:
         """An HTTP client of it."""
-        return httpx2.Client(base_url=self.url, timeout=30, **options)
+        return httpx2.Client(base_url=self.url, timeout=120, **options)
 
     def ask(self, body: Mapping[str, Any], path: str = "/v1/chat/completions", **headers: str) -> httpx2.Response:
         """Post one request."""

@@ -23,10 +23,13 @@ from tests.serve.test_forward import WithoutIds
 from ttc.engines.openai.client import Access, Client
 from ttc.engines.openai.wire import Features
 from ttc.engines.scripted import replies
+from ttc.engines.shared.balance import Balancer
 from ttc.errors import ConfigError
 
 KEY = "sk-of-the-operator"
-PATIENCE = Patience(first_s=1.0, gap_s=0.6)
+PATIENCE = Patience(first_s=3.0, gap_s=2.0)
+REST_S = 30.0
+"""Longer than a test on a busy machine takes."""
 
 
 @contextlib.contextmanager
@@ -34,7 +37,7 @@ def gateway(*behind: Faulty, **options: Any) -> Iterator[Running]:
     """Our server before these."""
     features = Features("theirs", usage=True, limit_field="max_tokens")
     clients = {server.url: Client(server.url, Access(KEY, 2, 20)) for server in behind}
-    servers = Upstreams(clients, features, patience=PATIENCE)
+    servers = Upstreams(clients, features, Balancer(tuple(clients), rest_s=REST_S), PATIENCE)
     with running(dataclasses.replace(served(WithoutIds(replies({}))), forward=servers), **options) as server:
         yield server
 

@@ -117,7 +117,7 @@ def test_each_key_has_limits_of_its_own() -> None:
 def test_a_key_may_run_so_many_searches_at_once_and_still_chat() -> None:
     key = key_from_secret("alice", ALICE, KeyLimits(max_searches=1))
     search = chat(ttc={"strategy": "majority", "n": 2})
-    with running(served(SlowEngine(0.5)), keys=[key]) as server:
+    with running(served(SlowEngine(3.0)), keys=[key]) as server:
         thread = threading.Thread(target=server.ask, args=(search,), kwargs=bearer(ALICE))
         thread.start()
         assert until(lambda: not server.service.idle)

@@ -63,7 +63,7 @@ BAD = [
     (asked([{"type": "image", "source": {}}]), "messages[0].content[0].type"),
     (asked([{"type": "text", "text": "x", "source": {}}]), "messages[0].content[0].source"),
     (asked([{"type": "text"}]), "messages[0].content[0].text"),
-    (asked(tools=[{"name": "f"}]), "tools"),
+    (asked(tools=[{"name": "f", "input_schema": {}}]), "tools"),
     (asked(thinking={"type": "enabled"}), "thinking.budget_tokens"),
     (asked(thinking={"type": "enabled", "budget_tokens": 100}), "thinking.budget_tokens"),
     (asked(thinking={"type": "adaptive", "budget_tokens": 10}), "thinking.budget_tokens"),

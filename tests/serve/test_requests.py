@@ -74,7 +74,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (chat(top_logprobs=0), "top_logprobs", "invalid_value"),
     (chat(stream_options={"include_usage": True}), "stream_options", "invalid_value"),
     (chat(stream=True, stream_options={"other": 1}), "stream_options.other", "unknown_parameter"),
-    (chat(tools=[{"type": "function"}]), "tools", "unsupported_parameter"),
+    (chat(tools=[{"type": "function", "function": {"name": "f"}}]), "tools", "unsupported_parameter"),
     (chat(response_format={"type": "json_object"}), "response_format", "unsupported_parameter"),
     (chat(response_format={"type": "xml"}), "response_format.type", "invalid_value"),
     (chat(functions=[]), "functions", "invalid_type"),
@@ -208,7 +208,7 @@ def test_an_unknown_model_is_a_404_with_the_nearest(server: Running) -> None:
 FIXES: list[tuple[dict[str, Any], str]] = [
     (chat(logit_bias={"5": 1}), "biases are not supported"),
     (chat(cache_salt="mine"), "leave it out"),
-    (chat(tools=[{"type": "function"}]), "--upstream"),
+    (chat(tools=[{"type": "function", "function": {"name": "f"}}]), "--upstream"),
     (chat(temperature=0, ttc={"strategy": "majority"}), "leave it out, or ask for direct"),
     (chat(stop="x", ttc={"strategy": "tree"}), "leave it out, or ask for another"),
     (chat(ttc={"n": 4}), "ttc.strategy chooses another"),

@@ -9,34 +9,24 @@ import threading
 import pytest
 
 from tests.train.cipher_base import make_parts
+from tests.ttc.any_verifier import KNOWN
 from train.base.rollout import Rollout
-from train.rl.loop import LoopPlan, learn
+from train.rl.loop import LoopPlan, learn, learn_async
 from train.rollouts.rewards import Rewarder, ShapingPart, of_each
 from ttc.core import Verdict
 from ttc.errors import TrainingError, VerifierError
 from ttc.verifiers.composite import composite
 from ttc.verifiers.exact import exact
 
-COMPOSITE = r"""
+COMPOSITE = f"""
 [parts.answer]
 verifier = "math"
 weight = 1.0
 [parts.form]
 verifier = "format"
 weight = [[0, 9.0], [100, 0.0]]
-params = { answer = "box" }
-[[known]]
-target = "4"
-text = '\boxed{4}'
-status = "correct"
-[[known]]
-target = "4"
-text = '\boxed{5}'
-status = "incorrect"
-[[known]]
-target = "4"
-text = ''
-status = "no_answer"
+params.answer = "box"
+{KNOWN}
 """
 
 
@@ -69,9 +59,9 @@ class Broken:
         await self._inner.close()
 
 
-def run(parts, steps=3, eval_every=None):
+def run(parts, steps=3, eval_every=None, loop=learn):
     try:
-        return asyncio.run(learn(LoopPlan(steps=steps, prompts=6, eval_every=eval_every or steps), parts))
+        return asyncio.run(loop(LoopPlan(steps=steps, prompts=6, eval_every=eval_every or steps), parts))
     finally:
         parts.metrics.close()
         parts.rollouts.close()
@@ -83,6 +73,7 @@ def rows(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.parametrize("loop", [learn, learn_async], ids=["in turns", "overlapped"])
 @pytest.mark.parametrize(
     ("name", "metric"),
     [
@@ -90,11 +81,11 @@ def rows(folder):
         ("nan", "verifier_errors"), ("inf", "verifier_errors"),
     ],
 )  # fmt: skip
-def test_a_run_goes_on_past_a_verifier_that(cipher_model, tmp_path, name, metric):
+def test_a_run_goes_on_past_a_verifier_that(cipher_model, tmp_path, name, metric, loop):
     verifier = Broken(name, every=36 if metric == "verifier_errors" else 30)
     parts = make_parts(cipher_model, tmp_path)
     parts = dataclasses.replace(parts, rewarder=Rewarder(verifier, partial=True, wall_s=0.4))
-    last = run(parts)
+    last = run(parts, loop=loop)
     verifier.released.set()
     told = rows(tmp_path)
     assert last["stopped"] == "" and last["step"] == 3
@@ -106,6 +97,14 @@ def test_a_verifier_that_always_raises_stops_the_run_with_its_reason(cipher_mode
     parts = dataclasses.replace(parts, rewarder=Rewarder(Broken("raises", every=1)))
     last = run(parts, steps=6)
     assert last["stopped"] == "health rule verifier_errors: the verifier itself fails" and last["step"] == 2
+
+
+@pytest.mark.parametrize("loop", [learn, learn_async], ids=["in turns", "overlapped"])
+def test_a_verifier_that_always_hangs_stops_the_run_with_its_reason(cipher_model, tmp_path, loop):
+    parts = make_parts(cipher_model, tmp_path)
+    parts = dataclasses.replace(parts, rewarder=Rewarder(Broken("hangs", every=1), wall_s=0.05))
+    last = run(parts, steps=6, loop=loop)
+    assert last["stopped"].startswith("health rule no_verdicts: no verdict comes in time") and last["step"] == 3
 
 
 def test_a_part_of_the_reward_that_is_no_number_stops_the_run_and_is_named(cipher_model, tmp_path):

@@ -10,11 +10,7 @@ from ttc.config.registry import VERIFIERS
 from ttc.core import Prompt
 from ttc.engines.scripted import ScriptedEngine
 
-REWARD = r"""
-[parts.answer]
-verifier = "math"
-[parts.form]
-verifier = "format"
+KNOWN = r"""
 [[known]]
 target = "4"
 text = '\boxed{4}'
@@ -23,6 +19,14 @@ status = "correct"
 target = "4"
 text = '\boxed{5}'
 status = "incorrect"
+"""
+"""Known cases of a composite reward of mathematics and form."""
+REWARD = f"""
+[parts.answer]
+verifier = "math"
+[parts.form]
+verifier = "format"
+{KNOWN}
 """
 
 

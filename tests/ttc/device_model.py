@@ -55,10 +55,10 @@ def random_state(dims: Dims, bias: bool = True, std: float = 0.5, seed: int = 0)
 class Model:
     """Weights of a step, and the family's own equations over the same tensors, one whole text at a time, in float64."""
 
-    def __init__(self, dtype: torch.dtype = torch.float32, **changes: Any) -> None:
+    def __init__(self, dtype: torch.dtype = torch.float32, device: torch.device = CPU, **changes: Any) -> None:
         self.dims = Dims.from_config({**CONFIG, **changes})
         state = random_state(self.dims)
-        self.weights = fold(state, self.dims, dtype, CPU, max_context=512)
+        self.weights = fold(state, self.dims, dtype, device, max_context=512)
         self.state = {name.removeprefix("model."): tensor.double() for name, tensor in state.items()}
         self.cos, self.sin = (table.double()[:, None] for table in rope_tables(self.dims, 512))
 
@@ -117,6 +117,11 @@ class PagePool:
     @property
     def held(self) -> tuple[torch.Tensor, ...]:
         return self.keys, self.values
+
+    variant = None
+
+    def send(self, parity: int) -> None:
+        """There is no plan but the records."""
 
     def pages(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self.keys[layer], self.values[layer]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 Work = Callable[[], None]
 
@@ -112,8 +112,9 @@ class EmulatedCuda(TorchDispatchMode):
         count = len(self.queue) if count is None else max(count, 0)
         ready, self.queue = self.queue[:count], self.queue[count:]
         self.finished += len(ready)
-        for work in ready:
-            self.run(work)
+        with _disable_current_modes():  # what runs need not be asked for leave, one operation at a time
+            for work in ready:
+                self.run(work)
 
     def run(self, work: Work) -> None:
         self.running, before = True, self.running

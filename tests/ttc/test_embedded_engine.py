@@ -80,6 +80,24 @@ def test_greedy_text_equals_transformers(engine, folder) -> None:
     assert completion.token_ids == tuple(expected[0, len(prompt.token_ids) :].tolist())
 
 
+def test_a_single_draw_goes_on_in_the_page_of_its_prompts_last_token(folder) -> None:
+    engine = embedded(str(folder))
+    prompt = Prompt("", tuple(range(17)))
+
+    async def go() -> None:
+        usages: list[Usage] = []
+        (draw,) = await engine.generate(prompt, Sampling(max_tokens=16, seed=1), range(1), usages.append)
+        pool, longer = engine._scheduler.body.pool, prompt
+        assert await asyncio.wrap_future(engine._scheduler.call(lambda: pool.num_tokens)) == 32
+        for tokens in (1, 1, 2):  # what ends with its first token leaves nothing to compute again, either
+            longer = longer.then(draw)
+            (draw,) = await engine.generate(longer, Sampling(max_tokens=tokens, seed=1), range(1), usages.append)
+            assert usages[-1].prompt - usages[-1].cached == 1
+        await engine.close()
+
+    asyncio.run(go())
+
+
 def test_a_prompt_is_computed_once_however_it_is_asked_for(folder) -> None:
     engine = embedded(str(folder))
     prompt = ask(engine, "the same prompt " * 5)

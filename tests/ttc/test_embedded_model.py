@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from tests.ttc import tiny_model
 from ttc import seeds
-from ttc.engines.embedded import cuda, invariant
-from ttc.engines.embedded.cuda import CudaDecoder
+from ttc.engines.embedded import invariant
 from ttc.engines.embedded.forest import PAGE_SIZES, ForestDecoder
 from ttc.engines.embedded.invariant import PAD_ROWS, BlockedPrefix, InvariantDecoder, blocked_attention, check
 from ttc.engines.embedded.model import load_body
@@ -172,6 +171,28 @@ def test_decoding_any_mixture_of_branches_equals_a_full_forward_pass(folder, kin
     assert body.pool.num_tokens == 0
 
 
+def test_long_tails_go_on_to_long_pages_and_branches_of_them_say_the_same(folder) -> None:
+    """Rows of different age that pass the length of a tail several times, some forked from others in the middle."""
+    body, _ = load_body(folder, dtype="float32", page_sizes=PAGE_SIZES)
+    fresh, _ = load_body(folder, dtype="float32", attention=BlockedPrefix, pad_rows=PAD_ROWS)
+    branches = Branches(body, fresh, ForestDecoder(body), random.Random(0))
+    for count in range(200):
+        if count in (0, 30, 150):
+            branches.fork()
+        if count == 120:
+            branches.end(0)
+        branches.step()
+    assert max(segment.end - segment.length for _, segment in branches.rows) >= 128
+    for row in range(len(branches.rows) - 1, -1, -1):
+        branches.end(row)
+    tokens = body.pool.num_tokens
+    assert tokens <= 1.3 * sum(
+        part.length for part in {part for _, last in branches.ended[1:] for part in last.chain()}
+    )
+    del branches
+    assert body.pool.num_tokens == 0
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_a_batch_that_shares_prefixes_equals_each_item_alone(folder, seed: int) -> None:
     """Runs that all, some or one item has, of all lengths, on all shelves: exactly what no sharing gives."""
@@ -280,63 +301,3 @@ def test_a_stop_string_is_found_across_tokens_and_only_then() -> None:
     assert rule.reason([1, 27]) == "bca"  # b cab
     assert rule.reason([0, 0]) is None
     assert (rule.reason([25]), rule.reason([24])) == (25, "eos")
-
-
-class EmulatedGraphs(CudaDecoder):
-    """The decoder for a GPU on the CPU: a graph keeps the buffers that it was captured with, as a real one does."""
-
-    def _capture(self, rows: int, span: int):
-        ids, positions = torch.zeros(2, rows, dtype=torch.long)
-        hidden = torch.empty(rows, self.body.dims.hidden, dtype=self.body.dtype)
-        captured = self._keys, self._values
-
-        class Graph:
-            @staticmethod
-            def replay() -> None:
-                now = self._keys, self._values
-                self._keys, self._values = captured
-                hidden.copy_(self._forward(ids, positions, span))
-                self._keys, self._values = now
-
-        return cuda._Captured(Graph(), ids, positions, hidden)
-
-
-@pytest.mark.parametrize(("rows", "length", "late"), [(4, 200, 100), (1, 30, 1000), (3, 60, 63)])
-def test_graphs_are_never_replayed_on_buffers_that_were_replaced(tmp_path, monkeypatch, rows, length, late) -> None:
-    """Rows whose coming replaces the buffers by some of the very size that the next step would ask for."""
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-    tiny_model.build(tmp_path, max_position_embeddings=2048)
-    body, _ = load_body(tmp_path, dtype="float32")
-    rng = random.Random(0)
-    branches = Branches(body, body, EmulatedGraphs(body), rng)
-
-    def start(count: int) -> None:
-        ids = [rng.randrange(200) for _ in range(count)]
-        segment = body.pool.segment(body.extend([(None, ids)])[0][1])
-        branches.decoder.add(segment)
-        branches.rows.append((ids, segment))
-
-    for _ in range(rows):
-        start(length)
-    branches.step(), branches.step()
-    start(late)
-    branches.step(), branches.step()
-    branches.end(rows)
-    for _ in range(4):
-        branches.step()
-
-
-@pytest.mark.gpu
-def test_captured_graphs_decode_like_a_full_forward_pass_on_a_gpu(folder) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
-    body, _ = load_body(folder, dtype="float32", device="cuda")
-    fresh, _ = load_body(folder, dtype="float32", device="cuda")
-    rng = random.Random(0)
-    branches = Branches(body, fresh, CudaDecoder(body), rng)
-    for step in range(60):
-        if step % 7 == 0:
-            branches.fork()
-        branches.step()
-        while len(branches.rows) > 1 and rng.random() < 0.1:
-            branches.end(rng.randrange(len(branches.rows)))

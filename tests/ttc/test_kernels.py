@@ -1,6 +1,6 @@
 """Attention kernels for GPUs over a forest of pages: what they read, and that they are exact.
 
-Without a GPU they run under Triton's interpreter, in a process of its own; on one, `pytest -m gpu` runs the same cases.
+Without a GPU they run under Triton's interpreter, in a process of its own; on one, see `tests/gpu.py`.
 """
 
 from __future__ import annotations
@@ -272,21 +272,6 @@ def test_kernels_equal_one_softmax_on_three_hundred_random_forests(
         print(measure.__name__, *forests.summary(some, distances), sep="\n", flush=True)  # noqa: T201
         for distance in distances:
             forests.check(distance)
-
-
-# A layout is compiled once for many forests: the test ends in minutes.
-ON_A_GPU = [
-    *(ForestCase.draw(seed) for seed in range(1000, 1010)),
-    *(ForestCase(seed, 4, 7, 128, torch.bfloat16, tile=64) for seed in range(2000, 2030)),
-    *(ForestCase(seed, 2, 7, 64, torch.float16, window=40, tile=128, max_rows=18) for seed in range(3000, 3030)),
-]
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", ON_A_GPU, ids=lambda case: str(case.seed))
-def test_kernels_equal_one_softmax_on_a_gpu(case: ForestCase) -> None:
-    forests.check(forests.decode_distance(case, "cuda"))
-    forests.check(forests.prefill_distance(case, "cuda"))
 
 
 # Without Triton, and without a GPU

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Hashable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -69,12 +69,12 @@ async def _one(item: Item, held_out: HeldOut, engine: Engine, sampling: Sampling
         thinking=held_out.thinking,
         shared=held_out.shared,
     )
-    answer = await (held_out.strategy or _complete)(item.problem, session)
-    finish: FinishReason = "stop" if answer.finish_reason == "stop" else "length"
-    submission = Submission(answer.text, answer.thinking, finish)
-    verdict = await held_out.verifier.verify(item.target, submission)
-    second = verdict if held_out.beside is None else await held_out.beside.verify(item.target, submission)
-    session.close()
+    with closing(session):
+        answer = await (held_out.strategy or _complete)(item.problem, session)
+        finish: FinishReason = "stop" if answer.finish_reason == "stop" else "length"
+        submission = Submission(answer.text, answer.thinking, finish)
+        verdict = await held_out.verifier.verify(item.target, submission)
+        second = verdict if held_out.beside is None else await held_out.beside.verify(item.target, submission)
     return verdict.correct, second.correct, session.usage
 
 

@@ -4,7 +4,8 @@ A stage is trained for a few updates. At each, every mechanism (`train.replay.me
 stage takes the weights, moments, sampler and critic of that moment, the rollouts that it would draw and reward itself
 where it has a say in that, and updates. Its change is the distance of both updates over the length of the one with it,
 its share that of updates which change by a thousandth at least. A mechanism that does less is inert: what a recipe says
-of it is then not what it runs. Measured steps are spread over the whole run, since schedules and samplers act late.
+of it is then not what it runs. Measured steps are spread over the whole run, since schedules and samplers act late. An
+update whose rollouts teach nothing tells nothing of any mechanism: it is drawn again.
 
 For preferences the stage itself is run for two steps from three seeds. Cost: an update per mechanism and measured
 update, and rollouts for the few that draw their own. Left out: what a mechanism does to a whole run, which takes a run;
@@ -34,12 +35,14 @@ from train.rl.loop import Parts, draw, update_on
 from train.rl.policy_stage import PolicyStage
 from ttc.config.signatures import options_of
 from ttc.core import Engine, WeightSync
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, TrainingError
 
 LEAST_CHANGE, LEAST_SHARE = 1e-3, 0.05
 WARM = 2
 """Updates before the first measured one."""
-ROLLOUTS = 64
+TRIES = 4
+"""Draws for each update that learns."""
+ROLLOUTS = 128
 """Most rollouts of an update here: a batch is cut to fewer prompts."""
 ENGINE = "embedded:dtype=float32,batch_invariant=true"
 
@@ -82,13 +85,13 @@ async def activity(
 
     Raises:
         ConfigError: the stage learns from no rewards, or has a field that nobody knows how to take away.
+        TrainingError: too few updates had anything to learn from.
     """
     if not isinstance(step.stage, PolicyStage):
         raise ConfigError(f"{step.kind}: its activity cannot be measured: it makes no updates from rewards")
     run = _Run(step, source, setting, engine, measured)
     try:
-        for number in range(WARM + measured):
-            await run.update(number)
+        await run.updates(WARM + measured)
     finally:
         await run.close()
     return run.measured()
@@ -132,9 +135,19 @@ class _Run:
         stage = self._bound(mechanism.without)
         return _Variant(mechanism, stage, self._made(stage, f"without {mechanism.name}"))
 
-    async def update(self, number: int) -> None:
-        """One update with everything, and one without each mechanism that is measured now."""
-        parts, step = self._parts, self._place(number)
+    async def updates(self, count: int) -> None:
+        """Updates until `count` of them learnt something."""
+        learnt = 0
+        for tried in range(TRIES * count):
+            learnt += await self._update(learnt, tried - learnt)
+            if learnt == count:
+                return
+        kind = self._step.kind
+        raise TrainingError(f"{kind}: only {learnt} of {TRIES * count} updates learn: take a better start")
+
+    async def _update(self, number: int, missed: int) -> bool:
+        """One update with everything, and one without each mechanism that is measured now; whether it learnt."""
+        parts, step = self._parts, self._place(number) + missed
         epochs, minibatches = self._stage.passes
         parts.updater.learnt, parts.updater.optimiser.taken = step, step * epochs * minibatches
         self._weights.append({name: tensor.clone() for name, tensor in merged_state(parts.updater.model).items()})
@@ -142,9 +155,11 @@ class _Run:
         await self._push(self._weights[0])
         rollouts = await draw(self._stage.plan, parts, step)
         whole = _moved(parts, before, rollouts, self._stage)
-        for variant in self._variants:
-            await self._without(variant, number, before, rollouts, whole)
+        learnt = bool(whole[0].any())
+        for variant in self._variants if learnt else ():
+            await self._without(variant, number, step, before, rollouts, whole)
         parts.sampler.update(rollouts)
+        return learnt
 
     def _place(self, number: int) -> int:
         """The step of the run that update `number` stands for: the measured ones are spread over all of it."""
@@ -155,19 +170,25 @@ class _Run:
         await cast("WeightSync", self._engine).load_weights(weights)
 
     async def _without(
-        self, variant: _Variant, number: int, before: _Snapshot, rollouts: Sequence[Rollout], whole: torch.Tensor
+        self,
+        variant: _Variant,
+        number: int,
+        step: int,
+        before: _Snapshot,
+        rollouts: Sequence[Rollout],
+        whole: torch.Tensor,
     ) -> None:
         level = variant.mechanism.level
         if (number >= WARM and level != "first") or (level == "first" and number == 0) or level == "start":
             before.restore(variant.parts, critic=level != "start")
-            own = await self._rollouts(variant, number, rollouts)
+            own = await self._rollouts(variant, step, rollouts)
             moved = _moved(variant.parts, before, own, variant.stage)
             if number >= WARM or level == "first":
                 variant.changes.append(_distance(whole, moved))
 
-    async def _rollouts(self, variant: _Variant, number: int, rollouts: Sequence[Rollout]) -> Sequence[Rollout]:
+    async def _rollouts(self, variant: _Variant, step: int, rollouts: Sequence[Rollout]) -> Sequence[Rollout]:
         """The rollouts of a stage without this mechanism: the same, judged anew, or drawn anew."""
-        level, step = variant.mechanism.level, self._place(number)
+        level = variant.mechanism.level
         if level == "reward":
             bare = [replace(one, verdict=None, reward=None, parts={}, step_rewards=()) for one in rollouts]
             return await variant.parts.rewarder.judge(bare, step)
@@ -187,10 +208,9 @@ class _Run:
         return share_of(variant.changes)
 
     async def close(self) -> None:
-        """Stop the verifiers."""
+        """Stop the verifiers, close the files."""
         for parts in (self._parts, *(variant.parts for variant in self._variants)):
-            await parts.rewarder.close()
-            await parts.held_out.verifier.close()
+            await parts.close()
 
 
 class _Snapshot:

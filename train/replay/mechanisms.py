@@ -182,10 +182,16 @@ def _shaping(values: Spec) -> Iterator[Mechanism]:
     for place, spec in enumerate(specs):
         name, options = parse_spec(spec)
         rest = specs[:place] + specs[place + 1 :]
-        yield Mechanism(f"reward {name}", {"shaping": rest or None}, "reward")
+        yield Mechanism(f"reward {name}", {"shaping": rest or None, **_paid(values, rest)}, "reward")
         if set(options) & set(_SCHEDULE):
             at_once = _spec(name, {**options, **_SCHEDULE})
             yield Mechanism(f"schedule of {name}", {"shaping": (*specs[:place], at_once, *rest[place:])}, "reward")
+
+
+def _paid(values: Spec, shaping: tuple[Any, ...]) -> Spec:
+    """Verdicts, where nothing else would give a reward."""
+    unpaid = values.get("verifier_weight") == 0 and not values.get("reward_model") and not shaping
+    return {"verifier_weight": 1.0} if unpaid else {}
 
 
 def _plain(kind: str, fields: Spec, values: Spec) -> Iterator[Mechanism]:

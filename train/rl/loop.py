@@ -105,6 +105,15 @@ class Parts:
     held_out_file: LineFile | None = None
     world: World = ALONE
 
+    async def close(self) -> None:
+        """Close the files and stop the verifiers; the engine is its opener's."""
+        for file in (self.metrics, self.rollouts, self.alarm_file, self.held_out_file):
+            if file is not None:
+                file.close()
+        judges = (self.held_out.verifier, self.held_out.beside, self.rewarder)
+        for judge in {id(judge): judge for judge in judges if judge is not None}.values():
+            await judge.close()
+
 
 @dataclass(slots=True)
 class LoopState:

@@ -160,11 +160,8 @@ class PolicyStage:
         try:
             last = await self.loop(self.plan, parts)
         finally:
-            for file in (parts.metrics, parts.rollouts, parts.alarm_file, parts.held_out_file):
-                if file is not None:
-                    file.close()
-            for part in (parts.collector.engine, parts.held_out.verifier, parts.rewarder):
-                await part.close()
+            await parts.close()
+            await parts.collector.engine.close()
         folder = setting.folder / "model"
         save_model(parts.updater.model, load_tokenizer(source), folder, writes=setting.world.main)
         numbers = {key: float(value) for key, value in last.items() if isinstance(value, (int, float))}
@@ -429,7 +426,7 @@ class RewardFields:
         reward_model: trained reward models, each a stage of this run, such as 2-reward_model, or a folder.
         reward_how: mean of several reward models, or worst for the lowest.
         reward_weight: weight of the learnt reward.
-        verifier_weight: weight of the verifier; 0 leaves the reward to the reward models.
+        verifier_weight: weight of the verifier; 0 leaves the reward to the reward models and the shaping parts.
         missing_end: reward of a rollout that did not end by itself, in place of all else; None is none.
         verifier_s: seconds after which a verdict is no verdict; None is the verifier's own limit with all at once.
         judge: another verifier of held-out answers, NAME:KEY=VALUE,...; what only the rewards accept is watched.
@@ -459,8 +456,10 @@ class RewardFields:
     def check(self, kind: str) -> None:
         """Raise ConfigError when nothing would give a reward, or for a divergence that cannot be or nobody reads."""
         weight = self.verifier_weight
-        if weight < 0 or (not weight and not self.reward_model):
-            raise ConfigError(f"{kind}: verifier_weight must be above 0, or 0 with a reward_model; got {weight}")
+        if weight < 0 or (not weight and not self.reward_model and not self.shaping):
+            raise ConfigError(
+                f"{kind}: verifier_weight must be above 0, or 0 with a reward_model or a shaping part; got {weight}"
+            )
         named = self.reference is not None or self.reference_every is not None
         if self.kl_weight < 0 or (named and not self.kl_weight):
             raise ConfigError(f"{kind}: kl_weight must be at least 0, and above 0 where a reference is named")

@@ -22,6 +22,7 @@ import heapq
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -281,7 +282,11 @@ class MonteCarlo:
 
     async def rows(self, items: Sequence[Item]) -> tuple[list[StepRow], int]:
         """Label solutions of `items`; returns the rows, and how many continuations were drawn."""
-        parts = await gather(self._solutions(item) for item in items)
+        with ExitStack() as sessions:
+            return await self._labelled(items, sessions)
+
+    async def _labelled(self, items: Sequence[Item], sessions: ExitStack) -> tuple[list[StepRow], int]:
+        parts = await gather(self._solutions(item, sessions) for item in items)
         solutions = [solution for part in parts for solution in part]
         open_ = [(solution, index) for solution in solutions for index in range(len(solution.tried))]
         size = -(-self.continuations // self.rounds)
@@ -293,14 +298,13 @@ class MonteCarlo:
                 break
             await gather(self._continue(*open_[place], num) for place, num in chunks)
             left -= sum(num for _, num in chunks)
-        for solution in solutions:
-            solution.session.close()
         return [self._row(solution) for solution in solutions], sum(state.drawn for s in solutions for state in s.tried)
 
-    async def _solutions(self, item: Item) -> list[_Solution]:
+    async def _solutions(self, item: Item, sessions: ExitStack) -> list[_Solution]:
         session = Session(
             item.problem, self.engine, answers=kind_of(item.problem.kind), seed=self.seed, sampling=self.sampling
         )
+        sessions.enter_context(closing(session))
         root = session.render()
         solutions = []
         for completion in await session.generate(root, self.n):

@@ -7,6 +7,7 @@ exact    a short string                 boxes, tags, ####, phrases, or the only 
 expression  sums of a numbers game      the same as math; grouped by value and numbers used
 code     a Python program               the last fenced block, or a text that is nothing but Python
 format   the whole text                 for tasks that judge the form and not the answer
+structured  calls of functions, JSON    the whole text; equal calls and equal values are one class
 
 A program's block is fenced by ``` or ~~~ and may lack its end, as in a text that was stopped there. Blocks tagged as
 Python come first, then those without a tag; blocks of another language (a shell line, an output) are no answer. White
@@ -18,10 +19,11 @@ at most 64 KiB. Left out: programs spread over several blocks, and languages oth
 from __future__ import annotations
 
 import ast
+import json
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from ttc.answers.canonical import expression_key, hashed, math_key, text_key
@@ -386,6 +388,43 @@ def _by(rules: tuple[Rule, ...], key: Callable[[str], str]) -> Kind:
     return Kind(partial(cascade, rules=rules), key)
 
 
+# -- calls of functions and JSON ---------------------------------------------------------------------------------------
+_MARKS = re.compile(r"</?tool_call>|\[TOOL_CALLS\]")
+
+
+def _same_form(text: str) -> str | None:
+    """The JSON values of `text` with their keys in order, or its words; None where there are none.
+
+    Order among several calls does not matter.
+    """
+    words = text.strip()
+    values = _values(_MARKS.sub(" ", words))
+    if not values:
+        return words or None
+    return "; ".join(sorted(json.dumps(value, sort_keys=True, separators=(",", ":")) for value in values))
+
+
+def _values(text: str) -> list[object]:
+    """The JSON objects and lists that `text` consists of; empty where it holds anything else."""
+    values: list[object] = []
+    rest = text.strip(" \n\t;")
+    while rest:
+        if rest[0] not in "{[":
+            return []
+        try:
+            value, end = json.JSONDecoder().raw_decode(rest)
+        except (ValueError, RecursionError):
+            return []
+        values += value if isinstance(value, list) else [value]
+        rest = rest[end:].strip(" \n\t;")
+    return values
+
+
+def _structured(text: str) -> Extraction:
+    """Calls or JSON in one spelling, or the words as they are."""
+    return replace(_extract_all(text), final=_same_form(text))
+
+
 KINDS: Mapping[str, Kind] = {
     "math": _by(_MATH_RULES, math_key),
     "number": _by(_NUMBER_RULES, math_key),
@@ -394,6 +433,7 @@ KINDS: Mapping[str, Kind] = {
     "exact": _by(_EXACT_RULES, text_key),
     "expression": _by(_EXPRESSION_RULES, expression_key),
     "format": Kind(_extract_all, hashed),
+    "structured": Kind(_structured, hashed),
 }
 
 

@@ -34,7 +34,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 from ttc.errors import ConfigError
 
 T = TypeVar("T")
-Dtype: TypeAlias = Literal["auto", "bfloat16", "float32", "bf16", "fp32"]
+Dtype: TypeAlias = Literal["auto", "bfloat16", "float16", "float32", "bf16", "fp16", "fp32"]
 """Precision of a model that runs in this process."""
 _DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
 

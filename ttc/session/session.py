@@ -27,6 +27,7 @@ from ttc.core import (
     Enforced,
     Engine,
     Event,
+    ExtraSampling,
     Message,
     Path,
     Price,
@@ -323,7 +324,7 @@ class Session:
             max_tokens=sampling.max_tokens,
             price=self._meter.price(prompt, scorer),
             prompt=prompt.path,
-            calls=max(control.calls_each, 3 if self._answer_stops(prompt, self.sampling, thinking) else 1),
+            calls=max(control.calls_each, 3 if self._parted(prompt, sampling, thinking) else 1),
             injected=control.count_injected(self._engine) if self.rationed else 0,
             opening=not piece,
             draw_flops=lambda num_tokens: self.capabilities.flops(length + num_tokens, 0),
@@ -381,7 +382,7 @@ class Session:
         """Run draws in the engine; charge their thinking tokens; write the trace."""
         stops = self._answer_stops(prompt, sampling, thinking)
         counted = thinking.active and thinking.template is not False
-        if counted or stops:
+        if counted or self._parted(prompt, sampling, thinking):
             completions = await gather(
                 controlled(
                     self._engine,
@@ -422,6 +423,12 @@ class Session:
     def room(self, prompt: Prompt) -> int | None:
         """Most ids that a draw of `prompt` may have, what is injected included; None: only sampled ones are capped."""
         return None
+
+    def _parted(self, prompt: Prompt, sampling: Sampling, thinking: Thinking) -> bool:
+        """Whether a thought is drawn apart from its answer, about which alone stop strings and a grammar are."""
+        guided = isinstance(sampling, ExtraSampling) and sampling.grammar is not None
+        inside = guided and split_prompt(prompt, self.capabilities).inside
+        return inside or bool(self._answer_stops(prompt, sampling, thinking))
 
     def _answer_stops(self, prompt: Prompt, sampling: Sampling, thinking: Thinking) -> tuple[str, ...]:
         """The stop strings that are about the answer, for a draw that may think; a strategy's own end its steps."""

@@ -17,7 +17,7 @@ A marker is matched as a whole id sequence, in what was generated only, so a mar
 out: other spellings of a marker of several tokens (its characters, merged with what stands before them, are other ids).
 
 Stop strings of whoever asks are about the answer: a thought is drawn without them, and so is the white space between
-the thought and the answer's first word. Cost: one more request for a draw that thinks under such stops.
+the thought and the answer's first word. So is a grammar. Cost: one more request for a draw that thinks under either.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
-from typing import Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from ttc.core import (
     Capabilities,
@@ -275,7 +275,7 @@ async def controlled(
     capabilities = engine.capabilities
     assembly, wait_len, calls = Assembly(prompt, draw), len(engine.encode(thinking.wait)), 0
     thinking = _within(engine, prompt, thinking, room)
-    native = None if answer_stops else _native(engine, prompt, sampling, thinking)
+    native = None if answer_stops or _is_guided(sampling) else _native(engine, prompt, sampling, thinking)
     if native is None and on_held is not None:
         on_held("ids")
     while True:
@@ -374,13 +374,23 @@ def _segment_sampling(
     capabilities: Capabilities,
     answer_stops: Collection[str],
 ) -> Sampling:
-    """Stop at the next think marker, and one marker's length past the cap, to see whether the end was natural."""
-    marker = capabilities.think_close if state.inside else capabilities.think_open
+    """Stop at the next think marker, and one marker's length past the cap, to see whether the end was natural.
+
+    An answer that follows a grammar is one request: gone on with, it would begin the grammar anew.
+    """
+    marker = capabilities.think_close if state.inside else () if _is_guided(sampling) else capabilities.think_open
     limit = left
     if state.inside and thinking.max_tokens is not None:
         limit = min(left, max(thinking.max_tokens - len(state.thinking), 0) + len(marker))
     stop = tuple(text for text in sampling.stop if text not in answer_stops) if state.inside else sampling.stop
-    return replace(sampling, max_tokens=limit, stop=stop, stop_token_ids=(*sampling.stop_token_ids, *marker[-1:]))
+    ours: dict[str, Any] = {"grammar": None} if state.inside and _is_guided(sampling) else {}
+    stop_ids = (*sampling.stop_token_ids, *marker[-1:])
+    return replace(sampling, max_tokens=limit, stop=stop, stop_token_ids=stop_ids, **ours)
+
+
+def _is_guided(sampling: Sampling) -> bool:
+    """Whether the answer follows a grammar, which a thought does not."""
+    return isinstance(sampling, ExtraSampling) and sampling.grammar is not None
 
 
 def _judge(

@@ -13,6 +13,7 @@ once per step where the engine caches. Left out: binary search for the first err
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
@@ -90,8 +91,9 @@ class RolloutChecker:
             sampling=self._sampling,
             thinking=self._thinking,
         )
-        prompts = prefixes(session.render(), session.encode, steps, self._delimiter)
-        labels = await gather(self._label(session, prompt, target) for prompt in prompts)
+        with closing(session):
+            prompts = prefixes(session.render(), session.encode, steps, self._delimiter)
+            labels = await gather(self._label(session, prompt, target) for prompt in prompts)
         return StepLabels(tuple(labels), self.version, session.usage)
 
     async def _label(self, session: Session, prompt: Prompt, target: TargetLike) -> float | None:

@@ -94,13 +94,13 @@ def test_what_is_not_supported_is_refused_by_name(client: openai.OpenAI) -> None
         ("store", True),
         ("background", True),
         ("tools", [{"type": "web_search"}]),
-        ("include", ["reasoning.encrypted_content"]),
+        ("include", ["message.output_text.logprobs"]),
         ("truncation", "auto"),
     ]
     for name, value in refused:
         with pytest.raises(openai.BadRequestError) as error:
             client.responses.create(model=MODEL, input=QUESTION, **{name: value})
-        assert error.value.param == name
+        assert str(error.value.param).partition("[")[0] == name
     picture: Any = [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}]
     with pytest.raises(openai.BadRequestError) as error:
         client.responses.create(model=MODEL, input=picture)

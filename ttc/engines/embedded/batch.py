@@ -9,9 +9,11 @@ runs in the worker thread of `ttc.engines.embedded.scheduler`, which decides whe
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,7 +67,7 @@ class Batch:
         self._decoder = alone(lambda: make_decoder(body))
         self._max_tokens = max(limits.kv_bytes // body.dims.kv_bytes(body.dtype.itemsize), PAGE)
         self._max_rows = limits.max_batch
-        self._num_starting = 0  # draws whose first token is being sampled
+        self._num_starting = 0  # prompts that are being computed, or draws whose first token is being sampled
         self._largest_page = max(shelf.size for shelf in body.pool.shelves)
         self.tree = PrefixTree(body.pool)
         self.tenants = Tenants(self.tree)
@@ -82,6 +84,9 @@ class Batch:
         if request.path:
             self.tenants.continues(request.problem_id)
         draws = [LiveDraw(request, d, key) for d, key in zip(request.draws, request.keys, strict=True)]
+        if request.make_guide is not None:
+            for draw in draws:
+                draw.guide = request.make_guide()
         self._wait(request.problem_id, request.ids, draws)
 
     def _wait(self, problem_id: str, ids: tuple[int, ...], draws: Sequence[LiveDraw]) -> None:
@@ -91,6 +96,11 @@ class Batch:
         for draw in draws:
             draw.job = job
         job.waiting += draws
+
+    def place(self) -> contextlib.AbstractContextManager[Any]:
+        """Where the worker computes: a GPU's kernels go to the current device, whatever device their tensors are on."""
+        device = self._body.device
+        return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
     def tick(self) -> None:
         """Prefill what there is room for, decode one token for every row, start draws on the rows that are free."""
@@ -136,7 +146,7 @@ class Batch:
             elif isinstance(row, PromptRow):
                 self._pending.setdefault((row.job.tenant.problem_id, row.job.ids), row.job)
         self._leads.clear()
-        self._decoder = self._make_decoder(self._body)
+        self._renew()
         return True
 
     def clear(self) -> list[LiveDraw]:
@@ -152,13 +162,17 @@ class Batch:
         self._leads.clear()
         self._pending.clear()
         self._open, self._table = [], None
-        self._decoder = self._make_decoder(self._body)
+        self._renew()
         return draws
 
     def forget(self) -> None:
         """Drop every cached key and value: the weights are others now. Only while idle."""
         self.tenants.clear()
         self.tree.clear()
+        self._renew()
+
+    def _renew(self) -> None:
+        """A decoder without rows."""
         self._decoder = self._make_decoder(self._body)
 
     # -- memory ------------------------------------------------------------------------------------------------------
@@ -205,12 +219,19 @@ class Batch:
             num_rows, queued = num_rows + 1, queued + len(job.waiting) - 1
             busy.add(job.tenant)
             admitted.append(job)
-        for job in advance(admitted, self._body, self.tree):
+        self._num_starting = len(admitted)
+        ready = advance(admitted, self._body, self.tree)
+        self._num_starting = 0
+        for job in ready:
             del self._pending[job.tenant.problem_id, job.ids]
-            self._leads[job] = self._body.pool.segment(job.segment)
-            self._decoder.add(self._leads[job])
-            self.rows.append(PromptRow(job))
-            self._table = None
+            self._lead(job)
+
+    def _lead(self, job: Job) -> None:
+        """Give a prompt that is computed but for its last token a leading row, which feeds that."""
+        self._leads[job] = self._body.pool.segment(job.segment)
+        self._decoder.add(self._leads[job])
+        self.rows.append(PromptRow(job))
+        self._table = None
 
     def _step(self) -> None:
         """Decode one token for every row; then turn leading rows into open jobs."""
@@ -238,33 +259,45 @@ class Batch:
                 self._drop(i)
 
     def _launch(self) -> None:
-        """Sample first tokens for waiting draws of open jobs while rows are free."""
+        """Start waiting draws of open jobs while rows are free."""
         if not self._open:
             return
         starting = self._starting()
         if starting:
-            self._num_starting = len(starting)
-            # (draws, vocab): all draws of a prompt sample their first token from the same logits.
-            logits = torch.stack([draw.job.logits for draw in starting if draw.job.logits is not None])
-            result = sample(logits, _table(starting))
-            # Only now do they leave the line: what fails above leaves every draw where it can be found again.
-            self._num_starting = 0
-            for draw in starting:
-                draw.job.waiting.remove(draw)
-                draw.computed += draw.job.charge()
-                draw.prompt += len(draw.job.ids)
-            self._take(starting, result)
-            for draw in starting:
-                if not draw.ended:
-                    draw.segment = self._body.pool.segment(draw.job.segment)
-                    self._decoder.add(draw.segment)
-                    self.rows.append(draw)
-                    draw.job.live += 1
-                    draw.job.tenant.rows += 1
-            self._table = None
+            self._begin(starting)
         opened, self._open = self._open, [job for job in self._open if job.waiting]
         for job in opened:
             self._release(job)
+
+    def _begin(self, starting: Sequence[LiveDraw]) -> None:
+        """Sample first tokens, and give a row to every draw that goes on."""
+        self._num_starting = len(starting)
+        # (draws, vocab): all draws of a prompt sample their first token from the same logits.
+        logits = torch.stack([draw.job.logits for draw in starting if draw.job.logits is not None])
+        result = sample(logits, _table(starting))
+        # Only now do they leave the line: what fails above leaves every draw where it can be found again.
+        self._num_starting = 0
+        for draw in starting:
+            self._leave_line(draw)
+        self._take(starting, result)
+        for draw in starting:
+            if not draw.ended:
+                draw.segment = self._leads.pop(draw.job, None) or self._body.pool.segment(draw.job.segment)
+                self._decoder.add(draw.segment)
+                self._seat(draw)
+        self._table = None
+
+    @staticmethod
+    def _leave_line(draw: LiveDraw) -> None:
+        """Count what the draw was started after."""
+        draw.job.waiting.remove(draw)
+        draw.computed += draw.job.charge()
+        draw.prompt += len(draw.job.ids)
+
+    def _seat(self, draw: LiveDraw) -> None:
+        self.rows.append(draw)
+        draw.job.live += 1
+        draw.job.tenant.rows += 1
 
     def _starting(self) -> list[LiveDraw]:
         """The draws that start now: problems with few rows first, each with all that it may add."""
@@ -299,33 +332,47 @@ class Batch:
                 draw.certainty.append(certainty)
         for draw, token in zip(draws, result.tokens.tolist(), strict=True):
             draw.ids.append(token)
+            if draw.guide is not None:
+                draw.guide.take(token)
             self._on_token(draw)
 
     def _drop(self, row: int) -> None:
         """Free a row; a draw's keys and values go to the prefix cache."""
         entry = self.rows[row]
-        job = entry.job
         self._decoder.remove(row)
         last = self.rows.pop()
         if row < len(self.rows):
             self.rows[row] = last
         self._table = None
         if isinstance(entry, PromptRow):
+            self._close_lead(entry.job)
+        else:
+            self._leave_row(entry)
+
+    def _close_lead(self, job: Job) -> None:
+        """Keep what the leading row has computed; a single draw goes on in its segment."""
+        job.segment = self._leads[job]
+        if len(job.waiting) != 1:
             job.segment = self.tree.absorb(job.ids, self._leads.pop(job))
-            return
+
+    def _leave_row(self, entry: LiveDraw) -> None:
+        job = entry.job
         job.live -= 1
         job.tenant.rows -= 1
         if entry.segment is not None and entry.segment.length:
             ids = (*entry.request.ids, *entry.ids[:-1])
             self.tree.insert(ids, entry.segment)
             if entry.ended and not entry.final:
-                self.tenants.keep(job.tenant, (*entry.request.path, entry.number), ids, entry.segment.length)
+                self.tenants.keep(job.tenant, (*entry.request.path, entry.number), ids, len(entry.ids))
         entry.segment = None
         self._release(job)
 
     def _release(self, job: Job) -> None:
         """Let go of the job's keys and values once nobody runs on it or waits for it."""
         if not job.live and not job.waiting:
+            lead = self._leads.pop(job, None)
+            if lead is not None:
+                self.tree.absorb(job.ids, lead)
             job.segment = job.logits = None
 
 
@@ -339,4 +386,5 @@ def _table(draws: Sequence[LiveDraw]) -> Rows:
         keys=np.array([draw.key for draw in draws], np.uint64),
         positions=np.array([draw.position + 1 for draw in draws], np.uint64),
         wants_logprobs=any(s.logprobs for s in settings),
+        guides=tuple(draw.guide for draw in draws) if any(draw.guide is not None for draw in draws) else (),
     )

@@ -92,7 +92,7 @@ class PrefixTree:
         if part is not None:
             entry = self._split(part, depth)
         between = segment.parent
-        if between is not None and between.start == depth and between.length and segment.length > _JOINED:
+        if between is not None and between.start == depth and max(between.length, segment.length) >= _JOINED:
             between.adopt(entry.segment)
             entry, depth = self._add(entry, ids[depth : between.end], between), between.end
         self._add(entry, ids[depth:], segment.after(entry.segment))
@@ -180,9 +180,8 @@ class PrefixTree:
             if tuple(ids[depth : depth + len(span)]) == span:
                 entry, depth = child, depth + len(span)
                 continue
-            same = 0
-            while depth + same < len(ids) and same < len(span) and ids[depth + same] == span[same]:
-                same += 1
+            pairs = zip(span, ids[depth : depth + len(span)], strict=False)
+            same = next((i for i, (own, other) in enumerate(pairs) if own != other), min(len(span), len(ids) - depth))
             return entry, depth + same, child
         return entry, depth, None
 

@@ -1,28 +1,41 @@
-"""The embedded engine: torch in this process, on a CPU or one GPU, with nothing else installed.
+"""The embedded engine: torch in this process, on a CPU or a GPU, with nothing else installed but triton on a GPU.
 
-Runs any Hugging Face folder of the Llama, Qwen2 and Qwen3 families with its own decode core (`ttc.engines.embedded`):
-continuous batching, prefix keys and values shared by all draws and branches, counter-based randomness. Other
-architectures run through transformers' own module: correct, without the shared-prefix speed. Cost: one worker
-thread; bf16 weights plus the caches; with `processes`, each of them once per process (`ttc.engines.embedded.replicas`).
-Left out: several GPUs, quantised weights, speculative decoding.
+Runs any Hugging Face folder of the Llama, Qwen2, Qwen3 and Mistral families with its own decode core, on a GPU those of
+Gemma 3 (text), too (`ttc.engines.embedded`): continuous batching, prefix keys and values shared by all draws and
+branches, counter-based randomness. Other architectures run through transformers' own module: correct, without the
+shared-prefix speed. Cost: one worker thread; bf16 weights plus the caches; with `processes`, each of them once per
+process or GPU (`ttc.engines.embedded.replicas`). Left out, and left to vLLM and SGLang: tensor parallelism, mixtures of
+experts, quantised weights; speculative decoding.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ttc import seeds
 from ttc.concurrent import settle
 from ttc.config.signatures import checked_by
 from ttc.config.values import Dtype, at_least, at_most, check_place
-from ttc.core import Capabilities, Completion, Engine, Path, Prompt, Sampling, Usage, UsageSink
+from ttc.core import (
+    Completion,
+    Engine,
+    ExtraCapabilities,
+    ExtraSampling,
+    Path,
+    Prompt,
+    Sampling,
+    Usage,
+    UsageSink,
+)
 from ttc.engines.shared.folder import check_model, generator_folder, reads_generator
 from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, check_start
 from ttc.identity.digests import reads
 
 if TYPE_CHECKING:
+    from ttc.engines.embedded.guide import Guide, Guides
     from ttc.engines.embedded.scheduler import Scheduler
     from ttc.engines.shared.text import Text
 
@@ -65,17 +78,18 @@ def embedded(
 
     Args:
         model: a model folder or a hub id; None is the packaged teacher.
-        device: "auto" (a GPU when there is one), "cpu" or "cuda".
-        dtype: "auto" (bf16 where the hardware multiplies it, else fp32), "bfloat16" or "float32".
+        device: "auto" (a GPU when there is one), "cpu", "cuda" or "cuda:1".
+        dtype: "auto" (bf16 where the hardware multiplies it, else fp16 on a GPU and fp32 on a CPU), "bfloat16",
+            "float16" (GPUs only) or "float32".
         threads: compute threads on a CPU; more than 1 only helps on an otherwise idle machine.
         max_batch: most sequences decoded at once; `kv_bytes` may allow fewer.
         max_context: a limit below the model's own, in tokens.
         kv_bytes: memory for keys and values, of what is decoded and of what waits to be continued; None is a quarter
-            of the machine's memory, or four fifths of a GPU's free memory. Draws beyond it wait.
+            of the machine's memory, or four fifths of what weights and scratch leave of a GPU's. Draws beyond it wait.
         batch_invariant: concurrency, batching and resume points cannot change a single bit on one machine with as many
             threads; slower.
         processes: decode in as many processes, each with `threads` threads and its share of the memory; on a CPU with
-            idle cores faster than more threads. None is this process alone.
+            idle cores faster than more threads; on GPUs one process for each. None is this process alone.
 
     Raises:
         ConfigError: the folder, a file in it, or an option cannot be used.
@@ -106,7 +120,7 @@ class EmbeddedEngine(StreamingTokenEngine):
 
     def __init__(self, name: str, text: Text, scheduler: Scheduler, max_batch: int, invariant: bool) -> None:
         dims = scheduler.body.dims
-        capabilities = Capabilities(
+        capabilities = ExtraCapabilities(
             model=name,
             max_context=scheduler.body.max_context,
             token_ids=True,
@@ -118,9 +132,11 @@ class EmbeddedEngine(StreamingTokenEngine):
             handover=text.handover,
             shape=dims.model_shape(dims.vocab),
             max_concurrency=max_batch,
+            extras=_extras(scheduler),
         )
         super().__init__(text, capabilities)
         self._scheduler = scheduler
+        self._guides: Guides | None = None
 
     async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
         """See `ttc.core.LogprobEngine`; `start` must be at least 1, since the first token has nothing before it."""
@@ -180,6 +196,7 @@ class EmbeddedEngine(StreamingTokenEngine):
             future=loop.create_future(),
             on_usage=on_usage,
             on_tokens=on_tokens,
+            make_guide=await self._guide_of(sampling),
         )
         self._scheduler.submit(request)
         try:
@@ -188,3 +205,19 @@ class EmbeddedEngine(StreamingTokenEngine):
             self._scheduler.abort(request)
             await settle([request.future])
             raise
+
+    async def _guide_of(self, sampling: Sampling) -> Callable[[], Guide] | None:
+        """What makes the guide of each draw, where `sampling` has a grammar."""
+        if not isinstance(sampling, ExtraSampling) or sampling.grammar is None:
+            return None
+        from ttc.engines.embedded.guide import Guides
+
+        if self._guides is None:  # reading the vocabulary takes seconds, so the event loop does not wait for it
+            self._guides = await asyncio.to_thread(Guides, self._text, self._scheduler.body.dims.vocab)
+        return self._guides.follow(sampling.grammar)
+
+
+def _extras(scheduler: Scheduler) -> frozenset[str]:
+    """What it honours beyond plain sampling; tokens that are sampled within a captured graph follow no grammar yet."""
+    held = scheduler.body.device.type == "cpu" and importlib.util.find_spec("llguidance") is not None
+    return frozenset({"grammar"} if held else ())

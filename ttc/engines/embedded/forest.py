@@ -1,17 +1,25 @@
 """One decoding step for many branches of a forest, on a CPU: every key is read once for all rows below it.
 
-Every live branch is a row, whose context is a chain of segments of the pool. Their pages are multiplied in three sweeps
-(the same sharing as DeFT, Yao et al. 2024, arXiv 2404.00242, and cascade attention, FlashInfer, Ye et al. 2025, arXiv
-2501.01005): pages of one row, in place; short segments that several rows read, copied together for up to four rows
-each; long ones, on a shelf of their own with longer pages, in place and for all their rows at once. One maximum per row
-makes all its pages comparable; their sums are added up by row.
+Every live branch is a row, whose context is a chain of segments of the pool. Their pages are multiplied in at most four
+sweeps (the same sharing as DeFT, Yao et al. 2024, arXiv 2404.00242, and cascade attention, FlashInfer, Ye et al. 2025,
+arXiv 2501.01005), each of some fifteen operations a layer: one maximum per row makes all its pages comparable, and
+their sums are added up by row.
 
-Cost: what lies between pages in use is multiplied, too, so pages in use are kept together (`PagePool.gather`), and the
-rows of a long page are padded to the most of any. Left out: sliding windows.
+- tails: what a row samples, in pages of 16, where they lie. A product of 16 keys costs two thirds of one of 64, so a
+  tail hands its keys on to pages of 64 from time to time;
+- short: short segments that several rows read, copied together (twice the reading) for as many rows at once as is
+  cheapest;
+- common: long segments that several rows read, in pages of 64, where they lie; the rows of a page are padded to the
+  most of any, which multiplies more but reads nothing twice;
+- own: long segments of one row, in pages of 64, where they lie.
+
+Cost: what lies between pages in use is multiplied, too, so pages in use are kept together (`PagePool.gather`). Left
+out: sliding windows.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -28,22 +36,31 @@ NEVER = -1e30
 _LEAST = -80.0
 """Of a score below its row's highest: exp of it is 1e-35, and of less it takes a CPU thirty times as long."""
 
-PAGE_SIZES = (16, 64)
-"""Tokens of a page: on the shelf of most segments, and on that of long ones that several rows read."""
+_TAILS, _COMMON, _OWN = range(3)
+"""Shelves: of tails and short segments, of long segments that several rows read, of long ones of one row."""
 
-_LONG = 48
-"""Tokens from which on a segment that several rows read is worth pages of 64, multiplied in place."""
+PAGE_SIZES = (16, 64, 64)
+"""Tokens of a page on each shelf."""
 
-_SHARE = 4
-"""Rows that read one copy of a page on the first shelf; where more do, it is read as often as it takes."""
+_LONG = 32
+"""Tokens from which on a segment may be worth pages of 64."""
+
+_TAIL = 96
+"""Tokens at which tails hand on what fills pages of 64; sooner where a step is planned anyway."""
+
+_FEW = 4
+"""Rows of a page up to which one may stay on the shelf of common segments when the others have left it."""
+
+_COPY = 5
+"""What copying a page costs, in the time it takes to multiply it for one row more."""
 
 
 class _Sweep:
     """Pages that a step multiplies together: which rows read which, and which of their keys are there.
 
-    `gathered` pages are copied together for every product, up to `_SHARE` rows each; others are multiplied where they
-    lie. Rows and heads are numbered together, row * kv heads + head: so queries are laid out by page, and what comes of
-    them is added up by row, without a copy for the turn of axes.
+    `gathered` pages are copied together for every product; others are multiplied where they lie. Rows and heads are
+    numbered together, row * kv heads + head: so queries are laid out by page, and what comes of them is added up by
+    row, without a copy for the turn of axes.
     """
 
     def __init__(self, shelf: Shelf, num_rows: int, gathered: bool = False) -> None:
@@ -51,48 +68,66 @@ class _Sweep:
         self.index = torch.empty(0, dtype=torch.long)
         self.top = 0  # pages read: 0 .. top - 1
         self.most = 1  # rows that read one page
-        self._pages: list[int] = []
-        self._readers: list[list[int]] = []
+        self._parts: list[tuple[list[int], list[int]]] = []  # pages, and the rows that read all of them
         self._ends: dict[int, int] = {}  # pages that are not full
 
     def add(self, segment: Segment, rows: list[int]) -> None:
         """Let `rows` read all pages of `segment`."""
-        pages, step = segment.pages, _SHARE if self.gathered else len(rows)
-        for start in range(0, len(rows), step):
-            self._pages += pages
-            self._readers += [rows[start : start + step]] * len(pages)
-        self.most = max(self.most, min(len(rows), step))
+        self._parts.append((segment.pages, rows))
         full, rest = divmod(segment.length, self.shelf.size)
         if rest:
-            self._ends[pages[full]] = rest
+            self._ends[segment.pages[full]] = rest
             full += 1
-        for page in pages[full:]:
+        for page in segment.pages[full:]:
             self._ends[page] = 0
 
     @property
     def empty(self) -> bool:
         """Whether nobody reads any page."""
-        return not self._pages
+        return not self._parts
 
     def prepare(self) -> None:
         """Lay the pages out; those between that nobody reads go to row `num_rows`, which is thrown away."""
         capacity, nobody, size = len(self.shelf.owners), self.num_rows, self.shelf.size
-        self.top = max(self._pages) + 1
-        self._rows = torch.full((capacity, self.most), nobody)
-        padded = [rows + [nobody] * (self.most - len(rows)) for rows in self._readers]
-        self._rows[self._pages] = torch.tensor(padded)
+        self.most = most = self._cheapest() if self.gathered else max(len(rows) for _, rows in self._parts)
+        pages: list[int] = []
+        readers: list[list[int]] = []
+        for part, rows in self._parts:
+            for start in range(0, len(rows), most):
+                some = rows[start : start + most]
+                pages += part
+                readers += [some + [nobody] * (most - len(some))] * len(part)
         self._mask = torch.zeros(capacity, size, dtype=self.shelf.dtype)
         if self._ends:
             beyond = torch.arange(size)[None] >= torch.tensor(list(self._ends.values()))[:, None]
             self._mask[list(self._ends)] = torch.zeros_like(beyond, dtype=self.shelf.dtype).masked_fill_(beyond, NEVER)
+        self.index, self._rows, self.top = torch.tensor(pages), torch.tensor(readers), len(pages)
         if self.gathered:
-            self.index, self.top = torch.tensor(self._pages), len(self._pages)
-            self._rows, self._mask = torch.tensor(padded), self._mask[self._pages]
+            self._mask = self._mask[self.index]
+        else:
+            self._rows = torch.full((capacity, most), nobody).index_copy_(0, self.index, self._rows)
+            self.top = max(pages) + 1
         self.settle()
+
+    def _cheapest(self) -> int:
+        """For how many rows at once pages are copied together; where more read one, it is copied again."""
+        pages: Counter[int] = Counter()  # by the number of rows that read them
+        for part, rows in self._parts:
+            pages[len(rows)] += len(part)
+
+        def cost(most: int) -> int:
+            return sum(count * -(-num // most) for num, count in pages.items()) * (_COPY + most)
+
+        return min((2, 4, 8, 16, 32), key=cost)
 
     def pages(self, tensor: torch.Tensor) -> torch.Tensor:
         """What the shelf's `tensor` of one layer holds for the pages: (pages * kv heads, ...)."""
         return (tensor.index_select(0, self.index) if self.gathered else tensor[: self.top]).flatten(0, 1)
+
+    @property
+    def cells(self) -> int:
+        """Pairs of a page and one of its rows, for every kv head."""
+        return len(self.sums)
 
     def open(self, page: int, row: int) -> None:
         """Let one row read a new page, which holds nothing yet; `settle` must follow."""
@@ -109,12 +144,51 @@ class _Sweep:
         heads = self.shelf.dims.num_kv_heads
         rows = self._rows[: self.top, None] * heads + torch.arange(heads)[None, :, None]
         self.sums = rows.flatten()  # (pages * kv heads * most)
-        self.queries = self.sums.clamp(max=self.num_rows * heads - 1)
         self.mask = self._mask[: self.top, None]  # (pages, 1, size), shares memory with what `show` changes
 
     def show(self, pages: torch.Tensor, offsets: torch.Tensor) -> None:
         """Let the keys at these places be seen."""
         self._mask[pages, offsets] = 0.0
+
+
+class _Part:
+    """What one sweep has of the scratch memory of a step: its cells lie together, from `start` on."""
+
+    def __init__(self, sweep: _Sweep, whole: _Scratch, start: int, offset: int) -> None:
+        dims, size = sweep.shelf.dims, sweep.shelf.size
+        cells, products = slice(start, start + sweep.cells), sweep.top * dims.num_kv_heads
+        shape = (products, sweep.most * dims.group, -1)
+        self.sweep = sweep
+        self.queries = whole.queries[cells].view(shape)
+        self.scores = whole.scores[offset : offset + sweep.cells * dims.group * size].view(*shape[:2], size)
+        self.by_page = self.scores.view(sweep.top, -1, size)
+        self.by_cell = self.scores.view(-1, dims.group, size)
+        self.peaks, self.mass = whole.peaks[cells], whole.mass[cells]
+        self.sums = whole.sums[cells].view(shape)
+
+
+class _Scratch:
+    """Memory that all layers of a step use one after another. A cell is a page, a kv head and a row that reads it.
+
+    queries and sums (cells, group * D), peaks and mass (cells, group), scores flat, since pages differ in size.
+    """
+
+    def __init__(self, sweeps: Sequence[_Sweep], num_rows: int, dtype: torch.dtype) -> None:
+        dims = sweeps[0].shelf.dims
+        self.lines = torch.cat([sweep.sums for sweep in sweeps])  # row * kv heads + head of every cell
+        self.sources = self.lines.clamp(max=num_rows * dims.num_kv_heads - 1)
+        self.targets = self.lines[:, None].expand(-1, dims.group)
+        width = dims.group * dims.head_dim
+        self.queries = torch.empty(len(self.lines), width, dtype=dtype)
+        self.sums = torch.empty(len(self.lines), width)
+        self.peaks, self.mass = torch.empty(2, len(self.lines), dims.group)
+        counts = [sweep.cells * dims.group * sweep.shelf.size for sweep in sweeps]
+        self.scores = torch.empty(sum(counts))
+        self.parts: list[_Part] = []
+        start = offset = 0
+        for sweep, count in zip(sweeps, counts, strict=True):
+            self.parts.append(_Part(sweep, self, start, offset))
+            start, offset = start + sweep.cells, offset + count
 
 
 class ForestDecoder:
@@ -124,70 +198,106 @@ class ForestDecoder:
         self.body = body
         self.num_rows = 0
         self._segments: list[Segment] = []
+        self._above: list[Segment | None] = []  # of every row, what its segment has handed on to
         self._sweeps: list[_Sweep] | None = None
         self._version = -1
         self._pages = self._offsets = torch.empty(0, dtype=torch.long)  # where every row writes its next token
+        self._longest = 0  # length of the longest tail
+        self._scratch: _Scratch | None = None
 
     def add(self, segment: Segment) -> int:
         """See `Decoder.add`."""
         self._segments.append(segment)
+        self._above.append(None)
         self.num_rows += 1
         self._sweeps = None
         return self.num_rows - 1
 
     def remove(self, row: int) -> None:
         """See `Decoder.remove`."""
-        self._segments[row] = self._segments[-1]
+        self._segments[row], self._above[row] = self._segments[-1], self._above[-1]
         self._segments.pop()
+        self._above.pop()
         self.num_rows -= 1
         self._sweeps = None
 
     def step(self, tokens: Sequence[int]) -> torch.Tensor:
         """See `Decoder.step`."""
-        if self._sweeps is None or self._version != self.body.pool.version:
+        if self._sweeps is None or self._version != self.body.pool.version or self._longest >= _TAIL:
             self._plan()
         else:
             self._advance()
-        sweeps = self._sweeps or []
-        sweeps[0].show(self._pages, self._offsets)
+        if self._scratch is None:
+            self._scratch = _Scratch(self._sweeps or [], self.num_rows, self.body.dtype)
+        self._scratch.parts[0].sweep.show(self._pages, self._offsets)
         positions = torch.tensor([segment.end for segment in self._segments])
         hidden = self.body.forward(torch.as_tensor(tokens), positions, self._attend)
         for segment in self._segments:
             segment.length += 1
+        self._longest += 1
         return hidden
 
     def _plan(self) -> None:
         """Find out which rows read which segments, and bring their pages where a step reads them."""
-        pool, rows, size = self.body.pool, self._segments, self.body.pool.shelves[0].size
-        readers: dict[Segment, list[int]] = {}
+        pool, rows, size = self.body.pool, self._segments, PAGE_SIZES[_TAILS]
         for row, segment in enumerate(rows):
+            if segment.length >= PAGE_SIZES[_OWN]:
+                self._hand_up(row)
             if segment.length == len(segment.pages) * size:
                 pool.reserve(segment, 1)
+        readers = self._readers()
+        self._place(readers)
+        kinds: dict[tuple[int, bool], list[tuple[Segment, list[int]]]] = {}
+        for part, members in readers.items():
+            several = part.shelf == _COMMON or (part.shelf == _TAILS and len(members) > 1)
+            kinds.setdefault((part.shelf, several), []).append((part, members))
+        self._sweeps = []
+        for (shelf, several), parts in sorted(kinds.items(), key=lambda pair: pair[0]):
+            gathered = shelf == _TAILS and several
+            if not gathered:
+                pool.gather(shelf, [page for part, _ in parts for page in part.pages])
+            sweep = _Sweep(pool.shelves[shelf], len(rows), gathered)
+            for part, members in parts:
+                sweep.add(part, members)
+            self._sweeps.append(sweep)
+        for sweep in self._sweeps:
+            sweep.prepare()
+        self._scratch = None
+        self._pages = torch.tensor([segment.pages[segment.length // size] for segment in rows])
+        self._offsets = torch.tensor([segment.length % size for segment in rows])
+        self._longest = max(segment.length for segment in rows)
+        self._version = pool.version
+
+    def _hand_up(self, row: int) -> None:
+        """Move the tokens of a tail that fill long pages to a segment of their own, which comes before it."""
+        pool, segment, above = self.body.pool, self._segments[row], self._above[row]
+        if above is None or above.num_children > 1 or segment.parent is not above:
+            above = self._above[row] = pool.segment(segment.parent)
+            above.shelf = _OWN
+            segment.adopt(above)
+        pool.hand_up(segment, segment.length // PAGE_SIZES[_OWN] * PAGE_SIZES[_OWN])
+
+    def _readers(self) -> dict[Segment, list[int]]:
+        """The rows that read each segment."""
+        readers: dict[Segment, list[int]] = {}
+        for row, segment in enumerate(self._segments):
             part: Segment | None = segment
             while part is not None:
                 if part.pages:
                     readers.setdefault(part, []).append(row)
                 part = part.parent
-        for part, members in readers.items():
-            if len(members) > 1 and part.length >= _LONG:
-                pool.move(part, 1)
-        pool.gather(
-            0, [p for part, members in readers.items() if len(members) == 1 and not part.shelf for p in part.pages]
-        )
-        pool.gather(1, [page for part in readers if part.shelf for page in part.pages])
-        alone, shared, long = sweeps = [
-            _Sweep(pool.shelves[0], len(rows)),
-            _Sweep(pool.shelves[0], len(rows), gathered=True),
-            _Sweep(pool.shelves[1], len(rows)),
-        ]
-        for part, members in readers.items():
-            (long if part.shelf else alone if len(members) == 1 else shared).add(part, members)
-        self._sweeps = [sweep for sweep in sweeps if not sweep.empty]
-        for sweep in self._sweeps:
-            sweep.prepare()
-        self._pages = torch.tensor([segment.pages[segment.length // size] for segment in rows])
-        self._offsets = torch.tensor([segment.length % size for segment in rows])
-        self._version = pool.version
+        return readers
+
+    def _place(self, readers: dict[Segment, list[int]]) -> None:
+        """Put long segments on the shelf that fits the number of their readers; a move costs a few steps' reading."""
+        tails = set(self._segments)
+        long = {part: len(rows) for part, rows in readers.items() if part not in tails and _is_long(part, len(rows))}
+        most = max(long.values(), default=1)
+        for part, count in long.items():
+            if count > 1 or (part.shelf == _COMMON and most <= _FEW):
+                self.body.pool.move(part, _COMMON)
+            else:
+                self.body.pool.move(part, _OWN)
 
     def _advance(self) -> None:
         """Move every row's place one further, into a new page where one is full."""
@@ -202,31 +312,45 @@ class ForestDecoder:
             self._pages[row], self._offsets[row] = segment.pages[-1], 0
         if full:
             sweeps[0].settle()
+            self._scratch = None
 
     def _attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        dims, num, sweeps = self.body.dims, self.num_rows, self._sweeps or []
-        own = sweeps[0].shelf
-        own.keys[layer][self._pages, :, :, self._offsets] = k
-        own.values[layer][self._pages, :, self._offsets] = v
-        lines, group = num * dims.num_kv_heads, dims.group  # one line for each row and kv head, and one to throw away
-        q = q.view(lines, -1)
-        peaks = q.new_full((lines + dims.num_kv_heads, group), NEVER, dtype=torch.float32)
-        scores = []
-        for sweep in sweeps:
-            shape = (sweep.top * dims.num_kv_heads, sweep.most * group, -1)
-            queries = q.index_select(0, sweep.queries).view(shape)
-            values = torch.bmm(queries, sweep.pages(sweep.shelf.keys[layer])).float()
-            values.view(sweep.top, -1, sweep.shelf.size).add_(sweep.mask)
-            highest = values.amax(-1).view(-1, group)
-            peaks.scatter_reduce_(0, sweep.sums[:, None].expand_as(highest), highest, "amax")
-            scores.append(values)  # (pages * kv heads, most * group, size)
-        out = torch.zeros(len(peaks), q.shape[1])
-        mass = torch.zeros_like(peaks)
-        for sweep, values in zip(sweeps, scores, strict=True):
-            shares = values.view(-1, group, sweep.shelf.size)
-            shares.sub_(peaks.index_select(0, sweep.sums)[..., None]).clamp_(min=_LEAST).exp_()
-            mass.index_add_(0, sweep.sums, shares.sum(-1))
-            part = torch.bmm(values.to(q.dtype), sweep.pages(sweep.shelf.values[layer]))
-            out.index_add_(0, sweep.sums, part.view(-1, q.shape[1]).float())
-        out = out[:lines].view(lines, group, -1) / mass[:lines, :, None]
+        dims, num, scratch = self.body.dims, self.num_rows, self._scratch
+        if scratch is None:
+            raise RuntimeError("a step is planned before it is computed")
+        tails = scratch.parts[0].sweep.shelf
+        tails.keys[layer][self._pages, :, :, self._offsets] = k
+        tails.values[layer][self._pages, :, self._offsets] = v
+        lines = num * dims.num_kv_heads  # one for each row and kv head, and one to throw away
+        torch.index_select(q.view(lines, -1), 0, scratch.sources, out=scratch.queries)
+        for part in scratch.parts:
+            _multiply(part.queries, part.sweep.pages(part.sweep.shelf.keys[layer]), part.scores)
+            part.by_page.add_(part.sweep.mask)
+            torch.amax(part.by_cell, -1, out=part.peaks)
+        peaks = torch.full((lines + dims.num_kv_heads, dims.group), NEVER)
+        peaks.scatter_reduce_(0, scratch.targets, scratch.peaks, "amax")
+        torch.index_select(peaks, 0, scratch.lines, out=scratch.peaks)
+        for part in scratch.parts:
+            part.by_cell.sub_(part.peaks[..., None])
+        scratch.scores.clamp_(min=_LEAST).exp_()
+        for part in scratch.parts:
+            torch.sum(part.by_cell, -1, out=part.mass)
+            _multiply(part.scores.to(q.dtype), part.sweep.pages(part.sweep.shelf.values[layer]), part.sums)
+        mass = torch.zeros_like(peaks).index_add_(0, scratch.lines, scratch.mass)
+        out = torch.zeros(len(peaks), dims.group * dims.head_dim).index_add_(0, scratch.lines, scratch.sums)
+        out = out[:lines].view(lines, dims.group, -1).div_(mass[:lines, :, None])
         return out.to(q.dtype).view(num, -1)
+
+
+def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> None:
+    """The batched product, in fp32 memory whatever the dtype of its factors."""
+    if left.dtype == out.dtype:
+        torch.bmm(left, right, out=out)
+    else:
+        out.copy_(torch.bmm(left, right))
+
+
+def _is_long(segment: Segment, readers: int) -> bool:
+    """Whether a segment is worth pages of 64: long, and what they round up is little beside it, or shared by many."""
+    rest = -segment.length % PAGE_SIZES[_COMMON]
+    return segment.shelf != _TAILS or (segment.length >= _LONG and rest <= segment.length // 3 + 4 * (readers - 1))

@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ttc.engines.embedded.batch import BatchLimits, default_kv_bytes
 from ttc.engines.embedded.decode import Decoder
 from ttc.engines.embedded.forest import PAGE_SIZES, ForestDecoder
@@ -36,7 +34,26 @@ def load(
 ) -> tuple[Text, Scheduler]:
     """Load tokenizer and weights and start the worker; arguments as in `ttc.engines.embedded.engine.embedded`."""
     config = read_config(folder)  # names a missing folder or file before anything slow is imported
+    _refuse_quantised(folder, config)
     text = Text(folder)
+    place = pick_device(device)
+    if place.type == "cuda" and not batch_invariant:
+        from ttc.engines.embedded.gpu_families import architecture
+        from ttc.engines.embedded.gpu_loading import start
+
+        family = architecture(config)
+        if family is not None:
+            return text, start(
+                folder,
+                family,
+                text.decode,
+                device=place,
+                dtype=pick_dtype(dtype, place),
+                threads=threads,
+                max_batch=max_batch,
+                max_context=max_context,
+                kv_bytes=kv_bytes,
+            )
     if not supported(config) or slides(config, max_context):
         if batch_invariant:
             raise ConfigError(
@@ -45,11 +62,10 @@ def load(
             )
         from ttc.engines.embedded.fallback import FallbackDecoder, load_fallback
 
-        place = pick_device(device)
         other = load_fallback(folder, config, device=place, dtype=pick_dtype(dtype, place), max_context=max_context)
         limits = BatchLimits(max_batch, kv_bytes or default_kv_bytes(place))
         return text, Scheduler(other, FallbackDecoder, text.decode, limits=limits, threads=threads)
-    core = _invariant() if batch_invariant else _fast(pick_device(device))
+    core = _invariant() if batch_invariant else _Core(ForestDecoder, {"page_sizes": PAGE_SIZES})
     body, _ = load_body(folder, device=device, dtype=dtype, max_context=max_context, head=True, **core.options)
     limits = BatchLimits(max_batch, kv_bytes or default_kv_bytes(body.device))
     scheduler = Scheduler(body, core.decoder, text.decode, limits=limits, threads=threads)
@@ -77,9 +93,12 @@ def _invariant() -> _Core:
     return _Core(InvariantDecoder, {"attention": BlockedPrefix, "pad_rows": PAD_ROWS}, check)
 
 
-def _fast(device: torch.device) -> _Core:
-    if device.type == "cpu":
-        return _Core(ForestDecoder, {"page_sizes": PAGE_SIZES})
-    from ttc.engines.embedded.cuda import CudaDecoder
-
-    return _Core(CudaDecoder, {})
+def _refuse_quantised(folder: Path, config: Mapping[str, Any]) -> None:
+    """Raise ConfigError where the weights are not plain numbers."""
+    scheme = config.get("quantization_config")
+    if scheme:
+        method = scheme.get("quant_method", "unknown") if isinstance(scheme, Mapping) else scheme
+        raise ConfigError(
+            f"{folder}: the weights are quantised ({method}), which the embedded engine does not run: use the model's "
+            "bf16 folder, or --engine vllm or --engine sglang"
+        )

@@ -246,6 +246,9 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
     if device is None or (device.type == "cuda" and not torch.cuda.is_available()):
         raise ConfigError(f"device {name!r} is not available here; use auto or cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        last = torch.cuda.device_count() - 1
+        raise ConfigError(f"device {name!r} is not available here: the GPUs are cuda:0 to cuda:{last}")
     return torch.device(device)
 
 

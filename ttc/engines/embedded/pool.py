@@ -152,17 +152,18 @@ class Shelf:
             self.owners[page] = None
             heapq.heappush(self.free, page)
 
-    def swap(self, left: int, right: int) -> None:
-        """Exchange what two pages hold, and tell their owners."""
-        pair, turned = [left, right], [right, left]
-        self.keys[:, pair] = self.keys[:, turned]
-        self.values[:, pair] = self.values[:, turned]
-        owners = self.owners[left], self.owners[right]
-        self.owners[right], self.owners[left] = owners
-        segments = [owner() if owner is not None else None for owner in owners]
-        for segment in dict.fromkeys(segment for segment in segments if segment is not None):
-            places = {left: right, right: left}
-            segment.pages[:] = [places.get(page, page) for page in segment.pages]
+    def exchange(self, pages: Sequence[int], holes: Sequence[int]) -> None:
+        """Bring what `pages` hold to `holes`, and what those hold to `pages`; tell the owners."""
+        turned = {**dict(zip(pages, holes, strict=True)), **dict(zip(holes, pages, strict=True))}
+        owners = {page: owner for page in turned if (owner := self.owners[page]) is not None}
+        sources, targets = torch.tensor(list(owners)), torch.tensor([turned[page] for page in owners])
+        for layers in (self.keys, self.values):
+            for layer in layers:  # by layer: scratch memory for one at a time
+                layer.index_copy_(0, targets, layer.index_select(0, sources))
+        for page in turned:
+            self.owners[turned[page]] = owners.get(page)
+        for segment in {id(segment): segment for owner in owners.values() if (segment := owner()) is not None}.values():
+            segment.pages[:] = [turned.get(page, page) for page in segment.pages]
 
 
 class PagePool:
@@ -265,19 +266,30 @@ class PagePool:
             self.append(segment, kv)
         self.version += 1
 
+    def hand_up(self, segment: Segment, count: int) -> None:
+        """Move the first `count` tokens of `segment`, which fill pages, to the end of its parent, which is only its."""
+        above, size = segment.parent, self.shelves[segment.shelf].size
+        if above is None or above.num_children > 1 or count % size:
+            raise RuntimeError("only whole pages go up, to a parent without other children")
+        self.append(above, self.read(segment, segment.start, segment.start + count))
+        self.returned.append((segment.shelf, segment.pages[: count // size]))
+        segment.pages = segment.pages[count // size :]
+        segment.start, segment.length = segment.start + count, segment.length - count
+        self.version += 1
+
     def gather(self, index: int, pages: Collection[int]) -> None:
-        """Bring the pages in use of one shelf together at its front, if they are spread over twice as many."""
+        """Bring the pages in use of one shelf together at its front, if an eighth of what they span is not in use."""
         shelf, live = self.shelves[index], sorted(pages)
-        if not live or live[-1] < 2 * len(live) + 8:
+        if not live or live[-1] <= len(live) + len(live) // 8 + 2:
             return
         self._collect()
         inside = set(live)
         holes = [page for page in range(len(live)) if page not in inside]
-        for page, hole in zip(reversed(live), holes, strict=False):
-            shelf.swap(page, hole)
-            if shelf.owners[page] is None:
-                shelf.free.remove(hole)
-                shelf.free.append(page)
+        away = live[len(live) - len(holes) :]
+        unused = {hole for hole in holes if shelf.owners[hole] is None}
+        shelf.exchange(away, holes)
+        left = {page for page, hole in zip(away, holes, strict=True) if hole in unused}
+        shelf.free = [page for page in shelf.free if page not in unused] + sorted(left)
         heapq.heapify(shelf.free)
         self.version += 1
 

@@ -62,10 +62,9 @@ def start(folder: Folder, model: str | None, options: Mapping[str, Any], process
         EngineError: a replica died while it started.
     """
     read_config(folder)  # names a missing folder or file before anything slow is started
-    if pick_device(str(options["device"])).type != "cpu":
-        raise ConfigError('embedded: processes share out a CPU; with a GPU leave it out, or set device="cpu"')
-    share = {"kv_bytes": (options["kv_bytes"] or default_kv_bytes(torch.device("cpu"))) // processes}
-    replicas = [Replica({**options, **share, "model": model, "device": "cpu"}) for _ in range(processes)]
+    place = pick_device(str(options["device"]))
+    shares = _on_a_cpu(options["kv_bytes"], processes) if place.type == "cpu" else _on_gpus(place, processes)
+    replicas = [Replica({**options, "model": model, **share}) for share in shares]
     try:
         ready = [replica.ready() for replica in replicas]
     except TTCError:
@@ -74,6 +73,23 @@ def start(folder: Folder, model: str | None, options: Mapping[str, Any], process
         raise
     capabilities = replace(ready[0], max_concurrency=sum(each.max_concurrency for each in ready))
     return ReplicatedEngine(Text(folder), capabilities, replicas)
+
+
+def _on_a_cpu(kv_bytes: int | None, processes: int) -> list[dict[str, Any]]:
+    """Each has its share of the memory."""
+    share = (kv_bytes or default_kv_bytes(torch.device("cpu"))) // processes
+    return [{"device": "cpu", "kv_bytes": share}] * processes
+
+
+def _on_gpus(place: torch.device, processes: int) -> list[dict[str, Any]]:
+    """Each has a GPU of its own, from the first on."""
+    have = torch.cuda.device_count()
+    if str(place) != "cuda" or processes > have:
+        raise ConfigError(
+            f"embedded: processes={processes} takes a GPU for each process, from cuda:0 on, and {have} are here: set "
+            f'processes={have} and device="cuda", or device="{place}" without processes'
+        )
+    return [{"device": f"cuda:{index}"} for index in range(processes)]
 
 
 @dataclass(slots=True, eq=False)

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -18,6 +18,9 @@ from ttc.engines.embedded.pool import Segment
 from ttc.engines.embedded.tenants import Tenant
 from ttc.engines.shared.tokens import StopRule
 from ttc.errors import EngineError
+
+if TYPE_CHECKING:
+    from ttc.engines.embedded.guide import Guide
 
 __all__ = [
     "Failed",
@@ -49,6 +52,7 @@ class GenerateRequest:
     future: asyncio.Future[list[Completion]]
     on_usage: UsageSink
     on_tokens: Callable[[tuple[int, ...]], None] | None = None
+    make_guide: Callable[[], Guide] | None = None
     done: dict[int, Completion] = field(default_factory=dict)
 
 
@@ -67,7 +71,9 @@ class LiveDraw:
     prompt: int = 0  # tokens it was started after: its prompt, and once more what it had when it was put back
     ended: bool = False
     final: bool = False  # ended by the model itself: nobody will continue it
+    late: int = 0  # tokens that a device had sampled by the time its end was seen
     segment: Segment | None = None
+    guide: Guide | None = None
 
     @property
     def feed(self) -> int:
@@ -93,7 +99,7 @@ class LiveDraw:
             prompt=prompt,
             cached=prompt - self.computed,
             generated=0 if aborted else count,
-            overrun=count if aborted else 0,
+            overrun=(count if aborted else 0) + self.late,
             calls=1,
             attempts=1,
             flops=price + (flops(count - 1, length) if count > 1 else 0.0),
@@ -125,6 +131,7 @@ class Job:
     computed: int = 0
     segment: Segment | None = None  # what is computed of the prompt; all of it once `logits` are there
     logits: torch.Tensor | None = None  # (vocab,) after the last prompt token
+    lead: Segment | None = None  # on a device: the last prompt token, which each draw's first step computes
 
     def charge(self) -> int:
         """Prompt tokens computed so far, for the first draw that asks; 0 afterwards."""

@@ -9,13 +9,18 @@ per row.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from ttc.seeds import uniforms
+
+if TYPE_CHECKING:
+    from ttc.engines.embedded.guide import Guide
 
 __all__ = ["Rows", "SampledTokens", "sample"]
 
@@ -33,6 +38,8 @@ class Rows:
     keys: npt.NDArray[np.uint64]
     positions: npt.NDArray[np.uint64]
     wants_logprobs: bool
+    guides: tuple[Guide | None, ...] = ()
+    """What each row must follow; empty where none must."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,9 @@ class SampledTokens:
 
 def sample(logits: torch.Tensor, rows: Rows) -> SampledTokens:
     """Draw from logits (B, V), any float dtype."""
-    logits = logits.float()
+    plain = logits = logits.float()
+    if rows.guides:
+        logits = _guided(logits, rows.guides)
     greedy = rows.temperature == 0
     if greedy.all():
         tokens = logits.argmax(-1)  # the first of equal maxima
@@ -58,10 +67,19 @@ def sample(logits: torch.Tensor, rows: Rows) -> SampledTokens:
     ids = tokens.cpu().numpy()
     if not rows.wants_logprobs:
         return SampledTokens(ids, None, None)
-    plain = torch.log_softmax(logits, -1)
+    plain = torch.log_softmax(plain, -1)
     logprobs_of_ids = plain.gather(1, tokens[:, None]).squeeze(1)
     certainty = -plain.mean(-1) - math.log(plain.shape[1])
     return SampledTokens(ids, logprobs_of_ids.cpu().numpy(), certainty.cpu().numpy())
+
+
+def _guided(logits: torch.Tensor, guides: Sequence[Guide | None]) -> torch.Tensor:
+    """`logits` (B, V) without the tokens that the row's guide does not allow now."""
+    logits = logits.clone()
+    for row, guide in zip(logits, guides, strict=True):
+        if guide is not None:
+            row.masked_fill_(~torch.from_numpy(guide.mask(len(row))).to(row.device), -math.inf)
+    return logits
 
 
 def _probabilities(logits: torch.Tensor, rows: Rows, greedy: npt.NDArray[np.bool_]) -> torch.Tensor:

@@ -16,13 +16,12 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
 from ttc.core import FinishReason, Path, Usage
 from ttc.engines.embedded.batch import Batch, BatchLimits
-from ttc.engines.embedded.decode import Decoder
 from ttc.engines.embedded.model import Body
 from ttc.engines.embedded.prefill import score
 from ttc.engines.embedded.requests import Failed, Finished, GenerateRequest, LiveDraw, Outbox, Reported, StreamedTokens
@@ -31,6 +30,9 @@ from ttc.errors import EngineError
 __all__ = ["Scheduler"]
 
 T = TypeVar("T")
+
+MakeBatch: TypeAlias = Callable[[Any, Callable[[Any], Any], BatchLimits, Callable[[LiveDraw], None]], Batch]
+"""From a body, what makes its decoder, limits and the callback of a token."""
 
 _GATHER_S = 0.0005
 """An idle worker waits this long after the first request, so that requests sent together are batched together."""
@@ -42,18 +44,20 @@ class Scheduler:
     def __init__(
         self,
         body: Body,
-        make_decoder: Callable[[Body], Decoder],
+        make_decoder: Callable[[Any], Any],
         decode_text: Callable[[list[int]], str],
         *,
         limits: BatchLimits,
         threads: int,
+        make_batch: MakeBatch = Batch,
     ) -> None:
+        """`make_batch` is that of the decoder: `Batch`, or `DeviceBatch` where rows are kept on the device."""
         self.body = body
         self._decode_text, self._threads = decode_text, threads
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._outbox = Outbox()
         self._requests: set[GenerateRequest] = set()
-        self._batch = Batch(body, make_decoder, limits, self._look)
+        self._batch = make_batch(body, make_decoder, limits, self._look)
         self._total = Usage()
         self._lock = threading.Lock()
         self._closed = False
@@ -140,10 +144,7 @@ class Scheduler:
 
     def _run(self) -> None:
         torch.set_num_threads(self._threads)
-        device = self.body.device
-        # A graph is captured on the current device, whatever device its tensors are on.
-        place = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
-        with torch.inference_mode(), place:
+        with torch.inference_mode(), self._batch.place():
             running = True
             while running:
                 try:

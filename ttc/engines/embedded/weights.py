@@ -67,15 +67,23 @@ def cpu_prefers_bf16() -> bool:
     return bool(flags.get("avx512_bf16") or flags.get("amx_bf16") or flags.get("amx_tile"))
 
 
+_DTYPES = {
+    **{"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32},
+    **{"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32},
+}
+
+
 def pick_dtype(name: str, device: torch.device) -> torch.dtype:
-    """Resolve `auto` (bf16 where the hardware has it, else fp32) or a dtype name; raises ConfigError."""
-    dtypes = {"bfloat16": torch.bfloat16, "float32": torch.float32, "bf16": torch.bfloat16, "fp32": torch.float32}
+    """Resolve `auto` (bf16 where the hardware has it, fp16 on older GPUs, else fp32) or a name; raises ConfigError."""
     if name == "auto":
-        fast = device.type != "cpu" or cpu_prefers_bf16()
-        return torch.bfloat16 if fast else torch.float32
-    if name not in dtypes:
-        raise ConfigError(f"dtype must be auto, {', '.join(dtypes)}, got {name!r}")
-    return dtypes[name]
+        if device.type == "cuda":
+            return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float16
+        return torch.bfloat16 if device.type != "cpu" or cpu_prefers_bf16() else torch.float32
+    if name not in _DTYPES:
+        raise ConfigError(f"dtype must be auto, {', '.join(_DTYPES)}, got {name!r}")
+    if _DTYPES[name] == torch.float16 and device.type == "cpu":
+        raise ConfigError("dtype float16 is for GPUs; on a CPU use float32, or bfloat16 where it is fast")
+    return _DTYPES[name]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ from ttc.core import (
     Message,
     Prompt,
     ThinkState,
+    Tools,
 )
+from ttc.engines.shared.toolformats import plain_turns, shows_tools, texts_of, tool_format_of, turn_of
 from ttc.errors import ConfigError
 
 OPEN, CLOSE = "<think>", "</think>"
@@ -61,7 +63,17 @@ class Text:
         """The text of every single id, for stop strings; incomplete characters decode to U+FFFD."""
         return list(self._fast.decode_batch([[i] for i in range(self.size)], skip_special_tokens=False))
 
-    def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
+    @property
+    def tokenizer(self) -> Any:
+        """Transformers' fast tokenizer."""
+        return self._tokenizer
+
+    @property
+    def tool_format(self) -> str:
+        """How the template shows the model to write calls; "" where it does so in a way that is not read here."""
+        return tool_format_of(self._tokenizer.chat_template or "")
+
+    def render(self, messages: Sequence[Message], thinking: bool | None, tools: Tools = ()) -> Prompt:
         """Apply the chat template. Raises ConfigError when the model has none or refuses the messages."""
         from jinja2 import TemplateError
 
@@ -69,8 +81,12 @@ class Text:
             raise ConfigError(
                 f"{self._folder} has no chat template: use an instruction-tuned model or add chat_template.jinja"
             )
-        turns, spelled = self._spelled(messages)
-        options = {} if thinking is None else {"enable_thinking": thinking}
+        turns, offer, spelled = self._spelled(messages, tools)
+        options: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
+        if shows_tools(self._tokenizer.chat_template):
+            options |= {"tools": offer} if offer else {}
+        else:
+            turns = plain_turns(turns, offer)
         try:
             text = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **options)
         except TemplateError as exc:
@@ -88,27 +104,35 @@ class Text:
             think_state=state,
         )
 
-    def _spelled(self, messages: Sequence[Message]) -> tuple[list[dict[str, str]], dict[str, str]]:
-        """The turns with a stand-in for every control token that a message spells out; token by stand-in."""
+    def _spelled(
+        self, messages: Sequence[Message], tools: Tools
+    ) -> tuple[list[dict[str, Any]], list[Mapping[str, Any]], dict[str, str]]:
+        """Turns and tools with a stand-in for every control token that somebody spells out; token by stand-in."""
         stand_ins = {token: _STAND_IN.format(number) for number, token in enumerate(self._control)}
-        if not any(token in message.content for message in messages for token in self._control):
-            return [{"role": m.role, "content": m.content} for m in messages], {}
+        offer = json.dumps(list(tools), ensure_ascii=False)
+        texts = [offer, *(text for message in messages for text in texts_of(message))]
+        if not any(token in text for text in texts for token in self._control):
+            return [turn_of(message) for message in messages], list(tools), {}
+
+        def spell(text: str) -> str:
+            text = re.sub(_STANDS, "", text)  # nobody spells a stand-in either
+            for token, stand_in in stand_ins.items():
+                text = text.replace(token, stand_in)
+            return text
+
         turns = []
         for message in messages:
             thought = _THOUGHT.match(message.content) if message.role == "assistant" else None
             head = thought[0] if thought else ""
-            body = re.sub(_STANDS, "", message.content[len(head) :])  # nobody spells a stand-in either
-            for token, stand_in in stand_ins.items():
-                body = body.replace(token, stand_in)
-            turns.append({"role": message.role, "content": head + body})
-        return turns, {stand_in: token for token, stand_in in stand_ins.items()}
+            turns.append(turn_of(message, spell) | {"content": head + spell(message.content[len(head) :])})
+        return turns, json.loads(spell(offer)), {stand_in: token for token, stand_in in stand_ins.items()}
 
     def _plain(self, token: str) -> tuple[int, ...]:
         """The ids of a control token's characters: cut in two, it is none."""
         return self.encode(token[:1]) + self.encode(token[1:])
 
     def _state(
-        self, text: str, turns: list[dict[str, str]], options: dict[str, bool], thinking: bool | None
+        self, text: str, turns: list[dict[str, Any]], options: dict[str, Any], thinking: bool | None
     ) -> ThinkState:
         """Read the state off what the template added after the conversation: markers in user text are inert."""
         if not self.think_open:

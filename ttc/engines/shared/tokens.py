@@ -21,6 +21,7 @@ from ttc.core import (
     Message,
     Prompt,
     Sampling,
+    Tools,
     Usage,
     UsageSink,
 )
@@ -29,9 +30,9 @@ from ttc.errors import ConfigError, PromptTooLong, Unsupported
 
 
 class StopRule:
-    """`watch` holds every id that may end a draw; `reason` decides."""
+    """`watch` holds every id that may end a draw, `final` those that do; `reason` decides."""
 
-    __slots__ = ("_decode", "_eos", "_ids", "_strings", "_window", "watch")
+    __slots__ = ("_decode", "_eos", "_ids", "_strings", "_window", "final", "watch")
 
     def __init__(
         self,
@@ -54,7 +55,8 @@ class StopRule:
             return not piece or "\ufffd" in piece or " " in last or any(char in piece for char in last)
 
         candidates = (i for i, piece in enumerate(pieces) if may_complete(piece)) if strings else ()
-        self.watch = self._ids | self._eos | frozenset(candidates)
+        self.final = self._ids | self._eos
+        self.watch = self.final | frozenset(candidates)
 
     def reason(self, generated: Sequence[int]) -> str | int | None:
         """Why the draw ends after its newest token: "eos", a stop id, a stop string, or None."""
@@ -91,6 +93,15 @@ class TokenEngine:
     def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
         """See `ttc.core.Engine`."""
         return self._text.render(messages, thinking)
+
+    @property
+    def tool_format(self) -> str:
+        """See `ttc.core.ToolEngine`."""
+        return self._text.tool_format
+
+    def render_tools(self, messages: Sequence[Message], thinking: bool | None, tools: Tools) -> Prompt:
+        """See `ttc.core.ToolEngine`."""
+        return self._text.render(messages, thinking, tools)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """See `ttc.core.Engine`."""

@@ -81,7 +81,7 @@ class VllmEngine(StreamingTokenEngine):
             handover=text.handover,
             shape=_shape(config),
             max_concurrency=options.max_num_seqs,
-            extras=frozenset({*PENALTIES, "top_logprobs", "cache_salt"}),
+            extras=frozenset({*PENALTIES, "top_logprobs", "cache_salt", "grammar"}),
         )
         super().__init__(text, capabilities)
 

@@ -220,6 +220,7 @@ def fields_of(sampling: Sampling, path: Path, ids: Sequence[int], capabilities: 
         return fields
     fields |= {name: getattr(sampling, name) for name in PENALTIES}
     fields["thinking_token_budget"] = budget_of(sampling.thinking_cap, ids, capabilities)
+    fields["grammar"] = sampling.grammar
     if sampling.top_logprobs and sampling.logprobs:
         fields["logprobs"] = sampling.top_logprobs
     return fields

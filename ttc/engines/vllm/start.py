@@ -75,6 +75,8 @@ def _driver(folder: Path, options: VllmOptions, think: tuple[str, str] | None, o
     if think is not None:
         config = _import("vllm.config.reasoning").ReasoningConfig
         args["reasoning_config"] = config(reasoning_start_str=think[0], reasoning_end_str=think[1])
+    # The one of vLLM's libraries for grammars that reads the form of `ttc.core.ExtraSampling.grammar`.
+    args["structured_outputs_config"] = _import("vllm.config").StructuredOutputsConfig(backend="guidance")
     counts = Counts()
     module = _import("vllm.engine.arg_utils")
     if not options.runs_in_process(on_cpu):
@@ -109,6 +111,9 @@ def sampling_params(stream: bool, **fields: Any) -> Any:
     """A `SamplingParams` for one request: deltas when `stream`, else the whole at its end."""
     module = _import("vllm.sampling_params")
     kind = module.RequestOutputKind.DELTA if stream else module.RequestOutputKind.FINAL_ONLY
+    grammar = fields.pop("grammar", None)
+    if grammar is not None:
+        fields["structured_outputs"] = module.StructuredOutputsParams(grammar=grammar)
     return module.SamplingParams(
         output_kind=kind,
         ignore_eos=True,  # ends of sequence are stop ids of ours: one rule on every engine

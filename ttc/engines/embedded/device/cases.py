@@ -50,7 +50,7 @@ def _project(
 
 def _embed(name: str) -> Case:
     types = _types(_i32="inputs state positions slots turn", _bf16="table x", fp32="scale", i32="stride hidden")
-    return _case(name, embed_row, types, {"FIELDS": record.FIELDS, "PAGE": PAGE, "BLOCK": 1024})
+    return _case(name, embed_row, types, {"FIELDS": record.FIELDS, "SLOT": record.SLOT, "PAGE": PAGE, "BLOCK": 1024})
 
 
 def _norm(name: str, place: int) -> Case:

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from ttc.engines.embedded.device.buffers import StepBuffers
-from ttc.engines.embedded.device.rows import FIELDS
+from ttc.engines.embedded.device.rows import FIELDS, SLOT
 from ttc.engines.embedded.device.shape import PAGE, StepWeights
 
 __all__ = ["embed", "embed_row"]
@@ -30,6 +30,7 @@ def embed_row(
     stride,
     hidden,
     FIELDS: tl.constexpr,
+    SLOT: tl.constexpr,
     PAGE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -47,9 +48,10 @@ def embed_row(
     tl.store(own + 2, position)
     tl.store(own + 3, ended)
 
-    offset = position - tl.load(record + 3)
-    page = tl.load(record + FIELDS + offset // PAGE, mask=runs, other=0)
-    tl.store(slots + row, tl.where(runs, page * PAGE + offset % PAGE, -1))
+    offset = position - tl.load(record + 3)  # -1: the token that has a slot of its own
+    page = tl.load(record + FIELDS + offset // PAGE, mask=runs & (offset >= 0), other=0)
+    place = tl.where(offset >= 0, page * PAGE + offset % PAGE, tl.load(record + SLOT))
+    tl.store(slots + row, tl.where(runs, place, -1))
     tl.store(positions + row, tl.where(runs, position, -1))
     if row == 0:
         tl.store(turn, tl.load(turn + 1))
@@ -76,6 +78,7 @@ def embed(buffers: StepBuffers, weights: StepWeights) -> None:
         buffers.inputs.stride(0),
         hidden,
         FIELDS=FIELDS,
+        SLOT=SLOT,
         PAGE=PAGE,
         BLOCK=1024,
     )

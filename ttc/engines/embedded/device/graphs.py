@@ -10,7 +10,7 @@ live rows; both write the same keys.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Protocol
 
 import torch
@@ -33,6 +33,11 @@ class Capturable(Protocol):
         ...
 
     @property
+    def variant(self) -> Hashable:
+        """What else a capture depends on: shapes of launches that are no buffer's."""
+        ...
+
+    @property
     def lasting(self) -> Sequence[torch.Tensor]:
         """What a step changes and a later one reads, but for keys and values; the records too, which `halt` changes."""
         ...
@@ -51,11 +56,11 @@ class Capturable(Protocol):
 
 
 class GraphTable:
-    """Bucket -> captured graph."""
+    """(Bucket, variant) -> captured graph."""
 
     def __init__(self, runtime: CudaRuntime, source: Capturable) -> None:
         self._runtime, self._source = runtime, source
-        self._graphs: dict[int, Replayable] = {}
+        self._graphs: dict[tuple[int, Hashable], Replayable] = {}
         self._addresses: tuple[int, ...] = ()
         self._owned: tuple[torch.Tensor, ...] = ()
         self.captures = 0
@@ -65,13 +70,16 @@ class GraphTable:
         held = tuple(self._source.held)
         addresses = tuple(tensor.data_ptr() for tensor in held)
         if addresses != self._addresses:
+            if self._graphs:
+                self._runtime.mark().synchronize()  # a graph that runs is not to be destroyed
             self._graphs.clear()
             # The table owns what its graphs point to: an address is given to nobody else while they live.
             self._addresses, self._owned = addresses, held
-        if bucket not in self._graphs:
-            self._graphs[bucket] = self._capture(bucket, compare=not self._graphs)
+        key = bucket, self._source.variant
+        if key not in self._graphs:
+            self._graphs[key] = self._capture(bucket, compare=not self._graphs)
         for _ in range(count):
-            self._graphs[bucket].replay()
+            self._graphs[key].replay()
 
     def _capture(self, bucket: int, *, compare: bool) -> Replayable:
         self.captures += 1

@@ -28,8 +28,9 @@ def embed(buffers: StepBuffers, weights: StepWeights) -> None:
     runs = (ended == 0) & (position < inputs[:, record.LIMIT])
     state.copy_(torch.stack((inputs[:, record.TICKET], token, position, ended), 1))
     offset = torch.where(runs, position - inputs[:, record.FIRST], 0).long()
-    pages = inputs[:, record.FIELDS :].gather(1, offset[:, None] // PAGE)[:, 0]
-    buffers.slots.copy_(torch.where(runs, pages * PAGE + offset % PAGE, -1))
+    pages = inputs[:, record.FIELDS :].gather(1, offset.clamp(min=0)[:, None] // PAGE)[:, 0]
+    places = torch.where(offset >= 0, pages * PAGE + offset % PAGE, inputs[:, record.SLOT])
+    buffers.slots.copy_(torch.where(runs, places, -1))
     buffers.positions.copy_(torch.where(runs, position, -1))
     buffers.turn[:1].copy_(buffers.turn[1:])
     buffers.x.copy_(F.embedding(token, weights.embed).float() * weights.style.embed_scale)

@@ -18,9 +18,9 @@ from ttc.errors import ConfigError
 
 __all__ = ["FIELDS", "NUM_STOPS", "RowStart", "write"]
 
-TICKET, TOKEN, POSITION, FIRST, LIMIT, INVERSE, TOP_P, TOP_K, KEY, WANTS, MASK, STOPS = (
+TICKET, TOKEN, POSITION, FIRST, LIMIT, INVERSE, TOP_P, TOP_K, KEY, WANTS, MASK, SLOT, STOPS = (
     *(0, 1, 2, 3, 4, 5, 6, 7),
-    *(8, 10, 11, 12),
+    *(8, 10, 11, 12, 13),
 )
 NUM_STOPS = 8
 FIELDS = STOPS + NUM_STOPS
@@ -32,9 +32,10 @@ class RowStart:
     """A row to decode.
 
     `token` is the newest one, at the absolute `position`, its keys not yet written; `pages` hold the keys from
-    position `first` on. Tokens are sampled up to the absolute position `limit`, the last one that the row may have.
-    `top_k` 0 and `top_p` 1 mean off, `temperature` 0 greedy; `key` is the draw's. A `masked` row waits for `constrain`
-    before each token.
+    position `first` on. Where `slot` (page * PAGE + offset) is not -1, the keys of `token` alone go there, before
+    `first`: all draws of a prompt share the place of its last token. Tokens are sampled up to the absolute position
+    `limit`, the last one that the row may have. `top_k` 0 and `top_p` 1 mean off, `temperature` 0 greedy; `key` is the
+    draw's. A `masked` row waits for `constrain` before each token.
     """
 
     token: int
@@ -49,12 +50,14 @@ class RowStart:
     stop_ids: tuple[int, ...] = ()
     wants_logprobs: bool = False
     masked: bool = False
+    slot: int = -1
 
     def __post_init__(self) -> None:
         if len(self.stop_ids) > NUM_STOPS:
             raise ConfigError(f"stop_ids: the device tests at most {NUM_STOPS}, got {len(self.stop_ids)}")
-        if not self.first <= self.position < self.limit:
-            raise ConfigError(f"position {self.position} must lie from first {self.first} to limit {self.limit} - 1")
+        first = self.first - (self.slot >= 0)
+        if not first <= self.position < self.limit:
+            raise ConfigError(f"position {self.position} must lie from first {first} to limit {self.limit} - 1")
 
 
 def write(record: npt.NDArray[np.int32], row: RowStart, ticket: int) -> None:
@@ -63,7 +66,7 @@ def write(record: npt.NDArray[np.int32], row: RowStart, ticket: int) -> None:
     record[[TICKET, TOKEN, POSITION, FIRST]] = ticket, row.token, row.position, row.first
     inverse = 0.0 if row.temperature == 0 else np.float32(1.0) / np.float32(row.temperature)
     record[[INVERSE, TOP_P]] = np.array([inverse, row.top_p], np.float32).view(np.int32)
-    record[[TOP_K, WANTS, MASK]] = row.top_k, row.wants_logprobs, -1
+    record[[TOP_K, WANTS, MASK, SLOT]] = row.top_k, row.wants_logprobs, -1, row.slot
     words[KEY], words[KEY + 1] = row.key & 0xFFFFFFFF, row.key >> 32
     record[STOPS:FIELDS] = -1
     record[STOPS : STOPS + len(row.stop_ids)] = row.stop_ids

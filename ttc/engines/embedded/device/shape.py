@@ -6,7 +6,7 @@ front of `layer.qkv` is the same function as the model's own norm and its own ma
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -15,7 +15,7 @@ import torch
 from ttc.engines.shared.shape import Dims, rope_tables
 from ttc.errors import ConfigError
 
-__all__ = ["PAGE", "StepLayer", "StepWeights", "Style", "fold"]
+__all__ = ["PAGE", "StepLayer", "StepWeights", "Style", "fold", "refold"]
 
 PAGE = 16
 """Tokens of one page of keys and values."""
@@ -83,6 +83,7 @@ def fold(
     *,
     max_context: int,
     style: Style = Style(),
+    rotary: Sequence[Dims] = (),
 ) -> StepWeights:
     """Fuse q, k, v and gate, up, and multiply norm weights into the matrices behind them (not in fp16).
 
@@ -93,52 +94,118 @@ def fold(
         device: where the weights go.
         max_context: rows of the rotary tables.
         style: what the family does otherwise.
+        rotary: of each layer, the dimensions that its rotary tables come from; `dims` where there are none.
 
     Raises:
-        ConfigError: a tensor is missing.
+        ConfigError: a tensor is missing, or has another shape than config.json says.
     """
-    folded = dtype != torch.float16
-    cos, sin = (table.to(device) for table in rope_tables(dims, max_context))
+    source = _Source(state, dims, dtype, device, style)
+    kinds = rotary or (dims,) * dims.num_layers
+    tables: list[tuple[Dims, torch.Tensor, torch.Tensor]] = []
+    for kind in kinds:
+        if not any(kind == other for other, _, _ in tables):
+            cos, sin = (table.to(device) for table in rope_tables(kind, max_context))
+            tables.append((kind, cos, sin))
+    turns = [next((cos, sin) for other, cos, sin in tables if other == kind) for kind in kinds]
+    embed = source.table("embed_tokens.weight")
+    head = embed if dims.tied else source.table("lm_head.weight")
+    layers = tuple(source.layer(f"layers.{i}.", *turn) for i, turn in enumerate(turns))
+    return StepWeights(dims, embed, layers, source.norm("norm.weight", dims.hidden), head, source.folded, style)
 
-    def optional(name: str) -> torch.Tensor | None:
-        tensor = state.get(f"model.{name}", state.get(name))
-        return None if tensor is None else tensor.detach().to(device)
 
-    def tensor(name: str) -> torch.Tensor:
-        value = optional(name)
-        if value is None:
-            raise ConfigError(f"the weights hold no tensor model.{name}: the folder is incomplete or of another kind")
-        return value
+def refold(weights: StepWeights, state: Mapping[str, torch.Tensor]) -> None:
+    """Put other numbers into the tensors of `weights`, one layer after the other; addresses stay. Raises as `fold`."""
+    dims, embed = weights.dims, weights.embed
+    source = _Source(state, dims, embed.dtype, embed.device, weights.style)
+    for index, layer in enumerate(weights.layers):
+        new = source.layer(f"layers.{index}.", layer.cos, layer.sin)
+        for name in StepLayer.__slots__:
+            old = getattr(layer, name)
+            if old is not None:
+                old.copy_(getattr(new, name))
+    embed.copy_(source.table("embed_tokens.weight"))
+    weights.norm.copy_(source.norm("norm.weight", dims.hidden))
+    if not dims.tied:
+        weights.head.copy_(source.table("lm_head.weight"))
 
-    def norm(name: str) -> torch.Tensor:
-        return tensor(name).float() + float(style.unit_offset)
 
-    def matrix(names: list[str], scale: torch.Tensor | None) -> torch.Tensor:
-        whole = torch.cat([tensor(f"{name}.weight") for name in names])
-        return (whole.float() * scale if folded and scale is not None else whole).to(dtype).contiguous()
+class _Source:
+    """Looks tensors up under Hugging Face names, checks their shapes, fuses and folds them."""
 
-    def layer(at: str) -> StepLayer:
-        projections = [f"{at}self_attn.{part}_proj" for part in "qkv"]
-        biases = [bias for bias in (optional(f"{name}.bias") for name in projections) if bias is not None]
+    def __init__(
+        self,
+        state: Mapping[str, torch.Tensor],
+        dims: Dims,
+        dtype: torch.dtype,
+        device: torch.device,
+        style: Style,
+    ) -> None:
+        self._state, self._dims, self._dtype, self._device, self._style = state, dims, dtype, device, style
+        self.folded = dtype != torch.float16
+
+    def table(self, name: str) -> torch.Tensor:
+        """The embedding or the head."""
+        return self._tensor(name, self._dims.vocab, self._dims.hidden).to(self._dtype)
+
+    def norm(self, name: str, size: int) -> torch.Tensor:
+        """A norm's weight in fp32."""
+        return self._tensor(name, size).float() + float(self._style.unit_offset)
+
+    def layer(self, at: str, cos: torch.Tensor, sin: torch.Tensor) -> StepLayer:
+        """One block."""
+        dims, style, folded = self._dims, self._style, self.folded
+        queries, keys, hidden = dims.num_heads * dims.head_dim, dims.num_kv_heads * dims.head_dim, dims.hidden
+        projections = [
+            (f"{at}self_attn.{part}_proj", rows) for part, rows in zip("qkv", (queries, keys, keys), strict=True)
+        ]
+        both = [(f"{at}mlp.{part}_proj", dims.intermediate) for part in ("gate", "up")]
         before_mlp = "pre_feedforward_layernorm" if style.post_norms else "post_attention_layernorm"
-        norm_in, norm_mlp = norm(f"{at}input_layernorm.weight"), norm(f"{at}{before_mlp}.weight")
+        norm_in = self.norm(f"{at}input_layernorm.weight", hidden)
+        norm_mlp = self.norm(f"{at}{before_mlp}.weight", hidden)
+
+        def head_norm(part: str) -> torch.Tensor | None:
+            return self.norm(f"{at}self_attn.{part}_norm.weight", dims.head_dim) if dims.qk_norm else None
+
+        def norm_behind(part: str) -> torch.Tensor | None:
+            return self.norm(f"{at}{part}_layernorm.weight", hidden) if style.post_norms else None
+
         return StepLayer(
-            qkv=matrix(projections, norm_in),
-            bias=torch.cat(biases).float() if biases else None,
-            out=matrix([f"{at}self_attn.o_proj"], None),
-            gate_up=matrix([f"{at}mlp.gate_proj", f"{at}mlp.up_proj"], norm_mlp),
-            down=matrix([f"{at}mlp.down_proj"], None),
+            qkv=self._matrix(projections, hidden, norm_in),
+            bias=self._bias(projections),
+            out=self._matrix([(f"{at}self_attn.o_proj", hidden)], queries, None),
+            gate_up=self._matrix(both, hidden, norm_mlp),
+            down=self._matrix([(f"{at}mlp.down_proj", hidden)], dims.intermediate, None),
             cos=cos,
             sin=sin,
-            q_norm=norm(f"{at}self_attn.q_norm.weight") if dims.qk_norm else None,
-            k_norm=norm(f"{at}self_attn.k_norm.weight") if dims.qk_norm else None,
+            q_norm=head_norm("q"),
+            k_norm=head_norm("k"),
             norm_in=None if folded else norm_in,
             norm_mlp=None if folded else norm_mlp,
-            norm_out=norm(f"{at}post_attention_layernorm.weight") if style.post_norms else None,
-            norm_down=norm(f"{at}post_feedforward_layernorm.weight") if style.post_norms else None,
+            norm_out=norm_behind("post_attention"),
+            norm_down=norm_behind("post_feedforward"),
         )
 
-    embed = tensor("embed_tokens.weight").to(dtype)
-    head = embed if dims.tied else tensor("lm_head.weight").to(dtype)
-    layers = tuple(layer(f"layers.{i}.") for i in range(dims.num_layers))
-    return StepWeights(dims, embed, layers, norm("norm.weight"), head, folded, style)
+    def _optional(self, name: str) -> torch.Tensor | None:
+        tensor = self._state.get(f"model.{name}", self._state.get(name))
+        return None if tensor is None else tensor.detach().to(self._device)
+
+    def _tensor(self, name: str, *shape: int) -> torch.Tensor:
+        tensor = self._optional(name)
+        if tensor is None:
+            raise ConfigError(f"the weights hold no tensor model.{name}: the folder is incomplete or of another kind")
+        if tuple(tensor.shape) != shape:
+            raise ConfigError(f"tensor {name} has shape {tuple(tensor.shape)}, config.json says {shape}")
+        return tensor
+
+    def _matrix(self, parts: Sequence[tuple[str, int]], width: int, scale: torch.Tensor | None) -> torch.Tensor:
+        """The matrices of (name, rows) below each other, with a norm's weight in their columns."""
+        whole = torch.cat([self._tensor(f"{name}.weight", rows, width) for name, rows in parts])
+        scaled = whole.float() * scale if self.folded and scale is not None else whole
+        return scaled.to(self._dtype).contiguous()
+
+    def _bias(self, parts: Sequence[tuple[str, int]]) -> torch.Tensor | None:
+        biases = [self._optional(f"{name}.bias") for name, _ in parts]
+        present = [bias for bias in biases if bias is not None]
+        if present and len(present) != len(parts):
+            raise ConfigError(f"only some of {[name for name, _ in parts]} have a bias")
+        return torch.cat(present).float() if present else None

@@ -15,7 +15,7 @@ after. Attention is passed in, reads its own plan buffers, and derives what grow
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,6 +49,15 @@ class StepAttention(Protocol):
         """Its plan buffers, whose addresses a captured step holds, and each layer's keys and values."""
         ...
 
+    @property
+    def variant(self) -> Hashable:
+        """How its kernels are launched now; a captured step serves one variant."""
+        ...
+
+    def send(self, parity: int) -> None:
+        """Queue the transfer of its plan where that changed; the host memory of the other parity may be in flight."""
+        ...
+
     def pages(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of a layer, each (num_pages, kv heads, PAGE, head size)."""
         ...
@@ -77,12 +86,13 @@ class Look:
 
 @dataclass(slots=True)
 class _Row:
-    """The host's view of a row: `position` of the newest token it has seen."""
+    """The host's view of a row: `position` of the newest token it has seen, and how many more may be queued."""
 
     start: RowStart
     index: int
     num_pages: int
     position: int
+    queued: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +226,26 @@ class DeviceStep:
         self._records[row.index, record.LIMIT] = limit
         self._changed = True
 
+    def index(self, ticket: int) -> int:
+        """The row's place in the buffers, which stays."""
+        return self._rows[ticket].index
+
+    def reach(self, ticket: int) -> int:
+        """The highest position that the row's newest token may have by now."""
+        row = self._rows[ticket]
+        return row.position + row.queued
+
+    @property
+    def num_places(self) -> int:
+        """Rows that the buffers hold."""
+        return len(self._records)
+
     # -- looking -----------------------------------------------------------------------------------------------------
+
+    @property
+    def tickets(self) -> tuple[int, ...]:
+        """Of the rows that are there."""
+        return tuple(self._rows)
 
     @property
     def idle(self) -> bool:
@@ -224,7 +253,10 @@ class DeviceStep:
         return not self._rows and self._queued is None
 
     def look(self) -> Look:
-        """Queue a block, then wait for the one before it. With a masked row: a block of one token, waited for."""
+        """Queue a block, then wait for the one before it. With a masked row: a block of one token, waited for.
+
+        A block is as long as any row may still run, so what ends by its limit leaves no replay in vain behind.
+        """
         alone = any(row.start.masked for row in self._rows.values())
         blocks = [self._queued, self._queue(1 if alone else self._ahead)]
         self._queued = None if alone else blocks.pop()
@@ -236,7 +268,8 @@ class DeviceStep:
         return self._read([block])
 
     def _queue(self, count: int) -> _Block | None:
-        if not self._rows:
+        count = min(count, max(map(self._left, self._rows.values()), default=0))
+        if count <= 0:
             return None
         self._parity = 1 - self._parity  # two blocks are in flight at most: the other's host tensors stay untouched
         with self._runtime.here():
@@ -248,7 +281,13 @@ class DeviceStep:
             mark = self._runtime.mark()
         turns = tuple((self._turn + step) % self._ahead for step in range(count))
         self._turn = (self._turn + count) % self._ahead
+        for row in self._rows.values():
+            row.queued += count
         return _Block(mark, output, tuple(self._records[:bucket, record.TICKET].tolist()), turns)
+
+    def _left(self, row: _Row) -> int:
+        """Tokens that may still be queued for a row."""
+        return int(self._records[row.index, record.LIMIT]) - row.position - row.queued
 
     def _bucket(self) -> int:
         used = 1 + max(row.index for row in self._rows.values())
@@ -267,6 +306,7 @@ class DeviceStep:
             staging.numpy()[:] = self._records
             self._buffers.inputs.copy_(staging, non_blocking=True)
             self._changed = False
+        self._attend.send(self._parity)
 
     def _read(self, blocks: Sequence[_Block | None]) -> Look:
         """Wait for blocks and hand out their tokens."""
@@ -276,6 +316,8 @@ class DeviceStep:
                 block.mark.synchronize()
                 output = block.output.numpy()[list(block.turns)]  # (steps, rows, 3), a copy
                 for index, ticket in enumerate(block.tickets):
+                    if ticket in self._rows:
+                        self._rows[ticket].queued -= len(block.turns)
                     outcomes.setdefault(ticket, []).append(output[output[:, index, 0] >= 0, index])
         rows: dict[int, RowTokens] = {}
         overrun: dict[int, int] = {}
@@ -312,6 +354,11 @@ class DeviceStep:
     def held(self) -> Sequence[torch.Tensor]:
         """See `Capturable`."""
         return (*self._buffers.tensors, *self.weights.tensors, *self._attend.held)
+
+    @property
+    def variant(self) -> Hashable:
+        """See `Capturable`."""
+        return self._attend.variant
 
     @property
     def lasting(self) -> Sequence[torch.Tensor]:

@@ -10,7 +10,7 @@ sequences. Short extensions of many branches are better planned as a forest (`pl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,7 +49,12 @@ class PrefillTable:
 
 
 def plan_prefill(
-    sequences: Sequence[PagedSequence], *, group: int, tile: int, device: torch.device | str = "cpu"
+    sequences: Sequence[PagedSequence],
+    *,
+    group: int,
+    tile: int,
+    device: torch.device | str = "cpu",
+    send: Callable[[Ints], torch.Tensor] | None = None,
 ) -> PrefillTable:
     """Lay out the new tokens of all sequences, which lie one after the other in the queries.
 
@@ -58,6 +63,7 @@ def plan_prefill(
         group: Query heads of one key head.
         tile: Query rows of a program (`launches.prefill_launch`).
         device: Where the table goes.
+        send: How it gets there; None waits for all that is queued on the device.
 
     Raises:
         ConfigError: a chain with a hole, too few pages or too few keys, by index.
@@ -78,10 +84,15 @@ def plan_prefill(
         token += sequence.num_new
     # The last tile of a sequence reads the most: those that read most begin first.
     tiles.sort(key=lambda fields: -(fields[3] + fields[1] // group))
+    # One transfer; each part begins at 16 bytes, so that kernels compile once.
+    parts = [np.array(part, np.int32).ravel() for part in (tiles, runs, pages)]
+    sizes = [-(-len(part) // 4) * 4 for part in parts]
+    ints = np.concatenate([np.pad(part, (0, size - len(part))) for part, size in zip(parts, sizes, strict=True)])
+    whole = send(ints) if send is not None else torch.from_numpy(ints).to(device)
+    flat = [part[: len(own)] for part, own in zip(whole.split(sizes), parts, strict=True)]
     return PrefillTable(
         tile, group, token,
-        tiles=_ints(tiles, TILE_FIELDS).to(device), runs=_ints(runs, RUN_FIELDS).to(device),
-        pages=torch.tensor(pages, dtype=torch.int32).to(device),
+        tiles=flat[0].view(-1, TILE_FIELDS), runs=flat[1].view(-1, RUN_FIELDS), pages=flat[2],
     )  # fmt: skip
 
 
@@ -109,8 +120,3 @@ def _check(index: int, sequence: PagedSequence) -> None:
             )
     if any(len(node.pages) * PAGE < node.num_tokens for node in sequence.nodes):
         raise ConfigError(f"{where}: a node has fewer pages than its tokens need")
-
-
-def _ints(rows: Sequence[tuple[int, ...]], fields: int) -> torch.Tensor:
-    array: Ints = np.array(rows, np.int32).reshape(-1, fields)
-    return torch.from_numpy(array)

@@ -1,0 +1,235 @@
+"""What an answer may be besides text: calls of the client's functions, JSON by its schema.
+
+A form becomes a grammar (`grammar_of`), which the engine holds while it samples, and reads the answer back (`read`). A
+thought before the answer is free. Calls are written as the model's own family writes them
+(`ttc.engines.shared.toolformats`); with `auto` the model decides, and text that does not begin a call is free. A schema
+is held whether or not it is called strict; one that the grammar library cannot hold is refused where it is strict, and
+is any object where it is not. White space within JSON is fixed, so that no model wanders off in it. Left out: functions
+of a form without JSON, and custom tools with grammars of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from serve.requests.errors import ApiError, invalid
+from ttc.core import Message, ToolCall, ToolMessage, Tools
+from ttc.engines.shared.toolformats import ToolFormat
+
+ToolChoice = Literal["auto", "none", "required"]
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_BLANK = r"BLANK: /[ \n]{0,4}/"
+_TEXT = r"TEXT: /(.|\n)*/"
+_WORDS = r"WORDS: /[^{\[ \n](.|\n)*/"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """Functions that may be called, and whether one must be; `schema` is of an answer in JSON.
+
+    `named` is the one function that must be called. `turns`: the conversation holds calls or their results.
+    """
+
+    tools: Tools = ()
+    choice: ToolChoice = "auto"
+    named: str | None = None
+    parallel: bool = True
+    schema: Mapping[str, Any] | None = None
+    strict: bool = False
+    turns: bool = False
+    schema_field: str = "response_format"
+
+    @property
+    def offer(self) -> Tools:
+        """The functions that the model is shown: none where it may call none."""
+        return () if self.choice == "none" else self.tools
+
+    @property
+    def held(self) -> bool:
+        """Whether anything holds the answer to a form."""
+        return bool(self.offer) or self.schema is not None
+
+    @property
+    def field(self) -> str:
+        """The request's field that asks for it."""
+        return "tools" if self.tools else self.schema_field if self.schema is not None else "messages"
+
+    def grammar(self, form: ToolFormat, encode: Callable[[str], tuple[int, ...]]) -> str | None:
+        """The grammar of the answer, for a model that writes calls in `form`; None where it is free.
+
+        Raises:
+            ApiError: a schema that no grammar can hold; names its field.
+        """
+        if not self.held:
+            return None
+        schema = None if self.schema is None else _holdable(self.schema, self.strict, self.schema_field)
+        if not self.offer:
+            return _join("start: BLANK answer", f"answer: {_json(schema)}", _BLANK)
+        return self._calls(form, encode, schema)
+
+    def read(self, form: ToolFormat, text: str) -> tuple[str, tuple[ToolCall, ...]]:
+        """The text of an answer, and its calls."""
+        return form.read(text) if self.offer else (text, ())
+
+    def _calls(self, form: ToolFormat, encode: Callable[[str], tuple[int, ...]], schema: Any) -> str:
+        """The grammar where functions may be called."""
+        functions = [tool["function"] for tool in self.offer if self.named in (None, tool["function"]["name"])]
+        value: dict[str, Any] = {"anyOf": [_call(function, form.arguments) for function in functions]}
+        more = f"({_quoted(form.between)} call)*" if self.parallel and not form.listed else ""
+        if form.listed:
+            value = {"type": "array", "items": value, "minItems": 1, **({} if self.parallel else {"maxItems": 1})}
+        mark, rest = form.trigger, form.opening[len(form.trigger) :]
+        rules = [
+            f"call: {_mark(mark, encode)} body" if mark else "call: body",
+            f"body: {_quoted(rest)} value {_quoted(form.closing)}",
+            f"value: {_json(value)}",
+            _BLANK,
+        ]
+        if self.choice == "required":
+            return _join(f"start: BLANK call {more}", *rules)
+        if schema is not None:
+            return _join(f"start: BLANK (call {more} | answer)", f"answer: {_json(schema)}", *rules)
+        if not mark:
+            return _join(f"start: BLANK (call {more} | WORDS)", _WORDS, *rules)
+        # A lazy lexeme ends at the first mark and excludes all others: once a call has begun, it must be one.
+        heads = [f"head[lazy]: TEXT {_quoted(mark)}", *_special(mark, encode, "special: TEXT {}")]
+        start = f"start: (head | special) body {more} | TEXT" if len(heads) > 1 else f"start: head body {more} | TEXT"
+        return _join(start, *heads, _TEXT, *rules)
+
+
+def _join(*rules: str) -> str:
+    return "\n".join(["%llguidance {}", *rules])
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False) if text else ""
+
+
+def _json(schema: Any) -> str:
+    return "%json " + json.dumps({**schema, "x-guidance": _SPACING} if isinstance(schema, dict) else schema)
+
+
+def _special(mark: str, encode: Callable[[str], tuple[int, ...]], rule: str) -> list[str]:
+    """`rule` with the token that `mark` is in this vocabulary, where it is one."""
+    ids = encode(mark)
+    return [rule.format(f"<[{ids[0]}]>")] if len(ids) == 1 else []
+
+
+def _mark(mark: str, encode: Callable[[str], tuple[int, ...]]) -> str:
+    return "(" + " | ".join([_quoted(mark), *_special(mark, encode, "{}")]) + ")"
+
+
+def _call(function: Mapping[str, Any], arguments: str) -> dict[str, Any]:
+    """The schema of one call; arguments that a function does not name are none."""
+    own = function.get("parameters") or {"type": "object", "properties": {}}
+    place = f"tools: the parameters of {function['name']}"
+    schema = _holdable({"additionalProperties": False, **own}, bool(function.get("strict")), place)
+    return {
+        "type": "object",
+        "properties": {"name": {"const": function["name"]}, arguments: schema},
+        "required": ["name", arguments],
+        "additionalProperties": False,
+    }
+
+
+def _holdable(schema: Mapping[str, Any], strict: bool, place: str) -> Mapping[str, Any]:
+    """`schema`, or any object where it cannot be held and need not be; raises ApiError where it must."""
+    import llguidance
+
+    error = llguidance.LLMatcher.validate_grammar(_join(f"start: {_json(schema)}"))
+    if not error:
+        return schema
+    if strict:
+        reason = " ".join(error.split())[:300]
+        raise ApiError(400, "unsupported_schema", f"{place} cannot be held to: {reason}", param=place.partition(":")[0])
+    return {"type": "object"}
+
+
+def read_tools(tools: Sequence[Mapping[str, Any]] | None) -> Tools:
+    """The functions of a request, checked; raises ApiError naming the first that is none."""
+    names: set[str] = set()
+    for number, tool in enumerate(tools or ()):
+        place = f"tools[{number}]"
+        function = tool.get("function")
+        if tool.get("type") != "function" or not isinstance(function, dict):
+            raise invalid(place, f"{place} must be {{type: 'function', function: {{name, parameters}}}}")
+        name, parameters = function.get("name"), function.get("parameters")
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise invalid(f"{place}.function.name", f"{place}.function.name must match {_NAME.pattern}")
+        if name in names:
+            raise invalid(f"{place}.function.name", f"{place}.function.name: {name} stands there twice")
+        if parameters is not None and (
+            not isinstance(parameters, dict) or parameters.get("type", "object") != "object"
+        ):
+            field = f"{place}.function.parameters"
+            raise invalid(field, f"{field} must be a JSON Schema of type object")
+        names.add(name)
+    return tuple(tools or ())
+
+
+def read_choice(choice: Any, tools: Tools) -> tuple[ToolChoice, str | None]:
+    """Whether a function must be called, and which; raises ApiError for a choice that is none of these tools."""
+    if choice is None or choice in ("auto", "none"):
+        return choice or "auto", None
+    if not tools:
+        raise invalid("tool_choice", "tool_choice needs tools")
+    if choice in ("required", "any"):
+        return "required", None
+    name = None
+    if isinstance(choice, Mapping):
+        name = choice.get("name") or (choice.get("function") or {}).get("name")
+    names = [tool["function"]["name"] for tool in tools]
+    if name not in names:
+        known = ", ".join(names)
+        raise invalid("tool_choice", f"tool_choice must be auto, none, required or one of the functions {known}")
+    return "required", name
+
+
+def function_tool(tool: Mapping[str, Any], schema_field: str) -> dict[str, Any]:
+    """A function of a dialect that does not nest it, as OpenAI's chat has it; its schema stands in `schema_field`."""
+    names = {"name": "name", "description": "description", schema_field: "parameters", "strict": "strict"}
+    function = {name: tool[own] for own, name in names.items() if tool.get(own) is not None}
+    return {"type": "function", "function": function}
+
+
+def forward_of(form: AnswerForm | None, messages: Sequence[Message]) -> dict[str, Any]:
+    """What a server behind is asked, in OpenAI's words; empty where nothing but text is."""
+    if form is None:
+        return {}
+    body: dict[str, Any] = {"messages": [_sent(message) for message in messages]}
+    if form.tools:
+        named = {"type": "function", "function": {"name": form.named}}
+        body |= {"tools": list(form.tools), "tool_choice": form.choice if form.named is None else named}
+        body |= {} if form.parallel else {"parallel_tool_calls": False}
+    if form.schema is not None:
+        schema = {"name": "answer", "schema": form.schema, "strict": form.strict}
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return body
+
+
+def _sent(message: Message) -> dict[str, Any]:
+    turn: dict[str, Any] = {"role": message.role, "content": message.content}
+    if isinstance(message, ToolMessage):
+        calls = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.calls
+        ]
+        turn |= {"tool_calls": calls} if calls else {}
+        turn |= {"tool_call_id": message.call_id} if message.call_id else {}
+    return turn
+
+
+def call_of(name: str, arguments: str, name_id: str, place: str) -> ToolCall:
+    """A call of an earlier turn; raises ApiError where its arguments are no JSON object."""
+    try:
+        value = json.loads(arguments or "{}")
+    except (ValueError, RecursionError) as exc:
+        raise invalid(place, f"{place}: the arguments of {name} are no JSON: {exc}") from exc
+    if not isinstance(value, dict):
+        raise invalid(place, f"{place}: the arguments of {name} must be a JSON object")
+    return ToolCall(name, arguments or "{}", name_id)

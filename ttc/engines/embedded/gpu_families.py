@@ -1,0 +1,79 @@
+"""Which families the decoder for GPUs runs, and how they differ: Llama, Qwen2, Qwen3, Mistral and Gemma 3 (text).
+
+Mistral's window slides; five of six layers of Gemma 3 have one, with rotary tables of their own. Left out: Gemma's
+vision models, windows of Qwen2, mixtures of experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ttc.engines.embedded.device.shape import Style
+from ttc.engines.shared.shape import Dims, supported
+
+__all__ = ["DeviceFamily", "architecture"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFamily:
+    """Of each layer: `windows` (None sees all) and `rotary`, the dimensions whose rotary tables it has."""
+
+    dims: Dims
+    style: Style
+    windows: tuple[int | None, ...]
+    rotary: tuple[Dims, ...]
+
+
+def architecture(config: Mapping[str, Any]) -> DeviceFamily | None:
+    """Read a config.json; None for what goes through transformers' own module."""
+    if config["model_type"] == "gemma3_text":
+        return _gemma(config) if not config.get("quantization_config") else None
+    if not supported(config):
+        return None
+    dims = replace(Dims.from_config(config), max_context=int(config.get("max_position_embeddings", 2048)))
+    window = config.get("sliding_window") if config["model_type"] == "mistral" else None
+    windows = (int(window) if window else None,) * dims.num_layers
+    return DeviceFamily(dims, Style(), windows, (dims,) * dims.num_layers)
+
+
+def _gemma(config: Mapping[str, Any]) -> DeviceFamily | None:
+    """None where a soft cap or another activation makes it another model."""
+    capped = config.get("final_logit_softcapping") or config.get("attn_logit_softcapping")
+    if capped or config.get("hidden_activation", "gelu_pytorch_tanh") != "gelu_pytorch_tanh":
+        return None
+    full, local = _rotary(config)
+    plain = {name: value for name, value in config.items() if name not in ("rope_parameters", "rope_scaling")}
+    dims = replace(
+        Dims.from_config(plain),
+        qk_norm=True,
+        tied=bool(config.get("tie_word_embeddings", True)),
+        max_context=int(config["max_position_embeddings"]),
+        rope_theta=float(full.get("rope_theta", 1e6)),
+        rope=full,
+    )
+    near = replace(dims, rope_theta=float(local.get("rope_theta", 1e4)), rope=local)
+    style = Style(
+        activation="gelu",
+        unit_offset=True,
+        post_norms=True,
+        embed_scale=dims.hidden**0.5,
+        query_scale=float(config.get("query_pre_attn_scalar", dims.head_dim)) ** -0.5,
+    )
+    kinds = config.get("layer_types") or [
+        "full_attention" if (layer + 1) % int(config.get("sliding_window_pattern", 6)) == 0 else "sliding_attention"
+        for layer in range(dims.num_layers)
+    ]
+    slides = [kind == "sliding_attention" for kind in kinds]
+    windows = tuple(int(config["sliding_window"]) if sliding else None for sliding in slides)
+    return DeviceFamily(dims, style, windows, tuple(near if sliding else dims for sliding in slides))
+
+
+def _rotary(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The rotary parts of layers that see all, and of those with a window; in either spelling of config.json."""
+    both = config.get("rope_parameters")
+    if both:
+        return dict(both["full_attention"]), dict(both["sliding_attention"])
+    full = {"rope_theta": config.get("rope_theta", 1e6), **(config.get("rope_scaling") or {})}
+    return full, {"rope_theta": config.get("rope_local_base_freq", 1e4)}
