@@ -253,6 +253,9 @@ def test_what_a_clause_gives_a_value_to_is_not_the_answer_and_spaces_in_thousand
 def test_a_member_counts_as_often_as_it_stands_however_it_is_spelt() -> None:
     wrong, right = r"\boxed{12, -8, -8 \text{ apples}}", r"\boxed{12, 12, -8 \text{ apples}}"
     assert statuses([("12,12,-8", wrong), ("12,12,-8", right)]) == ["incorrect", "correct"]
+    assert statuses([("19,19,-3", r"\boxed{$19,-3,-3 \text{ apples}$")]) == ["incorrect"]
+    assert statuses([("1/2, 0.5, 3", r"\boxed{3, 2/4, 0.50}")]) == ["correct"]
+    assert statuses([("25", r"25\,\text{\,dozen} \text{ apples}")], kind="number") != ["correct"]
     assert statuses([("91", r"９１~\text{~and~a~half} \text{ apples}")], kind="number") != ["correct"]
 
 

@@ -94,7 +94,8 @@ _MATHEMATICS = re.compile(r"\\(?!\$|%|,)|[\^_{}<>≤≥≠=|±√²³∞!]|\d['�
 _INSIDE = frozenset("^_{/*\\:'′<>≤≥≠±√|")
 """What stands before a number that is a part of something."""
 _GOES_ON = re.compile(
-    r"[A-Za-z]+\d|[a-zA-Z](?![A-Za-z])|\s?[!^_{}'′″‰|]|[\s~]*\\(?![)\],!;: %])|\s?[*/+]\s?[\d(A-Za-z]|:\d|"
+    r"[A-Za-z]+\d|[a-zA-Z](?![A-Za-z])|\s?[!^_{}'′″‰|]|:\d|\s?[*/+]\s?[\d(A-Za-z]|"
+    r"(?:[\s~]|\\[,;:! ])*\\(?![)\],!;: %])|"
     r"\s?\(\s?\d|\s?[,;]\s?\d|"
     r"\s*(?:and (?:a|an|one|two|three|\d)|dozens?|half|halves|thirds?|quarters?|hundreds?|thousands?|millions?|"
     r"billions?|trillions?|squared|cubed|factorial|over \d|point \w|per (?:cent|mille)|pairs?|score|mod(?:ulo)?\b|"

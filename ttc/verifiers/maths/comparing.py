@@ -213,14 +213,25 @@ class Comparison:
         rest_right = [item for item in right if item not in common]
         if len(rest_left) > MAX_MATCHED or len(rest_right) > MAX_MATCHED:
             return False
+        if self.policy.multiset:
+            return all_of([self._as_often(item, rest_left, rest_right, counts) for item in (*rest_left, *rest_right)])
         table = [[self.same(a, b) for b in right] for a in rest_left]
         back = [[self.same(a, b) for a in left] for b in rest_right]
-        matched = all_of([any_of(row) for row in (*table, *back)])
-        if matched and self.policy.multiset and not common:
-            # Spelt in different ways, `12` and `12 apples`, a member still counts as often as it stands there.
-            often = [sum(counts[1][b] for b, same in zip(right, row, strict=True) if same) for row in table]
-            return often == [counts[0][a] for a in rest_left]
-        return matched
+        return all_of([any_of(row) for row in (*table, *back)])
+
+    def _as_often(
+        self, item: Term, left: Sequence[Term], right: Sequence[Term], counts: Sequence[Mapping[Term, int]]
+    ) -> Ternary:
+        """Whether a member stands as often on both sides, however it is spelt: 12 is 12 apples, 1/2 is 0.5."""
+        # The gold's side comes first in every comparison.
+        rows = [self.same(member, item) for member in left], [self.same(item, member) for member in right]
+        if None in rows[0] or None in rows[1]:
+            return None
+        sums = [
+            sum(often[member] for member, same in zip(members, row, strict=True) if same)
+            for members, row, often in zip((left, right), rows, counts, strict=True)
+        ]
+        return sums[0] == sums[1] > 0
 
     def _matrices(self, left: Term, right: Term) -> Ternary:
         if [len(row) for row in left.args] != [len(row) for row in right.args]:
