@@ -137,7 +137,7 @@ REFUSED = [
     (["--set", "engine.device=tpu"], "embedded: device must be auto, cpu or cuda, got 'tpu'"),
     (
         ["--set", "engine.dtype=int3"],
-        "embedded: dtype must be one of auto, bfloat16, float32, bf16, fp32, got 'int3'",
+        "embedded: dtype must be one of auto, bfloat16, float16, float32, bf16, fp16, fp32, got 'int3'",
     ),
     (["--model", "/nonexistent"], "model '/nonexistent' is neither a folder nor a hub id"),
     (["--scorer", "prm:/nonexistent"], "model '/nonexistent' is neither a folder nor a hub id"),
