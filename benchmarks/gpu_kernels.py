@@ -18,8 +18,8 @@ import json
 import platform
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,7 @@ class KernelCase:
     types: dict[str, str]
     constants: dict[str, Any]
     launch: KernelLaunch
+    options: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -127,9 +128,11 @@ def step_cases() -> Iterator[KernelCase]:
         return
     from ttc.engines.embedded.device import compile_cases
 
-    for name, kernel, kinds, constants, warps in compile_cases():
+    for name, kernel, kinds, constants, options in compile_cases():
         types = {parameter: kind for parameter, kind in kinds.items() if kind != "constexpr"}
-        yield KernelCase(name, "step", "", kernel, types, constants, KernelLaunch(1, 1, warps, 3))
+        yield KernelCase(
+            name, "step", "", kernel, types, constants, KernelLaunch(1, 1, options["num_warps"], 3), options
+        )
 
 
 def compiled(case: KernelCase, capability: int) -> tuple[Any, str]:
@@ -145,6 +148,7 @@ def compiled(case: KernelCase, capability: int) -> tuple[Any, str]:
     }
     source = ASTSource(case.kernel, signature, constexprs=case.constants, attrs=aligned)
     options = {"num_warps": case.launch.num_warps, "num_stages": case.launch.num_stages, "enable_fp_fusion": True}
+    options |= case.options
     log = io.StringIO()
     with triton.knobs.compilation.scope(), triton.knobs.nvidia.scope(), contextlib.redirect_stdout(log):
         triton.knobs.compilation.always_compile = True

@@ -35,8 +35,8 @@ def test_a_kernel_compiles_ahead_of_time_without_a_gpu(name: str, tmp_path: Path
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 from ttc.engines.embedded.device import compile_cases
-(kernel, types, sizes, warps), = [case[1:] for case in compile_cases() if case[0] == {name!r}]
-binary = compile(ASTSource(kernel, types, sizes), target=GPUTarget("cuda", 90, 32), options={{"num_warps": warps}})
+(kernel, types, sizes, options), = [case[1:] for case in compile_cases() if case[0] == {name!r}]
+binary = compile(ASTSource(kernel, types, sizes), target=GPUTarget("cuda", 90, 32), options=options)
 assert ".target sm_90a" in binary.asm["ptx"] and "cubin" in binary.asm
 """
     done = python("-c", code, TRITON_CACHE_DIR=str(tmp_path))
@@ -47,7 +47,7 @@ assert ".target sm_90a" in binary.asm["ptx"] and "cubin" in binary.asm
 def test_every_case_types_every_parameter() -> None:
     code = """
 from ttc.engines.embedded.device import compile_cases
-for name, kernel, types, sizes, warps in compile_cases():
+for name, kernel, types, sizes, options in compile_cases():
     assert list(types) == kernel.arg_names, name
     assert {key for key, kind in types.items() if kind == "constexpr"} == set(sizes), name
 """

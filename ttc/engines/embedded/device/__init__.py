@@ -25,8 +25,8 @@ if importlib.util.find_spec("triton") is None:
 __all__ = ["compile_cases"]
 
 
-def compile_cases() -> list[tuple[str, Any, dict[str, str], dict[str, Any], int]]:
-    """What an ahead-of-time compiler compiles: (name, kernel, signature, constexprs, warps) of each case."""
+def compile_cases() -> list[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, int]]]:
+    """What an ahead-of-time compiler compiles: (name, kernel, signature, constexprs, options) of each case."""
     from ttc.engines.embedded.device.cases import KERNELS
 
     return KERNELS

@@ -1,17 +1,18 @@
 """The kernels of this folder as the cases of an ahead-of-time compiler: one of each shape that people run.
 
-(name, kernel, signature, constexprs, warps): `triton.compile(ASTSource(kernel, signature, constexprs), ...)`. Shapes
+(name, kernel, signature, constexprs, options): `triton.compile(ASTSource(kernel, signature, constexprs), ...)`. Shapes
 are those of Qwen2.5-0.5B and 7B and Qwen3-8B; the vocabulary's blocks are those of 152k entries.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ttc.engines.embedded.device import rows as record
 from ttc.engines.embedded.device.activate import activate_block
 from ttc.engines.embedded.device.buffers import BLOCK, NUM_STATS, WARPS
-from ttc.engines.embedded.device.draw import draw_row
+from ttc.engines.embedded.device.draw import LAUNCH, draw_row
 from ttc.engines.embedded.device.embed import embed_row
 from ttc.engines.embedded.device.norm import norm_row
 from ttc.engines.embedded.device.project import project_group
@@ -20,7 +21,10 @@ from ttc.engines.embedded.device.survey import survey_block
 
 __all__ = ["KERNELS"]
 
-Case = tuple[str, Any, dict[str, str], dict[str, Any], int]
+Case = tuple[str, Any, dict[str, str], dict[str, Any], dict[str, int]]
+
+
+_PLAIN: Mapping[str, int] = {"num_warps": 4}
 
 
 def _types(**names: str) -> dict[str, str]:
@@ -28,9 +32,11 @@ def _types(**names: str) -> dict[str, str]:
     return {name: kind.replace("_", "*") for kind, joined in names.items() for name in joined.split()}
 
 
-def _case(name: str, kernel: Any, types: dict[str, str], constexprs: dict[str, Any], warps: int = 4) -> Case:
+def _case(
+    name: str, kernel: Any, types: dict[str, str], constexprs: dict[str, Any], options: Mapping[str, int] = _PLAIN
+) -> Case:
     kinds = types | dict.fromkeys(constexprs, "constexpr")
-    return name, kernel, {parameter: kinds[parameter] for parameter in kernel.arg_names}, constexprs, warps
+    return name, kernel, {parameter: kinds[parameter] for parameter in kernel.arg_names}, constexprs, dict(options)
 
 
 def _project(
@@ -66,7 +72,7 @@ def _activate(name: str, *, gelu: bool, folded: bool) -> Case:
 def _survey(name: str) -> Case:
     types = _types(_bf16="logits", _i32="masks inputs positions", _fp32="stats", i32="stride words vocab")
     sizes = {"INVERSE": record.INVERSE, "WANTS": record.WANTS, "MASK": record.MASK}
-    return _case(name, survey_block, types, sizes | {"NUM_STATS": NUM_STATS, "BLOCK": BLOCK}, WARPS)
+    return _case(name, survey_block, types, sizes | {"NUM_STATS": NUM_STATS, "BLOCK": BLOCK}, {"num_warps": WARPS})
 
 
 def _draw(name: str) -> Case:
@@ -78,9 +84,8 @@ def _draw(name: str) -> Case:
     )
     names = ("INVERSE", "TOP_P", "TOP_K", "KEY", "WANTS", "MASK", "STOPS", "NUM_STOPS")
     sizes = {name: getattr(record, name) for name in names}
-    return _case(
-        name, draw_row, types, sizes | {"NUM_STATS": NUM_STATS, "BLOCK": BLOCK, "BLOCKS": 128, "PIVOTS": 8}, WARPS
-    )
+    sizes |= {"NUM_STATS": NUM_STATS, "BLOCK": BLOCK, "BLOCKS": 128, "PIVOTS": 8}
+    return _case(name, draw_row, types, sizes, LAUNCH)
 
 
 KERNELS: list[Case] = [

@@ -26,6 +26,10 @@ PIVOTS = 8
 """Weights that a pass of the search tries: three bits of the threshold."""
 
 
+LAUNCH = {"num_warps": WARPS, "maxnreg": 128}
+"""The assembler would take 80 registers by itself, and spill."""
+
+
 @triton.jit
 def _weights(logits, masks, slot, words, vocab, inverse, top, block, BLOCK: tl.constexpr):
     """exp(scaled logit - top) of a block, 0 where it is not allowed."""
@@ -306,5 +310,5 @@ def draw(buffers: StepBuffers, weights: StepWeights) -> None:
         BLOCK=buffers.block,
         BLOCKS=triton.next_power_of_2(num_blocks),
         PIVOTS=PIVOTS,
-        num_warps=WARPS,
+        **LAUNCH,
     )
