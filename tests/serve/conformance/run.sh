@@ -9,16 +9,16 @@ root="${CONFORMANCE_DIR:-$here/../../../build/conformance}"
 mkdir -p "$root"
 declare -A packages=(
   [openai2]="openai<3" [openai3]="openai>=3" [schemathesis]="schemathesis" [langchain]="langchain-tests langchain-openai"
-  [litellm]="litellm" [lmeval]="lm_eval[api]" [anthropic]="anthropic" [fuzz]="schemathesis"
+  [litellm]="litellm" [lmeval]="lm_eval[api]" [anthropic]="anthropic" [fuzz]="schemathesis" [agents]="openai-agents anthropic"
 )
 declare -A shares=([fuzz]=schemathesis)  # the environment of another
 declare -A tests=(
   [openai2]="test_openai*.py" [openai3]="test_openai*.py" [schemathesis]="test_schema.py" [langchain]="test_langchain.py"
   [litellm]="test_litellm.py" [lmeval]="test_lm_eval.py" [anthropic]="test_anthropic.py"
-  [fuzz]="test_schema.py"
+  [fuzz]="test_schema.py" [agents]="test_agents.py"
 )
 names=("$@")
-[ ${#names[@]} -gt 0 ] || names=(openai2 openai3 anthropic langchain litellm lmeval schemathesis fuzz)
+[ ${#names[@]} -gt 0 ] || names=(openai2 openai3 anthropic agents langchain litellm lmeval schemathesis fuzz)
 
 # Starts `ttc serve` with the given options, and waits until it listens.
 start() {
@@ -56,7 +56,7 @@ for name in "${names[@]}"; do
   [ "$name" = schemathesis ] && options=(--engine simulated --scorer simulated)
   [ "$name" = fuzz ] && options=(--set limits.default_max_tokens=12 --set limits.max_tokens=16 --set limits.max_width=16)
   start "${options[@]}"
-  echo "== $name: $("$env/bin/pip" list 2>/dev/null | grep -iE '^(openai|anthropic|langchain-(tests|openai)|litellm|lm_eval|schemathesis) ' | tr -s ' ' | paste -sd, -)"
+  echo "== $name: $("$env/bin/pip" list 2>/dev/null | grep -iE '^(openai|openai-agents|anthropic|langchain-(tests|openai)|litellm|lm_eval|schemathesis) ' | tr -s ' ' | paste -sd, -)"
   # shellcheck disable=SC2086
   (cd "$root" && "$env/bin/python" -m pytest -c "$here/pytest.ini" -p no:cacheprovider "$here"/${tests[$name]}) || failed=1
   stop
