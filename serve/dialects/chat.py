@@ -181,7 +181,7 @@ def _form(body: ChatRequest) -> AnswerForm | None:
         return None
     schema, strict = _schema(wish)
     parallel = body.parallel_tool_calls is not False
-    return AnswerForm(tools, choice, named, parallel=parallel, schema=schema, strict=strict, turns=turns)
+    return AnswerForm(tools, choice, named, parallel=parallel, schema=schema, strict=strict)
 
 
 def _schema(wish: ResponseFormat | None) -> tuple[Mapping[str, Any] | None, bool]:

@@ -71,7 +71,7 @@ class ContentBlock(RequestBody):
     input: dict[str, Any] | None = Field(None, description="Of a call.")
     tool_use_id: str | None = Field(None, description="Of a result: the call that it belongs to.")
     content: str | Annotated[list[ResultBlock], FIRST_FAULT] | None = Field(None, description="Of a result.")
-    is_error: bool | None = Field(None, description="Of a result; its text should say so, too.")
+    is_error: bool | None = Field(None, description="Of a result: its text is then begun by Error.")
     caller: dict[str, Any] | None = Field(None, description="No effect.")
 
 
@@ -186,7 +186,6 @@ def _form(body: MessagesRequest, messages: tuple[Message, ...]) -> AnswerForm | 
         parallel=wish is None or not wish.disable_parallel_tool_use,
         schema=None if shape is None else shape.schema_,
         strict=True,
-        turns=turns,
         schema_field="output_config.format",
     )
 
@@ -203,13 +202,19 @@ def _turn(turn: MessageTurn, where: str) -> list[Message]:
     blocks = turn.content if isinstance(turn.content, list) else []
     calls = [_call(block, f"{where}[{i}]") for i, block in enumerate(blocks) if block.type == "tool_use"]
     results: list[Message] = [
-        ToolMessage("tool", text_of(block.content), (), block.tool_use_id or "")
+        ToolMessage("tool", _result(block), (), block.tool_use_id or "")
         for block in blocks
         if block.type == "tool_result"
     ]
     if calls:
         return [*results, ToolMessage(turn.role, text, tuple(calls))]
     return [*results, Message(turn.role, text)] if text or not results else results
+
+
+def _result(block: ContentBlock) -> str:
+    """The text of a result, which says whether the call failed: templates have no other place for that."""
+    text = text_of(block.content)
+    return f"Error: {text}" if block.is_error else text
 
 
 def _call(block: ContentBlock, where: str) -> ToolCall:

@@ -164,7 +164,6 @@ def _form(body: ResponsesRequest, messages: tuple[Message, ...]) -> AnswerForm |
         parallel=body.parallel_tool_calls is not False,
         schema=schema,
         strict=bool(shape and shape.strict),
-        turns=turns,
         schema_field="text.format",
     )
 

@@ -32,7 +32,7 @@ _WORDS = r"WORDS: /[^{\[ \n](.|\n)*/"
 class AnswerForm:
     """Functions that may be called, and whether one must be; `schema` is of an answer in JSON.
 
-    `named` is the one function that must be called. `turns`: the conversation holds calls or their results.
+    `named` is the one function that must be called.
     """
 
     tools: Tools = ()
@@ -41,7 +41,6 @@ class AnswerForm:
     parallel: bool = True
     schema: Mapping[str, Any] | None = None
     strict: bool = False
-    turns: bool = False
     schema_field: str = "response_format"
 
     @property

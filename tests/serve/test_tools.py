@@ -15,6 +15,7 @@ import openai
 import pytest
 from pydantic import BaseModel, Field
 
+from serve.dialects.messages import MessagesRequest, parse
 from serve.requests.errors import ApiError
 from serve.requests.tools import AnswerForm, read_choice, read_tools
 from tests.serve.named_events import events
@@ -226,6 +227,12 @@ def test_messages_hold_calls_streamed_or_not_and_read_them_back(server: Running)
     ]
     again = server.ask(as_messages(messages=turns, tool_choice={"type": "none"}), "/v1/messages")
     assert again.status_code == 200 and again.json()["content"][0]["type"] == "text"
+
+
+def test_a_result_that_is_an_error_says_so_to_the_model() -> None:
+    block = {"type": "tool_result", "tool_use_id": "1", "content": "no such city", "is_error": True}
+    body = MessagesRequest.model_validate(as_messages(messages=[{"role": "user", "content": [block]}]))
+    assert parse(body).messages == (ToolMessage("tool", "Error: no such city", (), "1"),)
 
 
 def test_messages_hold_json_to_a_schema(server: Running) -> None:
