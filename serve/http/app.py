@@ -70,6 +70,18 @@ DIALECTS = (
         messages.STATUSES,
         messages.PING,
     ),
+    ApiDialect(
+        "/v1/messages/count_tokens",
+        messages.MessagesPrompt,
+        messages.parse_prompt,
+        messages.count_reply,
+        messages.MessagesEncoder,
+        messages.TokenCountReply,
+        messages.refusal,
+        messages.MessagesError,
+        messages.STATUSES,
+        counts=True,
+    ),
 )
 _BY_PATH = {dialect.path: dialect for dialect in DIALECTS}
 

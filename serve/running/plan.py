@@ -201,6 +201,27 @@ async def make_plan(
     )
 
 
+async def count_prompt(request: ServeRequest, catalogue: Catalogue, config: ServeConfig) -> int:
+    """How many tokens the prompt of `request` has; nothing is sampled, and no prompt is too long.
+
+    Raises:
+        ApiError: 404, or 400 where a server behind renders the prompt, which alone can count it.
+    """
+    model, preset = catalogue.find(request.model)
+    request, capabilities = _with_preset(request, preset), model.engine.capabilities
+    if not capabilities.token_ids:
+        raise unsupported("model", f"model: {model.name} takes messages only, so the server behind it counts tokens")
+    if request.form is not None and model.tools is None:
+        name = request.form.field
+        raise unsupported(name, f"{name}: model {model.name} is not shown it here, so its tokens cannot be counted")
+    if request.prefill is not None:
+        request = _begun(request, DIRECT, model)
+    ends = functools.partial(_ends, model, config)
+    settled = settle(request.thinking, config.thinking, capabilities, capabilities.max_context, ends=ends)
+    (prompt,) = await _render(request, model, settled.control)
+    return len(prompt.token_ids or ())
+
+
 def _with_preset(request: ServeRequest, preset: PresetSpec | None) -> ServeRequest:
     """Take the preset's thinking where the body says nothing of it."""
     wish = request.thinking

@@ -43,7 +43,7 @@ from serve.running.events import (
     TokenCounts,
     ledger,
 )
-from serve.running.plan import RequestPlan, make_plan
+from serve.running.plan import RequestPlan, count_prompt, make_plan
 from serve.running.run import execute
 from ttc.concurrent import settle
 from ttc.core import Usage
@@ -91,6 +91,11 @@ class InferenceService:
     async def plan(self, request: ServeRequest, key: Key) -> RequestPlan:
         """Check a request for a model that is named; raises ApiError."""
         return await make_plan(request, key, self.catalogue, self.offers, self.config)
+
+    async def count(self, request: ServeRequest) -> int:
+        """How many tokens the prompt of `request` has; raises ApiError."""
+        routed, _ = route(request, self.catalogue, self.config)
+        return await count_prompt(routed, self.catalogue, self.config)
 
     def forget(self, job: ActiveRequest) -> None:
         """Note that a job has ended."""
