@@ -33,6 +33,7 @@ from serve.operator.metrics import configure_tracing
 from serve.requests.errors import ApiError, json_bytes
 from serve.running.catalogue import Catalogue
 from serve.running.service import InferenceService
+from serve.running.shared_quotas import find_quotas
 from ttc import __version__
 from ttc.errors import ConfigError, MissingExtra
 
@@ -299,7 +300,8 @@ async def serve(
     from serve.http.door import bounded
 
     configure_tracing()
-    service = InferenceService(config, catalogue)
+    quotas = await find_quotas(config.limits.request_timeout_s)
+    service = InferenceService(config, catalogue, quotas)
     app = create_app(config, catalogue, service)
     server = uvicorn.Server(
         uvicorn.Config(
@@ -336,6 +338,7 @@ async def serve(
     await service.drain()
     server.should_exit = True
     await running
+    await quotas.close()
 
 
 def take_over_keys(service: InferenceService, read_again: Callable[[], Sequence[Key]]) -> None:
