@@ -1,7 +1,7 @@
 """What only a server behind can do: tool calls and JSON schemas, passed through to it and back.
 
-A model that runs here has no chat template with tools, so `tools` and `response_format` need `--upstream` (or a model
-of engine `openai`). The messages go there as they came, with sampling and thinking switch; `direct` streams what comes
+Where a model cannot be held to a form here, `tools` and `response_format` need `--upstream` (or a model of engine
+`openai`). The messages go there as they came, with sampling and thinking switch; `direct` streams what comes
 back, `majority` draws n times and returns the most frequent reply, where replies are equal when they call the same
 tools with the same arguments, hold the same JSON, or give the same final answer. Cost: n requests, as the server
 counts them. Left out: other strategies, and budgets on thinking, which need token ids.

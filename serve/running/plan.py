@@ -511,8 +511,8 @@ def _check_forward(request: ServeRequest, strategy: str, able: bool, name: str) 
     field = next(iter(request.forward)) if request.form is None else request.form.field
     if not able:
         why = (
-            f"{field}: the engine of model {name} holds no answer to a form (embedded and vllm do, for chat templates "
-            "that write calls in JSON), and there is no server behind it (--upstream); leave it out"
+            f"{field}: the engine of model {name} holds no answer to a form (embedded, vllm and sglang do, for chat "
+            "templates that write calls in JSON), and there is no server behind it (--upstream); leave it out"
         )
         raise unsupported(field, why)
     wish = request.thinking

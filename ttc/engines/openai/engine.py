@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ttc.concurrent import gather
-from ttc.core import Capabilities, Completion, Message, Prompt, Sampling, Usage, UsageSink
+from ttc.core import Capabilities, Completion, Message, Prompt, Sampling, Tools, Usage, UsageSink
 from ttc.engines.openai.chat import CURE
 from ttc.engines.openai.client import Access, Client
 from ttc.engines.openai.wire import Features, Outcome, Reader, ServerUsage, seed_of
@@ -268,7 +268,16 @@ class RemoteEngine:
 
 
 class RemoteTokenEngine(RemoteEngine):
-    """The same with token ids on the wire: also a StreamingEngine."""
+    """The same with token ids on the wire: also a StreamingEngine, and a ToolEngine."""
+
+    @property
+    def tool_format(self) -> str:
+        """See `ttc.core.ToolEngine`."""
+        return self._tokenizer().tool_format
+
+    def render_tools(self, messages: Sequence[Message], thinking: bool | None, tools: Tools) -> Prompt:
+        """See `ttc.core.ToolEngine`; by the template of the local folder."""
+        return self._tokenizer().render(messages, thinking, tools)
 
     async def stream(
         self, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink, on_tokens: OnTokens
