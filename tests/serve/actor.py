@@ -26,6 +26,7 @@ _RESULT = re.compile(r"<tool_response>|^Observation", re.MULTILINE)
 """A result, as a template shows it or as an agent words it itself."""
 _SUM = re.compile(r"(\d+)\s*\+\s*(\d+)")
 _FILE = re.compile(r"^(\S+\.py)$", re.MULTILINE)
+_KEYS = re.compile(r"`(\w+)`(?: \(must be formatted as a valid Python (\w+)\))?")
 _FIELDS = re.compile(r"\[\[ ## (\w+) ## \]\]")
 
 
@@ -122,7 +123,9 @@ def answer(turns: list[tuple[str, str]], grammar: str | None) -> str:
     if calls is not None and (must or not results):
         options = calls["anyOf"]
         return f"<tool_call>\n{json.dumps(example(_chosen(options, results), calls))}\n</tool_call>"
-    return words(turns) if schema is None else json.dumps(example(schema, schema))
+    if schema is None or ("properties" not in schema and _keys(turns)):
+        return words(turns)
+    return json.dumps(example(schema, schema))
 
 
 def _chosen(options: list[dict[str, Any]], results: int) -> dict[str, Any]:
@@ -189,8 +192,18 @@ def words(turns: list[tuple[str, str]]) -> str:
     fields = list(dict.fromkeys(name for name in _FIELDS.findall(last) if name not in ("completed", "question")))
     if fields:
         return "".join(f"[[ ## {name} ## ]]\nParis\n\n" for name in fields) + "[[ ## completed ## ]]"
+    if _keys(turns):
+        return json.dumps(_keys(turns))
     pair = _SUM.search(last)
     return f"The answer is \\boxed{{{int(pair[1]) + int(pair[2])}}}." if pair else "The answer is 7."
+
+
+def _keys(turns: list[tuple[str, str]]) -> dict[str, Any]:
+    """The JSON object that the last question asks for in words, as dspy does."""
+    last = turns[-1][1] if turns else ""
+    _, asked, order = last.partition("JSON object in the following order of fields: ")
+    samples = {"int": 7, "float": 7.5, "bool": True}
+    return {name: samples.get(kind, "Paris") for name, kind in _KEYS.findall(order)} if asked else {}
 
 
 def actor(model: str | None = None) -> ScriptedActor:
