@@ -97,7 +97,7 @@ async def execute_forward(
         return reply
 
     replies = await gather(one(index) for index in range(num_draws))
-    keys = [reply.key(plan.answer_kind) for reply in replies]
+    keys = ["" if plan.direct else reply.key(plan.answer_kind) for reply in replies]
     winner = 0 if plan.direct else _vote(keys)
     choices = replies if plan.direct else [replies[winner]]
     shown = [reply.counts for reply in choices]
@@ -205,7 +205,7 @@ def _vote(keys: Sequence[str]) -> int:
 
 
 def _result(plan: RequestPlan, replies: Sequence[_Reply], keys: Sequence[str], chosen: int) -> dict[str, Any]:
-    """The `ttc` object; `votes` are those of a candidate's class."""
+    """The `ttc` object; `votes`, where one was held, are those of a candidate's class."""
     votes = Counter(key for key in keys if key)
     candidates = [
         {
@@ -214,7 +214,7 @@ def _result(plan: RequestPlan, replies: Sequence[_Reply], keys: Sequence[str], c
             "score": None,
             "tokens": reply.usage.generated,
             "finish_reason": _REASONS.get(reply.finish, "stop"),
-            "votes": votes.get(key, 0),
+            **({} if plan.direct else {"votes": votes.get(key, 0)}),
         }
         for index, (reply, key) in enumerate(zip(replies, keys, strict=True))
     ]

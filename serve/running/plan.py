@@ -163,7 +163,9 @@ async def make_plan(
         request = replace(request, forward={})
     if request.prefill is not None:
         request = _begun(request, strategy, model)
-    if strategy == DIRECT and form is None and not request.forward and _streams_behind(request, model):
+    # An engine of messages refuses stop strings as the steps of a search; the server behind takes them for an answer's.
+    whole = strategy == DIRECT or (strategy in FORWARDED_BY and bool(request.sampling.stop))
+    if whole and form is None and not request.forward and _streams_behind(request, model):
         request = replace(request, forward={"messages": [dump(message) for message in request.messages]})
     if request.forward:
         _check_forward(request, strategy, model.forward is not None, model.name)

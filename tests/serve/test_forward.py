@@ -171,6 +171,8 @@ def test_an_upstream_of_messages_only_streams_chats_and_runs_whole_answer_strate
             assert len([text for text in texts if text]) > 2, "streamed, not sent at the end"
             vote = whole(server, chat("q", ttc={"strategy": "majority", "n": 3}))
             assert vote["ttc"]["final"] in ("0", "1", "2")
+            stopped = whole(server, chat("q", stop=["never"], ttc={"strategy": "majority", "n": 3}))
+            assert stopped["choices"][0]["content"] and behind_.generations()[-1]["stop"] == ["never"]
             refused = server.ask(chat("q", thinking_budget=5))
             assert refused.json()["error"]["param"] == "thinking_budget"
 
