@@ -35,7 +35,8 @@ def proxy() -> Iterator[str]:
         file.write_text(json.dumps(config))  # JSON is YAML
         program = pathlib.Path(sys.executable).with_name("litellm")
         command = [str(program), "--config", str(file), "--host", "127.0.0.1", "--port", str(port)]
-        child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+        keyless = os.environ | {"LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true"}
+        child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT, env=keyless)
         try:
             yield wait_for(f"http://127.0.0.1:{port}", child)
         finally:
