@@ -64,6 +64,7 @@ class ChatMessage(RequestBody):
     reasoning: str | None = Field(None, description="No effect: thought of earlier turns is not read again.")
     reasoning_content: str | None = Field(None, description="No effect, like reasoning.")
     refusal: str | None = None
+    provider_specific_fields: dict[str, Any] | None = Field(None, description="No effect: LiteLLM's, of its reply.")
     tool_calls: Annotated[list[ChatToolCall], FIRST_FAULT, MaxLen(128)] | None = None
     tool_call_id: str | None = None
 

@@ -266,8 +266,8 @@ def _preset(name: str, table: Mapping[str, Any]) -> PresetSpec:
 
 PACKAGED = "nano-teacher"
 SECTIONS = ("engine", "scorer", "limits", "thinking", "http")
-SMALL = {"limits": {"max_search_draws": "8"}}
-"""What fits a model of 4 MB on a CPU: steps that a small chat beside a search can bear."""
+SMALL = {"limits": {"max_search_draws": "8"}, "engine": {"kv_bytes": str(1 << 26)}}
+"""What fits a model of 4 MB on a CPU: steps that a small chat beside a search can bear, a cache of 64 MiB."""
 VOTES = {"majority-8": ("majority", {"n": 8})}
 RANKED = {"best-of-8": ("best_of_n", {"n": 8}), "tree-16": ("tree", {"n": 16})}
 

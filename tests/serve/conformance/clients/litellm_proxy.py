@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
@@ -48,8 +47,8 @@ def wait_for(url: str, child: subprocess.Popen[bytes]) -> str:
     """`url`, once something answers there."""
     for _ in range(600):
         assert child.poll() is None, "the proxy died"
-        with contextlib.suppress(urllib.error.URLError, ConnectionError):
-            urllib.request.urlopen(f"{url}/health/liveliness", timeout=2)
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(f"{url}/health/liveliness", timeout=5)
             return url
         time.sleep(0.2)
     raise TimeoutError(url)
