@@ -98,10 +98,13 @@ def load_model(folder: Path, device: str, *, checkpointing: bool = False) -> Any
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Load the tokenizer of a folder."""
+    """Load the tokenizer of a folder; one without padding pads with its end of text, since masks go by lengths."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
 
 
 def save_model(
@@ -187,6 +190,13 @@ def whole_tree(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: whole_tree(item) for name, item in value.items()}
     return [whole_tree(item) for item in value] if isinstance(value, list) else value
+
+
+def load_whole(model: Any, state: Mapping[str, torch.Tensor]) -> None:
+    """Copy whole tensors, named as `merged_state` names them, into a model whose weights may be split."""
+    with torch.no_grad():
+        for name, own in inner(model).state_dict().items():
+            own.copy_(spread(state[name], own))
 
 
 def spread(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -122,8 +122,6 @@ class PolicyStage:
             bind(VERIFIERS.load(name), options, supply={})
         if self.ptx is not None:
             self.ptx.check()
-        if self.reference_every is not None and (self.build.lora or self.build.shard):
-            raise ConfigError(f"{self.kind}: reference_every copies whole weights; it takes neither lora nor shard")
         if self.build.shard and self.critic is not None and self.critic.start == "head":
             raise ConfigError(f"{self.kind}: critic head reads hidden states that shard splits; take copy")
         train, held_out = self._items()
@@ -246,12 +244,13 @@ class PolicyStage:
         epochs, minibatches = self.passes
         return Updater(
             model,
-            Optimiser(model, self.schedule, world=setting.world),
+            self.build.optimiser(model, self.schedule, setting.world),
             self.objective,
             epochs=epochs,
             minibatches=minibatches,
             autocast=self.build.autocast,
-            reference=None if reference is None else load_model(reference, setting.device).eval(),
+            micro_tokens=self.build.micro_tokens,
+            reference=None if reference is None else self.build.frozen(reference, setting.device, setting.world),
             reference_every=self.reference_every,
             critic=None if self.critic is None else self.critic.make(model, source, setting),
             replayed=None if self.ptx is None else self.ptx.batches(setting, source, *ids),
