@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ _FLAGS = (
     ("--method", "method", "METHOD", "see: ttc list methods"),
     ("--teacher", "teacher.model", "DIR", "model folder of the teacher"),
     ("--strategy", "teacher.strategy", "NAME[:KEY=VALUE,...]", "the teacher's strategy (see: ttc list strategies)"),
-    ("--student", "student", "DIR", "model folder the student starts from"),
+    ("--student", "student", "MODEL", "model folder or hub id the student starts from"),
     ("--task", "task", "NAME[:KEY=VALUE,...]", "what is learnt"),
     ("--held-out", "held_out", "NAME[:KEY=VALUE,...]", "what it is measured on"),
     ("--n", "n", "N", "answers per problem"),
@@ -75,10 +76,12 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
 
 def _spec(args: argparse.Namespace) -> JobSpec:
     from distill.spec.spec import read_spec
+    from ttc.engines.shared.folder import resolve
 
     keys = {key for _, key, _, _ in _FLAGS}
     flags = {key: value for key, value in vars(args).items() if key in keys and value is not None}
-    return read_spec(args.spec, {**flags, **overrides(args.settings)})
+    spec = read_spec(args.spec, {**flags, **overrides(args.settings)})
+    return replace(spec, student=str(resolve(spec.student)))
 
 
 def _plan(args: argparse.Namespace) -> int:

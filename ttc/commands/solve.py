@@ -32,6 +32,7 @@ from ttc.cli.rehearsal import refuse_early
 from ttc.config.plugins import without_scores
 from ttc.config.recipes import dump
 from ttc.core import Answer, Message, Path, Problem, Sampling
+from ttc.engines.shared.wrapped import with_markers
 from ttc.errors import ConfigError, UnknownName
 from ttc.session.solve import fit_to_context, solve
 
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     refuse_early(strategies, has_scorer=scorer_choice is not None, sampling=sampling, thinking=thinking)
 
     async def work() -> Answer:
-        engine = engine_choice.create_engine()
+        engine = with_markers(engine_choice.create_engine(), thinking)
         try:
             scorer = None if scorer_choice is None else scorer_choice.create_scorer(engine)
             fits = options.max_tokens is not None  # else the default is lowered to the model's context

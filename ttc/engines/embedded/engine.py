@@ -128,6 +128,7 @@ class EmbeddedEngine(StreamingTokenEngine):
             schedule_invariant=invariant,
             think_open=text.think_open,
             think_close=text.think_close,
+            think_texts=text.think_texts,
             eos_ids=text.eos_ids,
             handover=text.handover,
             shape=dims.model_shape(dims.vocab),

@@ -130,6 +130,7 @@ def _engine(
             logprobs=features.logprobs,
             think_open=text.think_open,
             think_close=text.think_close,
+            think_texts=text.think_texts,
             eos_ids=text.eos_ids,
             handover=text.handover,
         )

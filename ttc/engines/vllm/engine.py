@@ -48,7 +48,6 @@ from ttc.engines.vllm.requests import (
 from ttc.engines.vllm.start import lora_request, sampling_params, start
 from ttc.engines.vllm.thinking_cap import CapReport, check_cap
 from ttc.errors import ConfigError, EngineError, Unsupported
-from ttc.session.thinking import CLOSE, OPEN
 
 COLDEST, HOTTEST = 0.01, 2.0
 """Temperatures between which vLLM samples as asked; it would raise or refuse others."""
@@ -63,7 +62,7 @@ class VllmEngine(StreamingTokenEngine):
     def __init__(self, name: str, folder: Path, options: VllmOptions) -> None:
         """Load the model of `folder`; raises what `start` raises."""
         config, text = read_config(folder), Text(folder)
-        think = (OPEN, CLOSE) if text.think_open else None
+        think = text.markers if text.think_texts is None else None
         self._driver, self._folder = start(folder, options, think), folder
         self._lora = None if options.lora is None else lora_request(options.lora)
         self._names = itertools.count()
@@ -77,6 +76,7 @@ class VllmEngine(StreamingTokenEngine):
             schedule_invariant=False,
             think_open=text.think_open,
             think_close=text.think_close,
+            think_texts=text.think_texts,
             eos_ids=text.eos_ids,
             handover=text.handover,
             shape=_shape(config),
@@ -128,8 +128,8 @@ class VllmEngine(StreamingTokenEngine):
         Thinking control then uses it where the hand-over is the bare marker, which is all that vLLM can force.
         """
         capabilities = self._capabilities
-        if not capabilities.think_open:
-            raise Unsupported(f"{capabilities.model} has no thinking markers")
+        if not capabilities.think_open or capabilities.think_texts is not None:
+            raise Unsupported(f"{capabilities.model} has no thinking markers of one token each")
         report = await check_cap(self, self._capped)
         if report.exact:
             self._capabilities = with_extra(capabilities, "thinking_cap")
