@@ -1,7 +1,8 @@
 """Models that are trained: made from nothing or loaded, adapted, split, and written so that every engine reads them.
 
 A folder is a Hugging Face folder (config, safetensors, tokenizer with its chat template, generation config). Training
-keeps fp32 weights; a folder may be written in another type. Nothing from a folder is ever executed.
+keeps fp32 weights, but for frozen ones that were stored in bf16; a folder may be written in another type. Nothing from
+a folder is ever executed.
 
 Low-rank adapters train a few numbers beside frozen weights. Hu et al. 2021 (arXiv:2106.09685): a linear layer W x
 becomes W x + (alpha / rank) B A x with A random and B zero, so training starts at the model itself. All linear layers
@@ -24,6 +25,7 @@ large for one process's memory.
 from __future__ import annotations
 
 import copy
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -83,14 +85,21 @@ def new_model(shape: Shape, tokenizer: Any, seed: int, vocabulary: int | None = 
         return AutoModelForCausalLM.from_config(config, attn_implementation="eager")
 
 
-def load_model(folder: Path, device: str, *, checkpointing: bool = False) -> Any:
+def stored_type(folder: Path) -> torch.dtype:
+    """The type that a folder says its weights are in: bf16 or, where it says anything else, fp32."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    named = config.get("dtype", config.get("torch_dtype"))
+    return torch.bfloat16 if named == "bfloat16" else torch.float32
+
+
+def load_model(folder: Path, device: str, *, checkpointing: bool = False, dtype: torch.dtype = torch.float32) -> Any:
     """Load a folder for training, in fp32; raises ConfigError naming the folder when it cannot be read."""
     from transformers import AutoModelForCausalLM
 
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} is not a model folder: it has no config.json")
     model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager" if device == "cpu" else "sdpa"
+        folder, dtype=dtype, attn_implementation="eager" if device == "cpu" else "sdpa"
     )
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -223,8 +232,9 @@ class LoraLinear(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The layer's output with the adapter's: (.., in) -> (.., out)."""
-        output: torch.Tensor = self.base(x) + self.scale * ((x @ self.down.T) @ self.up.T)
-        return output
+        output: torch.Tensor = self.base(x)
+        low = (x.to(self.down.dtype) @ self.down.T) @ self.up.T
+        return output + (self.scale * low).to(output.dtype)
 
     @torch.no_grad()
     def merged(self) -> torch.Tensor:

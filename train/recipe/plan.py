@@ -114,9 +114,11 @@ def _fake(config: Any, layers: int | None = None) -> Any:
     """The model of a configuration on no device, with so many layers."""
     from transformers import AutoModelForCausalLM
 
-    own = type(config).from_dict({**config.to_dict(), **({} if layers is None else {"num_hidden_layers": layers})})
-    if layers is not None and getattr(own, "layer_types", None):
-        own.layer_types = own.layer_types[:layers]
+    values = config.to_dict()
+    if layers is not None:
+        values |= {"num_hidden_layers": layers}
+        values |= {"layer_types": values["layer_types"][:layers]} if values.get("layer_types") else {}
+    own = type(config).from_dict(values)
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(own, attn_implementation="eager", dtype=torch.float32)
 
@@ -148,7 +150,9 @@ def _changes(kind: str, fields: Mapping[str, Any]) -> Iterator[Mapping[str, Any]
         ("micro_tokens", 2048), ("lora", 32),
     )  # fmt: skip
     for name, value in steps:
-        if name in known and fields.get(name) != value:
+        smaller = name != "micro_tokens" or value < int(fields.get(name) or 2048)
+        allowed = name != "lora" or kind != "reward_model"
+        if name in known and fields.get(name) != value and smaller and allowed:
             change = {**change, name: value}
             yield change
     if "vllm" in str(fields.get("engine")):
@@ -166,8 +170,9 @@ def stage_memory(
         return {"engine": 4 * whole / GB}
     rank = int(fields.get("lora") or 0)
     trained = rank * counts.per_rank if rank else whole
+    each = 2 if rank and fields.get("autocast") else 4  # bytes of a frozen weight
     parts = {
-        "weights": 4 * (whole + (trained if rank else 0)) / shards / GB,
+        "weights": (each * whole + (4 * trained if rank else 0)) / shards / GB,
         "gradients": 4 * trained / shards / GB,
         "optimiser": 8 * trained / shards / GB,
         "activations": activation_bytes(config, fields, counts) / GB,
@@ -176,7 +181,7 @@ def stage_memory(
     if fields.get("autocast"):  # weights that are trained are cast once for a whole pass, others layer by layer
         parts["casts"] = 2 * (whole if not rank and shards == 1 else whole / counts.layers) / GB
     if kind in ("grpo", "ppo", "agent"):
-        parts["reference"] = 4 * whole / shards / GB
+        parts["reference"] = each * whole / shards / GB
     if kind == "ppo" and fields.get("critic") != "head":
         parts["critic"] = 16 * whole / GB
     if shards > 1:  # the layer that computes and the next one, and embeddings
@@ -186,16 +191,16 @@ def stage_memory(
 
 def head_bytes(fields: Mapping[str, Any], counts: Counts) -> float:
     """A chunk of logits, its normal form, the gradients of both, and the wanted hidden states with theirs."""
-    tokens = _micro(fields)
+    rows, length = _pass(fields)
+    tokens = rows * length
     chunk = min(tokens, max(LOGITS // counts.ids, LEAST))
     return 4.0 * (4 * chunk * counts.ids + 2 * tokens * counts.hidden)
 
 
 def activation_bytes(config: Any, fields: Mapping[str, Any], counts: Counts) -> float:
     """What autograd keeps of one micro-batch below the head."""
-    tokens, on_cpu = _micro(fields), "embedded" in str(fields.get("engine", "embedded")) and not fields.get("autocast")
-    length = min(tokens, _PROMPT + _longest(fields))
-    rows = max(tokens // length, 1)
+    on_cpu = "embedded" in str(fields.get("engine", "embedded")) and not fields.get("autocast")
+    rows, length = _pass(fields)
     saved = [_saved(config, layers, (rows, length), bool(fields.get("autocast")), eager=on_cpu) for layers in (1, 2)]
     layer = saved[1] - saved[0]
     kept = 4.0 * rows * length * counts.hidden
@@ -223,8 +228,9 @@ def _saved(config: Any, layers: int, shape: tuple[int, int], autocast: bool, *, 
 
     held: list[torch.Tensor] = []
     ids = torch.zeros(shape, dtype=torch.long, device="meta")
+    mask = torch.zeros(shape[0], 1, shape[1], shape[1], device="meta")  # one that is there is not looked into
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        model.base_model(input_ids=ids, use_cache=False)
+        model.base_model(input_ids=ids, attention_mask=mask, use_cache=False)
     weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
     total = float(sum(size for place, size in storages.items() if place not in weights))
     return total * (_BF16 if autocast else 1.0)
@@ -257,16 +263,16 @@ def _counted_attention(
 
 def _engine_gb(spec: str, counts: Counts, limit: float | None) -> float:
     """What the engine takes of a device: its share, or weights in its type and as much again for keys and values."""
-    name, options = parse_spec(spec)
+    _, options = parse_spec(spec)
     if "gpu_memory_utilization" in options and limit is not None:
         return float(str(options["gpu_memory_utilization"])) * limit
-    return (8.0 if options.get("dtype") == "float32" else 4.0) * counts.parameters / GB if name else 0.0
+    return (8.0 if options.get("dtype") == "float32" else 4.0) * counts.parameters / GB
 
 
-def _micro(fields: Mapping[str, Any]) -> int:
-    """Padded tokens of one pass."""
-    given = fields.get("micro_tokens")
-    return int(given) if given else 2048
+def _pass(fields: Mapping[str, Any]) -> tuple[int, int]:
+    """Rows of one pass, each as long as it may be, and their length: a single row may be longer than a pass."""
+    length = _PROMPT + _longest(fields)
+    return max(int(fields.get("micro_tokens") or 2048) // length, 1), length
 
 
 def _longest(fields: Mapping[str, Any]) -> int:

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from train.base.models import Sharded, add_lora, load_model, load_whole, merged_state, shard
+from train.base.models import Sharded, add_lora, load_model, load_whole, merged_state, shard, stored_type
 from train.base.optimiser import Optimiser, Schedule
 from train.base.world import ALONE, World
 from train.update.batch import Normaliser, TokenBatch, shared, shuffled, token_weights
@@ -353,7 +353,7 @@ class Build:
 
     def load(self, folder: Path, device: str, seed: int, world: World = ALONE) -> Any:
         """The model of a folder, ready to be trained; `seed` is the run's."""
-        model = load_model(folder, device, checkpointing=self.checkpointing)
+        model = load_model(folder, device, checkpointing=self.checkpointing, dtype=self._frozen_type(folder))
         if self.lora:
             alpha = 2.0 * self.lora if self.lora_alpha is None else self.lora_alpha
             add_lora(model, self.lora, alpha, derive(seed, "lora") % (1 << 31))
@@ -361,8 +361,12 @@ class Build:
 
     def frozen(self, folder: Path, device: str, world: World = ALONE) -> Any:
         """The model of a folder that is only read, split as the trained one is."""
-        model = load_model(folder, device).eval()
+        model = load_model(folder, device, dtype=self._frozen_type(folder)).eval()
         return shard(model, world, token_logprobs) if self.shard else model
+
+    def _frozen_type(self, folder: Path) -> torch.dtype:
+        """Under adapters and `autocast`, weights that were stored in bf16 stay there: they are never moved."""
+        return stored_type(folder) if self.lora and self.autocast else torch.float32
 
     def optimiser(self, model: Any, schedule: Schedule, world: World = ALONE) -> Optimiser:
         """AdamW over what is trained of `model`."""
