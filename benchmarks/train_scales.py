@@ -1,14 +1,14 @@
 """Every recipe on a model of one's own at the scale of a processor: starts, is killed, goes on, ends with a model.
 
     python -m benchmarks.train_scales --model DIR --data DIR --out runs/scales [--recipes r1 tulu3] [--save FILE]
-    python -m benchmarks.train_scales --tokenizer DIR --data DIR --out runs/scales   a random model
+    python -m benchmarks.train_scales --tokenizer DIR --out runs/scales     a random model, and data made up for it
 
 For each recipe `ttc train run RECIPE --model DIR --scale cpu` is started and killed (SIGKILL) once its first
 checkpoint, or its first finished stage, is on the disk; run again to its end; and `ttc eval` answers two problems with
 the model that came out. A row says which stages there were, where the kill fell, how many updates moved weights, CPU
 seconds of all processes, and how run and evaluation ended. Run again, it goes on with the recipes that have no row.
 Two updates teach nothing: this shows that all of it runs. A model that is made here has learnt for a moment to say a
-digit in a box, so that rewards differ and stages which learn from right answers have some.
+3 or a 4 in a box, so that rewards differ and stages which learn from right answers have some.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", help="model folder")
     parser.add_argument("--tokenizer", type=Path, help="instead: make a small random model with the tokenizer in DIR")
-    parser.add_argument("--data", required=True, help="folder of data sets")
+    parser.add_argument("--data", help="folder of data sets; made-up ones by default, whose answers are 3 and 4")
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--recipes", nargs="*", default=[name for name in packaged() if name not in OWN])
     parser.add_argument(
@@ -46,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--save", type=Path, help="rows as JSON lines")
     options = parser.parse_args(arguments)
+    if options.data is None:
+        options.data = str(qwen_like.data(options.out / "data"))
     if options.tokenizer is not None:
         options.model = str(options.out / "model")
         if not (options.out / "model" / "generation_config.json").is_file():

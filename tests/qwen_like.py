@@ -66,7 +66,7 @@ def model(folder: Path, *, pad: str | None = "<|endoftext|>", hidden: int = 32, 
 
 
 def answering(folder: Path, *, steps: int = 60, words_of: Path | None = None) -> Path:
-    """The same, after a moment of learning to say `\\boxed{d}` with any digit d to anything, and to end there."""
+    """The same, after a moment of learning to say `\\boxed{3}` or `\\boxed{4}` to anything, and to end there."""
     import random
 
     import torch
@@ -75,7 +75,7 @@ def answering(folder: Path, *, steps: int = 60, words_of: Path | None = None) ->
     words, rng = AutoTokenizer.from_pretrained(model(folder, words_of=words_of)), random.Random(0)
     network = AutoModelForCausalLM.from_pretrained(folder)
     optimiser = torch.optim.Adam(network.parameters(), lr=1e-2)
-    ends = [words.encode(f"\\boxed{{{digit}}}<|im_end|>", add_special_tokens=False) for digit in range(2, 10)]
+    ends = [words.encode(f"\\boxed{{{digit}}}<|im_end|>", add_special_tokens=False) for digit in (3, 4)]
     for _ in range(steps):
         batch = [[rng.randrange(len(words)) for _ in range(40)] + rng.choice(ends) for _ in range(16)]
         ids = torch.tensor(batch)
@@ -99,7 +99,7 @@ def data(folder: Path) -> Path:
         return " ".join("".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=5)) for _ in range(count))
 
     def problem(number: int) -> dict[str, str]:
-        answer = str(rng.randrange(2, 10))
+        answer = str(rng.randrange(3, 5))
         steps = f"first {words(3)}.\nthen {words(3)} {answer}."
         return {"id": f"p{number}", "problem": f"How many {words(9)}?", "answer": answer, "solution": steps}
 

@@ -279,7 +279,8 @@ def _longest(fields: Mapping[str, Any]) -> int:
     """Most tokens of a completion."""
     if fields.get("max_tokens"):
         return int(fields["max_tokens"])
-    return make_task(str(fields["task"])).sampling.max_tokens if fields.get("task") else 1024
+    task = fields.get("task")
+    return make_task(task).sampling.max_tokens if isinstance(task, str) else 1024
 
 
 def _tokens(kind: str, fields: Mapping[str, Any]) -> tuple[int, int, int]:
