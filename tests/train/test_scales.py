@@ -21,6 +21,8 @@ from ttc.errors import ConfigError
 
 OWN = {"nano": "makes its own models"}
 """Recipes that start from nothing at every scale."""
+ALL_WRONG = {"arithmetic-grpo"}
+"""Recipes of a task of their own, whose answers this model never gives."""
 RECIPES = sorted(packaged().keys() - OWN.keys())
 
 
@@ -60,7 +62,7 @@ def test_every_recipe_runs_at_the_scale_of_a_processor(
         assert (tmp_path / "run" / f"{number}-{kind}" / "done.json").is_file()
     learners = {"grpo", "ppo", "agent"} & set(kinds)
     updates = [row for kind in learners for row in rows(tmp_path / "run", kind) if "grad_norm" in row]
-    assert bool(updates) == bool(learners), "rewards differed, so something was learnt"
+    assert bool(updates) == bool(learners and recipe not in ALL_WRONG), "rewards differed, so something was learnt"
     from ttc.engines.shared.text import Text
 
     text = Text(tmp_path / "run" / "model")

@@ -222,7 +222,7 @@ def _scaled(table: Mapping[str, Any], scale: str | None, hardware: Mapping[str, 
         if key == "health" or (key != "only" and not isinstance(value, Mapping))
     }
     values = dict(plain)
-    if hardware and scale in hardware:
+    if scale is not None and hardware and scale in hardware:
         values |= {**table.get(_FULL, {}), **hardware[scale].get(table.get("kind"), {})}
     values |= table.get(scale, {}) if scale is not None else {}
     return {key: value for key, value in values.items() if value != ""}
