@@ -239,9 +239,10 @@ def test_a_check_that_cannot_be_made_refuses_with_its_error(pair, student, tmp_p
 
 
 def test_a_refused_job_generates_nothing_and_says_the_fix(pair, student, tmp_path):
-    edit(student, "tokenizer_config.json", pad_token="<|end|>")
+    ending = "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}s5{% endif %}{% endfor %}"
+    (student / "chat_template.jinja").write_text(ending)
     spec = parse_spec({**REJECTION, "student": str(student), "teacher": str(pair[1])})
     assert not all(f.ok for f in plan_job(spec, tmp_path / "planned").findings)
-    with pytest.raises(ConfigError, match=r"padding: the student pads with .*set pad_token"):
+    with pytest.raises(ConfigError, match=r"stop_tokens: the template of student ends a turn with 's5'.*eos_token_id"):
         run_job(spec, tmp_path / "run", lambda text: None)
     assert not (tmp_path / "run").exists() and not (tmp_path / "planned").exists()
