@@ -38,7 +38,7 @@ _PROMPT = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class ModelCounts:
     """A model in numbers: parameters, those of linear layers' adapters per rank, ids, width, layers."""
 
     parameters: int
@@ -96,12 +96,12 @@ def plan_recipe(
     return costs
 
 
-def counts_of(config: Any) -> Counts:
+def counts_of(config: Any) -> ModelCounts:
     """Count a model that is nowhere."""
     model = _fake(config)
     head = model.get_output_embeddings()
     linear = [m for m in model.modules() if isinstance(m, torch.nn.Linear) and m is not head]
-    return Counts(
+    return ModelCounts(
         sum(p.numel() for p in model.parameters()),
         sum(m.in_features + m.out_features for m in linear),
         config.vocab_size,
@@ -124,7 +124,7 @@ def _fake(config: Any, layers: int | None = None) -> Any:
 
 
 def _cost(
-    name: str, kind: str, fields: Mapping[str, Any], model: tuple[Any, Counts], place: tuple[int, float | None],
+    name: str, kind: str, fields: Mapping[str, Any], model: tuple[Any, ModelCounts], place: tuple[int, float | None],
     speed: Speed | None,
 ) -> StageCost:  # fmt: skip
     config, counts = model
@@ -160,7 +160,7 @@ def _changes(kind: str, fields: Mapping[str, Any]) -> Iterator[Mapping[str, Any]
 
 
 def stage_memory(
-    kind: str, fields: Mapping[str, Any], config: Any, counts: Counts, devices: int, limit: float | None
+    kind: str, fields: Mapping[str, Any], config: Any, counts: ModelCounts, devices: int, limit: float | None
 ) -> dict[str, float]:
     """GB that one device holds, by part."""
     shards = devices if fields.get("shard") else 1
@@ -189,7 +189,7 @@ def stage_memory(
     return parts | engine
 
 
-def head_bytes(fields: Mapping[str, Any], counts: Counts) -> float:
+def head_bytes(fields: Mapping[str, Any], counts: ModelCounts) -> float:
     """A chunk of logits, its normal form, the gradients of both, and the wanted hidden states with theirs."""
     rows, length = _pass(fields)
     tokens = rows * length
@@ -197,7 +197,7 @@ def head_bytes(fields: Mapping[str, Any], counts: Counts) -> float:
     return 4.0 * (4 * chunk * counts.ids + 2 * tokens * counts.hidden)
 
 
-def activation_bytes(config: Any, fields: Mapping[str, Any], counts: Counts) -> float:
+def activation_bytes(config: Any, fields: Mapping[str, Any], counts: ModelCounts) -> float:
     """What autograd keeps of one micro-batch below the head."""
     on_cpu = "embedded" in str(fields.get("engine", "embedded")) and not fields.get("autocast")
     rows, length = _pass(fields)
@@ -261,7 +261,7 @@ def _counted_attention(
     return output.transpose(1, 2).contiguous(), None
 
 
-def _engine_gb(spec: str, counts: Counts, limit: float | None) -> float:
+def _engine_gb(spec: str, counts: ModelCounts, limit: float | None) -> float:
     """What the engine takes of a device: its share, or weights in its type and as much again for keys and values."""
     _, options = parse_spec(spec)
     if "gpu_memory_utilization" in options and limit is not None:
@@ -297,7 +297,7 @@ def _tokens(kind: str, fields: Mapping[str, Any]) -> tuple[int, int, int]:
     return steps, rollouts * longest, passes * rollouts * (_PROMPT + longest)
 
 
-def _hours(kind: str, fields: Mapping[str, Any], cost: StageCost, counts: Counts, speed: Speed) -> float:
+def _hours(kind: str, fields: Mapping[str, Any], cost: StageCost, counts: ModelCounts, speed: Speed) -> float:
     """Hours at the measured speeds: sampling, and 6 operations per parameter and token (8 when computed again)."""
     passes = 6 + 2 * bool(fields.get("checkpointing")) + (4 if kind in _LEARNERS else 0)
     return (cost.sampled / speed.tokens + passes * counts.parameters * cost.trained / speed.flops) / 3600
