@@ -64,7 +64,7 @@ def engine(name: str, device: torch.device, seeds: range) -> Check:
     """Random traffic of one family."""
     from tests.ttc.gpu_traffic import BatchTraffic
     from ttc.engines.embedded.device.runtime import CudaRuntime
-    from ttc.engines.embedded.gpu_body import DeviceBody
+    from ttc.engines.embedded.gpu.body import DeviceBody
 
     dtype, changes, bound = FAMILIES[name]
     model = Model(dtype, device, **changes)

@@ -16,14 +16,14 @@ from tests.ttc.device_model import Model
 from tests.ttc.device_traffic import expected_token
 from tests.ttc.emulated_cuda import EmulatedCuda
 from ttc.core import Sampling
-from ttc.engines.embedded.batch import BatchLimits
+from ttc.engines.embedded.core.batch import BatchLimits
+from ttc.engines.embedded.core.pool import PAGE
+from ttc.engines.embedded.core.requests import GenerateRequest, LiveDraw
 from ttc.engines.embedded.device.rows import RowStart
 from ttc.engines.embedded.device.runtime import CudaRuntime
-from ttc.engines.embedded.gpu_batch import DeviceBatch
-from ttc.engines.embedded.gpu_body import DeviceBody
-from ttc.engines.embedded.gpu_decoder import DeviceDecoder
-from ttc.engines.embedded.pool import PAGE
-from ttc.engines.embedded.requests import GenerateRequest, LiveDraw
+from ttc.engines.embedded.gpu.batch import DeviceBatch
+from ttc.engines.embedded.gpu.body import DeviceBody
+from ttc.engines.embedded.gpu.decoder import DeviceDecoder
 from ttc.engines.shared.tokens import StopRule
 
 LOOP = asyncio.new_event_loop()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.ttc import tiny_model
 from ttc import nano
 from ttc.core import Engine, LogprobEngine, Message, Prompt, Sampling, StreamingEngine, Usage, WeightSync
-from ttc.engines.embedded import batch
+from ttc.engines.embedded.core import batch
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.shared.tokens import check_room
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported

@@ -20,16 +20,16 @@ from tests.ttc import gpu_traffic
 from tests.ttc.device_model import Model
 from tests.ttc.emulated_cuda import EmulatedCuda
 from tests.ttc.gpu_traffic import BatchTraffic
-from ttc.engines.embedded import gpu_attention
-from ttc.engines.embedded.batch import BatchLimits
+from ttc.engines.embedded.core.batch import BatchLimits
+from ttc.engines.embedded.core.prefill import score
+from ttc.engines.embedded.core.requests import LiveDraw
 from ttc.engines.embedded.device.step import DeviceStep
-from ttc.engines.embedded.gpu_attention import PlannedAttention
-from ttc.engines.embedded.gpu_batch import DeviceBatch
-from ttc.engines.embedded.gpu_decoder import DeviceDecoder
-from ttc.engines.embedded.gpu_pool import DevicePool
+from ttc.engines.embedded.gpu import attention as gpu_attention
+from ttc.engines.embedded.gpu.attention import PlannedAttention
+from ttc.engines.embedded.gpu.batch import DeviceBatch
+from ttc.engines.embedded.gpu.decoder import DeviceDecoder
+from ttc.engines.embedded.gpu.pool import DevicePool
 from ttc.engines.embedded.kernels.plan import PlanCapacity
-from ttc.engines.embedded.prefill import score
-from ttc.engines.embedded.requests import LiveDraw
 
 pytestmark = pytest.mark.numeric
 
@@ -260,7 +260,7 @@ class Absent:
 
 sys.meta_path.insert(0, Absent())
 import tests.gpu, tests.ttc.gpu_traffic, benchmarks.gpu_bench, benchmarks.gpu_counts
-import ttc.engines.embedded.gpu_loading
+import ttc.engines.embedded.gpu.loading
 print("imported")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=repository, check=False)

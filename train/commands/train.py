@@ -80,7 +80,7 @@ def _run(args: argparse.Namespace) -> int:
     from train.base.world import joined, relaunch, without
     from train.recipe.recipe import read_recipe
     from train.recipe.run import RunOptions, run_recipe
-    from ttc.engines.embedded.model import pick_device
+    from ttc.engines.embedded.core.model import pick_device
 
     check_threads("train", args.threads)
     at_least("train", 1, processes=args.processes)

@@ -35,8 +35,8 @@ from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, check_star
 from ttc.identity.digests import reads
 
 if TYPE_CHECKING:
-    from ttc.engines.embedded.guide import Guide, Guides
-    from ttc.engines.embedded.scheduler import Scheduler
+    from ttc.engines.embedded.core.guide import Guide, Guides
+    from ttc.engines.embedded.core.scheduler import Scheduler
     from ttc.engines.shared.text import Text
 
 __all__ = ["EmbeddedEngine", "embedded"]
@@ -177,7 +177,7 @@ class EmbeddedEngine(StreamingTokenEngine):
     async def _draws(
         self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink, on_tokens: OnTokens | None
     ) -> list[Completion]:
-        from ttc.engines.embedded.requests import GenerateRequest
+        from ttc.engines.embedded.core.requests import GenerateRequest
 
         ids = self._check(prompt, sampling)
         if not draws:
@@ -210,7 +210,7 @@ class EmbeddedEngine(StreamingTokenEngine):
         """What makes the guide of each draw, where `sampling` has a grammar."""
         if not isinstance(sampling, ExtraSampling) or sampling.grammar is None:
             return None
-        from ttc.engines.embedded.guide import Guides
+        from ttc.engines.embedded.core.guide import Guides
 
         if self._guides is None:  # reading the vocabulary takes seconds, so the event loop does not wait for it
             self._guides = await asyncio.to_thread(Guides, self._text, self._scheduler.body.dims.vocab)

@@ -34,8 +34,8 @@ from ttc.scorers.reward_models.layouts import Layout, ModelInput, OwnText, Rewar
 if TYPE_CHECKING:
     import torch
 
-    from ttc.engines.embedded.model import Body
-    from ttc.engines.embedded.pool import Segment
+    from ttc.engines.embedded.core.model import Body
+    from ttc.engines.embedded.core.pool import Segment
 
 Kind = Literal["label", "token", "likelihood"]
 Head: TypeAlias = "Callable[[torch.Tensor], torch.Tensor]"
@@ -48,9 +48,9 @@ def load(folder: Path, place: EmbeddedCore, *, head: bool) -> tuple[Body, dict[s
     Raises:
         ConfigError: the folder cannot be read, or its architecture is not one the embedded core runs.
     """
-    from ttc.engines.embedded.attention import PrefixAttention
-    from ttc.engines.embedded.invariant import PAD_ROWS, BlockedPrefix, check
-    from ttc.engines.embedded.model import load_body
+    from ttc.engines.embedded.core.attention import PrefixAttention
+    from ttc.engines.embedded.core.invariant import PAD_ROWS, BlockedPrefix, check
+    from ttc.engines.embedded.core.model import load_body
 
     body, rest = load_body(
         folder,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ttc.engines.embedded.pool import PAGE
+from ttc.engines.embedded.core.pool import PAGE
 from ttc.engines.shared.shape import Dims
 from ttc.errors import ConfigError
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import torch
 
+from ttc.engines.embedded.core.pool import Segment
+from ttc.engines.embedded.core.requests import LiveDraw
 from ttc.engines.embedded.device.rows import NUM_STOPS, RowStart
 from ttc.engines.embedded.device.step import DeviceStep, RowTokens
-from ttc.engines.embedded.gpu_attention import PlannedAttention
-from ttc.engines.embedded.gpu_body import DeviceBody
+from ttc.engines.embedded.gpu.attention import PlannedAttention
+from ttc.engines.embedded.gpu.body import DeviceBody
 from ttc.engines.embedded.kernels.plan import PagedNode
-from ttc.engines.embedded.pool import Segment
-from ttc.engines.embedded.requests import LiveDraw
 
 __all__ = ["DeviceDecoder"]
 

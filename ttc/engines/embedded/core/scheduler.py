@@ -2,8 +2,8 @@
 
 A tick drains the inbox, admits prompts while rows are free, prefills what no earlier prompt left in the prefix cache
 (equal prompts in one tick share one job, prompts with a long common start wait for the first of them), and decodes one
-token for every row (`ttc.engines.embedded.batch`). Here stands how requests come in, when a draw ends, what it has cost
-and how that gets back. An abort takes effect before the next step.
+token for every row (`ttc.engines.embedded.core.batch`). Here stands how requests come in, when a draw ends, what it has
+cost and how that gets back. An abort takes effect before the next step.
 
 Everything here runs in the worker thread except `submit`, `post` and the callbacks, which run in the caller's loop.
 """
@@ -21,10 +21,18 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 
 from ttc.core import FinishReason, Path, Usage
-from ttc.engines.embedded.batch import Batch, BatchLimits
-from ttc.engines.embedded.model import Body
-from ttc.engines.embedded.prefill import score
-from ttc.engines.embedded.requests import Failed, Finished, GenerateRequest, LiveDraw, Outbox, Reported, StreamedTokens
+from ttc.engines.embedded.core.batch import Batch, BatchLimits
+from ttc.engines.embedded.core.model import Body
+from ttc.engines.embedded.core.prefill import score
+from ttc.engines.embedded.core.requests import (
+    Failed,
+    Finished,
+    GenerateRequest,
+    LiveDraw,
+    Outbox,
+    Reported,
+    StreamedTokens,
+)
 from ttc.errors import EngineError
 
 __all__ = ["Scheduler"]

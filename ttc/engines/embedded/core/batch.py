@@ -4,7 +4,7 @@ A row is given back the moment its draw ends; its keys and values stay where the
 cache, where a continuation finds them. A draw starts only when all that it may add fits, so none is thrown out again;
 where several problems have draws to start, the one with the fewest rows comes first, so a small request starts before
 the next rows of a wide search. Problems themselves start in order, as far as memory goes (`tenants`). Everything here
-runs in the worker thread of `ttc.engines.embedded.scheduler`, which decides when a draw ends.
+runs in the worker thread of `ttc.engines.embedded.core.scheduler`, which decides when a draw ends.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from ttc.engines.embedded.alone import alone
-from ttc.engines.embedded.cache import PrefixTree
-from ttc.engines.embedded.decode import Decoder
-from ttc.engines.embedded.model import Body
-from ttc.engines.embedded.pool import PAGE, Segment
-from ttc.engines.embedded.prefill import advance
-from ttc.engines.embedded.requests import GenerateRequest, Job, LiveDraw, PromptRow
-from ttc.engines.embedded.sampler import Rows, SampledTokens, sample
-from ttc.engines.embedded.tenants import Tenants
+from ttc.engines.embedded.core.alone import alone
+from ttc.engines.embedded.core.cache import PrefixTree
+from ttc.engines.embedded.core.decode import Decoder
+from ttc.engines.embedded.core.model import Body
+from ttc.engines.embedded.core.pool import PAGE, Segment
+from ttc.engines.embedded.core.prefill import advance
+from ttc.engines.embedded.core.requests import GenerateRequest, Job, LiveDraw, PromptRow
+from ttc.engines.embedded.core.sampler import Rows, SampledTokens, sample
+from ttc.engines.embedded.core.tenants import Tenants
 
 __all__ = ["Batch", "BatchLimits", "default_kv_bytes"]
 

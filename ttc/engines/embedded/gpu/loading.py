@@ -7,18 +7,18 @@ from pathlib import Path
 
 import torch
 
-from ttc.engines.embedded.alone import alone
-from ttc.engines.embedded.batch import BatchLimits
+from ttc.engines.embedded.core.alone import alone
+from ttc.engines.embedded.core.batch import BatchLimits
+from ttc.engines.embedded.core.scheduler import Scheduler
+from ttc.engines.embedded.core.weights import read_tensors
 from ttc.engines.embedded.device.runtime import CudaRuntime
 from ttc.engines.embedded.device.shape import StepWeights, fold
-from ttc.engines.embedded.gpu_batch import DeviceBatch
-from ttc.engines.embedded.gpu_body import DeviceBody
-from ttc.engines.embedded.gpu_budget import budget, stored_numbers
-from ttc.engines.embedded.gpu_decoder import DeviceDecoder
-from ttc.engines.embedded.gpu_families import DeviceFamily
+from ttc.engines.embedded.gpu.batch import DeviceBatch
+from ttc.engines.embedded.gpu.body import DeviceBody
+from ttc.engines.embedded.gpu.budget import budget, stored_numbers
+from ttc.engines.embedded.gpu.decoder import DeviceDecoder
+from ttc.engines.embedded.gpu.families import DeviceFamily
 from ttc.engines.embedded.kernels.tensors import HEAD_DIMS
-from ttc.engines.embedded.scheduler import Scheduler
-from ttc.engines.embedded.weights import read_tensors
 from ttc.errors import ConfigError
 
 __all__ = ["start"]

@@ -14,13 +14,13 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
+from ttc.engines.embedded.core.model import Attend, Body
+from ttc.engines.embedded.core.pool import Segment
 from ttc.engines.embedded.device.ops import KERNEL_OPS, StepOps
 from ttc.engines.embedded.device.runtime import CudaRuntime
 from ttc.engines.embedded.device.shape import StepLayer, StepWeights, refold
-from ttc.engines.embedded.gpu_attention import KERNELS, AttentionKernels, PagedPrefill
-from ttc.engines.embedded.gpu_pool import DevicePool
-from ttc.engines.embedded.model import Attend, Body
-from ttc.engines.embedded.pool import Segment
+from ttc.engines.embedded.gpu.attention import KERNELS, AttentionKernels, PagedPrefill
+from ttc.engines.embedded.gpu.pool import DevicePool
 
 __all__ = ["DeviceBody"]
 

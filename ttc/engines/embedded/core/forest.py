@@ -25,8 +25,8 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from ttc.engines.embedded.model import Body
-from ttc.engines.embedded.pool import Segment, Shelf
+from ttc.engines.embedded.core.model import Body
+from ttc.engines.embedded.core.pool import Segment, Shelf
 
 __all__ = ["NEVER", "PAGE_SIZES", "ForestDecoder"]
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import torch
 
 from ttc.core import Usage
-from ttc.engines.embedded.cache import PrefixTree
-from ttc.engines.embedded.model import Body
-from ttc.engines.embedded.requests import Job
+from ttc.engines.embedded.core.cache import PrefixTree
+from ttc.engines.embedded.core.model import Body
+from ttc.engines.embedded.core.requests import Job
 
 __all__ = ["advance", "score"]
 

@@ -6,9 +6,9 @@ A scorer, or anything that wants hidden states, uses three names::
     (hidden, handle), = body.extend([(None, ids)])  # hidden (T, D) after the final norm, and the keys and values
     out = body.extend([(handle, step_a), (handle, step_b)])  # two forks: only the new tokens are computed
 
-A handle is a `ttc.engines.embedded.pool.Segment`: kept alive by holding it, freed by dropping it; its memory is shared
-by all forks. `handle.end` is its number of tokens. The items of one `extend` are batched together, and what they share
-is read once. `body.dims.model_shape(num_labels).flops(len(new), handle.end)` gives the FLOPs.
+A handle is a `ttc.engines.embedded.core.pool.Segment`: kept alive by holding it, freed by dropping it; its memory is
+shared by all forks. `handle.end` is its number of tokens. The items of one `extend` are batched together, and what they
+share is read once. `body.dims.model_shape(num_labels).flops(len(new), handle.end)` gives the FLOPs.
 
 `Body` is not thread-safe. Set the number of threads with `torch.set_num_threads` in the thread that calls it.
 """
@@ -23,10 +23,10 @@ from typing import Any, TypeAlias
 import torch
 import torch.nn.functional as F
 
-from ttc.engines.embedded.alone import alone
-from ttc.engines.embedded.attention import PrefixAttention
-from ttc.engines.embedded.pool import PAGE, PagePool, Segment
-from ttc.engines.embedded.weights import Layer, Weights, pick_dtype, read_tensors
+from ttc.engines.embedded.core.alone import alone
+from ttc.engines.embedded.core.attention import PrefixAttention
+from ttc.engines.embedded.core.pool import PAGE, PagePool, Segment
+from ttc.engines.embedded.core.weights import Layer, Weights, pick_dtype, read_tensors
 from ttc.engines.shared.shape import Dims, read_config, rope_tables, supported
 from ttc.errors import ConfigError, PromptTooLong
 

@@ -1,7 +1,7 @@
 """The seam between the scheduler and what computes a decoding step.
 
 Decoders: `forest` (a CPU: every key is read once for all rows below it), `invariant` (batch-invariant), `fallback`
-(transformers' own module). On a GPU rows stay on the device for several tokens: `gpu_decoder`, a seam of its own.
+(transformers' own module). On a GPU rows stay on the device for several tokens: `gpu.decoder`, a seam of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-from ttc.engines.embedded.pool import Segment
+from ttc.engines.embedded.core.pool import Segment
 
 __all__ = ["Decoder"]
 

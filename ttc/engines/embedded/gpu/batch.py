@@ -1,4 +1,4 @@
-"""What is decoded together on a GPU: as `batch` says, but rows stay on the device for several tokens at a time.
+"""What is decoded together on a GPU: as `core.batch` says, but rows stay on the device for several tokens at a time.
 
 All draws of a prompt feed its last token themselves, into one place that they share, and sample their first token in
 the captured step like every other: a prompt needs no row and no sampler of its own. What the host alone can see (stop
@@ -11,12 +11,12 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from ttc.engines.embedded.batch import Batch
+from ttc.engines.embedded.core.batch import Batch
+from ttc.engines.embedded.core.pool import PAGE
+from ttc.engines.embedded.core.requests import Job, LiveDraw
 from ttc.engines.embedded.device.step import RowTokens
-from ttc.engines.embedded.gpu_body import DeviceBody
-from ttc.engines.embedded.gpu_decoder import DeviceDecoder
-from ttc.engines.embedded.pool import PAGE
-from ttc.engines.embedded.requests import Job, LiveDraw
+from ttc.engines.embedded.gpu.body import DeviceBody
+from ttc.engines.embedded.gpu.decoder import DeviceDecoder
 from ttc.errors import EngineError
 
 __all__ = ["DeviceBatch"]

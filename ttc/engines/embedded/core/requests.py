@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from ttc.core import Completion, FinishReason, Path, Sampling, Usage, UsageSink
-from ttc.engines.embedded.pool import Segment
-from ttc.engines.embedded.tenants import Tenant
+from ttc.engines.embedded.core.pool import Segment
+from ttc.engines.embedded.core.tenants import Tenant
 from ttc.engines.shared.tokens import StopRule
 from ttc.errors import EngineError
 
 if TYPE_CHECKING:
-    from ttc.engines.embedded.guide import Guide
+    from ttc.engines.embedded.core.guide import Guide
 
 __all__ = [
     "Failed",
