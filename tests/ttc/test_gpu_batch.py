@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ import torch
 if importlib.util.find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
-from tests.ttc import gpu_traffic
+from tests.ttc import gpu_traffic, tiny_model
 from tests.ttc.device_model import Model
 from tests.ttc.emulated_cuda import EmulatedCuda
 from tests.ttc.gpu_traffic import BatchTraffic
@@ -30,6 +31,7 @@ from ttc.engines.embedded.gpu.batch import DeviceBatch
 from ttc.engines.embedded.gpu.decoder import DeviceDecoder
 from ttc.engines.embedded.gpu.pool import DevicePool
 from ttc.engines.embedded.kernels.plan import PlanCapacity
+from ttc.engines.shared.text import Text
 
 pytestmark = pytest.mark.numeric
 
@@ -58,8 +60,10 @@ def test_a_thousand_sequences_of_draws_equal_the_model(block: int) -> None:
 class Engine:
     """A batch of which the test is the scheduler."""
 
-    def __init__(self, *, num_pages: int = 150, max_batch: int = 16, kv_tokens: int | None = None) -> None:
-        self.cuda, self.model = EmulatedCuda(), Model()
+    def __init__(
+        self, *, num_pages: int = 150, max_batch: int = 16, kv_tokens: int | None = None, vocab_size: int = 50
+    ) -> None:
+        self.cuda, self.model = EmulatedCuda(), Model(vocab_size=vocab_size)
         self.body = gpu_traffic.emulated(self.model, self.cuda, num_pages)
         token = self.model.dims.kv_bytes(4)
         limits = BatchLimits(max_batch, (kv_tokens or (num_pages - 8) * 16) * token)
@@ -73,7 +77,7 @@ class Engine:
 
     def look(self, draw: LiveDraw) -> None:
         self.ids[draw.key] = draw.ids
-        draw.ended = len(draw.ids) >= draw.request.sampling.max_tokens
+        draw.ended = len(draw.ids) >= draw.request.sampling.max_tokens or draw.ids[-1] in draw.request.rule.final
 
     def add(self, ids: list[int], *keys: int, **settings: Any) -> Any:
         request = gpu_traffic.request(ids, list(keys), **settings)
@@ -91,8 +95,8 @@ class Engine:
         raise AssertionError("the batch does not end")
 
 
-def alone(prompt: list[int], *keys: int, **settings: Any) -> dict[int, list[int]]:
-    engine = Engine()
+def alone(prompt: list[int], *keys: int, vocab_size: int = 50, **settings: Any) -> dict[int, list[int]]:
+    engine = Engine(vocab_size=vocab_size)
     with engine.running():
         engine.add(prompt, *keys, **settings)
         return dict(engine.finish())
@@ -233,6 +237,36 @@ def test_more_draws_than_fit_wait_and_the_pool_never_grows() -> None:
             most = max(most, engine.body.device_pool.num_tokens)
     assert all(len(ids) == 40 for ids in engine.ids.values()) and len(engine.ids) == 10
     assert engine.body.device_pool.shelf.stored is stored and 20 * 16 < most <= 40 * 16
+
+
+@pytest.mark.skipif(importlib.util.find_spec("llguidance") is None, reason="needs llguidance")
+def test_answers_follow_a_json_schema_and_their_neighbours_draw_what_they_draw_alone(tmp_path: Path) -> None:
+    from ttc.engines.embedded.core.guide import Guides
+
+    tiny_model.write_tokenizer(tmp_path)
+    text = Text(tmp_path)
+    schema = {
+        "type": "object",
+        "properties": {"unit": {"enum": ["C", "F"]}, "degrees": {"type": "integer", "minimum": 0, "maximum": 99}},
+        "required": ["unit", "degrees"],
+        "additionalProperties": False,
+        "x-guidance": {"whitespace_flexible": False},
+    }
+    guide = Guides(text, tiny_model.VOCAB).follow(f"start: %json {json.dumps(schema)}")
+    single = alone([3, 1, 4], 7, vocab_size=tiny_model.VOCAB, max_tokens=60)
+    engine = Engine(vocab_size=tiny_model.VOCAB, max_batch=8)
+    with engine.running():
+        engine.add([3, 1, 4], 7, max_tokens=60)
+        engine.batch.tick()
+        engine.add([3, 1, 4, 1], *range(10, 16), guide=guide, stop=text.eos_ids, max_tokens=60)
+        engine.batch.tick()
+        engine.batch.tick()
+        assert engine.batch.shrink()  # a draw that is put back goes on in its grammar where it was
+        drawn = engine.finish()
+    answers = [json.loads(text.decode(drawn[key][:-1])) for key in range(10, 16)]
+    assert all(drawn[key][-1] in text.eos_ids for key in range(10, 16))
+    assert all(set(a) == {"unit", "degrees"} and a["unit"] in "CF" and 0 <= a["degrees"] <= 99 for a in answers)
+    assert len({str(answer) for answer in answers}) > 1 and drawn[7] == single[7]
 
 
 def test_draws_of_one_prompt_share_its_pages_and_a_fork_copies_nothing() -> None:

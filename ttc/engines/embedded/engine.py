@@ -132,7 +132,7 @@ class EmbeddedEngine(StreamingTokenEngine):
             handover=text.handover,
             shape=dims.model_shape(dims.vocab),
             max_concurrency=max_batch,
-            extras=_extras(scheduler),
+            extras=frozenset({"grammar"} if importlib.util.find_spec("llguidance") else ()),
         )
         super().__init__(text, capabilities)
         self._scheduler = scheduler
@@ -215,9 +215,3 @@ class EmbeddedEngine(StreamingTokenEngine):
         if self._guides is None:  # reading the vocabulary takes seconds, so the event loop does not wait for it
             self._guides = await asyncio.to_thread(Guides, self._text, self._scheduler.body.dims.vocab)
         return self._guides.follow(sampling.grammar)
-
-
-def _extras(scheduler: Scheduler) -> frozenset[str]:
-    """What it honours beyond plain sampling; tokens that are sampled within a captured graph follow no grammar yet."""
-    held = scheduler.body.device.type == "cpu" and importlib.util.find_spec("llguidance") is not None
-    return frozenset({"grammar"} if held else ())

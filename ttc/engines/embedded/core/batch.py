@@ -331,9 +331,7 @@ class Batch:
                 draw.logprobs.append(logprob)
                 draw.certainty.append(certainty)
         for draw, token in zip(draws, result.tokens.tolist(), strict=True):
-            draw.ids.append(token)
-            if draw.guide is not None:
-                draw.guide.take(token)
+            draw.take(token)
             self._on_token(draw)
 
     def _drop(self, row: int) -> None:

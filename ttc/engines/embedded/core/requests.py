@@ -90,6 +90,12 @@ class LiveDraw:
         """Tokens that it may still add to its segment."""
         return self.request.sampling.max_tokens - len(self.ids)
 
+    def take(self, token: int) -> None:
+        """Go on with a token; raises EngineError when the guide does not allow it."""
+        self.ids.append(token)
+        if self.guide is not None:
+            self.guide.take(token)
+
     def usage(self, flops: Callable[[int, int], float], aborted: bool) -> Usage:
         """The report of this draw; `flops(new, before)` prices tokens."""
         length, count = len(self.request.ids), len(self.ids)

@@ -83,7 +83,7 @@ class DeviceBatch(Batch):
     def _hand_out(self, draw: LiveDraw, part: RowTokens) -> None:
         """Append tokens until the draw ends."""
         for number, token in enumerate(part.tokens):
-            draw.ids.append(token)
+            draw.take(token)
             if part.logprobs:
                 draw.logprobs.append(part.logprobs[number])
                 draw.certainty.append(part.certainty[number])
