@@ -28,6 +28,7 @@ from ttc.engines.embedded.device.step import DeviceStep
 from ttc.engines.embedded.gpu import attention as gpu_attention
 from ttc.engines.embedded.gpu.attention import PlannedAttention
 from ttc.engines.embedded.gpu.batch import DeviceBatch
+from ttc.engines.embedded.gpu.body import DeviceBody
 from ttc.engines.embedded.gpu.decoder import DeviceDecoder
 from ttc.engines.embedded.gpu.pool import DevicePool
 from ttc.engines.embedded.kernels.plan import PlanCapacity
@@ -223,6 +224,26 @@ def test_memory_that_runs_out_loses_nothing(monkeypatch: pytest.MonkeyPatch, pla
         monkeypatch.setattr(owner, place, scarce)
         tokens = engine.finish(engine.batch.shrink)
     assert tokens == single and len(calls) > call
+
+
+def test_a_prompt_that_memory_is_short_for_is_computed_in_smaller_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = {key: [key + 1, 2, key + 1] * 30 for key in range(3)}
+    single = {key: alone(prompt, key, max_tokens=10)[key] for key, prompt in prompts.items()}
+    real, sizes = DeviceBody._append, []
+
+    def scarce(self: Any, items: Any) -> Any:
+        sizes.append(sum(len(ids) for _, ids in items))
+        if sizes[-1] > 40:
+            raise torch.OutOfMemoryError("injected")
+        return real(self, items)
+
+    monkeypatch.setattr(DeviceBody, "_append", scarce)
+    engine = Engine()
+    with engine.running():
+        for key, prompt in prompts.items():
+            engine.add(prompt, key, max_tokens=10)
+        tokens = engine.finish()
+    assert tokens == single and 0 < sum(size > 40 for size in sizes) < 8
 
 
 def test_more_draws_than_fit_wait_and_the_pool_never_grows() -> None:

@@ -23,7 +23,7 @@ from ttc.engines.embedded.core.cache import PrefixTree
 from ttc.engines.embedded.core.decode import Decoder
 from ttc.engines.embedded.core.model import Body
 from ttc.engines.embedded.core.pool import PAGE, Segment
-from ttc.engines.embedded.core.prefill import advance
+from ttc.engines.embedded.core.prefill import CHUNK, advance, memory_errors
 from ttc.engines.embedded.core.requests import GenerateRequest, Job, LiveDraw, PromptRow
 from ttc.engines.embedded.core.sampler import Rows, SampledTokens, sample
 from ttc.engines.embedded.core.tenants import Tenants
@@ -67,7 +67,9 @@ class Batch:
         self._decoder = alone(lambda: make_decoder(body))
         self._max_tokens = max(limits.kv_bytes // body.dims.kv_bytes(body.dtype.itemsize), PAGE)
         self._max_rows = limits.max_batch
-        self._num_starting = 0  # prompts that are being computed, or draws whose first token is being sampled
+        self._newcomers: list[Job] = []  # of prompts that are being computed, or draws that are being started
+        self._chunk = CHUNK  # prompt tokens computed at once
+        self._crowd: int | None = None  # rows from which on there is no memory for a prompt
         self._largest_page = max(shelf.size for shelf in body.pool.shelves)
         self.tree = PrefixTree(body.pool)
         self.tenants = Tenants(self.tree)
@@ -79,8 +81,8 @@ class Batch:
 
     def add(self, request: GenerateRequest) -> None:
         """Let the draws of a request wait for their prompt; equal prompts of a problem share one job."""
-        if self.idle:
-            self._max_rows = self._limits.max_batch  # what was too much may fit by now
+        if self.idle:  # what was too much may fit by now
+            self._max_rows, self._chunk, self._crowd = self._limits.max_batch, CHUNK, None
         if request.path:
             self.tenants.continues(request.problem_id)
         draws = [LiveDraw(request, d, key) for d, key in zip(request.draws, request.keys, strict=True)]
@@ -132,11 +134,23 @@ class Batch:
         For when memory has run out in the middle of a step: what a draw had sampled is kept, its next token is drawn
         from the same random number, and what was computed of it is found again unless that must go, too.
         """
-        num = min(self._max_rows, len(self.rows) + self._num_starting)
+        num = min(self._max_rows, len(self.rows) + len(self._newcomers))
         if num <= 1:
             return False
         self._max_rows = num // 2
-        rows, self.rows, self._table = self.rows, [], None
+        self._put_back()
+        return True
+
+    def stuck(self) -> list[GenerateRequest]:
+        """Put back the one sequence that memory is not enough for; returns whose it is, nothing where nothing ran."""
+        jobs = {*self._newcomers, *(row.job for row in self.rows)}
+        own = {row.request for row in self.rows if isinstance(row, LiveDraw)}
+        self._put_back()
+        return list(own or {draw.request for job in jobs for draw in job.waiting})
+
+    def _put_back(self) -> None:
+        """Let all rows wait again."""
+        rows, self.rows, self._table, self._newcomers = self.rows, [], None, []
         for row in rows:
             row.job.live -= isinstance(row, LiveDraw)
             row.job.tenant.rows -= isinstance(row, LiveDraw)
@@ -147,7 +161,6 @@ class Batch:
                 self._pending.setdefault((row.job.tenant.problem_id, row.job.ids), row.job)
         self._leads.clear()
         self._renew()
-        return True
 
     def clear(self) -> list[LiveDraw]:
         """Start from an empty state after a failure; returns the draws that had not ended."""
@@ -161,7 +174,7 @@ class Batch:
         self.rows.clear()
         self._leads.clear()
         self._pending.clear()
-        self._open, self._table = [], None
+        self._open, self._table, self._newcomers = [], None, []
         self._renew()
         return draws
 
@@ -197,7 +210,7 @@ class Batch:
 
     def _admit(self) -> None:
         """Prefill the oldest prompts for which there is room, and give each a leading row."""
-        if not self._pending:
+        if not self._pending or (self._crowd is not None and len(self.rows) >= self._crowd):
             return
         num_rows, busy = len(self.rows), {job.tenant for job in self._open} | {row.job.tenant for row in self.rows}
         queued = sum(len(job.waiting) for job in self._open)
@@ -219,12 +232,26 @@ class Batch:
             num_rows, queued = num_rows + 1, queued + len(job.waiting) - 1
             busy.add(job.tenant)
             admitted.append(job)
-        self._num_starting = len(admitted)
-        ready = advance(admitted, self._body, self.tree)
-        self._num_starting = 0
-        for job in ready:
+        for job in self._compute(admitted):
             del self._pending[job.tenant.problem_id, job.ids]
             self._lead(job)
+
+    def _compute(self, jobs: list[Job]) -> list[Job]:
+        """Prefill; where memory runs out, less at once from then on, or none until a row has ended."""
+        self._newcomers, self._crowd = jobs, None
+        try:
+            with memory_errors():
+                ready = advance(jobs, self._body, self.tree, self._chunk)
+        except MemoryError:
+            if self._chunk > PAGE:
+                self._chunk //= 2
+            elif self.rows or self._open:
+                self._crowd = max(len(self.rows), 1)
+            else:
+                raise
+            ready = []
+        self._newcomers = []
+        return ready
 
     def _lead(self, job: Job) -> None:
         """Give a prompt that is computed but for its last token a leading row, which feeds that."""
@@ -271,12 +298,12 @@ class Batch:
 
     def _begin(self, starting: Sequence[LiveDraw]) -> None:
         """Sample first tokens, and give a row to every draw that goes on."""
-        self._num_starting = len(starting)
+        self._newcomers = [draw.job for draw in starting]
         # (draws, vocab): all draws of a prompt sample their first token from the same logits.
         logits = torch.stack([draw.job.logits for draw in starting if draw.job.logits is not None])
         result = sample(logits, _table(starting))
         # Only now do they leave the line: what fails above leaves every draw where it can be found again.
-        self._num_starting = 0
+        self._newcomers = []
         for draw in starting:
             self._leave_line(draw)
         self._take(starting, result)

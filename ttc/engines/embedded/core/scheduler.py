@@ -23,7 +23,7 @@ import torch
 from ttc.core import FinishReason, Path, Usage
 from ttc.engines.embedded.core.batch import Batch, BatchLimits
 from ttc.engines.embedded.core.model import Body
-from ttc.engines.embedded.core.prefill import score
+from ttc.engines.embedded.core.prefill import memory_errors, score
 from ttc.engines.embedded.core.requests import (
     Failed,
     Finished,
@@ -157,10 +157,11 @@ class Scheduler:
             while running:
                 try:
                     running = self._drain()
-                    self._batch.tick()
-                except (torch.OutOfMemoryError, MemoryError) as exc:
+                    with memory_errors():
+                        self._batch.tick()
+                except MemoryError as exc:
                     if not self._batch.shrink():
-                        self._fail(EngineError(f"out of memory with a single sequence: {exc}"), exc)
+                        self._give_up(EngineError(f"out of memory with a single sequence: {exc}"), exc)
                 except Exception as exc:  # whatever broke, nobody may be left waiting
                     self._fail(EngineError(f"the embedded engine failed: {type(exc).__name__}: {exc}"), exc)
                 self._outbox.flush()
@@ -230,6 +231,18 @@ class Scheduler:
         for draw in self._batch.clear():
             self._cancel(draw)
         for request in list(self._requests):
+            self._requests.discard(request)
+            self._outbox.send(Failed(request, error))
+
+    def _give_up(self, error: EngineError, cause: Exception) -> None:
+        """Fail the requests of the only sequence that ran, since memory is not enough for it; the others go on."""
+        requests = self._batch.stuck()
+        if not requests:
+            self._fail(error, cause)
+        error.__cause__ = cause
+        for request in requests:
+            for draw in self._batch.remove(request):
+                self._cancel(draw)
             self._requests.discard(request)
             self._outbox.send(Failed(request, error))
 

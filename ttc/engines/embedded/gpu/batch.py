@@ -57,7 +57,7 @@ class DeviceBatch(Batch):
     def _begin(self, starting: Sequence[LiveDraw]) -> None:
         """Give every draw a row."""
         for number, draw in enumerate(starting):
-            self._num_starting = len(starting) - number
+            self._newcomers = [waiting.job for waiting in starting[number:]]
             job = draw.job
             if job.lead is None:
                 raise EngineError("a draw was started before its prompt was computed")
@@ -67,7 +67,7 @@ class DeviceBatch(Batch):
             self._decoder.start(draw, draw.segment, lead)
             self._leave_line(draw)
             self._seat(draw)
-        self._num_starting = 0
+        self._newcomers = []
 
     def _step(self) -> None:
         """Hand out the tokens of a block, and free the rows that have ended."""
