@@ -72,7 +72,7 @@ def engine(name: str, device: torch.device, seeds: range) -> Check:
     for seed in seeds:
         body = DeviceBody(model.weights, CudaRuntime(device), num_pages=150, max_context=512)
         traffic = BatchTraffic(model, body, seed=seed)
-        with torch.inference_mode(), traffic.batch.place():
+        with torch.inference_mode(), traffic.body.place():
             traffic.run()
         try:
             traffic.check(exact=dtype == torch.float32)

@@ -290,7 +290,7 @@ def test_the_wired_decoder_with_its_kernels_equals_the_model(monkeypatch: pytest
     monkeypatch.setattr(gpu_attention, "_LEAST", PlanCapacity(rows=1, items=4, members=8, pages=8))
     runtime = CudaRuntime(torch.device("cuda:0"), cuda)
     traffic = BatchTraffic(model, DeviceBody(model.weights, runtime, num_pages=30, max_context=512), seed=4, events=5)
-    with torch.inference_mode(), cuda, traffic.batch.place():
+    with torch.inference_mode(), cuda, traffic.body.place():
         traffic.run()
         cuda.flush()
     traffic.check()

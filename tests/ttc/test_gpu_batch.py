@@ -40,7 +40,7 @@ pytestmark = pytest.mark.numeric
 def traffic(seed: int, **options: Any) -> None:
     cuda, model = EmulatedCuda(home=1), Model()
     run = BatchTraffic(model, gpu_traffic.emulated(model, cuda, 30 if seed % 2 else 150), seed=seed, **options)
-    with torch.inference_mode(), cuda, run.batch.place():
+    with torch.inference_mode(), cuda, run.body.place():
         run.run()
         cuda.flush()
     run.check()
@@ -73,7 +73,7 @@ class Engine:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        with torch.inference_mode(), self.cuda, self.batch.place():
+        with torch.inference_mode(), self.cuda, self.body.place():
             yield
 
     def look(self, draw: LiveDraw) -> None:
@@ -279,7 +279,7 @@ def test_answers_follow_a_json_schema_and_their_neighbours_draw_what_they_draw_a
     with engine.running():
         engine.add([3, 1, 4], 7, max_tokens=60)
         engine.batch.tick()
-        engine.add([3, 1, 4, 1], *range(10, 16), guide=guide, stop=text.eos_ids, max_tokens=60)
+        engine.add([3, 1, 4, 1], *range(10, 16), guide=guide, stop=text.eos_ids, max_tokens=60, temperature=9.0)
         engine.batch.tick()
         engine.batch.tick()
         assert engine.batch.shrink()  # a draw that is put back goes on in its grammar where it was

@@ -9,11 +9,9 @@ runs in the worker thread of `ttc.engines.embedded.core.scheduler`, which decide
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -98,11 +96,6 @@ class Batch:
         for draw in draws:
             draw.job = job
         job.waiting += draws
-
-    def place(self) -> contextlib.AbstractContextManager[Any]:
-        """Where the worker computes: a GPU's kernels go to the current device, whatever device their tensors are on."""
-        device = self._body.device
-        return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
     def tick(self) -> None:
         """Prefill what there is room for, decode one token for every row, start draws on the rows that are free."""

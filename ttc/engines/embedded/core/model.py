@@ -30,7 +30,7 @@ from ttc.engines.embedded.core.weights import Layer, Weights, pick_dtype, read_t
 from ttc.engines.shared.shape import Dims, read_config, rope_tables, supported
 from ttc.errors import ConfigError, PromptTooLong
 
-__all__ = ["Attend", "Body", "MakeAttend", "load_body"]
+__all__ = ["Attend", "Body", "MakeAttend", "beside_body", "load_body"]
 
 Attend: TypeAlias = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """(layer, q (T, heads, D), k (T, kv heads, D), v (T, kv heads, D)) -> (T, heads * D); q comes scaled."""
@@ -66,6 +66,10 @@ class Body:
         self._tables: tuple[torch.Tensor, torch.Tensor] | None = None
         self._scale = dims.head_dim**-0.5
         self._eps = torch.tensor([dims.eps])  # on the CPU: kernels take its value
+
+    def place(self) -> contextlib.AbstractContextManager[Any]:
+        """Where to compute: a GPU's kernels go to the current device, whatever device their tensors are on."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
         """Run all layers over T tokens: ids, positions (T,) -> hidden (T, D) after the final norm."""
@@ -234,7 +238,12 @@ def load_body(
     weights = alone(lambda: Weights.build(state, dims, pick_dtype(dtype, place), place, head))
     limit = min(max_context or dims.max_context, dims.max_context)
     body = Body(dims, weights, max_context=limit, attention=attention, pad_rows=pad_rows, page_sizes=page_sizes)
-    return body, {name: tensor for name, tensor in state.items() if not _is_body(name)}
+    return body, beside_body(state)
+
+
+def beside_body(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors of a folder that are no body's: a scorer's own head, for one."""
+    return {name: tensor for name, tensor in state.items() if not _is_body(name)}
 
 
 def pick_device(name: str) -> torch.device:

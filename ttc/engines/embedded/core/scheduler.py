@@ -152,7 +152,7 @@ class Scheduler:
 
     def _run(self) -> None:
         torch.set_num_threads(self._threads)
-        with torch.inference_mode(), self._batch.place():
+        with torch.inference_mode(), self.body.place():
             running = True
             while running:
                 try:

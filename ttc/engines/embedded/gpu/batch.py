@@ -7,9 +7,7 @@ strings, aborts) ends a draw up to two blocks late; what came after the end is c
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
-from typing import Any
 
 from ttc.engines.embedded.core.batch import Batch
 from ttc.engines.embedded.core.pool import PAGE
@@ -27,10 +25,6 @@ class DeviceBatch(Batch):
 
     _body: DeviceBody
     _decoder: DeviceDecoder  # type: ignore[assignment]  # its rows are draws
-
-    def place(self) -> contextlib.AbstractContextManager[Any]:
-        """See `Batch.place`."""
-        return self._body.runtime.here()
 
     def tick(self) -> None:
         """Prefill what there is room for, start draws on the rows that are free, take the tokens of a block."""
