@@ -88,7 +88,10 @@ class Segment:
         return self.pool.copy(self, start, self.end, parent)
 
     def adopt(self, parent: Segment | None) -> None:
-        """Follow `parent`, which says what the present parent says."""
+        """Follow `parent`, which says what the present parent says; what that held may be free from now on."""
+        if parent is self.parent:
+            return
+        self.pool.version += 1
         if self.parent is not None:
             self.parent.num_children -= 1
         if parent is not None:
