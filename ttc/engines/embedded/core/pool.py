@@ -17,7 +17,7 @@ import heapq
 import weakref
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -110,12 +110,22 @@ class Segment:
         return head
 
 
+class ShelfLayer(NamedTuple):
+    """One layer of a shelf; `flat_keys` and `flat_values` are the same memory with (pages * kv heads) first."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    flat_keys: torch.Tensor
+    flat_values: torch.Tensor
+
+
 class Shelf:
     """Pages of one size: keys (layers, pages, kv heads, D, size) and values (layers, pages, kv heads, size, D)."""
 
     def __init__(self, dims: Dims, dtype: torch.dtype, device: torch.device, size: int) -> None:
         self.dims, self.dtype, self.device, self.size = dims, dtype, device, size
         self.keys, self.values = self._allocate(8)
+        self._layers: list[ShelfLayer] = []  # views, each of which costs a step as much as a small kernel
         self.num_used = 0  # pages that belong to a segment
         self.free = list(range(8))  # a heap: the lowest pages first, so that what is in use stays together
         self.owners: list[weakref.ref[Segment] | None] = [None] * 8
@@ -132,6 +142,15 @@ class Shelf:
         size = int(np.prod(shape)) * self.dtype.itemsize
         return torch.from_numpy(np.zeros(size, np.uint8)).view(self.dtype).view(shape)
 
+    def views(self, layer: int) -> ShelfLayer:
+        """Keys and values of one layer, where they lie until the shelf grows."""
+        if not self._layers:
+            pairs = zip(self.keys, self.values, strict=True)
+            self._layers = [
+                ShelfLayer(keys, values, keys.flatten(0, 1), values.flatten(0, 1)) for keys, values in pairs
+            ]
+        return self._layers[layer]
+
     def take(self) -> int:
         """A free page, the lowest."""
         if not self.free:
@@ -143,6 +162,7 @@ class Shelf:
         have = len(self.owners)
         old_keys, old_values = self.keys, self.values
         self.keys, self.values = self._allocate(2 * have)
+        self._layers = []
         self.keys[:, :have] = old_keys
         self.values[:, :have] = old_values
         self.owners += [None] * have
