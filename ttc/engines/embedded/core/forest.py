@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -51,6 +52,9 @@ _TAIL = 96
 _FEW = 4
 """Rows of a page up to which one may stay on the shelf of common segments when the others have left it."""
 
+_SPARE = 32
+"""Pages by which the table of a sweep grows at least."""
+
 _COPY = 5
 """What copying a page costs, in the time it takes to multiply it for one row more."""
 
@@ -65,7 +69,6 @@ class _Sweep:
 
     def __init__(self, shelf: Shelf, num_rows: int, gathered: bool = False) -> None:
         self.shelf, self.num_rows, self.gathered = shelf, num_rows, gathered
-        self.index = torch.empty(0, dtype=torch.long)
         self.top = 0  # pages read: 0 .. top - 1
         self.most = 1  # rows that read one page
         self._parts: list[tuple[list[int], list[int]]] = []  # pages, and the rows that read all of them
@@ -88,27 +91,27 @@ class _Sweep:
 
     def prepare(self) -> None:
         """Lay the pages out; those between that nobody reads go to row `num_rows`, which is thrown away."""
-        capacity, nobody, size = len(self.shelf.owners), self.num_rows, self.shelf.size
         self.most = most = self._cheapest() if self.gathered else max(len(rows) for _, rows in self._parts)
-        pages: list[int] = []
-        readers: list[list[int]] = []
-        for part, rows in self._parts:
-            for start in range(0, len(rows), most):
-                some = rows[start : start + most]
-                pages += part
-                readers += [some + [nobody] * (most - len(some))] * len(part)
-        self._mask = torch.zeros(capacity, size, dtype=self.shelf.dtype)
+        chunks = [
+            (pages, rows[start : start + most]) for pages, rows in self._parts for start in range(0, len(rows), most)
+        ]
+        index = [page for pages, _ in chunks for page in pages]
+        last = max(index) + 1
+        mask = np.zeros((last, self.shelf.size), np.float32)
         if self._ends:
-            beyond = torch.arange(size)[None] >= torch.tensor(list(self._ends.values()))[:, None]
-            self._mask[list(self._ends)] = torch.zeros_like(beyond, dtype=self.shelf.dtype).masked_fill_(beyond, NEVER)
-        self.index, self._rows, self.top = torch.tensor(pages), torch.tensor(readers), len(pages)
+            beyond = np.arange(self.shelf.size) >= np.array(list(self._ends.values()))[:, None]
+            mask[list(self._ends)] = np.where(beyond, NEVER, 0.0)
+        readers = np.full((len(index) if self.gathered else last, most), self.num_rows)
+        place = 0
+        for pages, rows in chunks:
+            readers[slice(place, place + len(pages)) if self.gathered else pages, : len(rows)] = rows
+            place += len(pages)
         if self.gathered:
             heads = self.shelf.dims.num_kv_heads
-            self._places = (self.index[:, None] * heads + torch.arange(heads)).flatten()
-            self._mask = self._mask[self.index]
-        else:
-            self._rows = torch.full((capacity, most), nobody).index_copy_(0, self.index, self._rows)
-            self.top = max(pages) + 1
+            self._places = torch.from_numpy((np.array(index)[:, None] * heads + np.arange(heads)).ravel())
+            mask = mask[index]
+        self._rows, self._mask = torch.from_numpy(readers), torch.from_numpy(mask).to(self.shelf.dtype)
+        self.top = len(readers)
         self.settle()
 
     def _cheapest(self) -> int:
@@ -133,8 +136,8 @@ class _Sweep:
 
     def open(self, page: int, row: int) -> None:
         """Let one row read a new page, which holds nothing yet; `settle` must follow."""
-        missing = len(self.shelf.owners) - len(self._rows)
-        if missing > 0:
+        if page >= len(self._rows):
+            missing = page + _SPARE - len(self._rows)
             self._rows = F.pad(self._rows, (0, 0, 0, missing), value=self.num_rows)
             self._mask = F.pad(self._mask, (0, 0, 0, missing))
         self._rows[page, 0] = row

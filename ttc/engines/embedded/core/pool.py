@@ -29,6 +29,9 @@ __all__ = ["PagePool", "Segment", "Shelf"]
 PAGE = 16
 """Tokens of a page where nothing else is asked for."""
 
+_LOOSE = 8
+"""Pages between those in use that are left where they are."""
+
 
 class Segment:
     """Keys and values of the tokens at absolute positions [start, end), after `parent`.
@@ -301,9 +304,12 @@ class PagePool:
         self.version += 1
 
     def gather(self, index: int, pages: Collection[int]) -> None:
-        """Bring the pages in use of one shelf together at its front, if an eighth of what they span is not in use."""
+        """Bring the pages in use of one shelf together at its front, if an eighth of what they span is not in use.
+
+        A few that are not cost less than a move of many layers.
+        """
         shelf, live = self.shelves[index], sorted(pages)
-        if not live or live[-1] <= len(live) + len(live) // 8 + 2:
+        if not live or live[-1] <= len(live) + len(live) // 8 + _LOOSE:
             return
         self._collect()
         inside = set(live)
