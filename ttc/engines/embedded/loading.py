@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ttc.engines.embedded.core.batch import BatchLimits, default_kv_bytes
-from ttc.engines.embedded.core.decode import Decoder
+from ttc.engines.embedded.core.batch import BatchLimits, Decoder, default_kv_bytes
 from ttc.engines.embedded.core.forest import PAGE_SIZES, ForestDecoder
 from ttc.engines.embedded.core.model import Body, load_body, pick_device
 from ttc.engines.embedded.core.scheduler import Scheduler

@@ -12,13 +12,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from ttc.engines.embedded.core.alone import alone
 from ttc.engines.embedded.core.cache import PrefixTree
-from ttc.engines.embedded.core.decode import Decoder
 from ttc.engines.embedded.core.model import Body
 from ttc.engines.embedded.core.pool import PAGE, Segment
 from ttc.engines.embedded.core.prefill import CHUNK, advance, memory_errors
@@ -26,7 +26,7 @@ from ttc.engines.embedded.core.requests import GenerateRequest, Job, LiveDraw, P
 from ttc.engines.embedded.core.sampler import Rows, SampledTokens, sample
 from ttc.engines.embedded.core.tenants import Tenants
 
-__all__ = ["Batch", "BatchLimits", "default_kv_bytes"]
+__all__ = ["Batch", "BatchLimits", "Decoder", "default_kv_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,28 @@ def default_kv_bytes(device: torch.device) -> int:
         free, _ = torch.cuda.mem_get_info(device)
         return free // 5 * 4
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+
+
+class Decoder(Protocol):
+    """What computes a decoding step. Rows are always 0 .. num_rows - 1; removing one moves the last into its place.
+
+    `forest` (a CPU: every key is read once for all rows below it), `invariant` (batch-invariant) and `fallback`
+    (transformers' own module) have one. On a GPU rows stay on the device for several tokens: `gpu.decoder`.
+    """
+
+    num_rows: int
+
+    def add(self, segment: Segment) -> int:
+        """Add a row that appends its tokens to `segment`, which nobody else appends to; returns its number."""
+        ...
+
+    def remove(self, row: int) -> None:
+        """Drop a row, whose keys and values are all in its segment from now on; the last row takes its number."""
+        ...
+
+    def step(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Feed one token per row, keep its keys and values; returns hidden states (num_rows, D)."""
+        ...
 
 
 class Batch:
