@@ -29,6 +29,10 @@ from ttc.engines.embedded.core.tenants import Tenants
 __all__ = ["Batch", "BatchLimits", "Decoder", "default_kv_bytes"]
 
 
+_CALM = 16
+"""Prefills without a failure after which twice as much is tried."""
+
+
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
     """`max_batch` sequences at once; `kv_bytes` of keys and values, those that wait to be reused included."""
@@ -89,6 +93,7 @@ class Batch:
         self._max_rows = limits.max_batch
         self._newcomers: list[Job] = []  # of prompts that are being computed, or draws that are being started
         self._chunk = CHUNK  # prompt tokens computed at once
+        self._calm = 0  # prefills in a row that memory was enough for
         self._crowd: int | None = None  # rows from which on there is no memory for a prompt
         self._largest_page = max(shelf.size for shelf in body.pool.shelves)
         self.tree = PrefixTree(body.pool)
@@ -252,12 +257,16 @@ class Batch:
             self._lead(job)
 
     def _compute(self, jobs: list[Job]) -> list[Job]:
-        """Prefill; where memory runs out, less at once from then on, or none until a row has ended."""
+        """Prefill; where memory runs out, less at once for a while, or none until a row has ended."""
         self._newcomers, self._crowd = jobs, None
         try:
             with memory_errors():
                 ready = advance(jobs, self._body, self.tree, self._chunk)
+            self._calm += bool(jobs)
+            if self._calm >= _CALM and self._chunk < CHUNK:
+                self._chunk, self._calm = 2 * self._chunk, 0
         except MemoryError:
+            self._calm = 0
             if self._chunk > PAGE:
                 self._chunk //= 2
             elif self.rows or self._open:
