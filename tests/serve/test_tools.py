@@ -23,8 +23,8 @@ from tests.serve.running import Running, chat, running, scripted, served
 from tests.serve.streams import chunks_of
 from ttc.answers import kind_of
 from ttc.core import Engine, Message, ToolCall, ToolMessage
+from ttc.engines.embedded.core.guide import Guides
 from ttc.engines.embedded.engine import embedded
-from ttc.engines.embedded.guide import Guides
 from ttc.engines.shared.folder import generator_folder
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.toolformats import TOOL_FORMATS, ToolFormat, plain_turns, tool_format_of

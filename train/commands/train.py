@@ -106,7 +106,7 @@ def _run(args: argparse.Namespace) -> int:
     from train.recipe.adapt import adaptation, adapted
     from train.recipe.recipe import START, read_recipe
     from train.recipe.run import RunOptions, run_recipe
-    from ttc.engines.embedded.model import pick_device
+    from ttc.engines.embedded.core.model import pick_device
     from ttc.engines.shared.folder import resolve
 
     check_threads("train", args.threads)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ttc.engines.embedded.pool import PAGE, PagePool, Segment, Shelf
+from ttc.engines.embedded.core.pool import PAGE, PagePool, Segment, Shelf
 from ttc.engines.shared.shape import Dims
 
 __all__ = ["DevicePool", "DeviceShelf", "Send", "page_bytes"]

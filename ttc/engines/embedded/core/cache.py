@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ttc.engines.embedded.pool import PagePool, Segment
+from ttc.engines.embedded.core.pool import PagePool, Segment
 
 __all__ = ["Match", "PrefixEntry", "PrefixTree"]
 

@@ -17,7 +17,7 @@ import heapq
 import weakref
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ __all__ = ["PagePool", "Segment", "Shelf"]
 
 PAGE = 16
 """Tokens of a page where nothing else is asked for."""
+
+_LOOSE = 8
+"""Pages between those in use that are left where they are."""
 
 
 class Segment:
@@ -88,7 +91,10 @@ class Segment:
         return self.pool.copy(self, start, self.end, parent)
 
     def adopt(self, parent: Segment | None) -> None:
-        """Follow `parent`, which says what the present parent says."""
+        """Follow `parent`, which says what the present parent says; what that held may be free from now on."""
+        if parent is self.parent:
+            return
+        self.pool.version += 1
         if self.parent is not None:
             self.parent.num_children -= 1
         if parent is not None:
@@ -107,12 +113,22 @@ class Segment:
         return head
 
 
+class ShelfLayer(NamedTuple):
+    """One layer of a shelf; `flat_keys` and `flat_values` are the same memory with (pages * kv heads) first."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    flat_keys: torch.Tensor
+    flat_values: torch.Tensor
+
+
 class Shelf:
     """Pages of one size: keys (layers, pages, kv heads, D, size) and values (layers, pages, kv heads, size, D)."""
 
     def __init__(self, dims: Dims, dtype: torch.dtype, device: torch.device, size: int) -> None:
         self.dims, self.dtype, self.device, self.size = dims, dtype, device, size
         self.keys, self.values = self._allocate(8)
+        self._layers: list[ShelfLayer] = []  # views, each of which costs a step as much as a small kernel
         self.num_used = 0  # pages that belong to a segment
         self.free = list(range(8))  # a heap: the lowest pages first, so that what is in use stays together
         self.owners: list[weakref.ref[Segment] | None] = [None] * 8
@@ -129,6 +145,15 @@ class Shelf:
         size = int(np.prod(shape)) * self.dtype.itemsize
         return torch.from_numpy(np.zeros(size, np.uint8)).view(self.dtype).view(shape)
 
+    def views(self, layer: int) -> ShelfLayer:
+        """Keys and values of one layer, where they lie until the shelf grows."""
+        if not self._layers:
+            pairs = zip(self.keys, self.values, strict=True)
+            self._layers = [
+                ShelfLayer(keys, values, keys.flatten(0, 1), values.flatten(0, 1)) for keys, values in pairs
+            ]
+        return self._layers[layer]
+
     def take(self) -> int:
         """A free page, the lowest."""
         if not self.free:
@@ -140,6 +165,7 @@ class Shelf:
         have = len(self.owners)
         old_keys, old_values = self.keys, self.values
         self.keys, self.values = self._allocate(2 * have)
+        self._layers = []
         self.keys[:, :have] = old_keys
         self.values[:, :have] = old_values
         self.owners += [None] * have
@@ -278,9 +304,12 @@ class PagePool:
         self.version += 1
 
     def gather(self, index: int, pages: Collection[int]) -> None:
-        """Bring the pages in use of one shelf together at its front, if an eighth of what they span is not in use."""
+        """Bring the pages in use of one shelf together at its front, if an eighth of what they span is not in use.
+
+        A few that are not cost less than a move of many layers.
+        """
         shelf, live = self.shelves[index], sorted(pages)
-        if not live or live[-1] <= len(live) + len(live) // 8 + 2:
+        if not live or live[-1] <= len(live) + len(live) // 8 + _LOOSE:
             return
         self._collect()
         inside = set(live)

@@ -4,31 +4,33 @@ A row is given back the moment its draw ends; its keys and values stay where the
 cache, where a continuation finds them. A draw starts only when all that it may add fits, so none is thrown out again;
 where several problems have draws to start, the one with the fewest rows comes first, so a small request starts before
 the next rows of a wide search. Problems themselves start in order, as far as memory goes (`tenants`). Everything here
-runs in the worker thread of `ttc.engines.embedded.scheduler`, which decides when a draw ends.
+runs in the worker thread of `ttc.engines.embedded.core.scheduler`, which decides when a draw ends.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import torch
 
-from ttc.engines.embedded.alone import alone
-from ttc.engines.embedded.cache import PrefixTree
-from ttc.engines.embedded.decode import Decoder
-from ttc.engines.embedded.model import Body
-from ttc.engines.embedded.pool import PAGE, Segment
-from ttc.engines.embedded.prefill import advance
-from ttc.engines.embedded.requests import GenerateRequest, Job, LiveDraw, PromptRow
-from ttc.engines.embedded.sampler import Rows, SampledTokens, sample
-from ttc.engines.embedded.tenants import Tenants
+from ttc.engines.embedded.core.alone import alone
+from ttc.engines.embedded.core.cache import PrefixTree
+from ttc.engines.embedded.core.model import Body
+from ttc.engines.embedded.core.pool import PAGE, Segment
+from ttc.engines.embedded.core.prefill import CHUNK, advance, memory_errors
+from ttc.engines.embedded.core.requests import GenerateRequest, Job, LiveDraw, PromptRow
+from ttc.engines.embedded.core.sampler import Rows, SampledTokens, sample
+from ttc.engines.embedded.core.tenants import Tenants
 
-__all__ = ["Batch", "BatchLimits", "default_kv_bytes"]
+__all__ = ["Batch", "BatchLimits", "Decoder", "default_kv_bytes"]
+
+
+_CALM = 16
+"""Prefills without a failure after which twice as much is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,28 @@ def default_kv_bytes(device: torch.device) -> int:
         free, _ = torch.cuda.mem_get_info(device)
         return free // 5 * 4
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+
+
+class Decoder(Protocol):
+    """What computes a decoding step. Rows are always 0 .. num_rows - 1; removing one moves the last into its place.
+
+    `forest` (a CPU: every key is read once for all rows below it), `invariant` (batch-invariant) and `fallback`
+    (transformers' own module) have one. On a GPU rows stay on the device for several tokens: `gpu.decoder`.
+    """
+
+    num_rows: int
+
+    def add(self, segment: Segment) -> int:
+        """Add a row that appends its tokens to `segment`, which nobody else appends to; returns its number."""
+        ...
+
+    def remove(self, row: int) -> None:
+        """Drop a row, whose keys and values are all in its segment from now on; the last row takes its number."""
+        ...
+
+    def step(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Feed one token per row, keep its keys and values; returns hidden states (num_rows, D)."""
+        ...
 
 
 class Batch:
@@ -67,7 +91,10 @@ class Batch:
         self._decoder = alone(lambda: make_decoder(body))
         self._max_tokens = max(limits.kv_bytes // body.dims.kv_bytes(body.dtype.itemsize), PAGE)
         self._max_rows = limits.max_batch
-        self._num_starting = 0  # prompts that are being computed, or draws whose first token is being sampled
+        self._newcomers: list[Job] = []  # of prompts that are being computed, or draws that are being started
+        self._chunk = CHUNK  # prompt tokens computed at once
+        self._calm = 0  # prefills in a row that memory was enough for
+        self._crowd: int | None = None  # rows from which on there is no memory for a prompt
         self._largest_page = max(shelf.size for shelf in body.pool.shelves)
         self.tree = PrefixTree(body.pool)
         self.tenants = Tenants(self.tree)
@@ -79,8 +106,8 @@ class Batch:
 
     def add(self, request: GenerateRequest) -> None:
         """Let the draws of a request wait for their prompt; equal prompts of a problem share one job."""
-        if self.idle:
-            self._max_rows = self._limits.max_batch  # what was too much may fit by now
+        if self.idle:  # what was too much may fit by now
+            self._max_rows, self._chunk, self._crowd = self._limits.max_batch, CHUNK, None
         if request.path:
             self.tenants.continues(request.problem_id)
         draws = [LiveDraw(request, d, key) for d, key in zip(request.draws, request.keys, strict=True)]
@@ -96,11 +123,6 @@ class Batch:
         for draw in draws:
             draw.job = job
         job.waiting += draws
-
-    def place(self) -> contextlib.AbstractContextManager[Any]:
-        """Where the worker computes: a GPU's kernels go to the current device, whatever device their tensors are on."""
-        device = self._body.device
-        return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
     def tick(self) -> None:
         """Prefill what there is room for, decode one token for every row, start draws on the rows that are free."""
@@ -132,11 +154,23 @@ class Batch:
         For when memory has run out in the middle of a step: what a draw had sampled is kept, its next token is drawn
         from the same random number, and what was computed of it is found again unless that must go, too.
         """
-        num = min(self._max_rows, len(self.rows) + self._num_starting)
+        num = min(self._max_rows, len(self.rows) + len(self._newcomers))
         if num <= 1:
             return False
         self._max_rows = num // 2
-        rows, self.rows, self._table = self.rows, [], None
+        self._put_back()
+        return True
+
+    def stuck(self) -> list[GenerateRequest]:
+        """Put back the one sequence that memory is not enough for; returns whose it is, nothing where nothing ran."""
+        jobs = {*self._newcomers, *(row.job for row in self.rows)}
+        own = {row.request for row in self.rows if isinstance(row, LiveDraw)}
+        self._put_back()
+        return list(own or {draw.request for job in jobs for draw in job.waiting})
+
+    def _put_back(self) -> None:
+        """Let all rows wait again."""
+        rows, self.rows, self._table, self._newcomers = self.rows, [], None, []
         for row in rows:
             row.job.live -= isinstance(row, LiveDraw)
             row.job.tenant.rows -= isinstance(row, LiveDraw)
@@ -147,7 +181,6 @@ class Batch:
                 self._pending.setdefault((row.job.tenant.problem_id, row.job.ids), row.job)
         self._leads.clear()
         self._renew()
-        return True
 
     def clear(self) -> list[LiveDraw]:
         """Start from an empty state after a failure; returns the draws that had not ended."""
@@ -161,7 +194,7 @@ class Batch:
         self.rows.clear()
         self._leads.clear()
         self._pending.clear()
-        self._open, self._table = [], None
+        self._open, self._table, self._newcomers = [], None, []
         self._renew()
         return draws
 
@@ -197,7 +230,7 @@ class Batch:
 
     def _admit(self) -> None:
         """Prefill the oldest prompts for which there is room, and give each a leading row."""
-        if not self._pending:
+        if not self._pending or (self._crowd is not None and len(self.rows) >= self._crowd):
             return
         num_rows, busy = len(self.rows), {job.tenant for job in self._open} | {row.job.tenant for row in self.rows}
         queued = sum(len(job.waiting) for job in self._open)
@@ -219,12 +252,30 @@ class Batch:
             num_rows, queued = num_rows + 1, queued + len(job.waiting) - 1
             busy.add(job.tenant)
             admitted.append(job)
-        self._num_starting = len(admitted)
-        ready = advance(admitted, self._body, self.tree)
-        self._num_starting = 0
-        for job in ready:
+        for job in self._compute(admitted):
             del self._pending[job.tenant.problem_id, job.ids]
             self._lead(job)
+
+    def _compute(self, jobs: list[Job]) -> list[Job]:
+        """Prefill; where memory runs out, less at once for a while, or none until a row has ended."""
+        self._newcomers, self._crowd = jobs, None
+        try:
+            with memory_errors():
+                ready = advance(jobs, self._body, self.tree, self._chunk)
+            self._calm += bool(jobs)
+            if self._calm >= _CALM and self._chunk < CHUNK:
+                self._chunk, self._calm = 2 * self._chunk, 0
+        except MemoryError:
+            self._calm = 0
+            if self._chunk > PAGE:
+                self._chunk //= 2
+            elif self.rows or self._open:
+                self._crowd = max(len(self.rows), 1)
+            else:
+                raise
+            ready = []
+        self._newcomers = []
+        return ready
 
     def _lead(self, job: Job) -> None:
         """Give a prompt that is computed but for its last token a leading row, which feeds that."""
@@ -271,12 +322,12 @@ class Batch:
 
     def _begin(self, starting: Sequence[LiveDraw]) -> None:
         """Sample first tokens, and give a row to every draw that goes on."""
-        self._num_starting = len(starting)
+        self._newcomers = [draw.job for draw in starting]
         # (draws, vocab): all draws of a prompt sample their first token from the same logits.
         logits = torch.stack([draw.job.logits for draw in starting if draw.job.logits is not None])
         result = sample(logits, _table(starting))
         # Only now do they leave the line: what fails above leaves every draw where it can be found again.
-        self._num_starting = 0
+        self._newcomers = []
         for draw in starting:
             self._leave_line(draw)
         self._take(starting, result)
@@ -331,9 +382,7 @@ class Batch:
                 draw.logprobs.append(logprob)
                 draw.certainty.append(certainty)
         for draw, token in zip(draws, result.tokens.tolist(), strict=True):
-            draw.ids.append(token)
-            if draw.guide is not None:
-                draw.guide.take(token)
+            draw.take(token)
             self._on_token(draw)
 
     def _drop(self, row: int) -> None:

@@ -43,10 +43,13 @@ class Guide:
     def __init__(self, matcher: llguidance.LLMatcher) -> None:
         self._matcher = matcher
 
+    def words(self) -> npt.NDArray[np.int32]:
+        """Which tokens may come next: bit v % 32 of word v // 32, (V / 32 rounded up)."""
+        return np.frombuffer(self._matcher.compute_bitmask(), np.int32)
+
     def mask(self, width: int) -> npt.NDArray[np.bool_]:
         """Whether each of `width` tokens may come next, (V,)."""
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        return np.unpackbits(bits, bitorder="little")[:width].astype(np.bool_)
+        return np.unpackbits(self.words().view(np.uint8), bitorder="little")[:width].astype(np.bool_)
 
     def take(self, token: int) -> None:
         """Go on behind `token`; raises EngineError when it was not allowed."""

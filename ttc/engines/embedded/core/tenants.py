@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ttc.core import Path
-from ttc.engines.embedded.cache import PrefixEntry, PrefixTree
+from ttc.engines.embedded.core.cache import PrefixEntry, PrefixTree
 
 __all__ = ["Tenant", "Tenants"]
 

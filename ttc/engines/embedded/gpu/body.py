@@ -6,6 +6,7 @@ is one copy of every matrix. Sums differ from those of the step by the rounding 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,13 +15,14 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
+from ttc.engines.embedded.core.model import Attend, Body
+from ttc.engines.embedded.core.pool import Segment
 from ttc.engines.embedded.device.ops import KERNEL_OPS, StepOps
 from ttc.engines.embedded.device.runtime import CudaRuntime
 from ttc.engines.embedded.device.shape import StepLayer, StepWeights, refold
-from ttc.engines.embedded.gpu_attention import KERNELS, AttentionKernels, PagedPrefill
-from ttc.engines.embedded.gpu_pool import DevicePool
-from ttc.engines.embedded.model import Attend, Body
-from ttc.engines.embedded.pool import Segment
+from ttc.engines.embedded.gpu.attention import KERNELS, AttentionKernels, PagedPrefill
+from ttc.engines.embedded.gpu.pool import DevicePool
+from ttc.errors import ConfigError
 
 __all__ = ["DeviceBody"]
 
@@ -53,9 +55,13 @@ class DeviceBody(Body):
         self.dims = step_weights.dims
         self.device, self.dtype = step_weights.embed.device, step_weights.embed.dtype
         self.windows = tuple(windows or [None] * self.dims.num_layers)
-        self.kernels, self.ops = kernels, ops
+        self.kernels, self.ops, self.pad_rows = kernels, ops, 1
         self.device_pool = DevicePool(self.dims, self.dtype, self.device, num_pages, self.send)
         self.pool = self.device_pool
+
+    def place(self) -> contextlib.AbstractContextManager[Any]:
+        """See `Body.place`."""
+        return self.runtime.here()
 
     def send(self, numbers: NDArray[Any]) -> torch.Tensor:
         """Copy to the device behind what is queued there, without a wait."""
@@ -80,6 +86,8 @@ class DeviceBody(Body):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `Body.logits`."""
+        if not len(self.step_weights.head):
+            raise ConfigError("this model was loaded without its head")
         return F.linear(hidden, self.step_weights.head)
 
     def swap(self, state: Mapping[str, torch.Tensor]) -> None:

@@ -2,7 +2,11 @@
 
 Needed are the weights, the scratch memory of steps and prefill, and keys and values: one pool that is allocated whole,
 an eighth of which (at most one full context) admission leaves free, since the prefix tree copies what it splits. With
-these the engine takes nothing more; a reward model on the same GPU is not counted here.
+these the engine takes nothing more.
+
+A reward model is loaded behind the engine and shares out what is free then: weights, prefill's scratch memory and a
+pool of its own. Two models have two pools, since a layer's pages are one tensor that kernels read by its shape, and
+models differ in layers and heads; whoever is short of pages forgets its own.
 """
 
 from __future__ import annotations
@@ -13,16 +17,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ttc.engines.embedded.pool import PAGE
+from ttc.engines.embedded.core.pool import PAGE
 from ttc.engines.shared.shape import Dims
 from ttc.errors import ConfigError
 
-__all__ = ["DeviceBudget", "budget", "scratch_bytes", "stored_numbers"]
+__all__ = ["ENGINE", "REWARD_MODEL", "DeviceBudget", "Owner", "budget", "scratch_bytes", "stored_numbers"]
 
 _GIB = 1 << 30
 _PREFILL = 2048  # tokens of a batch, as `Body.extend` cuts them
 _FIXED = 512 << 20  # libraries' workspaces and the context of CUDA
 _SHARE = 5  # a fifth of what is free stays free
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose budget it is, for errors: how its options are spelled, and what helps where the model does not fit."""
+
+    prefix: str
+    advice: str
+
+
+ENGINE = Owner("", "take a smaller model or batch, or --engine vllm with tensor_parallel_size")
+REWARD_MODEL = Owner(
+    "scorer.", "leave it more with engine.kv_bytes, or take a smaller model, scorer.device=cpu or another GPU"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +84,7 @@ def budget(
     max_batch: int,
     max_context: int | None,
     kv_bytes: int | None,
+    owner: Owner = ENGINE,
 ) -> DeviceBudget:
     """Share out the memory of a GPU.
 
@@ -74,9 +93,10 @@ def budget(
         weights: numbers of it.
         itemsize: bytes of a number.
         free: bytes of the GPU.
-        max_batch: sequences at once.
+        max_batch: sequences decoded at once; 0 for a model that only reads.
         max_context: tokens of a sequence; None is the model's own.
         kv_bytes: for keys and values; None is four fifths of what is left.
+        owner: whose it is.
 
     Raises:
         ConfigError: the weights, `kv_bytes` or one sequence of `max_context` tokens do not fit; says what does.
@@ -85,25 +105,25 @@ def budget(
     scratch = scratch_bytes(dims, itemsize, max_batch, context)
     left = free - weights * itemsize - scratch
     page = PAGE * dims.kv_bytes(itemsize)
-    needs = f"weights take {_gib(weights * itemsize)}, scratch memory for max_batch={max_batch} {_gib(scratch)}"
+    steps = f" for max_batch={max_batch}" if max_batch else ""
+    needs = f"weights take {_gib(weights * itemsize)}, scratch memory{steps} {_gib(scratch)}"
+    option = f"{owner.prefix}kv_bytes"
     if left < 2 * page:
-        raise ConfigError(
-            f"the model does not fit on the GPU: {needs}, and {_gib(free)} are free; take a smaller model or batch, "
-            "or --engine vllm with tensor_parallel_size"
-        )
+        raise ConfigError(f"the model does not fit on the GPU: {needs}, and {_gib(free)} are free; {owner.advice}")
     if kv_bytes is not None and kv_bytes > left:
         raise ConfigError(
-            f"kv_bytes={kv_bytes} ({_gib(kv_bytes)}) does not fit on the GPU: {needs}, and {_gib(free)} are free; "
-            f"set kv_bytes to at most {left}"
+            f"{option}={kv_bytes} ({_gib(kv_bytes)}) does not fit on the GPU: {needs}, and {_gib(free)} are free; "
+            f"set {option} to at most {left}"
         )
     pages = (kv_bytes or left - left // _SHARE) // page
     admitted = pages - min(pages // 8, -(-context // PAGE))
     if context > (admitted - 2) * PAGE:
         fits = max((admitted - 2) * PAGE, 0)
+        size = f"{option}={pages * page} ({_gib(pages * page)})"
         raise ConfigError(
-            f"a sequence of max_context={context} needs {_gib(context * dims.kv_bytes(itemsize))} of keys and values, "
-            f"and kv_bytes={pages * page} ({_gib(pages * page)}) holds {fits} tokens beside what is kept free: "
-            f"set max_context={fits}" + (", or raise kv_bytes" if kv_bytes is not None else "")
+            f"a sequence of {owner.prefix}max_context={context} needs {_gib(context * dims.kv_bytes(itemsize))} of "
+            f"keys and values, and {size} holds {fits} tokens beside what is kept free: "
+            f"set {owner.prefix}max_context={fits}" + (f", or raise {option}" if kv_bytes is not None else "")
         )
     return DeviceBudget(pages, admitted * page, context)
 

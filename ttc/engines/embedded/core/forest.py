@@ -22,11 +22,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ttc.engines.embedded.model import Body
-from ttc.engines.embedded.pool import Segment, Shelf
+from ttc.engines.embedded.core.model import Body
+from ttc.engines.embedded.core.pool import Segment, Shelf
 
 __all__ = ["NEVER", "PAGE_SIZES", "ForestDecoder"]
 
@@ -51,6 +52,9 @@ _TAIL = 96
 _FEW = 4
 """Rows of a page up to which one may stay on the shelf of common segments when the others have left it."""
 
+_SPARE = 32
+"""Pages by which the table of a sweep grows at least."""
+
 _COPY = 5
 """What copying a page costs, in the time it takes to multiply it for one row more."""
 
@@ -65,7 +69,6 @@ class _Sweep:
 
     def __init__(self, shelf: Shelf, num_rows: int, gathered: bool = False) -> None:
         self.shelf, self.num_rows, self.gathered = shelf, num_rows, gathered
-        self.index = torch.empty(0, dtype=torch.long)
         self.top = 0  # pages read: 0 .. top - 1
         self.most = 1  # rows that read one page
         self._parts: list[tuple[list[int], list[int]]] = []  # pages, and the rows that read all of them
@@ -88,25 +91,27 @@ class _Sweep:
 
     def prepare(self) -> None:
         """Lay the pages out; those between that nobody reads go to row `num_rows`, which is thrown away."""
-        capacity, nobody, size = len(self.shelf.owners), self.num_rows, self.shelf.size
         self.most = most = self._cheapest() if self.gathered else max(len(rows) for _, rows in self._parts)
-        pages: list[int] = []
-        readers: list[list[int]] = []
-        for part, rows in self._parts:
-            for start in range(0, len(rows), most):
-                some = rows[start : start + most]
-                pages += part
-                readers += [some + [nobody] * (most - len(some))] * len(part)
-        self._mask = torch.zeros(capacity, size, dtype=self.shelf.dtype)
+        chunks = [
+            (pages, rows[start : start + most]) for pages, rows in self._parts for start in range(0, len(rows), most)
+        ]
+        index = [page for pages, _ in chunks for page in pages]
+        last = max(index) + 1
+        mask = np.zeros((last, self.shelf.size), np.float32)
         if self._ends:
-            beyond = torch.arange(size)[None] >= torch.tensor(list(self._ends.values()))[:, None]
-            self._mask[list(self._ends)] = torch.zeros_like(beyond, dtype=self.shelf.dtype).masked_fill_(beyond, NEVER)
-        self.index, self._rows, self.top = torch.tensor(pages), torch.tensor(readers), len(pages)
+            beyond = np.arange(self.shelf.size) >= np.array(list(self._ends.values()))[:, None]
+            mask[list(self._ends)] = np.where(beyond, NEVER, 0.0)
+        readers = np.full((len(index) if self.gathered else last, most), self.num_rows)
+        place = 0
+        for pages, rows in chunks:
+            readers[slice(place, place + len(pages)) if self.gathered else pages, : len(rows)] = rows
+            place += len(pages)
         if self.gathered:
-            self._mask = self._mask[self.index]
-        else:
-            self._rows = torch.full((capacity, most), nobody).index_copy_(0, self.index, self._rows)
-            self.top = max(pages) + 1
+            heads = self.shelf.dims.num_kv_heads
+            self._places = torch.from_numpy((np.array(index)[:, None] * heads + np.arange(heads)).ravel())
+            mask = mask[index]
+        self._rows, self._mask = torch.from_numpy(readers), torch.from_numpy(mask).to(self.shelf.dtype)
+        self.top = len(readers)
         self.settle()
 
     def _cheapest(self) -> int:
@@ -120,9 +125,9 @@ class _Sweep:
 
         return min((2, 4, 8, 16, 32), key=cost)
 
-    def pages(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What the shelf's `tensor` of one layer holds for the pages: (pages * kv heads, ...)."""
-        return (tensor.index_select(0, self.index) if self.gathered else tensor[: self.top]).flatten(0, 1)
+    def pages(self, flat: torch.Tensor) -> torch.Tensor:
+        """What one layer's `flat` keys or values of the shelf hold for the pages: (pages * kv heads, ...)."""
+        return flat.index_select(0, self._places) if self.gathered else flat[: self._num_products]
 
     @property
     def cells(self) -> int:
@@ -131,8 +136,8 @@ class _Sweep:
 
     def open(self, page: int, row: int) -> None:
         """Let one row read a new page, which holds nothing yet; `settle` must follow."""
-        missing = len(self.shelf.owners) - len(self._rows)
-        if missing > 0:
+        if page >= len(self._rows):
+            missing = page + _SPARE - len(self._rows)
             self._rows = F.pad(self._rows, (0, 0, 0, missing), value=self.num_rows)
             self._mask = F.pad(self._mask, (0, 0, 0, missing))
         self._rows[page, 0] = row
@@ -145,6 +150,7 @@ class _Sweep:
         rows = self._rows[: self.top, None] * heads + torch.arange(heads)[None, :, None]
         self.sums = rows.flatten()  # (pages * kv heads * most)
         self.mask = self._mask[: self.top, None]  # (pages, 1, size), shares memory with what `show` changes
+        self._num_products = self.top * heads
 
     def show(self, pages: torch.Tensor, offsets: torch.Tensor) -> None:
         """Let the keys at these places be seen."""
@@ -158,37 +164,58 @@ class _Part:
         dims, size = sweep.shelf.dims, sweep.shelf.size
         cells, products = slice(start, start + sweep.cells), sweep.top * dims.num_kv_heads
         shape = (products, sweep.most * dims.group, -1)
-        self.sweep = sweep
+        self.sweep, self.shelf = sweep, sweep.shelf
         self.queries = whole.queries[cells].view(shape)
         self.scores = whole.scores[offset : offset + sweep.cells * dims.group * size].view(*shape[:2], size)
         self.by_page = self.scores.view(sweep.top, -1, size)
-        self.by_cell = self.scores.view(-1, dims.group, size)
-        self.peaks, self.mass = whole.peaks[cells], whole.mass[cells]
         self.sums = whole.sums[cells].view(shape)
+
+
+class _Block:
+    """The scores of neighbouring sweeps whose pages are of one size: what each of their cells comes to, at once."""
+
+    def __init__(self, whole: _Scratch, cells: slice, scores: slice, size: int) -> None:
+        self.scores = whole.scores[scores].view(-1, whole.peaks.shape[1], size)  # (cells, group, size)
+        self.peaks, self.mass = whole.peaks[cells], whole.mass[cells]
+        self.peaks_of_keys = self.peaks[..., None]
 
 
 class _Scratch:
     """Memory that all layers of a step use one after another. A cell is a page, a kv head and a row that reads it.
 
-    queries and sums (cells, group * D), peaks and mass (cells, group), scores flat, since pages differ in size.
+    queries and sums (cells, group * D), peaks and mass (cells, group), scores flat, since pages differ in size. A line
+    is a row and a kv head, and those behind the last row are thrown away: tops and masses (lines, group), totals
+    (lines, group * D); `out` is what a layer gives, which the next one overwrites.
     """
 
     def __init__(self, sweeps: Sequence[_Sweep], num_rows: int, dtype: torch.dtype) -> None:
         dims = sweeps[0].shelf.dims
         self.lines = torch.cat([sweep.sums for sweep in sweeps])  # row * kv heads + head of every cell
-        self.sources = self.lines.clamp(max=num_rows * dims.num_kv_heads - 1)
+        num_lines = num_rows * dims.num_kv_heads
+        self.sources = self.lines.clamp(max=num_lines - 1)
         self.targets = self.lines[:, None].expand(-1, dims.group)
         width = dims.group * dims.head_dim
         self.queries = torch.empty(len(self.lines), width, dtype=dtype)
         self.sums = torch.empty(len(self.lines), width)
         self.peaks, self.mass = torch.empty(2, len(self.lines), dims.group)
+        self.tops, self.masses = torch.empty(2, num_lines + dims.num_kv_heads, dims.group)
+        self.totals = torch.empty(len(self.tops), width)
+        self.out = self.totals[:num_lines].view(num_lines, dims.group, -1)
+        self.whole = self.masses[:num_lines, :, None]
         counts = [sweep.cells * dims.group * sweep.shelf.size for sweep in sweeps]
         self.scores = torch.empty(sum(counts))
         self.parts: list[_Part] = []
+        ends: dict[int, tuple[int, int]] = {}  # by the size of pages, which never falls: where its cells and scores end
         start = offset = 0
         for sweep, count in zip(sweeps, counts, strict=True):
             self.parts.append(_Part(sweep, self, start, offset))
             start, offset = start + sweep.cells, offset + count
+            ends[sweep.shelf.size] = start, offset
+        self.blocks: list[_Block] = []
+        start = offset = 0
+        for size, (cells, scores) in ends.items():
+            self.blocks.append(_Block(self, slice(start, cells), slice(offset, scores), size))
+            start, offset = cells, scores
 
 
 class ForestDecoder:
@@ -315,31 +342,32 @@ class ForestDecoder:
             self._scratch = None
 
     def _attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        dims, num, scratch = self.body.dims, self.num_rows, self._scratch
+        scratch = self._scratch
         if scratch is None:
             raise RuntimeError("a step is planned before it is computed")
-        tails = scratch.parts[0].sweep.shelf
-        tails.keys[layer][self._pages, :, :, self._offsets] = k
-        tails.values[layer][self._pages, :, self._offsets] = v
-        lines = num * dims.num_kv_heads  # one for each row and kv head, and one to throw away
-        torch.index_select(q.view(lines, -1), 0, scratch.sources, out=scratch.queries)
-        for part in scratch.parts:
-            _multiply(part.queries, part.sweep.pages(part.sweep.shelf.keys[layer]), part.scores)
+        parts, blocks = scratch.parts, scratch.blocks
+        tails = parts[0].shelf.views(layer)
+        tails.keys[self._pages, :, :, self._offsets] = k
+        tails.values[self._pages, :, self._offsets] = v
+        # Queries by line: one for each row and kv head.
+        torch.index_select(q.view(len(scratch.out), -1), 0, scratch.sources, out=scratch.queries)
+        for part in parts:
+            _multiply(part.queries, part.sweep.pages(part.shelf.views(layer).flat_keys), part.scores)
             part.by_page.add_(part.sweep.mask)
-            torch.amax(part.by_cell, -1, out=part.peaks)
-        peaks = torch.full((lines + dims.num_kv_heads, dims.group), NEVER)
-        peaks.scatter_reduce_(0, scratch.targets, scratch.peaks, "amax")
-        torch.index_select(peaks, 0, scratch.lines, out=scratch.peaks)
-        for part in scratch.parts:
-            part.by_cell.sub_(part.peaks[..., None])
+        for block in blocks:
+            torch.amax(block.scores, -1, out=block.peaks)
+        scratch.tops.fill_(NEVER).scatter_reduce_(0, scratch.targets, scratch.peaks, "amax")
+        torch.index_select(scratch.tops, 0, scratch.lines, out=scratch.peaks)
+        for block in blocks:
+            block.scores.sub_(block.peaks_of_keys)
         scratch.scores.clamp_(min=_LEAST).exp_()
-        for part in scratch.parts:
-            torch.sum(part.by_cell, -1, out=part.mass)
-            _multiply(part.scores.to(q.dtype), part.sweep.pages(part.sweep.shelf.values[layer]), part.sums)
-        mass = torch.zeros_like(peaks).index_add_(0, scratch.lines, scratch.mass)
-        out = torch.zeros(len(peaks), dims.group * dims.head_dim).index_add_(0, scratch.lines, scratch.sums)
-        out = out[:lines].view(lines, dims.group, -1).div_(mass[:lines, :, None])
-        return out.to(q.dtype).view(num, -1)
+        for block in blocks:
+            torch.sum(block.scores, -1, out=block.mass)
+        for part in parts:
+            _multiply(part.scores.to(q.dtype), part.sweep.pages(part.shelf.views(layer).flat_values), part.sums)
+        scratch.masses.zero_().index_add_(0, scratch.lines, scratch.mass)
+        scratch.totals.zero_().index_add_(0, scratch.lines, scratch.sums)
+        return scratch.out.div_(scratch.whole).to(q.dtype).view(self.num_rows, -1)
 
 
 def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> None:

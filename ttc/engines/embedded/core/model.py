@@ -6,9 +6,9 @@ A scorer, or anything that wants hidden states, uses three names::
     (hidden, handle), = body.extend([(None, ids)])  # hidden (T, D) after the final norm, and the keys and values
     out = body.extend([(handle, step_a), (handle, step_b)])  # two forks: only the new tokens are computed
 
-A handle is a `ttc.engines.embedded.pool.Segment`: kept alive by holding it, freed by dropping it; its memory is shared
-by all forks. `handle.end` is its number of tokens. The items of one `extend` are batched together, and what they share
-is read once. `body.dims.model_shape(num_labels).flops(len(new), handle.end)` gives the FLOPs.
+A handle is a `ttc.engines.embedded.core.pool.Segment`: kept alive by holding it, freed by dropping it; its memory is
+shared by all forks. `handle.end` is its number of tokens. The items of one `extend` are batched together, and what they
+share is read once. `body.dims.model_shape(num_labels).flops(len(new), handle.end)` gives the FLOPs.
 
 `Body` is not thread-safe. Set the number of threads with `torch.set_num_threads` in the thread that calls it.
 """
@@ -23,14 +23,14 @@ from typing import Any, TypeAlias
 import torch
 import torch.nn.functional as F
 
-from ttc.engines.embedded.alone import alone
-from ttc.engines.embedded.attention import PrefixAttention
-from ttc.engines.embedded.pool import PAGE, PagePool, Segment
-from ttc.engines.embedded.weights import Layer, Weights, pick_dtype, read_tensors
+from ttc.engines.embedded.core.alone import alone
+from ttc.engines.embedded.core.attention import PrefixAttention
+from ttc.engines.embedded.core.pool import PAGE, PagePool, Segment
+from ttc.engines.embedded.core.weights import Layer, Weights, pick_dtype, read_tensors
 from ttc.engines.shared.shape import Dims, read_config, rope_tables, supported
 from ttc.errors import ConfigError, PromptTooLong
 
-__all__ = ["Attend", "Body", "MakeAttend", "load_body"]
+__all__ = ["Attend", "Body", "MakeAttend", "beside_body", "load_body"]
 
 Attend: TypeAlias = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """(layer, q (T, heads, D), k (T, kv heads, D), v (T, kv heads, D)) -> (T, heads * D); q comes scaled."""
@@ -66,6 +66,10 @@ class Body:
         self._tables: tuple[torch.Tensor, torch.Tensor] | None = None
         self._scale = dims.head_dim**-0.5
         self._eps = torch.tensor([dims.eps])  # on the CPU: kernels take its value
+
+    def place(self) -> contextlib.AbstractContextManager[Any]:
+        """Where to compute: a GPU's kernels go to the current device, whatever device their tensors are on."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
         """Run all layers over T tokens: ids, positions (T,) -> hidden (T, D) after the final norm."""
@@ -234,7 +238,12 @@ def load_body(
     weights = alone(lambda: Weights.build(state, dims, pick_dtype(dtype, place), place, head, pad_rows > 1))
     limit = min(max_context or dims.max_context, dims.max_context)
     body = Body(dims, weights, max_context=limit, attention=attention, pad_rows=pad_rows, page_sizes=page_sizes)
-    return body, {name: tensor for name, tensor in state.items() if not _is_body(name)}
+    return body, beside_body(state)
+
+
+def beside_body(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors of a folder that are no body's: a scorer's own head, for one."""
+    return {name: tensor for name, tensor in state.items() if not _is_body(name)}
 
 
 def pick_device(name: str) -> torch.device:

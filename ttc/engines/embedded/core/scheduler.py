@@ -2,8 +2,8 @@
 
 A tick drains the inbox, admits prompts while rows are free, prefills what no earlier prompt left in the prefix cache
 (equal prompts in one tick share one job, prompts with a long common start wait for the first of them), and decodes one
-token for every row (`ttc.engines.embedded.batch`). Here stands how requests come in, when a draw ends, what it has cost
-and how that gets back. An abort takes effect before the next step.
+token for every row (`ttc.engines.embedded.core.batch`). Here stands how requests come in, when a draw ends, what it has
+cost and how that gets back. An abort takes effect before the next step.
 
 Everything here runs in the worker thread except `submit`, `post` and the callbacks, which run in the caller's loop.
 """
@@ -21,10 +21,18 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 
 from ttc.core import FinishReason, Path, Usage
-from ttc.engines.embedded.batch import Batch, BatchLimits
-from ttc.engines.embedded.model import Body
-from ttc.engines.embedded.prefill import score
-from ttc.engines.embedded.requests import Failed, Finished, GenerateRequest, LiveDraw, Outbox, Reported, StreamedTokens
+from ttc.engines.embedded.core.batch import Batch, BatchLimits
+from ttc.engines.embedded.core.model import Body
+from ttc.engines.embedded.core.prefill import memory_errors, score
+from ttc.engines.embedded.core.requests import (
+    Failed,
+    Finished,
+    GenerateRequest,
+    LiveDraw,
+    Outbox,
+    Reported,
+    StreamedTokens,
+)
 from ttc.errors import EngineError
 
 __all__ = ["Scheduler"]
@@ -144,15 +152,16 @@ class Scheduler:
 
     def _run(self) -> None:
         torch.set_num_threads(self._threads)
-        with torch.inference_mode(), self._batch.place():
+        with torch.inference_mode(), self.body.place():
             running = True
             while running:
                 try:
                     running = self._drain()
-                    self._batch.tick()
-                except (torch.OutOfMemoryError, MemoryError) as exc:
+                    with memory_errors():
+                        self._batch.tick()
+                except MemoryError as exc:
                     if not self._batch.shrink():
-                        self._fail(EngineError(f"out of memory with a single sequence: {exc}"), exc)
+                        self._give_up(EngineError(f"out of memory with a single sequence: {exc}"), exc)
                 except Exception as exc:  # whatever broke, nobody may be left waiting
                     self._fail(EngineError(f"the embedded engine failed: {type(exc).__name__}: {exc}"), exc)
                 self._outbox.flush()
@@ -222,6 +231,18 @@ class Scheduler:
         for draw in self._batch.clear():
             self._cancel(draw)
         for request in list(self._requests):
+            self._requests.discard(request)
+            self._outbox.send(Failed(request, error))
+
+    def _give_up(self, error: EngineError, cause: Exception) -> None:
+        """Fail the requests of the only sequence that ran, since memory is not enough for it; the others go on."""
+        requests = self._batch.stuck()
+        if not requests:
+            self._fail(error, cause)
+        error.__cause__ = cause
+        for request in requests:
+            for draw in self._batch.remove(request):
+                self._cancel(draw)
             self._requests.discard(request)
             self._outbox.send(Failed(request, error))
 

@@ -3,6 +3,9 @@
 A row's own segment gets pages for some tokens more than the next two blocks, all rows at once, so that the plan is made
 again every few looks and not for each row that fills a page. Its keys are read up to the position that the device has
 reached (`kernels.plan`), so planned room costs nothing.
+
+A draw under a grammar gets the mask of its next token before each look. As long as there is one, a look is one token of
+every row, and the device stands still while the host computes masks.
 """
 
 from __future__ import annotations
@@ -12,13 +15,13 @@ from dataclasses import dataclass
 
 import torch
 
+from ttc.engines.embedded.core.pool import Segment
+from ttc.engines.embedded.core.requests import LiveDraw
 from ttc.engines.embedded.device.rows import NUM_STOPS, RowStart
 from ttc.engines.embedded.device.step import DeviceStep, RowTokens
-from ttc.engines.embedded.gpu_attention import PlannedAttention
-from ttc.engines.embedded.gpu_body import DeviceBody
+from ttc.engines.embedded.gpu.attention import PlannedAttention
+from ttc.engines.embedded.gpu.body import DeviceBody
 from ttc.engines.embedded.kernels.plan import PagedNode
-from ttc.engines.embedded.pool import Segment
-from ttc.engines.embedded.requests import LiveDraw
 
 __all__ = ["DeviceDecoder"]
 
@@ -82,6 +85,7 @@ class DeviceDecoder:
                 top_k=sampling.top_k or 0,
                 stop_ids=tuple(sorted(rule.final))[:NUM_STOPS],  # the host finds the others
                 wants_logprobs=sampling.logprobs,
+                masked=draw.guide is not None,
             )
         )
         self._seats[ticket] = _Seat(draw, segment, limit)
@@ -105,8 +109,15 @@ class DeviceDecoder:
         """Queue the next block, and return the tokens of the one before."""
         if self._stale():
             self._plan()
+        self._constrain()
         look = self._step.look()
         return {self._seats[ticket].draw: part for ticket, part in look.rows.items()}
+
+    def _constrain(self) -> None:
+        """Say what the next token of each draw under a grammar may be."""
+        for ticket, seat in self._seats.items():
+            if seat.draw.guide is not None:
+                self._step.constrain(ticket, seat.draw.guide.words())
 
     # -- the plan ----------------------------------------------------------------------------------------------------
 

@@ -16,15 +16,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ttc.engines.embedded.core.pool import PAGE, Segment
 from ttc.engines.embedded.device.buffers import StepBuffers
 from ttc.engines.embedded.device.runtime import CudaRuntime
-from ttc.engines.embedded.gpu_pool import DevicePool
+from ttc.engines.embedded.gpu.pool import DevicePool
 from ttc.engines.embedded.kernels.forest import ForestScratch, forest_attention
 from ttc.engines.embedded.kernels.launches import prefill_launch, widest_tile
 from ttc.engines.embedded.kernels.plan import ForestPlan, ForestSchedule, PagedNode, PlanCapacity, plan_forest
 from ttc.engines.embedded.kernels.prefill import paged_prefill
 from ttc.engines.embedded.kernels.ragged import PagedSequence, plan_prefill
-from ttc.engines.embedded.pool import PAGE, Segment
 from ttc.engines.shared.shape import Dims
 
 __all__ = ["KERNELS", "AttentionKernels", "PagedPrefill", "PlannedAttention"]

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from ttc.core import Completion, FinishReason, Path, Sampling, Usage, UsageSink
-from ttc.engines.embedded.pool import Segment
-from ttc.engines.embedded.tenants import Tenant
+from ttc.engines.embedded.core.pool import Segment
+from ttc.engines.embedded.core.tenants import Tenant
 from ttc.engines.shared.tokens import StopRule
 from ttc.errors import EngineError
 
 if TYPE_CHECKING:
-    from ttc.engines.embedded.guide import Guide
+    from ttc.engines.embedded.core.guide import Guide
 
 __all__ = [
     "Failed",
@@ -89,6 +89,12 @@ class LiveDraw:
     def reserve(self) -> int:
         """Tokens that it may still add to its segment."""
         return self.request.sampling.max_tokens - len(self.ids)
+
+    def take(self, token: int) -> None:
+        """Go on with a token; raises EngineError when the guide does not allow it."""
+        self.ids.append(token)
+        if self.guide is not None:
+            self.guide.take(token)
 
     def usage(self, flops: Callable[[int, int], float], aborted: bool) -> Usage:
         """The report of this draw; `flops(new, before)` prices tokens."""

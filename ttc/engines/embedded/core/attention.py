@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from ttc.engines.embedded.pool import PagePool, Segment, Shelf
+from ttc.engines.embedded.core.pool import PagePool, Segment, Shelf
 
 __all__ = ["PrefixAttention", "partial_attention"]
 

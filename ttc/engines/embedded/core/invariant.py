@@ -17,8 +17,8 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from ttc.engines.embedded.model import Body
-from ttc.engines.embedded.pool import PagePool, Segment
+from ttc.engines.embedded.core.model import Body
+from ttc.engines.embedded.core.pool import PagePool, Segment
 from ttc.errors import EngineError
 
 __all__ = ["PAD_ROWS", "BlockedPrefix", "InvariantDecoder", "blocked_attention", "check"]

@@ -20,7 +20,7 @@ import torch
 from ttc.seeds import uniforms
 
 if TYPE_CHECKING:
-    from ttc.engines.embedded.guide import Guide
+    from ttc.engines.embedded.core.guide import Guide
 
 __all__ = ["Rows", "SampledTokens", "sample"]
 

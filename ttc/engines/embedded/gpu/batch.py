@@ -1,4 +1,4 @@
-"""What is decoded together on a GPU: as `batch` says, but rows stay on the device for several tokens at a time.
+"""What is decoded together on a GPU: as `core.batch` says, but rows stay on the device for several tokens at a time.
 
 All draws of a prompt feed its last token themselves, into one place that they share, and sample their first token in
 the captured step like every other: a prompt needs no row and no sampler of its own. What the host alone can see (stop
@@ -7,16 +7,14 @@ strings, aborts) ends a draw up to two blocks late; what came after the end is c
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
-from typing import Any
 
-from ttc.engines.embedded.batch import Batch
+from ttc.engines.embedded.core.batch import Batch
+from ttc.engines.embedded.core.pool import PAGE
+from ttc.engines.embedded.core.requests import Job, LiveDraw
 from ttc.engines.embedded.device.step import RowTokens
-from ttc.engines.embedded.gpu_body import DeviceBody
-from ttc.engines.embedded.gpu_decoder import DeviceDecoder
-from ttc.engines.embedded.pool import PAGE
-from ttc.engines.embedded.requests import Job, LiveDraw
+from ttc.engines.embedded.gpu.body import DeviceBody
+from ttc.engines.embedded.gpu.decoder import DeviceDecoder
 from ttc.errors import EngineError
 
 __all__ = ["DeviceBatch"]
@@ -27,10 +25,6 @@ class DeviceBatch(Batch):
 
     _body: DeviceBody
     _decoder: DeviceDecoder  # type: ignore[assignment]  # its rows are draws
-
-    def place(self) -> contextlib.AbstractContextManager[Any]:
-        """See `Batch.place`."""
-        return self._body.runtime.here()
 
     def tick(self) -> None:
         """Prefill what there is room for, start draws on the rows that are free, take the tokens of a block."""
@@ -57,7 +51,7 @@ class DeviceBatch(Batch):
     def _begin(self, starting: Sequence[LiveDraw]) -> None:
         """Give every draw a row."""
         for number, draw in enumerate(starting):
-            self._num_starting = len(starting) - number
+            self._newcomers = [waiting.job for waiting in starting[number:]]
             job = draw.job
             if job.lead is None:
                 raise EngineError("a draw was started before its prompt was computed")
@@ -67,7 +61,7 @@ class DeviceBatch(Batch):
             self._decoder.start(draw, draw.segment, lead)
             self._leave_line(draw)
             self._seat(draw)
-        self._num_starting = 0
+        self._newcomers = []
 
     def _step(self) -> None:
         """Hand out the tokens of a block, and free the rows that have ended."""
@@ -83,7 +77,7 @@ class DeviceBatch(Batch):
     def _hand_out(self, draw: LiveDraw, part: RowTokens) -> None:
         """Append tokens until the draw ends."""
         for number, token in enumerate(part.tokens):
-            draw.ids.append(token)
+            draw.take(token)
             if part.logprobs:
                 draw.logprobs.append(part.logprobs[number])
                 draw.certainty.append(part.certainty[number])
