@@ -46,10 +46,12 @@ test-vllm: $(VLLM_VENV)/.stamp $(SMOLLM2)/model.safetensors
 test-sglang:
 	bash benchmarks/sglang_cpu/run.sh
 
-# Clients of others against a real `ttc serve`, each in an environment of its own (about 1.5 GB).
+# Clients of others against a real `ttc serve`, each in an environment of its own (about 4 GB): SDKs and schemas against
+# the packaged model, then agents and frameworks against a scripted one, in process and behind two kinds of server.
 conformance: $(VENV)/.stamp-base
 	$(PIP) --editable '.[serve]'
 	bash tests/serve/conformance/run.sh $(BIN)
+	$(BIN)/python -m tests.serve.conformance.clients
 
 # Seeds defects into the search code and shows that the oracles notice each (two minutes of a core), then a sample of the
 # mutants of a standard tool, which is no dependency (half an hour).

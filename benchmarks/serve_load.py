@@ -81,7 +81,7 @@ def main() -> None:
         command = [sys.executable, "-m", "ttc", "serve", "--port", "0", *_engine(args, pathlib.Path(folder))]
         server = subprocess.Popen(command, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
         try:
-            rows = asyncio.run(_waves(_address(log, server), server.pid, args))
+            rows = asyncio.run(_waves(address_of(log, server), server.pid, args))
         finally:
             server.terminate()
             server.wait(60)
@@ -116,7 +116,7 @@ def _engine(args: argparse.Namespace, folder: pathlib.Path) -> list[str]:
     return [str(file), "--engine", "scripted", "--name", "nano-teacher", "--set", "engine.thinking=true"]
 
 
-def _address(log: IO[str], server: subprocess.Popen[bytes]) -> str:
+def address_of(log: IO[str], server: subprocess.Popen[bytes]) -> str:
     """Where the server listens, once it says so."""
     while server.poll() is None:
         log.seek(0)

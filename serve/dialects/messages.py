@@ -1,4 +1,4 @@
-"""`POST /v1/messages`: the text part of Anthropic's Messages, thinking and tools included.
+"""`POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's Messages with text, thinking and tools.
 
 `thinking.budget_tokens` is the budget, held to the token as in every dialect, and may be below Anthropic's least of
 1024; `thinking` that is absent or adaptive leaves it to `output_config.effort`, then to the server.
@@ -126,17 +126,13 @@ class OutputConfig(RequestBody):
     format: OutputFormat | None = None
 
 
-class MessagesRequest(CommonFields):
-    """The body of a Messages request."""
+class MessagesPrompt(CommonFields):
+    """What a Messages request says of its prompt: the body of a count."""
 
     messages: Annotated[list[MessageTurn], FIRST_FAULT, MinLen(1), MaxLen(4096)]
     system: _Content | None = None
-    max_tokens: TokenCount = Field(description="Most tokens, thought included.")
-    stop_sequences: Annotated[list[StopText], MaxLen(4)] | None = None
     thinking: MessagesThinking | None = None
     output_config: OutputConfig | None = None
-    metadata: dict[str, Any] | None = Field(None, description="No effect.")
-    service_tier: str | None = Field(None, description="No effect.")
     cache_control: dict[str, Any] | None = Field(None, description="No effect.")
     tools: Annotated[list[MessagesTool], FIRST_FAULT, MaxLen(128)] | None = None
     tool_choice: MessagesToolChoice | None = None
@@ -145,8 +141,42 @@ class MessagesRequest(CommonFields):
     context_management: None = with_reason("nothing is cut off a conversation")
 
 
+class MessagesRequest(MessagesPrompt):
+    """The body of a Messages request."""
+
+    max_tokens: TokenCount = Field(description="Most tokens, thought included.")
+    stop_sequences: Annotated[list[StopText], MaxLen(4)] | None = None
+    metadata: dict[str, Any] | None = Field(None, description="No effect.")
+    service_tier: str | None = Field(None, description="No effect.")
+
+
+class TokenCountReply(BaseModel):
+    """How long a prompt is."""
+
+    input_tokens: Count
+
+
 def parse(body: MessagesRequest) -> ServeRequest:
     """Translate a request; raises ApiError for contradictions."""
+    budget = None if body.thinking is None else body.thinking.budget_tokens
+    if budget is not None and budget >= body.max_tokens:
+        raise invalid(
+            "thinking.budget_tokens",
+            f"thinking.budget_tokens = {budget} must be less than max_tokens = {body.max_tokens}",
+            "budget_exceeds_max_tokens",
+        )
+    sampling = SamplingRequest(
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=top_k_of(body),
+        max_tokens=body.max_tokens,
+        stop=tuple(body.stop_sequences or ()),
+    )
+    return replace(parse_prompt(body), stream=bool(body.stream), sampling=sampling, search=read_search(body.ttc, None))
+
+
+def parse_prompt(body: MessagesPrompt) -> ServeRequest:
+    """Translate what decides about the prompt; raises ApiError for contradictions."""
     messages, prefill, field = begun(_messages(body), f"messages[{len(body.messages) - 1}].role")
     form = _form(body, messages)
     return ServeRequest(
@@ -154,22 +184,18 @@ def parse(body: MessagesRequest) -> ServeRequest:
         messages=messages,
         prefill=prefill,
         prefill_field=field,
-        stream=bool(body.stream),
-        sampling=SamplingRequest(
-            temperature=body.temperature,
-            top_p=body.top_p,
-            top_k=top_k_of(body),
-            max_tokens=body.max_tokens,
-            stop=tuple(body.stop_sequences or ()),
-        ),
         thinking=_thinking(body),
-        search=read_search(body.ttc, None),
         forward=forward_of(form, messages),
         form=form,
     )
 
 
-def _form(body: MessagesRequest, messages: tuple[Message, ...]) -> AnswerForm | None:
+def count_reply(body: MessagesPrompt, num_tokens: int) -> dict[str, Any]:
+    """The reply to a count."""
+    return {"input_tokens": num_tokens}
+
+
+def _form(body: MessagesPrompt, messages: tuple[Message, ...]) -> AnswerForm | None:
     """What the answer may be besides text; None where nothing of the kind is asked."""
     tools = read_tools([function_tool(tool.model_dump(), "input_schema") for tool in body.tools or ()])
     wish = body.tool_choice
@@ -190,7 +216,7 @@ def _form(body: MessagesRequest, messages: tuple[Message, ...]) -> AnswerForm | 
     )
 
 
-def _messages(body: MessagesRequest) -> tuple[Message, ...]:
+def _messages(body: MessagesPrompt) -> tuple[Message, ...]:
     system = _text(body.system, "system")
     turns = [message for i, turn in enumerate(body.messages) for message in _turn(turn, f"messages[{i}].content")]
     return (*([Message("system", system)] if system else []), *turns)
@@ -233,7 +259,7 @@ def _text(content: str | list[ContentBlock] | None, where: str) -> str:
     return "".join(block.text or "" for block in content if block.type == "text")
 
 
-def _thinking(body: MessagesRequest) -> ThinkingRequest:
+def _thinking(body: MessagesPrompt) -> ThinkingRequest:
     """Thinking by Anthropic's names, and by the others that every dialect takes."""
     mode = body.thinking
     budget = None if mode is None else mode.budget_tokens
@@ -241,12 +267,6 @@ def _thinking(body: MessagesRequest) -> ThinkingRequest:
         raise missing("thinking.budget_tokens", " where thinking.type is enabled")
     if mode is not None and mode.type == "adaptive" and budget is not None:
         raise invalid("thinking.budget_tokens", "thinking.budget_tokens goes with thinking.type enabled")
-    if budget is not None and budget >= body.max_tokens:
-        raise invalid(
-            "thinking.budget_tokens",
-            f"thinking.budget_tokens = {budget} must be less than max_tokens = {body.max_tokens}",
-            "budget_exceeds_max_tokens",
-        )
     effort = None if body.output_config is None else body.output_config.effort
     _, either = agreed({"reasoning_effort": body.reasoning_effort, "output_config.effort": effort}, CONFLICT)
     try:
@@ -386,7 +406,7 @@ def _usage(counts: events.TokenCounts) -> dict[str, Any]:
 class MessagesEncoder:
     """Events in Anthropic's order: message_start, blocks with their deltas, message_delta, message_stop."""
 
-    def __init__(self, body: MessagesRequest) -> None:
+    def __init__(self, body: MessagesPrompt) -> None:
         """Nothing of the request is repeated."""
         self._index = -1
         self._open: str | None = None

@@ -33,6 +33,7 @@ from serve.operator.metrics import configure_tracing
 from serve.requests.errors import ApiError, json_bytes
 from serve.running.catalogue import Catalogue
 from serve.running.service import InferenceService
+from serve.running.shared_quotas import find_quotas
 from ttc import __version__
 from ttc.errors import ConfigError, MissingExtra
 
@@ -69,6 +70,18 @@ DIALECTS = (
         messages.MessagesError,
         messages.STATUSES,
         messages.PING,
+    ),
+    ApiDialect(
+        "/v1/messages/count_tokens",
+        messages.MessagesPrompt,
+        messages.parse_prompt,
+        messages.count_reply,
+        messages.MessagesEncoder,
+        messages.TokenCountReply,
+        messages.refusal,
+        messages.MessagesError,
+        messages.STATUSES,
+        counts=True,
     ),
 )
 _BY_PATH = {dialect.path: dialect for dialect in DIALECTS}
@@ -287,7 +300,8 @@ async def serve(
     from serve.http.door import bounded
 
     configure_tracing()
-    service = InferenceService(config, catalogue)
+    quotas = await find_quotas(config.limits.request_timeout_s)
+    service = InferenceService(config, catalogue, quotas)
     app = create_app(config, catalogue, service)
     server = uvicorn.Server(
         uvicorn.Config(
@@ -324,6 +338,7 @@ async def serve(
     await service.drain()
     server.should_exit = True
     await running
+    await quotas.close()
 
 
 def take_over_keys(service: InferenceService, read_again: Callable[[], Sequence[Key]]) -> None:

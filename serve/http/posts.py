@@ -200,19 +200,21 @@ class Encoder(Protocol):
 class ApiDialect:
     """What a dialect's module provides: models of request, reply and error, and how one becomes the other.
 
-    `statuses` are those it has another number for than OpenAI, `heartbeat` fills silence.
+    `statuses` are those it has another number for than OpenAI, `heartbeat` fills silence. One that `counts` samples
+    nothing: its `reply` is given the length of the prompt in tokens, and it has no stream.
     """
 
     path: str
     request: type[Any]
     parse: Callable[[Any], ServeRequest]
-    reply: Callable[[Any, WholeReply], Any]
+    reply: Callable[[Any, Any], Any]
     encoder: Callable[[Any], Encoder]
     result: type[BaseModel]
     refuse: Callable[[ApiError], Any] = ApiError.to_json
     refusal: type[BaseModel] = ErrorReply
     statuses: Mapping[int, int] = field(default_factory=dict)
     heartbeat: bytes = HEARTBEAT
+    counts: bool = False
 
     def status(self, usual: int) -> int:
         """The dialect's own number for a status."""
@@ -239,9 +241,14 @@ def add_posts(app: FastAPI, service: InferenceService, dialects: Sequence[ApiDia
     class JobResponse(_JobReply, Response):
         """What FastAPI hands on as it is."""
 
+    class CountResponse(_CountReply, Response):
+        """The same for a count."""
+
     def endpoint(dialect: ApiDialect, model: type[BaseModel]) -> Callable[..., Any]:
+        make: Callable[..., Response] = CountResponse if dialect.counts else JobResponse
+
         async def post(body: Any) -> Response:
-            return JobResponse(service, dialect, body)
+            return make(service, dialect, body)
 
         post.__annotations__ = {"body": model}
         return post
@@ -336,11 +343,20 @@ class _JobReply:
             await send_json(send, 200, self._dialect.reply(self._body, await whole_reply(job)))
 
 
+class _CountReply(_JobReply):
+    """The reply to a count, for which nothing is admitted: it costs a rendering."""
+
+    async def _answer(self, scope: Scope, send: Send) -> None:
+        num_tokens = await self._service.count(self._request)
+        await send_json(send, 200, self._dialect.reply(self._body, num_tokens))
+
+
 def _responses(dialect: ApiDialect) -> dict[int | str, dict[str, Any]]:
     """What the description says of replies: a stream instead of the whole, and the dialect's refusals."""
     refusals = {status: {"model": dialect.refusal, "description": text} for status, text in _REFUSALS.items()}
+    stream = {} if dialect.counts else {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
     return {
-        200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
+        200: stream,
         **{dialect.status(status): reply for status, reply in refusals.items()},
         "4XX": {"model": dialect.refusal, "description": "Any other refusal."},
     }

@@ -3,6 +3,7 @@
  */
 
 import { Api } from "./api.js";
+import { difference } from "./difference.js";
 import { Panel } from "./panel.js";
 
 const byId = (id) => document.getElementById(id);
@@ -49,8 +50,18 @@ async function connect() {
 async function ask() {
   if (run.disabled || !byId("ask").reportValidity()) return;
   busy(true);
-  await Promise.all(shown().map((panel) => panel.run(api, question.value)));
+  byId("difference").hidden = true;
+  const asked = { question: question.value, system: byId("system").value.trim(), follow: byId("follow").checked };
+  await Promise.all(shown().map((panel) => panel.run(api, asked)));
   busy(false);
+  tell(shown().map((panel) => panel.outcome()));
+}
+
+/** Say what two whole replies differ in. */
+function tell(outcomes) {
+  if (outcomes.length < 2 || outcomes.includes(null)) return;
+  byId("difference").textContent = difference(...outcomes);
+  byId("difference").hidden = false;
 }
 
 /** Swap which of the two buttons can be pressed; a disabled one would swallow keys, so focus moves with it. */
@@ -68,6 +79,7 @@ byId("ask").addEventListener("submit", (event) => {
 });
 stop.addEventListener("click", () => panels.forEach((panel) => panel.stop()));
 compare.addEventListener("change", arrange);
+byId("follow").addEventListener("change", () => panels.forEach((panel) => panel.forget()));
 byId("key").addEventListener("change", (event) => {
   api.key = event.target.value;
   connect();

@@ -4,7 +4,9 @@
  * Text of a model is only ever set as text. Drawing is bound to animation frames, so a fast stream costs no more.
  */
 
+import { typeset } from "./math.js";
 import { Settings } from "./settings.js";
+import { SNIPPETS } from "./snippets.js";
 import { Reply } from "./stream.js";
 import { Tree } from "./tree.js";
 
@@ -12,11 +14,15 @@ export class Panel {
   #reply = new Reply();
   #controller = null;
   #started = 0;
+  #ended = 0;
   #drawn = 0;
+  /** What was said so far, where the conversation goes on. */
+  #turns = [];
+  #body = null;
 
   /** @param {string} name @param {() => number|null} price of a million tokens */
   constructor(name, price) {
-    this.price = price;
+    [this.name, this.price] = [name, price];
     this.root = document.getElementById("panel").content.firstElementChild.cloneNode(true);
     const find = (selector) => this.root.querySelector(selector);
     find("legend").textContent = `How to answer, ${name}`;
@@ -27,7 +33,25 @@ export class Panel {
     [this.state, this.error, this.answer] = [find(".state"), find(".error"), find(".answer")];
     [this.thinking, this.search, this.ledger] = [find(".thinking"), find(".search"), find(".ledger")];
     this.meters = Object.fromEntries([...this.root.querySelectorAll("[data-meter]")].map((el) => [el.dataset.meter, el]));
+    [this.final, this.calls, this.turns] = [find(".final"), find(".calls"), find(".turns")];
+    [this.request, this.code] = [find(".request"), find(".code")];
     this.tree = new Tree(find("svg"), find(".node-text"), find(".range"));
+    this.root.addEventListener("click", (event) => this.#pressed(event.target.closest("button")));
+  }
+
+  /** Begin a new conversation. */
+  forget() {
+    this.#turns = [];
+    this.#drawTurns();
+  }
+
+  /** What came of the last question, to be compared; null: no whole reply. */
+  outcome() {
+    const { result, answer } = this.#reply;
+    if (result === null) return null;
+    const price = this.price() === null ? null : (result.usage.tokens * this.price()) / 1e6;
+    const seconds = (this.#ended - this.#started) / 1000;
+    return { name: this.name, final: result.final, answer, tokens: result.usage.tokens, seconds, price };
   }
 
   get running() {
@@ -35,12 +59,16 @@ export class Panel {
   }
 
   /** Ask, show what comes, and return when it is over; never throws. */
-  async run(api, question) {
+  async run(api, { question, system, follow }) {
+    if (!follow) this.forget();
     this.#begin();
+    const turn = { role: "user", content: question };
     const ticking = setInterval(() => this.#draw(), 200);
     let end = "done";
     try {
-      for await (const chunk of api.chat(this.settings.body(question), this.#controller.signal)) {
+      const head = system === "" ? [] : [{ role: "system", content: system }];
+      this.#body = this.settings.body([...head, ...this.#turns, turn]);
+      for await (const chunk of api.chat(this.#body, this.#controller.signal)) {
         this.tree.update(this.#reply.take(chunk));
         this.#later();
       }
@@ -52,6 +80,28 @@ export class Panel {
     }
     clearInterval(ticking);
     this.#end(end);
+    if (end === "done" && follow) this.#turns.push(turn, { role: "assistant", content: this.#reply.answer });
+  }
+
+  #drawTurns() {
+    this.turns.hidden = this.#turns.length === 0;
+    this.turns.replaceChildren(...this.#turns.map(({ role, content }) => said(role, content)));
+  }
+
+  #pressed(button) {
+    if (button?.dataset.zoom) this.tree.zoom(button.dataset.zoom);
+    if (button?.dataset.as) this.#copy(button.dataset.as);
+  }
+
+  async #copy(kind) {
+    this.code.textContent = SNIPPETS[kind](this.#body);
+    const told = this.request.querySelector(".copied");
+    try {
+      await navigator.clipboard.writeText(this.code.textContent);
+      told.textContent = "copied";
+    } catch {
+      told.textContent = "select the text to copy it";
+    }
   }
 
   /** Stop; the server lets go of every branch. */
@@ -65,13 +115,16 @@ export class Panel {
     this.#started = performance.now();
     this.tree.clear();
     this.output.setAttribute("aria-busy", "true");
-    this.error.hidden = this.search.hidden = this.ledger.hidden = true;
+    this.error.hidden = this.search.hidden = this.ledger.hidden = this.request.hidden = this.final.hidden = true;
+    this.calls.hidden = true;
+    this.#drawTurns();
     this.#say("waiting");
     this.#draw();
   }
 
   #end(state) {
     cancelAnimationFrame(this.#drawn);
+    this.#ended = performance.now();
     this.#draw();
     this.#controller = null;
     this.output.setAttribute("aria-busy", "false");
@@ -79,6 +132,14 @@ export class Panel {
     this.error.hidden = this.#reply.error === null;
     this.#say(state);
     if (this.#reply.result !== null) this.#account(this.#reply.result);
+    if (this.#body !== null) this.#offer();
+  }
+
+  /** The request as code, to be taken elsewhere. */
+  #offer() {
+    this.request.hidden = false;
+    this.request.querySelector(".copied").textContent = "";
+    this.code.textContent = SNIPPETS.curl(this.#body);
   }
 
   #say(state) {
@@ -95,7 +156,7 @@ export class Panel {
   #draw() {
     const reply = this.#reply;
     const { count, exact } = reply.tokens();
-    show(this.answer, reply.answer);
+    show(this.answer, reply.answer, typeset);
     show(this.thinking.lastElementChild, reply.thinking);
     this.thinking.hidden = reply.thinking === "";
     this.search.hidden = this.tree.size < 2;
@@ -112,6 +173,11 @@ export class Panel {
 
   /** What the reply cost and held, once it is whole. */
   #account(result) {
+    this.final.hidden = result.final === null || this.#reply.calls.length > 0;
+    if (!this.final.hidden) typeset(this.final, boxed(result.final));
+    this.calls.hidden = this.#reply.calls.length === 0;
+    this.calls.replaceChildren(...this.#reply.calls.map(called));
+    this.tree.zoom("chosen");
     const { usage, thinking } = result;
     const held = thinking.budget === null ? "no cap" : `cap ${thinking.budget}`;
     const forced = thinking.forced_end ? ", ended by the cap" : "";
@@ -160,11 +226,42 @@ function row(candidate, chosen) {
   return line;
 }
 
+/** A final answer is mathematics where it looks like it. */
+function boxed(final) {
+  return /[\\^_=]|^[-+\d\s./*()]+$/.test(final) && !final.includes("$") ? `$${final}$` : final;
+}
+
+function said(role, content) {
+  const line = document.createElement("li");
+  line.className = role;
+  typeset(line, content);
+  return line;
+}
+
+function called(call) {
+  const line = document.createElement("li");
+  const name = Object.assign(document.createElement("strong"), { textContent: call.name });
+  line.append(name, Object.assign(document.createElement("pre"), { textContent: pretty(call.arguments) }));
+  return line;
+}
+
+function pretty(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
+}
+
+/** What each element shows. */
+const shownTexts = new WeakMap();
+
 /** Set a text; an element that was at its end stays there. */
-function show(element, text) {
-  if (element.textContent === text) return;
+function show(element, text, set = (target, value) => (target.textContent = value)) {
+  if (shownTexts.get(element) === text) return;
+  shownTexts.set(element, text);
   const atEnd = element.scrollHeight - element.scrollTop - element.clientHeight < 24;
-  element.textContent = text;
+  set(element, text);
   if (atEnd) element.scrollTop = element.scrollHeight;
 }
 

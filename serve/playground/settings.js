@@ -31,16 +31,17 @@ export class Settings {
     this.#refresh("strategy");
   }
 
-  /** The body of the request for `question`. */
-  body(question) {
-    const { model, temperature, max_tokens, seed } = this.fields;
+  /** The body of the request for `messages`; throws where the functions are no JSON. */
+  body(messages) {
+    const { model, temperature, max_tokens, seed, tools } = this.fields;
     return {
       model: model.value,
-      messages: [{ role: "user", content: question }],
+      messages,
       stream: true,
       stream_options: { include_usage: true },
       ...this.#thinking(),
       ...given({ temperature: number(temperature), max_tokens: number(max_tokens), seed: number(seed) }),
+      ...given({ tools: functions(tools.value) }),
       ttc: this.#search(),
     };
   }
@@ -144,6 +145,15 @@ const READERS = {
 
 function number(field) {
   return field.value === "" ? undefined : Number(field.value);
+}
+
+function functions(text) {
+  if (text.trim() === "") return undefined;
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Error(`the functions are no JSON: ${error.message}`);
+  }
 }
 
 function given(values) {

@@ -34,6 +34,8 @@ export class Reply {
   result = null;
   error = null;
   finish = null;
+  /** Calls of functions, each whole. */
+  calls = [];
 
   /** @param {object} chunk @returns {object[]} nodes of the search that changed */
   take(chunk) {
@@ -47,6 +49,7 @@ export class Reply {
       this.answer += content;
       this.pieces += (reasoning !== "") + (content !== "");
       this.finish = choice.finish_reason ?? this.finish;
+      for (const delta of choice.delta.tool_calls ?? []) this.#call(delta);
     }
     if (chunk.ttc?.type === "progress") {
       this.progress = chunk.ttc;
@@ -54,6 +57,12 @@ export class Reply {
     }
     this.result = chunk.ttc ?? this.result;
     return [];
+  }
+
+  #call({ index, function: told }) {
+    const call = (this.calls[index] ??= { name: "", arguments: "" });
+    call.name += told.name ?? "";
+    call.arguments += told.arguments ?? "";
   }
 
   /** Tokens so far, and whether that is all of them. */

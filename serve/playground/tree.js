@@ -8,11 +8,15 @@ const SVG = "http://www.w3.org/2000/svg";
 const ROW = { least: 9, most: 24, height: 300 };
 const COLUMN = { least: 26, most: 150 };
 const MARGIN = 16;
+/** Factors of a press, and the ends of the scale. */
+const ZOOM = { in: 1.4, out: 1 / 1.4, least: 0.15, most: 4 };
 
 export class Tree {
   #nodes = new Map();
   #places = new Map();
   #selected = null;
+  #scale = 1;
+  #size = [0, 0];
 
   /**
    * @param {SVGElement} svg
@@ -36,6 +40,7 @@ export class Tree {
     this.#nodes.clear();
     this.#places.clear();
     this.#selected = null;
+    this.#scale = 1;
     this.detail.hidden = true;
     this.edges = make("g", { class: "edges", "aria-hidden": "true" });
     this.svg.replaceChildren(this.edges);
@@ -102,7 +107,28 @@ export class Tree {
       this.#places.set(node?.key ?? "", { x, y: MARGIN + y * row });
     }
     const [w, h] = [2 * MARGIN + depth * column, 2 * MARGIN + Math.max(leaves - 1, 0) * row];
-    set(this.svg, { width: w, height: h, viewBox: `0 0 ${w} ${h}` });
+    this.#size = [w, h];
+    this.svg.setAttribute("viewBox", `0 0 ${w} ${h}`);
+    this.#resize();
+  }
+
+  #resize() {
+    const [w, h] = this.#size;
+    set(this.svg, { width: w * this.#scale, height: h * this.#scale });
+  }
+
+  /** `in`, `out`, `fit` the whole tree into its frame, or bring the `chosen` path into view. */
+  zoom(how) {
+    if (this.size === 0) return;
+    const frame = this.svg.parentElement;
+    const [w, h] = this.#size;
+    const wanted = how === "fit" ? Math.min(frame.clientWidth / w, frame.clientHeight / h) : this.#scale * (ZOOM[how] ?? 1);
+    this.#scale = clamp(wanted, ZOOM);
+    this.#resize();
+    const place = how === "chosen" ? this.#places.get(this.#chosen()) : undefined;
+    if (place === undefined) return;
+    frame.scrollTop = place.y * this.#scale - frame.clientHeight / 2;
+    frame.scrollLeft = place.x * this.#scale - frame.clientWidth / 2;
   }
 
   #paint() {

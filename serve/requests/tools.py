@@ -78,7 +78,10 @@ class AnswerForm:
     def _calls(self, form: ToolFormat, encode: Callable[[str], tuple[int, ...]], schema: Any) -> str:
         """The grammar where functions may be called."""
         functions = [tool["function"] for tool in self.offer if self.named in (None, tool["function"]["name"])]
-        value: dict[str, Any] = {"anyOf": [_call(function, form.arguments) for function in functions]}
+        root = "/items/anyOf" if form.listed else "/anyOf"
+        value: dict[str, Any] = {
+            "anyOf": [_call(function, form.arguments, f"{root}/{i}") for i, function in enumerate(functions)]
+        }
         more = f"({_quoted(form.between)} call)*" if self.parallel and not form.listed else ""
         if form.listed:
             value = {"type": "array", "items": value, "minItems": 1, **({} if self.parallel else {"maxItems": 1})}
@@ -123,17 +126,43 @@ def _mark(mark: str, encode: Callable[[str], tuple[int, ...]]) -> str:
     return "(" + " | ".join([_quoted(mark), *_special(mark, encode, "{}")]) + ")"
 
 
-def _call(function: Mapping[str, Any], arguments: str) -> dict[str, Any]:
-    """The schema of one call; arguments that a function does not name are none."""
+def _call(function: Mapping[str, Any], arguments: str, root: str) -> dict[str, Any]:
+    """The schema of one call, which stands at `root` of the whole; arguments that a function does not name are none."""
     own = function.get("parameters") or {"type": "object", "properties": {}}
     place = f"tools: the parameters of {function['name']}"
     schema = _holdable({"additionalProperties": False, **own}, bool(function.get("strict")), place)
     return {
         "type": "object",
-        "properties": {"name": {"const": function["name"]}, arguments: schema},
+        "properties": {
+            "name": {"const": function["name"]},
+            arguments: _moved(schema, f"{root}/properties/{arguments}"),
+        },
         "required": ["name", arguments],
         "additionalProperties": False,
     }
+
+
+_DATA = ("const", "enum", "default", "examples")
+"""Keywords whose values are no schemas."""
+_TABLES = ("properties", "patternProperties", "$defs", "definitions")
+"""Keywords whose values are schemas by name, whatever the name."""
+
+
+def _moved(schema: Any, root: str) -> Any:
+    """`schema` with its references to itself as they are once it stands at `root`: pydantic's own schemas have them."""
+    if isinstance(schema, list):
+        return [_moved(part, root) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    moved = {name: part if name in _DATA else _moved_part(name, part, root) for name, part in schema.items()}
+    place = schema.get("$ref")
+    return moved | {"$ref": f"#{root}{place[1:]}"} if isinstance(place, str) and place.startswith("#") else moved
+
+
+def _moved_part(name: str, part: Any, root: str) -> Any:
+    if name in _TABLES and isinstance(part, Mapping):
+        return {own: _moved(schema, root) for own, schema in part.items()}
+    return _moved(part, root)
 
 
 def _holdable(schema: Mapping[str, Any], strict: bool, place: str) -> Mapping[str, Any]:

@@ -21,27 +21,17 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from serve.operator.keys import Key
-from serve.requests.errors import ApiError
+from serve.running.quotas import LocalQuotas, Quotas, too_many
 from ttc.core import Usage
 from ttc.errors import ConfigError
 
-MINUTE_S = 60.0
+RECENT_S = 60.0
 MAX_RETRY_S = 60.0
-
-
-@dataclass(slots=True)
-class _Account:
-    """What one key used in the last minute, and what it runs."""
-
-    requests: deque[float] = field(default_factory=deque)
-    tokens: deque[tuple[float, int]] = field(default_factory=deque)
-    reserved: int = 0
-    searches: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ticket:
-    """Permission to run; `charge` books tokens on the key, `leave` gives back the place and what was not spent.
+    """Permission to run; `charge` counts what is spent, `leave` books it and gives back the place and the rest.
 
     `tokens` is the most that may be spent, where the key has a limit; it is reserved until `leave`.
     """
@@ -54,86 +44,55 @@ class Ticket:
 class Admission:
     """Lets requests in; for one event loop."""
 
-    def __init__(self, max_sequences: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, max_sequences: int, quotas: Quotas | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`quotas` are those of this process where none are given."""
         self._max, self._clock = max_sequences, clock
-        self._accounts: dict[str, _Account] = {}
+        self._quotas = LocalQuotas() if quotas is None else quotas
         self._ended: deque[tuple[float, int]] = deque(maxlen=512)
         self.sequences = self.requests = 0
 
-    def admit(self, key: Key, sequences: int, *, search: bool, most: int) -> Ticket:
+    async def admit(self, key: Key, sequences: int, *, search: bool, most: int) -> Ticket:
         """Let a request of `sequences` draws in that may spend `most` tokens.
 
         Raises:
             ApiError: 429, with the seconds after which to try again.
         """
-        now, account = self._clock(), self._accounts.setdefault(key.name, _Account())
-        self._check_key(key, account, now, search)
-        tokens = _reservation(key, account, most, now - MINUTE_S)
         excess = self.sequences + sequences - self._max
         if excess > 0 and self.sequences:
             text = f"the server is busy: {self.sequences} draws are admitted, {sequences} more would exceed {self._max}"
-            raise _too_many("queue_full", text, self._drain_s(excess, now))
-        account.requests.append(now)
-        account.searches += search
-        account.reserved += tokens or 0
-        self.sequences += sequences
-        self.requests += 1
+            raise too_many("queue_full", text, self._drain_s(excess, self._clock()))
+        self._enter(sequences)
+        try:
+            reservation = await self._quotas.take(key, most, search=search)
+        except BaseException:
+            self._enter(-sequences)
+            raise
+        spent = 0
 
         def charge(usage: Usage) -> None:
-            account.tokens.append((self._clock(), usage.tokens))
+            nonlocal spent
+            spent += usage.tokens
 
         def leave() -> None:
-            account.searches -= search
-            account.reserved -= tokens or 0
-            self.sequences -= sequences
-            self.requests -= 1
+            self._enter(-sequences)
             self._ended.append((self._clock(), sequences))
+            self._quotas.settle(reservation, spent)
 
-        return Ticket(tokens, charge, leave)
+        return Ticket(reservation.tokens, charge, leave)
 
-    def _check_key(self, key: Key, account: _Account, now: float, search: bool) -> None:
-        limits, horizon = key.limits, now - MINUTE_S
-        while account.requests and account.requests[0] <= horizon:
-            account.requests.popleft()
-        while account.tokens and account.tokens[0][0] <= horizon:
-            account.tokens.popleft()
-        if limits.requests_per_minute is not None and len(account.requests) >= limits.requests_per_minute:
-            text = f"the key {key.name} may send {limits.requests_per_minute} requests a minute"
-            raise _too_many("rate_limit_exceeded", text, account.requests[0] - horizon)
-        if search and limits.max_searches is not None and account.searches >= limits.max_searches:
-            raise _too_many(
-                "too_many_searches", f"the key {key.name} may run {limits.max_searches} searches at once", 1.0
-            )
+    def _enter(self, sequences: int) -> None:
+        self.sequences += sequences
+        self.requests += 1 if sequences > 0 else -1
 
     def _drain_s(self, excess: int, now: float) -> float:
         """Seconds in which `excess` sequences end, as fast as they ended in the last minute."""
-        recent = [(at, count) for at, count in self._ended if at > now - MINUTE_S]
+        recent = [(at, count) for at, count in self._ended if at > now - RECENT_S]
         if not recent:
             return 1.0
         rate = sum(count for _, count in recent) / max(now - recent[0][0], 1.0)
         return min(max(excess / rate, 1.0), MAX_RETRY_S)
-
-
-def _reservation(key: Key, account: _Account, most: int, horizon: float) -> int | None:
-    """Tokens to set aside of the key's: all that may be spent, so that no number of requests at once passes the limit.
-
-    A request that may spend more than a whole minute's worth gets what is left of it, as soon as nothing else runs.
-    """
-    limit = key.limits.tokens_per_minute
-    if limit is None:
-        return None
-    left = limit - sum(count for _, count in account.tokens) - account.reserved
-    if most <= left:
-        return most
-    if most > limit and left > 0 and not account.reserved:
-        return left
-    text = f"the key {key.name} may spend {limit} tokens a minute, and {account.reserved} are set aside for what runs"
-    wait_s = account.tokens[0][0] - horizon if account.tokens and not account.reserved else 1.0
-    raise _too_many("token_limit_exceeded", text, wait_s)
-
-
-def _too_many(code: str, text: str, retry_after_s: float) -> ApiError:
-    return ApiError(429, code, text, retry_after_s=retry_after_s)
 
 
 ALPHA = 4.0

@@ -1,7 +1,7 @@
 """What only a server behind can do: tool calls and JSON schemas, passed through to it and back.
 
-A model that runs here has no chat template with tools, so `tools` and `response_format` need `--upstream` (or a model
-of engine `openai`). The messages go there as they came, with sampling and thinking switch; `direct` streams what comes
+Where a model cannot be held to a form here, `tools` and `response_format` need `--upstream` (or a model of engine
+`openai`). The messages go there as they came, with sampling and thinking switch; `direct` streams what comes
 back, `majority` draws n times and returns the most frequent reply, where replies are equal when they call the same
 tools with the same arguments, hold the same JSON, or give the same final answer. Cost: n requests, as the server
 counts them. Left out: other strategies, and budgets on thinking, which need token ids.
@@ -97,7 +97,7 @@ async def execute_forward(
         return reply
 
     replies = await gather(one(index) for index in range(num_draws))
-    keys = [reply.key(plan.answer_kind) for reply in replies]
+    keys = ["" if plan.direct else reply.key(plan.answer_kind) for reply in replies]
     winner = 0 if plan.direct else _vote(keys)
     choices = replies if plan.direct else [replies[winner]]
     shown = [reply.counts for reply in choices]
@@ -205,7 +205,7 @@ def _vote(keys: Sequence[str]) -> int:
 
 
 def _result(plan: RequestPlan, replies: Sequence[_Reply], keys: Sequence[str], chosen: int) -> dict[str, Any]:
-    """The `ttc` object; `votes` are those of a candidate's class."""
+    """The `ttc` object; `votes`, where one was held, are those of a candidate's class."""
     votes = Counter(key for key in keys if key)
     candidates = [
         {
@@ -214,7 +214,7 @@ def _result(plan: RequestPlan, replies: Sequence[_Reply], keys: Sequence[str], c
             "score": None,
             "tokens": reply.usage.generated,
             "finish_reason": _REASONS.get(reply.finish, "stop"),
-            "votes": votes.get(key, 0),
+            **({} if plan.direct else {"votes": votes.get(key, 0)}),
         }
         for index, (reply, key) in enumerate(zip(replies, keys, strict=True))
     ]

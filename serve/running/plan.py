@@ -163,7 +163,9 @@ async def make_plan(
         request = replace(request, forward={})
     if request.prefill is not None:
         request = _begun(request, strategy, model)
-    if strategy == DIRECT and form is None and not request.forward and _streams_behind(request, model):
+    # An engine of messages refuses stop strings as the steps of a search; the server behind takes them for an answer's.
+    whole = strategy == DIRECT or (strategy in FORWARDED_BY and bool(request.sampling.stop))
+    if whole and form is None and not request.forward and _streams_behind(request, model):
         request = replace(request, forward={"messages": [dump(message) for message in request.messages]})
     if request.forward:
         _check_forward(request, strategy, model.forward is not None, model.name)
@@ -199,6 +201,27 @@ async def make_plan(
         sequences=width * request.num_replies,
         adjusted=adjusted,
     )
+
+
+async def count_prompt(request: ServeRequest, catalogue: Catalogue, config: ServeConfig) -> int:
+    """How many tokens the prompt of `request` has; nothing is sampled, and no prompt is too long.
+
+    Raises:
+        ApiError: 404, or 400 where a server behind renders the prompt, which alone can count it.
+    """
+    model, preset = catalogue.find(request.model)
+    request, capabilities = _with_preset(request, preset), model.engine.capabilities
+    if not capabilities.token_ids:
+        raise unsupported("model", f"model: {model.name} takes messages only, so the server behind it counts tokens")
+    if request.form is not None and model.tools is None:
+        name = request.form.field
+        raise unsupported(name, f"{name}: model {model.name} is not shown it here, so its tokens cannot be counted")
+    if request.prefill is not None:
+        request = _begun(request, DIRECT, model)
+    ends = functools.partial(_ends, model, config)
+    settled = settle(request.thinking, config.thinking, capabilities, capabilities.max_context, ends=ends)
+    (prompt,) = await _render(request, model, settled.control)
+    return len(prompt.token_ids or ())
 
 
 def _with_preset(request: ServeRequest, preset: PresetSpec | None) -> ServeRequest:
@@ -490,8 +513,8 @@ def _check_forward(request: ServeRequest, strategy: str, able: bool, name: str) 
     field = next(iter(request.forward)) if request.form is None else request.form.field
     if not able:
         why = (
-            f"{field}: the engine of model {name} holds no answer to a form (embedded and vllm do, for chat templates "
-            "that write calls in JSON), and there is no server behind it (--upstream); leave it out"
+            f"{field}: the engine of model {name} holds no answer to a form (embedded, vllm and sglang do, for chat "
+            "templates that write calls in JSON), and there is no server behind it (--upstream); leave it out"
         )
         raise unsupported(field, why)
     wish = request.thinking

@@ -43,7 +43,8 @@ from serve.running.events import (
     TokenCounts,
     ledger,
 )
-from serve.running.plan import RequestPlan, make_plan
+from serve.running.plan import RequestPlan, count_prompt, make_plan
+from serve.running.quotas import Quotas
 from serve.running.run import execute
 from ttc.concurrent import settle
 from ttc.core import Usage
@@ -55,13 +56,16 @@ _log = logging.getLogger("serve")
 class InferenceService:
     """Everything behind the routes."""
 
-    def __init__(self, config: ServeConfig, catalogue: Catalogue) -> None:
-        """Serve the loaded models of `catalogue`; raises ConfigError for a preset that could never run."""
+    def __init__(self, config: ServeConfig, catalogue: Catalogue, quotas: Quotas | None = None) -> None:
+        """Serve the loaded models of `catalogue`; `quotas` are those of this process where none are given.
+
+        Raises ConfigError for a preset that could never run.
+        """
         self.config, self.catalogue = config, catalogue
         scorers = {name for model in catalogue for name in model.scorers}
         self.offers = ServedStrategies(config.strategies, scorers, config.limits.max_width)
         _check_presets(config, catalogue, self.offers)
-        self.admission = Admission(config.limits.max_sequences)
+        self.admission = Admission(config.limits.max_sequences, quotas)
         self.keys = KeyRing(config.keys)
         self.draining = False
         self._jobs: set[ActiveRequest] = set()
@@ -82,7 +86,7 @@ class InferenceService:
         plan = await self.plan(routed, key)
         if self.draining:
             raise unavailable("draining", "the server is shutting down", retry_after_s=self.config.limits.drain_s)
-        ticket = self.admission.admit(key, plan.sequences, search=plan.sequences > 1, most=plan.most_tokens)
+        ticket = await self.admission.admit(key, plan.sequences, search=plan.sequences > 1, most=plan.most_tokens)
         plan = plan.within(ticket.tokens)
         job = ActiveRequest(self, plan, ticket, name, RequestSpan(plan.model.name, plan.strategy, headers or {}), notes)
         self._jobs.add(job)
@@ -91,6 +95,11 @@ class InferenceService:
     async def plan(self, request: ServeRequest, key: Key) -> RequestPlan:
         """Check a request for a model that is named; raises ApiError."""
         return await make_plan(request, key, self.catalogue, self.offers, self.config)
+
+    async def count(self, request: ServeRequest) -> int:
+        """How many tokens the prompt of `request` has; raises ApiError."""
+        routed, _ = route(request, self.catalogue, self.config)
+        return await count_prompt(routed, self.catalogue, self.config)
 
     def forget(self, job: ActiveRequest) -> None:
         """Note that a job has ended."""

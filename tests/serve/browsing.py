@@ -34,7 +34,7 @@ class Playground:
         from playwright.sync_api import expect
 
         self.expect = expect
-        self.page = browser.new_page(viewport={"width": 1300, "height": 1000}, **options)
+        self.page = browser.new_page(**{"viewport": {"width": 1300, "height": 1000}, **options})
         self.problems: list[str] = []
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
         self.page.on("console", lambda said: said.type == "error" and self.problems.append(said.text))

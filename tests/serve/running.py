@@ -20,6 +20,7 @@ from serve.operator.keys import Key
 from serve.requests.thinking import ThinkingPolicy
 from serve.running.admission import FairGate
 from serve.running.catalogue import Catalogue, ServedModel
+from serve.running.quotas import Quotas
 from serve.running.service import InferenceService
 from ttc.config.choices import PartChoice
 from ttc.core import Engine, Scorer
@@ -63,6 +64,7 @@ def running(
     limits: ServeLimits | None = None,
     thinking: ThinkingPolicy | None = None,
     keys: Sequence[Key] = (),
+    quotas: Quotas | None = None,
     **options: Any,
 ) -> Iterator[Running]:
     """Serve `models`, the first of them by default, until the block ends."""
@@ -76,7 +78,7 @@ def running(
         **options,
     )
     catalogue = Catalogue(config, {model.name: model for model in models})
-    service = InferenceService(config, catalogue)
+    service = InferenceService(config, catalogue, quotas)
     app = create_app(config, catalogue, service)
     server = uvicorn.Server(
         uvicorn.Config(
@@ -107,6 +109,8 @@ def running(
         host, port = sock.getsockname()
         yield Running(f"http://{host}:{port}", service, models[0].engine, loops[0])
     finally:
+        if quotas is not None:
+            asyncio.run_coroutine_threadsafe(quotas.close(), loops[0]).result(10)
         server.should_exit = True
         thread.join(20)
         sock.close()

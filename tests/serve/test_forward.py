@@ -12,9 +12,10 @@ import pytest
 from serve.running.catalogue import ServedModel, open_forward
 from serve.running.upstreams import Upstreams
 from tests.serve.running import Running, chat, running, scripted, served, spec
-from tests.serve.streams import chunks_of, whole
+from tests.serve.streams import chunks_of, same, streamed, whole
 from tests.serve.upstream import Upstream, upstream
-from tests.ttc.openai_server import OpenAIServer
+from tests.ttc.conformance import embedded as embedded_
+from tests.ttc.openai_server import Behaviour, OpenAIServer
 from tests.ttc.openai_setup import CHAT, TEACHER, talker, teacher_server
 from ttc.core import Capabilities
 from ttc.engines.openai.client import Access, Client
@@ -134,6 +135,32 @@ def test_an_upstream_that_takes_ids_gives_budgets_exact_to_the_token() -> None:
     assert len(vote["ttc"]["candidates"]) == 3
 
 
+def test_an_upstream_that_takes_ids_and_holds_grammars_has_tools_under_a_budget() -> None:
+    fields: dict[str, Any] = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False, "seed": 2}
+    with teacher_server() as behind_, running(served(openai(base_url=behind_.url, tokenizer=TEACHER))) as server:
+        body = chat("12+30*2", thinking_budget=4, max_tokens=200, **fields)
+        reply = server.ask(body).json()
+        (call,) = reply["choices"][0]["message"]["tool_calls"]
+        assert call["function"]["name"] == "add" and isinstance(json.loads(call["function"]["arguments"]), dict)
+        assert reply["ttc"]["thinking"]["used"] <= 4
+        same(whole(server, body), streamed(server, body))
+        vote = server.ask(chat("12", **fields, reasoning_effort="none", ttc={"strategy": "majority", "n": 3})).json()
+        assert vote["choices"][0]["message"]["tool_calls"]
+
+
+def test_an_upstream_that_takes_ids_and_holds_no_grammar_is_asked_for_tools_in_messages() -> None:
+    behaviour = Behaviour(max_model_len=2048, grammars=False)
+    with OpenAIServer(embedded_, behaviour) as behind_:
+        engine = openai(base_url=behind_.url, tokenizer=TEACHER)
+        door = open_forward(spec(engine_params={"base_url": behind_.url}), engine)
+        with running(dataclasses.replace(served(engine), forward=door)) as server:
+            reply = server.ask(chat("12+30*2", tools=TOOLS, tool_choice="auto", max_tokens=8))
+            refused = server.ask(chat("12+30*2", tools=TOOLS, thinking_budget=4))
+    assert reply.status_code == 200
+    assert behind_.requests[-1]["tools"] == TOOLS and behind_.requests[-1]["messages"]
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "thinking_budget")
+
+
 def test_an_upstream_of_messages_only_streams_chats_and_runs_whole_answer_strategies() -> None:
     with OpenAIServer(talker, CHAT) as behind_:
         engine = openai(base_url=behind_.url)
@@ -144,6 +171,8 @@ def test_an_upstream_of_messages_only_streams_chats_and_runs_whole_answer_strate
             assert len([text for text in texts if text]) > 2, "streamed, not sent at the end"
             vote = whole(server, chat("q", ttc={"strategy": "majority", "n": 3}))
             assert vote["ttc"]["final"] in ("0", "1", "2")
+            stopped = whole(server, chat("q", stop=["never"], ttc={"strategy": "majority", "n": 3}))
+            assert stopped["choices"][0]["content"] and behind_.generations()[-1]["stop"] == ["never"]
             refused = server.ask(chat("q", thinking_budget=5))
             assert refused.json()["error"]["param"] == "thinking_budget"
 

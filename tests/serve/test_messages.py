@@ -12,6 +12,8 @@ from serve.operator.keys import KeyLimits, key_from_secret
 from tests.serve.named_events import events, events_of
 from tests.serve.running import Running, running, scripted, served
 from tests.serve.slow import SlowEngine
+from tests.serve.thinker import think
+from ttc.engines.scripted import ScriptedEngine
 
 PATH = "/v1/messages"
 SECRET = "alice-secret-1"
@@ -159,3 +161,46 @@ def test_every_error_is_anthropics_own_whoever_finds_it() -> None:
         529: "overloaded_error",
     }
     assert answers[429].headers["retry-after"]
+
+
+COUNTED: dict[str, dict[str, Any]] = {
+    "a turn": {},
+    "a system prompt": {"system": "Be short."},
+    "thought": {"thinking": {"type": "enabled", "budget_tokens": 4}},
+    "no thought": {"thinking": {"type": "disabled"}},
+    "a conversation": {
+        "messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": [{"type": "text", "text": "b"}]},
+            {"role": "user", "content": "c"},
+        ]
+    },
+    "a begun answer": {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "The"}]},
+}
+
+
+@pytest.fixture(scope="module")
+def thinker() -> Iterator[Running]:
+    with running(served(ScriptedEngine(think))) as found:
+        yield found
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_a_count_is_what_the_message_then_costs(thinker: Running, name: str) -> None:
+    prompt = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **COUNTED[name]}
+    counted = thinker.ask(prompt, "/v1/messages/count_tokens")
+    assert counted.status_code == 200
+    usage = thinker.ask({**prompt, "max_tokens": 50}, PATH).json()["usage"]
+    assert counted.json() == {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]}
+
+
+def test_a_count_refuses_as_messages_do_and_has_no_longest_prompt(server: Running) -> None:
+    path = "/v1/messages/count_tokens"
+    missing = server.ask({"model": "m"}, path)
+    assert (missing.status_code, missing.json()["type"]) == (400, "error")
+    assert missing.json()["error"]["param"] == "messages"
+    other = server.ask({"model": "x", "messages": [{"role": "user", "content": "hi"}]}, path)
+    assert (other.status_code, other.json()["error"]["type"]) == (404, "not_found_error")
+    with running(served(ScriptedEngine(think, thinking=True, max_context=64))) as small:
+        body = {"model": "m", "messages": [{"role": "user", "content": "x" * 500}]}
+        assert small.ask(body, path).json()["input_tokens"] > 500

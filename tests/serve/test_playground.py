@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from serve.http.app import read_pages
 from serve.operator.config import PresetSpec, ServeLimits
 from serve.operator.keys import key_from_secret
+from tests.serve.actor import actor
 from tests.serve.browsing import Playground, browser
 from tests.serve.running import Running, running, scripted, served
 from tests.serve.slow import SlowEngine, until
@@ -18,6 +21,7 @@ from ttc.engines.embedded.engine import embedded
 from ttc.scorers.prm import prm
 
 SECRET = "alice-secret-1"
+NAMESPACES = {"http://www.w3.org/2000/svg", "http://www.w3.org/1998/Math/MathML"}
 QUESTION = "(12+30*2)*3-45/9+17"
 GROWTH = """(watched) => {
   window.seen = [];
@@ -77,7 +81,7 @@ def test_the_files_are_open_guarded_by_a_policy_and_load_nothing_from_elsewhere(
         assert "/" not in client.get("/openapi.json", headers={"x-api-key": SECRET}).json()["paths"]
     for page in pages:
         text = page.content.decode()
-        elsewhere = set(re.findall(r"https?://[^\s\"'`]+", text)) - {"http://www.w3.org/2000/svg"}
+        elsewhere = set(re.findall(r"https?://[^\s\"'`]+", text)) - NAMESPACES
         assert not elsewhere and not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|\beval\(", text), page.path
 
 
@@ -160,6 +164,8 @@ def test_two_strategies_answer_side_by_side(chromium: Any, server: Running) -> N
     assert view.page.locator(".thinking .hint").nth(0).text_content() == "5 tokens, cap 5, ended by the cap"
     assert view.page.locator("svg.tree").nth(0).locator("g.node").count() == 4
     assert view.page.locator(".costs").nth(1).text_content().startswith("tree on nano-teacher")
+    told = view.page.locator("#difference").text_content()
+    assert "answer" in told and "times the tokens" in told and "times the time" in told
     assert view.problems == []
 
 
@@ -182,13 +188,13 @@ def test_stop_frees_the_engine_and_keeps_the_page_usable(chromium: Any) -> None:
 def test_a_keyboard_is_enough(chromium: Any, server: Running) -> None:
     view = Playground(chromium, server.url).ready()
     keys, seen = view.page.keyboard, []
-    for _ in range(7):
+    for _ in range(9):
         keys.press("Tab")
         seen.append(view.page.evaluate("document.activeElement.id || document.activeElement.dataset.name"))
-    assert seen == ["key", "price", "question", "run", "compare", "model", "mode"]
+    assert seen == ["key", "price", "question", "run", "compare", "follow", None, "model", "mode"]
     keys.press("Tab")
     keys.type("tree")
-    for _ in range(5):
+    for _ in range(7):
         keys.press("Shift+Tab")
     keys.press("Control+A")
     keys.type("7*8-5")
@@ -230,6 +236,87 @@ def test_every_text_is_readable(chromium: Any, server: Running, scheme: Any, tmp
     view.page.screenshot(path=str(tmp_path / f"{scheme}.png"), full_page=True)
     ground = view.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", ground)[:3])) > 380) == (scheme == "light")
+
+
+@pytest.mark.slow
+def test_a_tree_fits_zooms_and_shows_its_chosen_path(chromium: Any, server: Running) -> None:
+    view = Playground(chromium, server.url, viewport={"width": 390, "height": 800}).ready()
+    view.page.fill("#question", QUESTION)
+    view.set("strategy", "tree")
+    view.set("n", "64")
+    view.page.click("#run")
+    view.ends()
+    frame, tree = view.page.locator(".scroll.tall"), view.page.locator("svg.tree")
+    shown = "el => { const [a, b] = [el, el.closest('.scroll')].map((one) => one.getBoundingClientRect());"
+    shown += " return a.top >= b.top - 1 && a.bottom <= b.bottom + 1; }"
+    assert view.page.locator("g.node.chosen").evaluate(shown), "the chosen node is in view"
+    sizes = [tree.bounding_box()["height"]]
+    for name in ("in", "out", "fit"):
+        view.page.click(f"[data-zoom={name}]")
+        sizes.append(tree.bounding_box()["height"])
+    assert sizes[1] > sizes[0] and sizes[2] == pytest.approx(sizes[0], rel=0.01)
+    assert sizes[3] <= frame.bounding_box()["height"] + 1
+    assert view.problems == []
+
+
+@pytest.mark.slow
+def test_mathematics_is_set_and_the_answer_is_shown_as_the_answer(chromium: Any) -> None:
+    said = r"So \(x^2=\frac{1}{2}\), $\sqrt[3]{8}$ costs $5 \unknown{x}, and \boxed{\frac{7}{2}} it is."
+    with running(served(scripted({"12+30*2": [said]}))) as server:
+        view = Playground(chromium, server.url).ready()
+        view.page.click("#run")
+        view.ends()
+        answer = view.page.locator(".answer")
+        assert answer.locator("mfrac").count() == 2 and answer.locator("msup, mroot").count() == 2
+        assert answer.locator(".boxed").count() == 1 and r"\frac{7}{2}" in answer.text_content()
+        assert view.page.locator(".final math").count() == 1
+        assert "costs $5" in answer.inner_text()
+        assert view.problems == []
+
+
+@pytest.mark.slow
+def test_a_conversation_goes_on_under_a_system_prompt_and_is_there_as_code(chromium: Any) -> None:
+    with running(served(scripted({"again": ["once more"]}))) as server:
+        view = Playground(chromium, server.url).ready()
+        view.page.check("#follow")
+        view.page.locator("#ask summary").click()
+        view.page.fill("#system", "Be 'short'.")
+        for question in ("hi", "again"):
+            view.page.fill("#question", question)
+            view.page.click("#run")
+            view.ends()
+        assert view.page.locator(".turns li").all_text_contents() == ["hi", "hello there"]
+        assert view.page.locator(".answer").text_content() == "once more"
+        view.page.locator(".request summary").click()
+        curl = view.page.locator(".code").text_content()
+        assert "Be '\\''short'\\''." in curl and "hello there" in curl and server.url in curl
+        told = json.loads(subprocess.run(["bash", "-c", curl], capture_output=True, text=True, check=True).stdout)
+        assert told["choices"][0]["message"]["content"] == "once more"
+        view.page.click("[data-as=Python]")
+        code = view.page.locator(".code").text_content()
+        out: list[Any] = []
+        exec(compile(code, "snippet", "exec"), {"print": out.append})
+        assert out == ["once more"]
+        view.page.uncheck("#follow")
+        assert view.page.locator(".turns").is_hidden() and view.problems == []
+
+
+@pytest.mark.slow
+def test_calls_of_functions_are_shown(chromium: Any) -> None:
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    tool = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
+    with running(served(actor())) as server:
+        view = Playground(chromium, server.url).ready()
+        view.page.locator(".settings summary").click()
+        view.page.fill("[data-name=tools]", json.dumps([tool]))
+        view.page.click("#run")
+        view.ends()
+        assert view.page.locator(".calls li").text_content() == 'weather{\n  "city": "Paris"\n}'
+        view.page.fill("[data-name=tools]", "[")
+        view.page.click("#run")
+        view.ends("failed")
+        assert "no JSON" in view.page.locator(".output .error").text_content()
+        assert view.problems == []
 
 
 @pytest.mark.slow

@@ -21,10 +21,12 @@ from serve.requests.tools import AnswerForm, read_choice, read_tools
 from tests.serve.named_events import events
 from tests.serve.running import Running, chat, running, scripted, served
 from tests.serve.streams import chunks_of
+from tests.ttc import sglang_server
 from ttc.answers import kind_of
 from ttc.core import Engine, Message, ToolCall, ToolMessage
 from ttc.engines.embedded.core.guide import Guides
 from ttc.engines.embedded.engine import embedded
+from ttc.engines.sglang.factory import sglang
 from ttc.engines.shared.folder import generator_folder
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.toolformats import TOOL_FORMATS, ToolFormat, plain_turns, tool_format_of
@@ -118,6 +120,16 @@ def test_each_choice_and_each_draw_of_a_vote_is_held(client: openai.OpenAI) -> N
     checked(voted.choices[0].message.tool_calls[0])
     finals = [candidate["final"] for candidate in voted.model_extra["ttc"]["candidates"]]
     assert all(json.loads(final)["name"] in ("heat", "cool") for final in finals)
+
+
+def test_sglangs_servers_hold_calls_under_a_budget() -> None:
+    with sglang_server.serving(sglang_server.Machine()) as url, running(served(sglang(base_url=url))) as server:
+        fields: dict[str, Any] = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}
+        reply = server.ask(chat("Is 7 warm?", thinking_budget=6, max_tokens=200, seed=3, **fields)).json()
+    (call,) = reply["choices"][0]["message"]["tool_calls"]
+    assert call["function"]["name"] in ("heat", "cool")
+    assert json.loads(call["function"]["arguments"]).keys() == {"a", "unit"}
+    assert reply["ttc"]["thinking"]["used"] <= 6
 
 
 class Reading(BaseModel):
@@ -328,6 +340,22 @@ def test_every_form_written_by_hand_follows_its_grammar(guides: Guides, name: st
 
 def _anything() -> dict[str, Any]:
     return {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+
+
+POINT = {"type": "object", "properties": {"x": {"type": "integer"}, "next": {"$ref": "#/$defs/P"}}, "required": ["x"]}
+NESTED = {"type": "object", "properties": {"p": {"$ref": "#/$defs/P"}}, "required": ["p"], "$defs": {"P": POINT}}
+
+
+@pytest.mark.parametrize("name", sorted(TOOL_FORMATS))
+def test_a_schema_with_references_to_itself_is_held(guides: Guides, name: str) -> None:
+    functions = [{"type": "function", "function": {"name": own, "parameters": NESTED}} for own in ("heat", "cool")]
+    form, text = TOOL_FORMATS[name], Text(generator_folder(None))
+    grammar = AnswerForm(read_tools(functions), "required").grammar(form, text.encode)
+    call = {"name": "cool", form.arguments: {"p": {"x": 1, "next": {"x": 2}}}}
+    guide = guides.follow(grammar or "")()
+    written = json.dumps([call] if form.listed else call)
+    for token in text.encode(form.opening + written + form.closing):
+        guide.take(token)
 
 
 SIGNS = [

@@ -17,7 +17,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ttc.core import Completion, Engine, LogprobEngine, Message, Prompt, Sampling, StreamingEngine, Usage
+from ttc.core import Completion, Engine, ExtraSampling, LogprobEngine, Message, Prompt, Sampling, StreamingEngine, Usage
 from ttc.errors import PromptTooLong
 
 KNOWN = {"model", "messages", "prompt", "max_tokens", "max_completion_tokens", "temperature", "top_p", "seed", "stop"}
@@ -33,6 +33,7 @@ class Behaviour:
     chat: bool = True
     ids: bool = True
     scores: bool = True
+    grammars: bool = True
     prefill: bool = True
     forgets_think: bool = False
     """A continued message is shown without the think block that the template opens for a new one."""
@@ -343,7 +344,8 @@ def _event(writer: asyncio.StreamWriter, data: str) -> None:
 
 def _sampling(body: Mapping[str, Any], behaviour: Behaviour) -> Sampling:
     top_k = body.get("top_k")
-    return Sampling(
+    return ExtraSampling(
+        grammar=body.get("structured_outputs", {}).get("grammar") if behaviour.grammars else None,
         temperature=body.get("temperature", 1.0),
         top_p=body.get("top_p", 1.0),
         top_k=top_k if top_k is not None and top_k > 0 else None,

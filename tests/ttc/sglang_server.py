@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ttc import nano
-from ttc.core import Completion, Prompt, Sampling, Usage
+from ttc.core import Completion, ExtraSampling, Prompt, Sampling, Usage
 from ttc.engines.embedded.engine import EmbeddedEngine, embedded
 
 CONTEXT_TEXT = "The input ({} tokens) is longer than the model's context length ({} tokens)."
@@ -57,7 +57,9 @@ class Machine:
         api_key: str | None = None,
         admin_key: str | None = None,
         max_input: int | None = None,
+        grammar_backend: str = "llguidance",
     ) -> None:
+        self.grammar_backend = grammar_backend
         self.engine: EmbeddedEngine = embedded(batch_invariant=True)  # type: ignore[assignment]
         self.deterministic, self.raw_logprobs, self.incremental = deterministic, raw_logprobs, incremental
         self.api_key, self.admin_key = api_key, admin_key
@@ -85,6 +87,7 @@ class Machine:
             "enable_deterministic_inference": self.deterministic,
             "max_req_input_len": self.max_input,
             "max_running_requests": 2048,
+            "grammar_backend": self.grammar_backend,
         }
 
     def abort(self, rid: str) -> None:
@@ -174,7 +177,9 @@ class Machine:
     def _sampling(self, body: dict[str, Any]) -> Sampling:
         given = body["sampling_params"]
         late = bool(self.faults.late_stop)
-        return Sampling(
+        assert "ebnf" not in given or self.grammar_backend == "llguidance", "no other backend reads our grammars"
+        return ExtraSampling(
+            grammar=given.get("ebnf"),
             temperature=given["temperature"],
             top_p=given["top_p"],
             top_k=None if given["top_k"] == -1 else given["top_k"],

@@ -199,7 +199,7 @@ def test_a_run_whose_server_dies_goes_on_after_its_restart_with_the_same_records
     with OpenAIServer(suite.embedded, port=port):
         assert evaluate(tmp_path / "whole") == 0
     with OpenAIServer(suite.embedded, port=port) as server:
-        server.die_after = len(server.requests) + 24
+        server.die_after = len(server.requests) + 25
         assert evaluate(tmp_path / "cut") == 1
     cut = records(tmp_path / "cut")
     assert 3 < len(cut) < 16

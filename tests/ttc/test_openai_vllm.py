@@ -6,6 +6,7 @@ What a deterministic server promises bit by bit holds here in distribution.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -13,11 +14,12 @@ from functools import partial
 
 import pytest
 
+from tests.serve.running import chat, running, served
 from tests.ttc import conformance as suite
 from tests.ttc import test_conformance as shared
 from tests.ttc.openai_setup import TEACHER, ask
 from tests.ttc.vllm_server import counted, vllm_server
-from ttc.core import Engine, LogprobEngine, Sampling, StreamingEngine, Usage
+from ttc.core import Engine, LogprobEngine, Sampling, StreamingEngine, Usage, extras_of
 from ttc.engines.openai.engine import RemoteEngine
 from ttc.engines.openai.factory import openai
 from ttc.session.solve import run
@@ -48,6 +50,20 @@ def test_the_probe_finds_ids_log_probabilities_and_the_context(url: str) -> None
     engine = by_ids(url)
     assert engine.features.ids and engine.features.logprobs and engine.features.usage and engine.features.extras
     assert engine.capabilities.token_ids and engine.capabilities.max_context == 2048
+
+
+def test_functions_are_held_by_a_servers_grammars_after_a_thought_within_its_budget(url: str) -> None:
+    engine = by_ids(url)
+    assert engine.features.grammars and "grammar" in extras_of(engine.capabilities)
+    parameters = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
+    offer = [{"type": "function", "function": {"name": "heat", "parameters": parameters}}]
+    fields = {"tools": offer, "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 200, "seed": 3}
+    with running(served(engine)) as server:
+        for budget in (0, 5):
+            reply = server.ask(chat("Is 7 warm?", thinking_budget=budget, **fields)).json()
+            (call,) = reply["choices"][0]["message"]["tool_calls"]
+            assert call["function"]["name"] == "heat" and json.loads(call["function"]["arguments"])["a"] in (1, 2)
+            assert reply["ttc"]["thinking"]["used"] <= budget
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ The same calls against SGLang itself: `benchmarks/sglang_cpu`.
 from __future__ import annotations
 
 import asyncio
+import json
 import multiprocessing
 import os
 import signal
@@ -22,9 +23,10 @@ from tests.ttc import conformance as suite
 from tests.ttc import sglang_server as fake
 from tests.ttc import test_conformance as conformance
 from ttc import nano
-from ttc.core import Completion, Message, Sampling, Usage
+from ttc.core import Completion, ExtraSampling, Message, Sampling, Usage, extras_of
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.sglang.factory import sglang
+from ttc.engines.sglang.wire import ending
 from ttc.errors import ConfigError, EngineError, EngineTimeout, MissingExtra, PromptTooLong, Unsupported
 
 Runner = Callable[..., Any]
@@ -318,6 +320,50 @@ def test_a_server_that_shortens_the_prompt_is_caught(alone: Runner) -> None:
     alone(body)
 
 
+# -- grammars --------------------------------------------------------------------------------------------------------
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"enum": [12, 34]}},
+    "required": ["a"],
+    "additionalProperties": False,
+    "x-guidance": {"whitespace_flexible": False},
+}
+GRAMMAR = f"%llguidance {{}}\nstart: BLANK answer\nanswer: %json {json.dumps(SCHEMA)}\nBLANK: /[ \\n]{{0,4}}/"
+
+
+async def held(engine: Any) -> Completion:
+    """One draw under the grammar, streamed."""
+    sampling = ExtraSampling(seed=3, max_tokens=40, grammar=GRAMMAR)
+    done: Completion = await engine.stream(engine.render(QUESTION, False), sampling, 0, lambda _: None, lambda _: None)
+    return done
+
+
+def test_an_answer_follows_its_grammar_and_ends_where_that_is_complete(alone: Runner) -> None:
+    async def body(engine: Any, machine: fake.Machine) -> None:
+        done = await held(engine)
+        assert json.loads(done.text)["a"] in (12, 34) and done.finished
+        assert machine.requests[-1]["sampling_params"]["ebnf"] == GRAMMAR
+        await draw(engine)
+        assert "ebnf" not in machine.requests[-1]["sampling_params"]
+
+    alone(body)
+
+
+def test_a_server_with_another_library_for_grammars_promises_none(alone: Runner) -> None:
+    async def body(engine: Any, machine: fake.Machine) -> None:
+        assert "grammar" not in extras_of(engine.capabilities)
+
+    alone(body, grammar_backend="xgrammar")
+
+
+def test_a_grammar_that_ends_without_an_end_of_sequence_keeps_its_last_token() -> None:
+    sampling = ExtraSampling(seed=1, max_tokens=9, grammar=GRAMMAR, stop_token_ids=(8,))
+    assert ending({"type": "stop", "matched": 7}, (5, 7), sampling, (2,)) == ("stop", None)
+    assert ending({"type": "stop", "matched": 8}, (5, 8), sampling, (2,)) == ("stop", 8)
+    assert ending({"type": "stop", "matched": 2}, (5, 2), sampling, (2,)) == ("stop", "eos")
+
+
 # -- failures --------------------------------------------------------------------------------------------------------
 
 FAST = {"max_attempts": 3}
@@ -559,7 +605,8 @@ def test_the_engine_in_process_behaves_like_the_one_over_http(shared: Shared, in
         assert sum(pieces, ()) == streamed.token_ids == done[2].token_ids
         given = await engine.logprobs(done[0].token_ids, 2, usages.append)
         assert sum(usages, Usage()) == engine.counters()
-        return [[replace(completion, usage=Usage()) for completion in done], given]
+        guided = await held(engine)
+        return [[replace(completion, usage=Usage()) for completion in (*done, guided)], given]
 
     engine = sglang(TEACHER, tp_size=2, device="cpu", mem_fraction_static=0.3, cuda_graph=False)
 
@@ -573,6 +620,7 @@ def test_the_engine_in_process_behaves_like_the_one_over_http(shared: Shared, in
     assert not child.is_alive()
     assert options["tp_size"] == 2 and options["mem_fraction_static"] == 0.3 and options["disable_cuda_graph"]
     assert options["enable_deterministic_inference"] and options["model_path"] == TEACHER
+    assert options["grammar_backend"] == "llguidance"
     assert "quantization" not in options and "attention_backend" not in options
 
 

@@ -225,6 +225,7 @@ class _Schema:
     is_open: bool
 
     @classmethod
+    @functools.lru_cache(maxsize=256)  # an endpoint asks it of the same few functions at every request
     def of(cls, function: Callable[..., Any]) -> _Schema:
         """Read it from a function, or from a class."""
         parameters, hints = inspect.signature(function).parameters.values(), _hints(function)

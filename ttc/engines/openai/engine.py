@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ttc.concurrent import gather
-from ttc.core import Capabilities, Completion, Message, Prompt, Sampling, Usage, UsageSink
+from ttc.core import Capabilities, Completion, Message, Prompt, Sampling, Tools, Usage, UsageSink
 from ttc.engines.openai.chat import CURE
 from ttc.engines.openai.client import Access, Client
 from ttc.engines.openai.wire import Features, Outcome, Reader, ServerUsage, outcomes, seed_of
@@ -277,7 +277,16 @@ class RemoteEngine:
 
 
 class RemoteTokenEngine(RemoteEngine):
-    """The same with token ids on the wire: also a StreamingEngine."""
+    """The same with token ids on the wire: also a StreamingEngine, and a ToolEngine."""
+
+    @property
+    def tool_format(self) -> str:
+        """See `ttc.core.ToolEngine`."""
+        return self._tokenizer().tool_format
+
+    def render_tools(self, messages: Sequence[Message], thinking: bool | None, tools: Tools) -> Prompt:
+        """See `ttc.core.ToolEngine`; by the template of the local folder."""
+        return self._tokenizer().render(messages, thinking, tools)
 
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
         """See `ttc.core.Engine`; without seeds, draws of one prompt are one request."""

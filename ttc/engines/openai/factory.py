@@ -3,8 +3,10 @@
 What an endpoint can do is found out once at the start (`ttc.engines.openai.probe`). With a local tokenizer and a server
 that takes and gives token ids (vLLM), every strategy and the exact thinking control work as on an engine in this
 process. With a tokenizer and plain completions, search works on text. With neither, whole answers work through
-messages: `direct`, `majority`, `best_of_n`; what cannot be honoured is refused before it is sent. Cost: the endpoint's;
-some 20 tokens for the probe at every start. Left out: images, tools, servers of different models behind one engine.
+messages: `direct`, `majority`, `best_of_n`; what cannot be honoured is refused before it is sent. A server that takes
+ids and holds answers to a grammar (vLLM, with `auto` or `guidance` as its structured outputs' backend) has functions,
+too. Cost: the endpoint's; some 20 tokens for the probe at every start. Left out: images, functions over messages (the
+endpoint passes those through), servers of different models behind one engine.
 
 vLLM as it serves us best: `vllm serve MODEL --enable-prompt-tokens-details` (then cached tokens are counted); its CPU
 build 0.32 also needs `--block-size 32 --no-enable-chunked-prefill`, since chunked prefill with seeds kills it.
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ttc.config.values import above, at_least
-from ttc.core import Capabilities, Engine
+from ttc.core import Capabilities, Engine, with_extra
 from ttc.errors import ConfigError
 from ttc.identity.digests import BESIDE_WEIGHTS, ModelFolder, reads
 
@@ -141,6 +143,8 @@ def _engine(
             eos_ids=text.eos_ids,
             handover=text.handover,
         )
+        if features.grammars:
+            capabilities = with_extra(capabilities, "grammar")
         make = ScoringEngine if features.scores else RemoteTokenEngine
         return make(IdsDialect(text, features, capabilities.max_context), features, capabilities, connection, text)
     dialect = PlainDialect(text, features) if features.text else ChatDialect(features)

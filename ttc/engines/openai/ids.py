@@ -1,7 +1,8 @@
 """The dialect of token ids: `/v1/completions` with ids as prompt and ids in the answer (vLLM, and what follows it).
 
 With it an endpoint is an engine like one in this process: exact continuations, thinking control, log-probabilities,
-counts that do not rest on the server's word. Stops are checked here as well, id by id, so a server that overlooks one
+counts that do not rest on the server's word, and functions shown by the folder's own template, where the server holds
+answers to a grammar. Stops are checked here as well, id by id, so a server that overlooks one
 costs tokens (charged as `overrun`) but changes no result.
 
 Log-probabilities of given ids (`ScoringEngine`) need vLLM's `prompt_logprobs`. With `prompt_logprobs: k` the server
@@ -16,7 +17,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ttc.core import FinishReason, Message, Prompt, Sampling, Usage, UsageSink
+from ttc.core import ExtraSampling, FinishReason, Message, Prompt, Sampling, Usage, UsageSink
 from ttc.engines.openai.client import Chunk
 from ttc.engines.openai.engine import Attempts, RemoteTokenEngine
 from ttc.engines.openai.wire import Features, Outcome, Tail, as_mapping, first_choice, shared_fields
@@ -58,6 +59,8 @@ class IdsDialect:
         fields |= {"include_stop_str_in_output": True} if self._features.extras else {}
         if self._features.logprobs and sampling.logprobs:
             fields["logprobs"] = 0
+        if isinstance(sampling, ExtraSampling) and sampling.grammar is not None:
+            fields["structured_outputs"] = {"grammar": sampling.grammar}
         return fields
 
     def reader(self, prompt: Prompt, sampling: Sampling) -> IdsReader:

@@ -36,8 +36,9 @@ class Features:
     `ids`: takes and gives token ids; `scores`: gives the log-probabilities of a prompt's ids; `text`: completes plain
     text; `prefill`: the thinking switches (as `ThinkState`) under which it continues an assistant message just as it
     stood; `stops`: tells a stop string from the end of the sequence; `extras`: accepts the sampling parameters that
-    OpenAI's own API has not; `seeds`: accepts a seed; `usage`: reports token counts in streams; `limit_field`: what it
-    calls max_tokens; `served`: what it says of its model (`ttc.core.Served`).
+    OpenAI's own API has not; `grammars`: holds an answer to one (`ttc.core.ExtraSampling`); `seeds`: accepts a seed;
+    `usage`: reports token counts in streams; `limit_field`: what it calls max_tokens; `served`: what it says of its
+    model (`ttc.core.Served`).
     """
 
     model: str
@@ -49,6 +50,7 @@ class Features:
     prefill: tuple[ThinkState, ...] = ()
     stops: bool = False
     extras: bool = False
+    grammars: bool = False
     seeds: bool = True
     usage: bool = False
     limit_field: str = "max_tokens"

@@ -6,7 +6,8 @@ counts, log-probabilities and new weights in place. Cost: at the start, a handfu
 see what kind of log-probabilities come back. Seeds are honoured only in SGLang's deterministic mode, which costs speed
 and, on some attention backends (SGLang 0.5.23: all but fa3, fa4 and triton), the prefix cache; `deterministic=false`
 gives up repeatable draws instead. Equality of runs is in distribution, since batching may change a last bit.
-Left out: SGLang's own caps on thinking (see `ttc.session.thinking`), grammars, adapters, native beam search.
+Answers follow a grammar where SGLang runs with `--grammar-backend llguidance`, as it does in process.
+Left out: SGLang's own caps on thinking (see `ttc.session.thinking`), adapters, native beam search.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from typing import Any
 
 from ttc.config.signatures import options_of
 from ttc.config.values import at_least
-from ttc.core import Capabilities, Engine, Json, ModelShape, Sampling
+from ttc.core import Capabilities, Engine, Json, ModelShape, Sampling, with_extra
 from ttc.engines.sglang.engine import SGLangEngine
 from ttc.engines.sglang.http import HttpAccess, HttpServers, environment_key, parse_urls
 from ttc.engines.sglang.local import LocalServer
-from ttc.engines.sglang.wire import Received, SGLangServer, draw_body, score_body
+from ttc.engines.sglang.wire import GRAMMARS, Received, SGLangServer, draw_body, score_body
 from ttc.engines.shared.balance import Retry
 from ttc.engines.shared.folder import resolve
 from ttc.engines.shared.shape import Dims, read_config, supported
@@ -156,6 +157,7 @@ def _in_process(
             "context_length": max_context,
             "max_running_requests": max_requests,
             "enable_deterministic_inference": deterministic,
+            "grammar_backend": GRAMMARS,
         }
     )
     return _engine(server, text, folder, model, max_context, max_requests)
@@ -196,7 +198,7 @@ def _engine(
         shape=_shape(folder),
         max_concurrency=min(max_requests, info.max_running or max_requests),
     )
-    return SGLangEngine(server, text, capabilities)
+    return SGLangEngine(server, text, with_extra(capabilities, "grammar") if info.holds_grammars else capabilities)
 
 
 def _shape(folder: Path) -> ModelShape | None:

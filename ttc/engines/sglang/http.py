@@ -80,11 +80,15 @@ class HttpServers:
         for url, info in zip(wire.urls, infos, strict=True):
             if (info.model, info.honours_seeds) != (infos[0].model, infos[0].honours_seeds):
                 raise ConfigError(f"sglang: {url} serves {info.model}, {wire.urls[0]} serves {infos[0].model}")
-        self._info = replace(infos[0], max_input=min(info.max_input for info in infos))
+        self._info = replace(
+            infos[0],
+            max_input=min(info.max_input for info in infos),
+            holds_grammars=all(info.holds_grammars for info in infos),
+        )
 
     @property
     def info(self) -> ServerInfo:
-        """See `Server`; the smallest context of all servers."""
+        """See `Server`; the smallest context of all servers, and grammars where all hold them."""
         return self._info
 
     @property

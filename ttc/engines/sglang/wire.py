@@ -7,7 +7,8 @@ one decoding step.
 SGLang's words are read off version 0.5.23; `POST /generate` and `Engine.async_generate` take and give the same fields.
 Token ids go in and token ids come out; the text of an answer is decoded here and never taken from the server.
 `sampling_seed` and the absolute token position key all randomness there, so one seed serves a draw for its whole life,
-in however many pieces. Left out: n, beam search, grammars, sessions, adapters.
+in however many pieces. A grammar goes out as `ebnf`, which SGLang's llguidance backend reads as Lark where it is Lark.
+Left out: n, beam search, sessions, adapters.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ttc.core import FinishReason, Json, Sampling
+from ttc.core import ExtraSampling, FinishReason, Json, Sampling
 from ttc.errors import ConfigError, EngineError, Unsupported
 
 MAX_STOPS = 32
@@ -28,13 +29,19 @@ _NEUTRAL = {"min_p": 0.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "re
 """Stated in every request, so that a server's own `preferred_sampling_params` cannot change the distribution."""
 
 
+GRAMMARS = "llguidance"
+"""The one of SGLang's libraries for grammars that reads the form of `ttc.core.ExtraSampling.grammar`."""
+
 UNKNOWN = "unknown"
 """The version of a server that does not tell its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What a server says of itself: `max_input` tokens fit a request; `honours_seeds`: sampling is keyed by them."""
+    """What a server says of itself: `max_input` tokens fit a request; `honours_seeds`: sampling is keyed by them.
+
+    `holds_grammars`: answers can be held to a grammar.
+    """
 
     model: str
     model_type: str | None
@@ -42,6 +49,7 @@ class ServerInfo:
     max_input: int
     max_running: int | None
     honours_seeds: bool
+    holds_grammars: bool = False
 
     @classmethod
     def read(cls, model: Mapping[str, Json], server: Mapping[str, Json], where: str) -> ServerInfo:
@@ -58,6 +66,7 @@ class ServerInfo:
             max_input=int(server["max_req_input_len"]),
             max_running=int(running) if running else None,
             honours_seeds=bool(server.get("enable_deterministic_inference")),
+            holds_grammars=server.get("grammar_backend") == GRAMMARS,
         )
 
 
@@ -78,6 +87,8 @@ def draw_body(ids: Sequence[int], sampling: Sampling, key: int) -> dict[str, Jso
     }
     if sampling.temperature > 0:
         params["sampling_seed"] = key >> 1
+    if isinstance(sampling, ExtraSampling) and sampling.grammar is not None:
+        params["ebnf"] = sampling.grammar
     return {"input_ids": list(ids), "sampling_params": params, "return_logprob": sampling.logprobs}
 
 
@@ -158,6 +169,8 @@ def ending(
     if isinstance(matched, str) and matched in sampling.stop:
         return "stop", matched
     if isinstance(matched, int) and ids and ids[-1] == matched:
+        if isinstance(sampling, ExtraSampling) and sampling.grammar is not None and matched not in eos_ids:
+            return "stop", matched if matched in sampling.stop_token_ids else None  # the last token of the grammar
         is_stop_id = matched in sampling.stop_token_ids and matched not in eos_ids
         # A token nobody asked for is one that the server's own configuration counts as an end of sequence.
         return "stop", matched if is_stop_id else "eos"

@@ -1,0 +1,196 @@
+"""What `ttc serve --upstream A,B` adds to a chat that it passes through: the same chats to A and B, and through it.
+
+    python -m benchmarks.gateway_overhead --json benchmarks/results/gateway_overhead.json
+
+A and B are processes that answer every chat at once with a stream of a few words, so nothing but the way is measured.
+Runs straight and through the gateway alternate and take turns in going first. Reported are medians of a request's time
+over all runs, their difference (goal: less than 2 ms), and the gateway's processor time per request. Two minutes on an
+idle machine; on a busy one only the processor time says something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import datetime
+import itertools
+import json
+import multiprocessing
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+
+from benchmarks.serve_load import address_of
+
+WORDS = ("The", " answer", " is", " 7", ".")
+CLIENTS = (1, 8)
+GOAL_S = 0.002
+
+
+def main() -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=200, help="of a run")
+    parser.add_argument("--runs", type=int, default=6)
+    parser.add_argument("--json", type=pathlib.Path)
+    args = parser.parse_args()
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    load = round(os.getloadavg()[0], 2)
+    with upstream() as one, upstream() as two, gateway(f"{one},{two}") as (front, pid):
+        rows = [measured(clients, (one, two), front, pid, args) for clients in CLIENTS]
+    report = {
+        "date": datetime.date.today().isoformat(),
+        "commit": commit.stdout.strip(),
+        "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.system()},
+        "load_before": load,
+        "requests": args.requests,
+        "runs": args.runs,
+        "rows": rows,
+    }
+    print("| clients | straight, median | through, median | added | processor time of the gateway |")
+    print("|---|---|---|---|---|")
+    for row in rows:
+        times = " | ".join(f"{row[name]:.2f} ms" for name in ("straight_ms", "through_ms", "added_ms", "cpu_ms"))
+        print(f"| {row['clients']} | {times} |")
+    if args.json is not None:
+        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def measured(clients: int, behind: tuple[str, str], front: str, pid: int, args: argparse.Namespace) -> dict[str, Any]:
+    """The medians with so many clients at once."""
+    straight: list[float] = []
+    through: list[float] = []
+    spent = 0.0
+    for number in range(args.runs + 1):
+        order = [(straight, behind), (through, (front,))]
+        for times, urls in order if number % 2 else reversed(order):
+            before = cpu_s(pid)
+            taken = asyncio.run(run(urls, clients, args.requests))
+            if number:  # the first pair warms both up
+                times += taken
+                spent += (cpu_s(pid) - before) if times is through else 0
+    middle = statistics.median(straight) * 1000, statistics.median(through) * 1000
+    added = middle[1] - middle[0]
+    per_request = spent * 1000 / max(len(through), 1)
+    return {
+        "clients": clients,
+        "straight_ms": round(middle[0], 3),
+        "through_ms": round(middle[1], 3),
+        "added_ms": round(added, 3),
+        "cpu_ms": round(per_request, 3),
+        "within_goal": added < GOAL_S * 1000,
+    }
+
+
+async def run(urls: tuple[str, ...], clients: int, requests: int) -> list[float]:
+    """Seconds of each request."""
+    taken: list[float] = []
+    numbers = iter(range(requests))
+    places = itertools.cycle(urls)
+    async with httpx2.AsyncClient(timeout=30) as client:
+
+        async def worker() -> None:
+            for number in numbers:
+                messages = [{"role": "user", "content": f"question {number}"}]
+                body = {"model": "up", "messages": messages, "stream": True, "max_tokens": 16}
+                begun = time.perf_counter()
+                async with client.stream("POST", f"{next(places)}/chat/completions", json=body) as reply:
+                    reply.raise_for_status()
+                    text = "".join([part async for part in reply.aiter_text()])
+                taken.append(time.perf_counter() - begun)
+                if "[DONE]" not in text:
+                    raise RuntimeError(text[-300:])
+
+        await asyncio.gather(*(worker() for _ in range(clients)))
+    return taken
+
+
+def cpu_s(pid: int) -> float:
+    """Processor seconds of a process so far."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def gateway(behind: str) -> Iterator[tuple[str, int]]:
+    """The address of `ttc serve` in front of `behind`, and its process."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
+        command = [sys.executable, "-m", "ttc", "serve", "up", "--upstream", behind, "--port", "0"]
+        server = subprocess.Popen(command, stderr=log)
+        try:
+            yield f"{address_of(log, server)}/v1", server.pid
+        finally:
+            server.terminate()
+            server.wait(60)
+
+
+@contextlib.contextmanager
+def upstream() -> Iterator[str]:
+    """The address of a server that answers at once."""
+    ours, theirs = multiprocessing.Pipe()
+    child = multiprocessing.get_context("spawn").Process(target=answer, args=(theirs,), daemon=True)
+    child.start()
+    try:
+        yield f"http://127.0.0.1:{ours.recv()}/v1"
+    finally:
+        child.terminate()
+        child.join(10)
+
+
+def answer(pipe: Any) -> None:
+    """Serve until the process ends; says the port first."""
+
+    async def serve() -> None:
+        server = await asyncio.start_server(converse, "127.0.0.1", 0)
+        pipe.send(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    asyncio.run(serve())
+
+
+async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer the requests of one connection."""
+    try:
+        while True:
+            head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            size = next((int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:")), 0)
+            await reader.readexactly(size)
+            writer.write(listed() if head.startswith(b"get ") else streamed())
+            await writer.drain()
+    except (asyncio.IncompleteReadError, ConnectionError):
+        writer.close()
+
+
+def listed() -> bytes:
+    """The reply that lists the one model."""
+    return whole(b'{"object": "list", "data": [{"id": "up"}]}', b"application/json")
+
+
+def streamed() -> bytes:
+    """A reply as a stream."""
+    events = [
+        {"id": "x", "choices": [{"index": 0, "delta": {"content": word}, "finish_reason": None}]} for word in WORDS
+    ]
+    events += [{"id": "x", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}]
+    events += [{"id": "x", "choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": len(WORDS)}}]
+    text = b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events)
+    return whole(text + b"data: [DONE]\n\n", b"text/event-stream")
+
+
+def whole(content: bytes, kind: bytes) -> bytes:
+    """An HTTP reply."""
+    return b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n%s" % (kind, len(content), content)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""What each key may still use of its minute: set aside when a request is let in, settled when it ends.
+
+A request reserves all that it may spend, so no number of requests at once passes a limit; what it did not spend comes
+back with its end. A minute is the last 60 seconds. These are the quotas of one process; processes that serve the same
+keys share theirs in Redis (`serve.running.shared_quotas`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from serve.operator.keys import Key
+from serve.requests.errors import ApiError
+
+MINUTE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What a request may spend at most, in tokens; None where its key has no such limit."""
+
+    key: Key
+    name: str
+    tokens: int | None
+    search: bool
+
+
+class Quotas(Protocol):
+    """Where the use of keys is written down."""
+
+    async def take(self, key: Key, most: int, *, search: bool) -> Reservation:
+        """Count a request of `key` that may spend `most` tokens.
+
+        Raises:
+            ApiError: 429, with the seconds after which to try again.
+        """
+        ...
+
+    def settle(self, reservation: Reservation, spent: int) -> None:
+        """Book what a request has spent, and give back the rest."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what is under way."""
+        ...
+
+
+@dataclass(slots=True)
+class _Account:
+    """What one key used in the last minute, and what it runs."""
+
+    requests: deque[float] = field(default_factory=deque)
+    tokens: deque[tuple[float, int]] = field(default_factory=deque)
+    reserved: int = 0
+    searches: int = 0
+
+    def forget(self, horizon: float) -> None:
+        """Drop what is older than a minute."""
+        while self.requests and self.requests[0] <= horizon:
+            self.requests.popleft()
+        while self.tokens and self.tokens[0][0] <= horizon:
+            self.tokens.popleft()
+
+
+class LocalQuotas:
+    """Those of one process; for one event loop."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._accounts: dict[str, _Account] = {}
+        self._names = itertools.count()
+
+    async def take(self, key: Key, most: int, *, search: bool) -> Reservation:
+        """See `Quotas`."""
+        now, account = self._clock(), self._accounts.setdefault(key.name, _Account())
+        account.forget(now - MINUTE_S)
+        _check(key, account, now - MINUTE_S, search)
+        tokens = _reservation(key, account, most, now - MINUTE_S)
+        account.requests.append(now)
+        account.searches += search
+        account.reserved += tokens or 0
+        return Reservation(key, str(next(self._names)), tokens, search)
+
+    def settle(self, reservation: Reservation, spent: int) -> None:
+        """See `Quotas`."""
+        account = self._accounts[reservation.key.name]
+        account.searches -= reservation.search
+        account.reserved -= reservation.tokens or 0
+        if reservation.tokens is not None:
+            account.tokens.append((self._clock(), spent))
+
+    async def close(self) -> None:
+        """Nothing is under way."""
+
+
+def _check(key: Key, account: _Account, horizon: float, search: bool) -> None:
+    limits = key.limits
+    if limits.requests_per_minute is not None and len(account.requests) >= limits.requests_per_minute:
+        raise too_many_requests(key, account.requests[0] - horizon)
+    if search and limits.max_searches is not None and account.searches >= limits.max_searches:
+        raise too_many_searches(key)
+
+
+def _reservation(key: Key, account: _Account, most: int, horizon: float) -> int | None:
+    """Tokens to set aside of the key's.
+
+    A request that may spend more than a whole minute's worth gets what is left of it, as soon as nothing else runs.
+    """
+    limit = key.limits.tokens_per_minute
+    if limit is None:
+        return None
+    left = limit - sum(count for _, count in account.tokens) - account.reserved
+    if most <= left:
+        return most
+    if most > limit and left > 0 and not account.reserved:
+        return left
+    wait_s = account.tokens[0][0] - horizon if account.tokens and not account.reserved else 1.0
+    raise too_many_tokens(key, account.reserved, wait_s)
+
+
+def too_many_requests(key: Key, wait_s: float) -> ApiError:
+    """The refusal of a key that has asked too often."""
+    text = f"the key {key.name} may send {key.limits.requests_per_minute} requests a minute"
+    return too_many("rate_limit_exceeded", text, wait_s)
+
+
+def too_many_searches(key: Key) -> ApiError:
+    """The refusal of a key that runs too many searches."""
+    return too_many("too_many_searches", f"the key {key.name} may run {key.limits.max_searches} searches at once", 1.0)
+
+
+def too_many_tokens(key: Key, reserved: int, wait_s: float) -> ApiError:
+    """The refusal of a key whose tokens are spent or set aside."""
+    limit = key.limits.tokens_per_minute
+    text = f"the key {key.name} may spend {limit} tokens a minute, and {reserved} are set aside for what runs"
+    return too_many("token_limit_exceeded", text, wait_s)
+
+
+def too_many(code: str, text: str, retry_after_s: float) -> ApiError:
+    """A 429."""
+    return ApiError(429, code, text, retry_after_s=retry_after_s)

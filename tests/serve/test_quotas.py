@@ -1,0 +1,190 @@
+"""Quotas hold over several processes that share them in a real Redis server; skipped where none is installed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from serve.operator.keys import Key, KeyLimits, key_from_secret
+from serve.requests.errors import ApiError
+from serve.running.quotas import LocalQuotas, Quotas
+from serve.running.shared_quotas import ENV, RedisQuotas, find_quotas, open_quotas
+from tests.serve.running import chat, running, scripted, served
+from ttc.errors import ConfigError
+
+SECRET = "a-secret-of-alice"
+PROGRAM = os.environ.get("TTC_REDIS_SERVER") or shutil.which("redis-server")
+
+
+def alice(**limits: int) -> Key:
+    return key_from_secret("alice", SECRET, KeyLimits(**limits))
+
+
+@contextlib.contextmanager
+def redis(folder: pathlib.Path) -> Iterator[str]:
+    """The address of a server of its own."""
+    pytest.importorskip("redis")
+    if PROGRAM is None:
+        pytest.skip("redis-server is not installed (TTC_REDIS_SERVER names it)")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
+    child = subprocess.Popen([PROGRAM, *options], stdout=subprocess.DEVNULL)
+    try:
+        for _ in range(200):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            time.sleep(0.02)
+        yield f"redis://127.0.0.1:{port}/0"
+    finally:
+        child.terminate()
+        child.wait(10)
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with redis(tmp_path_factory.mktemp("redis")) as address:
+        yield address
+
+
+class Clock:
+    """Time that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def refused(quotas: Quotas, key: Key, most: int, *, search: bool = False) -> ApiError:
+    async def ask() -> None:
+        await quotas.take(key, most, search=search)
+
+    with pytest.raises(ApiError) as refusal:
+        asyncio.run(ask())
+    return refusal.value
+
+
+def test_what_is_spent_counts_for_a_minute_and_what_is_not_comes_back() -> None:
+    clock, key = Clock(), alice(tokens_per_minute=100)
+    quotas = LocalQuotas(clock)
+    first = asyncio.run(quotas.take(key, 100, search=False))
+    assert refused(quotas, key, 1).status == 429
+    quotas.settle(first, 30)
+    assert asyncio.run(quotas.take(key, 70, search=False)).tokens == 70
+    clock.now += 61
+    assert asyncio.run(quotas.take(key, 30, search=False)).tokens == 30
+
+
+def test_one_process_and_redis_decide_alike(url: str) -> None:
+    key = alice(tokens_per_minute=100, requests_per_minute=6, max_searches=1)
+
+    async def decisions(quotas: Quotas) -> list[Any]:
+        told: list[Any] = []
+
+        async def take(most: int, search: bool = False) -> Any:
+            try:
+                reservation = await quotas.take(key, most, search=search)
+            except ApiError as error:
+                told.append((error.code, error.message))
+                return None
+            told.append(reservation.tokens)
+            return reservation
+
+        def settle(reservation: Any, spent: int) -> None:
+            if reservation is not None:
+                quotas.settle(reservation, spent)
+
+        one, two = await take(40, True), await take(40)
+        await take(10, True)  # one search runs
+        await take(30)  # 80 of 100 are set aside
+        settle(one, 15)
+        settle(two, 0)
+        await asyncio.sleep(0.2)  # Redis hears of it behind our back
+        three = await take(200)  # more than a minute's worth: what is left of it
+        settle(three, 85)
+        await asyncio.sleep(0.2)
+        await take(1)
+        for _ in range(4):
+            settle(await take(0), 0)
+        await quotas.close()
+        return told
+
+    async def both() -> None:
+        local = await decisions(LocalQuotas())
+        shared = await decisions(await open_quotas(url, 60))
+        assert local == shared
+        assert [one if isinstance(one, int) else one[0] for one in local[:7]] == [
+            *(40, 40, "too_many_searches", "token_limit_exceeded", 85, "token_limit_exceeded", 0)
+        ]
+        assert local[-1][0] == "rate_limit_exceeded"
+
+    asyncio.run(both())
+
+
+def test_two_processes_and_forty_parallel_requests_never_pass_a_quota(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = key_from_secret("bob", SECRET, KeyLimits(tokens_per_minute=500))
+    from redis.asyncio import Redis
+
+    engines = [scripted({"hi": ["x" * 120]}, jitter=seed) for seed in (1, 2)]
+    with contextlib.ExitStack() as stack:
+        servers = [
+            stack.enter_context(running(served(engine), keys=[key], quotas=RedisQuotas(Redis.from_url(url), 600)))
+            for engine in engines
+        ]
+        replies: list[Any] = []
+
+        def ask(i: int) -> None:
+            body = chat(max_tokens=150, **({"ttc": {"strategy": "majority", "n": 3}} if i % 4 == 0 else {}))
+            replies.append(servers[i % 2].ask(body, authorization=f"Bearer {SECRET}"))
+
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(40)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    spent = sum(one.json()["ttc"]["usage"]["tokens"] for one in replies if one.status_code == 200)
+    assert {one.status_code for one in replies} == {200, 429}
+    assert 0 < spent <= 500
+    assert spent == sum(engine.counters().generated for engine in engines)
+
+
+def test_a_redis_that_goes_away_refuses_keys_with_limits_and_no_others(tmp_path: pathlib.Path) -> None:
+    async def go() -> None:
+        with redis(tmp_path) as address:
+            quotas = await open_quotas(address, 60)
+            assert (await quotas.take(alice(tokens_per_minute=9), 5, search=False)).tokens == 5
+        with pytest.raises(ApiError) as refusal:
+            await quotas.take(alice(tokens_per_minute=9), 1, search=False)
+        assert (refusal.value.status, refusal.value.code) == (503, "quotas_unavailable")
+        assert (await quotas.take(alice(), 5, search=False)).tokens is None
+        await quotas.close()
+
+    asyncio.run(go())
+
+
+def test_without_an_address_quotas_are_the_processs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENV, raising=False)
+    assert isinstance(asyncio.run(find_quotas(60)), LocalQuotas)
+
+
+def test_an_address_where_nothing_answers_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("redis")
+    monkeypatch.setenv(ENV, "redis://127.0.0.1:1/0")
+    with pytest.raises(ConfigError, match=ENV):
+        asyncio.run(find_quotas(60))
