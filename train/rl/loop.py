@@ -56,6 +56,7 @@ from train.rollouts.sync import Syncer
 from train.update.batch import rollout_batch
 from train.update.terms import RewardBatch, k3
 from train.update.update import Updater
+from ttc.config.plugins import described
 from ttc.errors import ConfigError, TrainingError
 from ttc.records import LineFile
 
@@ -106,13 +107,19 @@ class Parts:
     world: World = ALONE
 
     async def close(self) -> None:
-        """Close the files and stop the verifiers; the engine is its opener's."""
+        """Close the files and stop the verifiers; the engine is its opener's.
+
+        A verifier that hangs or raises then has given its verdicts already: that is logged and costs the run nothing.
+        """
         for file in (self.metrics, self.rollouts, self.alarm_file, self.held_out_file):
             if file is not None:
                 file.close()
         judges = (self.held_out.verifier, self.held_out.beside, self.rewarder)
         for judge in {id(judge): judge for judge in judges if judge is not None}.values():
-            await judge.close()
+            try:
+                await judge.close()
+            except Exception as exc:  # a verifier of the user's may raise anything
+                self.log(f"verifier {judge.name} could not be closed: {described(exc)}")
 
 
 @dataclass(slots=True)

@@ -157,13 +157,14 @@ class PolicyStage:
 
     async def _run(self, setting: Setting, source: Path) -> StageResult:
         parts = self.parts(source, setting)
+        folder = setting.folder / "model"
         try:
             last = await self.loop(self.plan, parts)
+            # before anything is closed: a verifier that does not end must not cost the model
+            save_model(parts.updater.model, load_tokenizer(source), folder, writes=setting.world.main)
         finally:
             await parts.close()
             await parts.collector.engine.close()
-        folder = setting.folder / "model"
-        save_model(parts.updater.model, load_tokenizer(source), folder, writes=setting.world.main)
         numbers = {key: float(value) for key, value in last.items() if isinstance(value, (int, float))}
         gained = held_out_gains(setting.own / "held_out.jsonl", setting.seed)
         return StageResult(str(folder), {**numbers, **gained}, str(last["stopped"]))
