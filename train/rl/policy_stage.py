@@ -178,6 +178,7 @@ class PolicyStage:
         train, held_out = self._items()
         train = train if self.leave_out is None else remaining(train, *self.leave_out, setting)
         world, own = setting.world, setting.own
+        judge = served(self._judge())
         limit = LIMITS["float32" if options.get("dtype") == "float32" else "bfloat16"]
         return Parts(
             sampler=Frontier(train, seed=setting.seed, **self.sampler),
@@ -189,7 +190,7 @@ class PolicyStage:
             syncer=Syncer(engine, updater.model, limit=limit),
             held_out=HeldOut(
                 held_out,
-                served(self._judge()),
+                judge,
                 self.sampling,
                 setting.seed,
                 self.thinking,
@@ -198,7 +199,7 @@ class PolicyStage:
             ),
             seen=HeldOut(
                 some(train, len(held_out), setting.seed),
-                rewarder,
+                rewarder if self.judge is None else judge,  # like the held-out ones, or the gap is one of verifiers
                 self.sampling,
                 setting.seed,
                 self.thinking,
