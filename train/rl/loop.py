@@ -184,7 +184,7 @@ def update_on(rollouts: Sequence[Rollout], plan: LoopPlan, updater: Updater, pad
     if not any(rollout.reward is not None for rollout in counted):
         return {"updated": 0.0}
     batch = rollout_batch(counted, pad_id, mask_truncated=plan.mask_truncated)
-    metrics = updater.learn(batch, outcome_of(counted, batch.mask))
+    metrics = updater.learn(batch, outcome_of(counted, batch.mask, batch.ids[:, 1:]))
     if "grad_norm" not in metrics:
         return {**metrics, "updated": 0.0}
     return {**metrics, "updated": 1.0, "not_finite": float(not math.isfinite(metrics["grad_norm"]))}
@@ -220,14 +220,14 @@ def referenced(rollouts: Sequence[Rollout], updater: Updater, pad_id: int) -> tu
     return rows, {"kl_reference": divergence}
 
 
-def outcome_of(rollouts: Sequence[Rollout], mask: torch.Tensor) -> RewardBatch:
-    """Rewards and groups of `rollouts` for an advantage; `mask` (R, T)."""
+def outcome_of(rollouts: Sequence[Rollout], mask: torch.Tensor, tokens: torch.Tensor | None = None) -> RewardBatch:
+    """Rewards and groups of `rollouts` for an advantage; `mask` and target ids `tokens` (R, T)."""
     rewards = [math.nan if rollout.reward is None else rollout.reward for rollout in rollouts]
     groups, steps = torch.tensor([rollout.group for rollout in rollouts]), torch.full(mask.shape, math.nan)
     for row, rollout in enumerate(rollouts):
         for place, reward in rollout.step_rewards:
             steps[row, len(rollout.prompt_ids) - 1 + place] = reward
-    return RewardBatch(torch.tensor(rewards), groups, mask, None if steps.isnan().all() else steps)
+    return RewardBatch(torch.tensor(rewards), groups, mask, None if steps.isnan().all() else steps, tokens=tokens)
 
 
 async def sync(parts: Parts, rollouts: Sequence[Rollout]) -> float:
