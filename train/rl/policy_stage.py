@@ -261,7 +261,8 @@ class PolicyStage:
         )
 
     def _rewarder(self, source: Path, setting: Setting) -> Rewarder:
-        learnt = {} if self.rewards is None else {"learnt": self.rewards.load(setting, source)}
+        messages = {item.problem.id: item.problem.messages for item in self._items()[0]}
+        learnt = {} if self.rewards is None else {"learnt": self.rewards.load(setting, source, messages)}
         process = {} if self.process is None else {"process": load_process(self.process, setting, source)}
         return self.rewarder(**learnt, **process)
 
