@@ -10,7 +10,7 @@ from train.recipe.run import RunOptions, run_recipe, stage_folders
 SCALES = {name: "nano" if "nano" in path.read_text() else None for name, path in packaged().items()}
 NAMED = {"r1-zero", "r1", "dapo", "dr-grpo", "kimi-k1.5", "qwen3-fusion", "tulu3", "qwen2.5", "instructgpt",
          "constitutional", "iterative-dpo", "async-agentic", "nano", "math-shepherd", "ttrl", "self-rewarding",
-         "tree-rl"}  # fmt: skip
+         "tree-rl", "generative-verifier"}  # fmt: skip
 
 
 def test_the_recipes_that_are_promised_are_there():

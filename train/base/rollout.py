@@ -45,7 +45,8 @@ class Rollout:
     the engine's, in nats, None at injected ids. `reward` None means no verdict; `parts` are its components by name.
     `version` counts the updates of the policy that sampled it. `calls` of tools were made, of which `failed_calls`
     came back as errors. `step_rewards` are (place in `token_ids` of a step's last token, what the step is worth).
-    `reference_logprobs` are the reference model's, None at injected ids; empty where there was none.
+    `reference_logprobs` are the reference model's, None at injected ids; empty where there was none. `critique` is what
+    a generative verifier wrote about it.
     """
 
     step: int
@@ -71,6 +72,7 @@ class Rollout:
     failed_calls: int = 0
     step_rewards: tuple[tuple[int, float], ...] = ()
     reference_logprobs: tuple[float | None, ...] = ()
+    critique: str = ""
 
     @property
     def right(self) -> bool:

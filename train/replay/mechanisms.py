@@ -38,6 +38,7 @@ SIZES = frozenset(
     ("task", "held_out", "steps", "prompts", "n", "lr", "max_tokens", "engine", "train_limit", "held_out_limit",
      "eval_every", "save_every", "until", "record", "health", "environment", "rows", "held_out_share", "decay", "data",
      "rollouts", "value_lr", "leave_out_above", "verifier_weight", "verifier_s", "judge", "reward_how", "reward_weight",
+     "critique_ask", "critique_approves", "critiques", "critique_tokens", "critique_weight",
      "ptx_rows", "ptx_weight", "kl_estimator", "reference", "per_problem", "max_staleness")
 )  # fmt: skip
 """Fields that say how much and of what, or that belong to the mechanism beside them."""
@@ -103,6 +104,7 @@ _FIELDS: Mapping[str, tuple[Level, Callable[[Any], bool], Spec]] = {
     "partial_credit": ("reward", bool, {"partial_credit": False}),
     "process_reward": ("reward", bool, {"process_reward": None, "advantage": "group"}),
     "reward_model": ("reward", bool, {"reward_model": (), "verifier_weight": 1.0, "critic": None}),
+    "verifier_lm": ("reward", bool, {"verifier_lm": None, "verifier_weight": 1.0}),
     "sampler": ("draw", lambda value: value != "uniform", {"sampler": "uniform"}),
     "refills": ("draw", bool, {"refills": 0}),
     "retire": ("draw", bool, {"retire": None}),
@@ -196,7 +198,8 @@ def _shaping(values: Spec) -> Iterator[Mechanism]:
 
 def _paid(values: Spec, shaping: tuple[Any, ...]) -> Spec:
     """Verdicts, where nothing else would give a reward."""
-    unpaid = values.get("verifier_weight") == 0 and not values.get("reward_model") and not shaping
+    others = values.get("reward_model") or values.get("verifier_lm") or shaping
+    unpaid = values.get("verifier_weight") == 0 and not others
     return {"verifier_weight": 1.0} if unpaid else {}
 
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from evals.data.decontamination import answer_leaks, overlaps, own_texts
+from evals.data.decontamination import answer_leaks, overlaps, own_texts, prompt_text
 from evals.task import Item, Task
 from train.base.checkpoint import Checkpoints
 from train.base.health import AlarmFile, Health, HealthRule, configured
@@ -32,6 +32,7 @@ from train.base.stage import Setting, StageResult, check_model, model_of, rollou
 from train.examples.imitation import Ptx
 from train.measure.measure import HeldOut, held_out_gains
 from train.registries import make, make_verifier
+from train.reward_models.generative import APPROVES, ASK, CritiqueSource
 from train.reward_models.reward_models import (
     How,
     RewardSource,
@@ -93,6 +94,7 @@ class PolicyStage:
     reference: str | None = None
     reference_every: int | None = None
     rewards: RewardSource | None = None
+    critique: CritiqueSource | None = None
     process: str | None = None
     ptx: Ptx | None = None
     critic: CriticStart | None = None
@@ -143,6 +145,7 @@ class PolicyStage:
         return {
             "reference": () if self.reference is None else (self.reference,),
             "reward_model": () if self.rewards is None else self.rewards.names,
+            "verifier_lm": () if self.critique is None else (self.critique.name,),
             "process_reward": () if self.process is None else (self.process,),
             "critic": () if self.critic is None else self.critic.names,
         }
@@ -261,10 +264,16 @@ class PolicyStage:
         )
 
     def _rewarder(self, source: Path, setting: Setting) -> Rewarder:
-        messages = {item.problem.id: item.problem.messages for item in self._items()[0]}
-        learnt = {} if self.rewards is None else {"learnt": self.rewards.load(setting, source, messages)}
-        process = {} if self.process is None else {"process": load_process(self.process, setting, source)}
-        return self.rewarder(**learnt, **process)
+        items = self._items()[0]
+        parts: dict[str, Any] = {}
+        if self.rewards is not None:
+            messages = {one.problem.id: one.problem.messages for one in items}
+            parts["learnt"] = self.rewards.load(setting, source, messages)
+        if self.process is not None:
+            parts["process"] = load_process(self.process, setting, source)
+        if self.critique is not None:
+            parts["reviewer"] = self.critique.load(setting, {one.problem.id: prompt_text(one) for one in items})
+        return self.rewarder(**parts)
 
     def _items(self) -> tuple[list[Any], list[Any]]:
         train_limit, held_out_limit = self.limits
@@ -429,7 +438,13 @@ class RewardFields:
         reward_model: trained reward models, each a stage of this run, such as 2-reward_model, or a folder.
         reward_how: mean of several reward models, or worst for the lowest.
         reward_weight: weight of the learnt reward.
-        verifier_weight: weight of the verifier; 0 leaves the reward to the reward models and the shaping parts.
+        verifier_lm: a generative verifier: a stage of this run, such as 1-sft, or a folder, that criticises answers.
+        critique_ask: how a critique is asked for, with {prompt} and {answer}.
+        critique_approves: a pattern; a critique in which it is found approves.
+        critiques: critiques of each answer; the reward is the share that approves.
+        critique_tokens: most tokens of one; what was cut has no vote.
+        critique_weight: weight of that share.
+        verifier_weight: weight of the verifier; 0 leaves the reward to the other parts.
         missing_end: reward of a rollout that did not end by itself, in place of all else; None is none.
         verifier_s: seconds after which a verdict is no verdict; None is the verifier's own limit with all at once.
         judge: another verifier of held-out answers, NAME:KEY=VALUE,...; what only the rewards accept is watched.
@@ -445,6 +460,12 @@ class RewardFields:
     reward_model: tuple[str, ...] = ()
     reward_how: How = "mean"
     reward_weight: float = 1.0
+    verifier_lm: str | None = None
+    critique_ask: str = ASK
+    critique_approves: str = APPROVES
+    critiques: int = 1
+    critique_tokens: int = 256
+    critique_weight: float = 1.0
     verifier_weight: float = 1.0
     missing_end: float | None = None
     verifier_s: float | None = None
@@ -459,9 +480,10 @@ class RewardFields:
     def check(self, kind: str) -> None:
         """Raise ConfigError when nothing would give a reward, or for a divergence that cannot be or nobody reads."""
         weight = self.verifier_weight
-        if weight < 0 or (not weight and not self.reward_model and not self.shaping):
+        if weight < 0 or not (weight or self.reward_model or self.shaping or self.verifier_lm):
             raise ConfigError(
-                f"{kind}: verifier_weight must be above 0, or 0 with a reward_model or a shaping part; got {weight}"
+                f"{kind}: verifier_weight must be above 0, or 0 with a reward_model or a shaping part or a "
+                f"verifier_lm; got {weight}"
             )
         named = self.reference is not None or self.reference_every is not None
         if self.kl_weight < 0 or (named and not self.kl_weight):
@@ -491,5 +513,15 @@ class RewardFields:
             "reference": self.reference,
             "reference_every": self.reference_every,
             "rewards": learnt,
+            "critique": self._critique,
             "ptx": None if self.ptx is None else Ptx(self.ptx, self.ptx_rows, self.ptx_weight),
         }
+
+    @property
+    def _critique(self) -> CritiqueSource | None:
+        if self.verifier_lm is None:
+            return None
+        return CritiqueSource(
+            self.verifier_lm, self.critique_ask, self.critique_approves, self.critiques, self.critique_tokens,
+            self.critique_weight,
+        )  # fmt: skip
