@@ -25,7 +25,7 @@ from train.base.rollout import Collector
 from train.base.stage import Setting
 from train.measure.measure import HeldOut, accuracy, open_engine
 from train.registries import make_task, make_verifier
-from train.rollouts.rewards import Rewarder
+from train.rollouts.rewards import Rewarder, close_verifier, served
 from ttc.config.values import at_least, build
 from ttc.core import Engine, Sampling
 from ttc.durable import replace_text
@@ -147,14 +147,14 @@ async def answer_tasks(
 
 
 async def _answers(engine: Engine, task: Task, items: Sequence[Item], samples: int, setting: Setting) -> TaskAnswers:
-    verifier = make_verifier(task)
+    verifier = served(make_verifier(task))
     sampling = Sampling(temperature=1.0, max_tokens=task.sampling.max_tokens)
     collector = Collector.plain(engine, samples, sampling.max_tokens, setting.seed)
     try:
         greedy, _ = await accuracy(HeldOut(items, verifier, sampling, setting.seed), engine)
         rollouts = await Rewarder(verifier, partial=True).judge(await collector.collect(items, 0), 0)
     finally:
-        await verifier.close()
+        await close_verifier(verifier, setting.log)
     is_right = [float(rollout.right) for rollout in rollouts]
     # NaN without a verdict: neither above nor below anything
     scores = [math.nan if rollout.reward is None else rollout.reward for rollout in rollouts]

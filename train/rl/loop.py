@@ -51,12 +51,11 @@ from train.base.rollout import Collector, Rollout, RolloutFile, by_group, check_
 from train.base.world import ALONE, World
 from train.measure.measure import HeldOut, accuracy, by_both
 from train.rollouts.frontier import Frontier
-from train.rollouts.rewards import Rewarder
+from train.rollouts.rewards import Rewarder, close_verifier
 from train.rollouts.sync import Syncer
 from train.update.batch import rollout_batch
 from train.update.terms import RewardBatch, k3
 from train.update.update import Updater
-from ttc.config.plugins import described
 from ttc.errors import ConfigError, TrainingError
 from ttc.records import LineFile
 
@@ -107,19 +106,13 @@ class Parts:
     world: World = ALONE
 
     async def close(self) -> None:
-        """Close the files and stop the verifiers; the engine is its opener's.
-
-        A verifier that hangs or raises then has given its verdicts already: that is logged and costs the run nothing.
-        """
+        """Close the files and stop the verifiers; the engine is its opener's."""
         for file in (self.metrics, self.rollouts, self.alarm_file, self.held_out_file):
             if file is not None:
                 file.close()
         judges = (self.held_out.verifier, self.held_out.beside, self.rewarder)
         for judge in {id(judge): judge for judge in judges if judge is not None}.values():
-            try:
-                await judge.close()
-            except Exception as exc:  # a verifier of the user's may raise anything
-                self.log(f"verifier {judge.name} could not be closed: {described(exc)}")
+            await close_verifier(judge, self.log)
 
 
 @dataclass(slots=True)

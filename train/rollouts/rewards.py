@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from train.base.rollout import Rollout
 from train.registries import SHAPING
-from ttc.config.plugins import checked_return
+from ttc.config.plugins import checked_return, described
 from ttc.config.recipes import parse_spec
 from ttc.core import FinishReason, Submission, TargetLike, Verdict, Verifier
 from ttc.errors import ConfigError, TrainingError
@@ -73,6 +73,14 @@ class _Dated:
 def served(verifier: Verifier, wall_s: float | None = None) -> Service:
     """A verifier as a service, whose verdicts come within `wall_s` seconds; one that is a service already, as it is."""
     return verifier if isinstance(verifier, Service) else Service(verifier, concurrency=_AT_ONCE, wall_s=wall_s)
+
+
+async def close_verifier(verifier: Verifier, log: Callable[[str], None]) -> None:
+    """Close a verifier that has given its verdicts: one that hangs or raises only then is logged and costs nothing."""
+    try:
+        await verifier.close()
+    except Exception as exc:  # a verifier of the user's may raise anything
+        log(f"verifier {getattr(verifier, 'name', '')} could not be closed: {described(exc)}")
 
 
 @dataclass(frozen=True, slots=True)
