@@ -198,11 +198,11 @@ from evals.task import VerifierSpec
 from evals.tasks.cipher import cipher
 from ttc.verifiers.exact import exact
 
-def walk(*, how, split="train"):
+def walk(*, how: str, split: str = "train"):
     task = cipher(symbols=12, max_steps=4, split=split)
     return dataclasses.replace(task, verifier=VerifierSpec(f"{pathlib.Path(__file__)}:unending", {"how": how}))
 
-def unending(*, how):
+def unending(*, how: str):
     return Unending(how)
 
 class Unending:
