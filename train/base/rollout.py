@@ -118,8 +118,10 @@ async def _grown_tree(session: Session, root: Prompt, leaves: int, every: int) -
         growing = []
         for (prompt, _), completions in zip(parents, await gather(requests), strict=True):
             for one in completions:
-                is_open = left > 0 and one.finish_reason == "length" and one.stop_reason is None
-                (growing if is_open else ends).append(prompt.then(one) if is_open else session.candidate(prompt, one))
+                if left > 0 and one.finish_reason == "length" and one.stop_reason is None:
+                    growing.append(prompt.then(one))
+                else:
+                    ends.append(session.candidate(prompt, one))
     return ends
 
 
