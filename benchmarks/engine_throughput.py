@@ -33,9 +33,9 @@ PROMPT = 60
 Work = list[list[int]]
 
 
-def prompts(n: int, ragged: bool, vocab: int) -> tuple[Work, int]:
-    """The prompts of one run and how many samples each gets."""
-    rng = random.Random(n)
+def prompts(n: int, ragged: bool, vocab: int, turn: int) -> tuple[Work, int]:
+    """The prompts of one run and how many samples each gets; those of another turn are others: no cache holds them."""
+    rng = random.Random(n * 1000 + turn)
     top = min(vocab, 256)
     if not ragged:
         return [[rng.randrange(top) for _ in range(PROMPT)]], n
@@ -153,7 +153,7 @@ def serve(engine: str, folder: str, threads: int) -> None:
     print(json.dumps({"ready": True}), file=out, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
-        work, samples = prompts(request["n"], request["ragged"], vocab)
+        work, samples = prompts(request["n"], request["ragged"], vocab, request["turn"])
         started, before = time.perf_counter(), time.process_time()
         tokens = run(work, samples, request["tokens"])
         spent = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - before}
@@ -213,13 +213,13 @@ def measure(arguments: argparse.Namespace, model: str, threads: int) -> list[dic
         pythons = {name: arguments.vllm_python if name == "vllm" else sys.executable for name in arguments.engines}
         workers = {name: Worker(name, python, folder, threads) for name, python in pythons.items() if python}
         for worker in workers.values():
-            worker.ask(n=4, ragged=False, tokens=8)
+            worker.ask(n=4, ragged=False, tokens=8, turn=0)
         for n in arguments.n:
             for ragged in (False, True):
                 best: dict[str, float] = dict.fromkeys(workers, 0.0)
-                for _ in range(arguments.rounds):
+                for turn in range(arguments.rounds):
                     for name, worker in workers.items():
-                        answer = worker.ask(n=n, ragged=ragged, tokens=arguments.tokens)
+                        answer = worker.ask(n=n, ragged=ragged, tokens=arguments.tokens, turn=turn)
                         best[name] = max(best[name], answer["tokens"] / answer["seconds"])
                 rows.append({"model": Path(model).name, "threads": threads, "n": n, "ragged": ragged, "tok_s": best})
                 show(rows[-1])

@@ -39,10 +39,10 @@ def race(
         pythons = {name: vllm_python if name == "vllm" else sys.executable for name in names}
         workers = {name: Worker(name, python, folder, threads) for name, python in pythons.items() if python}
         for worker in workers.values():
-            worker.ask(n=4, ragged=False, tokens=4)
-        for _ in range(rounds):
+            worker.ask(n=4, ragged=False, tokens=4, turn=0)
+        for turn in range(rounds):
             for name, worker in workers.items():
-                answer = worker.ask(n=n, ragged=ragged, tokens=TOKENS)
+                answer = worker.ask(n=n, ragged=ragged, tokens=TOKENS, turn=turn)
                 rates = {"wall": answer["tokens"] / answer["seconds"], "cpu": answer["tokens"] / answer["cpu_seconds"]}
                 best[name] = {unit: max(rate, best.get(name, rates)[unit]) for unit, rate in rates.items()}
         for worker in workers.values():

@@ -17,6 +17,7 @@ from ttc.engines.embedded.forest import PAGE_SIZES, ForestDecoder
 from ttc.engines.embedded.invariant import PAD_ROWS, BlockedPrefix, InvariantDecoder, blocked_attention, check
 from ttc.engines.embedded.model import load_body
 from ttc.engines.embedded.sampler import Rows, sample
+from ttc.engines.embedded.weights import Linear
 from ttc.engines.shared.tokens import StopRule
 from ttc.errors import ConfigError, PromptTooLong
 
@@ -301,3 +302,18 @@ def test_a_stop_string_is_found_across_tokens_and_only_then() -> None:
     assert rule.reason([1, 27]) == "bca"  # b cab
     assert rule.reason([0, 0]) is None
     assert (rule.reason([25]), rule.reason([24])) == (25, "eos")
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rows", [1, 5, 16, 70])
+def test_a_packed_matrix_multiplies_as_the_plain_one(rows: int, bias: bool) -> None:
+    generator = torch.Generator().manual_seed(5)
+    weight = torch.randn(1024, 704, generator=generator)
+    offset = torch.randn(1024, generator=generator) if bias else None
+    x, residual = torch.randn(rows, 704, generator=generator), torch.randn(rows, 1024, generator=generator)
+    exact = torch.nn.functional.linear(x.double(), weight.double(), None if offset is None else offset.double())
+    for alike in (False, True):
+        linear = Linear(weight, offset, alike)
+        assert linear.out_features == 1024
+        torch.testing.assert_close(linear(x).double(), exact, rtol=1e-4, atol=1e-3)
+        torch.testing.assert_close(linear.add_to(residual, x).double(), residual + exact, rtol=1e-4, atol=1e-3)

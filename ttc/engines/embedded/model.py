@@ -164,7 +164,7 @@ class Body:
         """
         head = self.weights.head is not None
         own = {name: tensor.detach().clone() for name, tensor in state.items()}
-        self.weights = Weights.build(own, self.dims, self.dtype, self.device, head)
+        self.weights = Weights.build(own, self.dims, self.dtype, self.device, head, self.pad_rows > 1)
 
 
 def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: torch.Tensor) -> torch.Tensor:
@@ -231,7 +231,7 @@ def load_body(
     dims = Dims.from_config(config)
     place = pick_device(device)
     state = read_tensors(path)
-    weights = alone(lambda: Weights.build(state, dims, pick_dtype(dtype, place), place, head))
+    weights = alone(lambda: Weights.build(state, dims, pick_dtype(dtype, place), place, head, pad_rows > 1))
     limit = min(max_context or dims.max_context, dims.max_context)
     body = Body(dims, weights, max_context=limit, attention=attention, pad_rows=pad_rows, page_sizes=page_sizes)
     return body, {name: tensor for name, tensor in state.items() if not _is_body(name)}
