@@ -71,7 +71,11 @@ def run(hole: str, seed: int, out: Path) -> dict[str, Any]:
     results = run_recipe(recipe, options, lambda text: None)
     if not base.exists():
         shutil.copytree(folder / BASE, base)
-    return {"hole": hole, "seed": seed, "stopped": results[-1].stopped}
+    return {"hole": hole, "seed": seed, "stopped": results[-1].stopped, "commit": _commit()}
+
+
+def _commit() -> str:
+    return subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
 
 
 def told(folder: Path) -> dict[str, Any]:
@@ -171,8 +175,7 @@ def main() -> None:
         print(place.read_text(), file=sys.stderr, end="", flush=True)
     rows = list(gathered(options.out))
     if options.save is not None:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout
-        facts = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit.strip()}
+        facts = {"date": datetime.now(UTC).isoformat(timespec="seconds")}
         facts |= {"torch": torch.__version__, "python": sys.version.split()[0], "threads": "1"}
         options.save.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
     print("\n".join(table(rows)))
