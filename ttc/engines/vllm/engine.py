@@ -13,6 +13,7 @@ import itertools
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,12 +69,12 @@ class VllmEngine(StreamingTokenEngine):
         self._lora = None if options.lora is None else lora_request(options.lora)
         self._names = itertools.count()
         self._outboxes: dict[asyncio.AbstractEventLoop, LoopCalls] = {}
-        self._live, self._lock = 0, threading.Lock()
+        self._live, self._lock, self._seeded = 0, threading.Lock(), options.seeded
         capabilities = ExtraCapabilities(
             model=name,
             max_context=self._driver.max_context,
             token_ids=True,
-            logprobs=True,
+            logprobs=options.logprobs,
             schedule_invariant=False,
             think_open=text.think_open,
             think_close=text.think_close,
@@ -152,7 +153,8 @@ class VllmEngine(StreamingTokenEngine):
         _check_temperature(sampling)
         paths = [(*prompt.path, draw) for draw in draws]
         stream = on_tokens is not None
-        every = [fields_of(sampling, path, ids, self._capabilities) for path in paths]
+        own = sampling if self._seeded else replace(sampling, seed=None)
+        every = [fields_of(own, path, ids, self._capabilities) for path in paths]
         requests = [self._request(ids, sampling_params(stream, **fields), salt_of(sampling)) for fields in every]
         failures: list[Exception] = []
         if on_tokens is not None:
