@@ -45,8 +45,8 @@ from benchmarks.engine_throughput import version
 from benchmarks.tree_throughput import NEVER
 from evals.tasks.arithmetic import arithmetic
 from ttc.core import Prompt, Sampling
+from ttc.engines.embedded.core.model import Body, load_body
 from ttc.engines.embedded.engine import embedded
-from ttc.engines.embedded.model import Body, load_body
 from ttc.engines.shared.folder import generator_folder
 from ttc.scorers.constant import constant
 from ttc.scorers.prm import prm

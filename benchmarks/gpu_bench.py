@@ -49,13 +49,13 @@ def on_a_gpu(weights: Any, device: Any, max_context: int) -> Any:
     """The scheduler as `engine.device=cuda` starts it; the pool is half of what is free."""
     import torch
 
-    from ttc.engines.embedded.batch import BatchLimits
+    from ttc.engines.embedded.core.batch import BatchLimits
+    from ttc.engines.embedded.core.scheduler import Scheduler
     from ttc.engines.embedded.device.runtime import CudaRuntime
-    from ttc.engines.embedded.gpu_batch import DeviceBatch
-    from ttc.engines.embedded.gpu_body import DeviceBody
-    from ttc.engines.embedded.gpu_decoder import DeviceDecoder
-    from ttc.engines.embedded.gpu_pool import page_bytes
-    from ttc.engines.embedded.scheduler import Scheduler
+    from ttc.engines.embedded.gpu.batch import DeviceBatch
+    from ttc.engines.embedded.gpu.body import DeviceBody
+    from ttc.engines.embedded.gpu.decoder import DeviceDecoder
+    from ttc.engines.embedded.gpu.pool import page_bytes
 
     page = page_bytes(weights.dims, weights.embed.element_size())
     num_pages = min(torch.cuda.mem_get_info(device)[0] // 2 // page, 40_000)
@@ -68,11 +68,11 @@ def on_the_cpu(state: Any, dims: Any) -> Any:
     """The scheduler of the CPU, in fp32."""
     import torch
 
-    from ttc.engines.embedded.batch import BatchLimits
-    from ttc.engines.embedded.forest import PAGE_SIZES, ForestDecoder
-    from ttc.engines.embedded.model import Body
-    from ttc.engines.embedded.scheduler import Scheduler
-    from ttc.engines.embedded.weights import Weights
+    from ttc.engines.embedded.core.batch import BatchLimits
+    from ttc.engines.embedded.core.forest import PAGE_SIZES, ForestDecoder
+    from ttc.engines.embedded.core.model import Body
+    from ttc.engines.embedded.core.scheduler import Scheduler
+    from ttc.engines.embedded.core.weights import Weights
 
     weights = Weights.build(state, dims, torch.float32, torch.device("cpu"), head=True)
     body = Body(dims, weights, max_context=2048, page_sizes=PAGE_SIZES)
@@ -85,7 +85,7 @@ def sample(
     """`draws` continuations of each prompt."""
     from ttc import seeds
     from ttc.core import Completion, Sampling
-    from ttc.engines.embedded.requests import GenerateRequest
+    from ttc.engines.embedded.core.requests import GenerateRequest
     from ttc.engines.shared.tokens import StopRule
 
     async def go() -> list[tuple[int, ...]]:

@@ -204,12 +204,12 @@ def wired(model: str, rows: int, cuda: CountingCuda, ended: set[int]) -> Any:
     """The batch of a GPU over meta tensors: the engine's own decoder, its step counted, prefill left out."""
     from types import SimpleNamespace
 
-    from ttc.engines.embedded.batch import BatchLimits
+    from ttc.engines.embedded.core.batch import BatchLimits
     from ttc.engines.embedded.device.ops import KERNEL_OPS
-    from ttc.engines.embedded.gpu_attention import AttentionKernels
-    from ttc.engines.embedded.gpu_batch import DeviceBatch
-    from ttc.engines.embedded.gpu_decoder import DeviceDecoder
-    from ttc.engines.embedded.gpu_pool import DevicePool
+    from ttc.engines.embedded.gpu.attention import AttentionKernels
+    from ttc.engines.embedded.gpu.batch import DeviceBatch
+    from ttc.engines.embedded.gpu.decoder import DeviceDecoder
+    from ttc.engines.embedded.gpu.pool import DevicePool
 
     dims, meta = Dims.from_config(SHAPES[model]), torch.device("meta")
 
@@ -245,7 +245,7 @@ def wired(model: str, rows: int, cuda: CountingCuda, ended: set[int]) -> Any:
 def ask(batch: Any, prompt: tuple[int, ...], keys: Sequence[int]) -> None:
     """Draws of one prompt that go on for long."""
     from ttc.core import Sampling
-    from ttc.engines.embedded.requests import GenerateRequest
+    from ttc.engines.embedded.core.requests import GenerateRequest
     from ttc.engines.shared.tokens import StopRule
 
     settings, rule = Sampling(max_tokens=20_000, top_p=0.95, seed=0), StopRule((), (), (), (), lambda _: "")

@@ -135,12 +135,12 @@ def engine(
     dims: Dims, max_batch: int, num_pages: int, kv_bytes: int, lengths: Mapping[int, int], finished: set[int]
 ) -> Any:
     """The batch over a pool without memory; a draw ends at the length that its key names."""
-    from ttc.engines.embedded.batch import BatchLimits
+    from ttc.engines.embedded.core.batch import BatchLimits
     from ttc.engines.embedded.device.runtime import CudaRuntime
-    from ttc.engines.embedded.gpu_attention import KERNELS, PlannedAttention
-    from ttc.engines.embedded.gpu_batch import DeviceBatch
-    from ttc.engines.embedded.gpu_decoder import DeviceDecoder
-    from ttc.engines.embedded.gpu_pool import DevicePool
+    from ttc.engines.embedded.gpu.attention import KERNELS, PlannedAttention
+    from ttc.engines.embedded.gpu.batch import DeviceBatch
+    from ttc.engines.embedded.gpu.decoder import DeviceDecoder
+    from ttc.engines.embedded.gpu.pool import DevicePool
 
     meta = torch.device("meta")
     cuda = SimpleNamespace(device=lambda device: contextlib.nullcontext())
@@ -176,7 +176,7 @@ def engine(
 def requests(scenario: Scenario, vocab: int, seed: int) -> tuple[list[Any], dict[int, int]]:
     """What is asked, and how long each draw will be."""
     from ttc.core import Sampling
-    from ttc.engines.embedded.requests import GenerateRequest
+    from ttc.engines.embedded.core.requests import GenerateRequest
     from ttc.engines.shared.tokens import StopRule
 
     chance, loop, asked, lengths = random.Random(seed), asyncio.new_event_loop(), [], dict[int, int]()
@@ -197,7 +197,7 @@ def requests(scenario: Scenario, vocab: int, seed: int) -> tuple[list[Any], dict
 
 def measure(model: str, scenario: Scenario, free: int = FREE, max_batch: int = 256, seed: int = 0) -> MemoryUse:
     """Run a scenario to its end."""
-    from ttc.engines.embedded.gpu_budget import budget, scratch_bytes
+    from ttc.engines.embedded.gpu.budget import budget, scratch_bytes
 
     config, numbers = MODELS[model]
     dims = Dims.from_config(config)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -110,7 +111,9 @@ class Workshop:
             return
         folder.mkdir(parents=True)
         step = recipe.steps[int(name.partition("-")[0]) - 1]
-        if step.kind == "reward_model":
+        if step is recipe.steps[0]:
+            shutil.copytree(base, folder / "model")
+        elif step.kind == "reward_model":
             judge = folder / "reward_model-1"
             new_reward_model(base, SEED, "cpu").save_pretrained(judge)
             load_tokenizer(base).save_pretrained(judge)

@@ -14,6 +14,7 @@ is not run again, so shards may be started in any order, again and on several co
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import resource
 import shutil
@@ -24,15 +25,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 from transformers.utils import logging as transformers_logging
 
+from evals.numbers.statistics import paired_interval
 from train.base.stage import DONE, Setting, read_result
-from train.measure.retention import Retention, measure_retention, read_kept
+from train.measure.retention import Retention, answer_tasks, read_kept
 from train.recipe.recipe import Recipe, packaged, read_recipe
 from train.recipe.run import RunOptions, claim, run_recipe
+from train.registries import make_task
 
 BASE, ROW = "1-pretrain", "row.json"
 SEEDS = (211, 223, 227, 229, 233)
@@ -83,10 +87,10 @@ def run(name: str, seed: int, out: Path) -> None:
     (folder / ROW).write_text(json.dumps(row) + "\n")
 
 
-def measured(recipe: Recipe, folder: Path, seed: int) -> dict[str, dict[str, dict[str, float]]]:
+def measured(recipe: Recipe, folder: Path, seed: int) -> dict[str, dict[str, dict[str, Any]]]:
     """Stage to `held_out_sampled` of its own task, for stages that have one and made a model."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
-    asked, models, before = Retention((), QUESTIONS, SAMPLES), dict[str, Path](), Path()
+    metrics: dict[str, dict[str, dict[str, Any]]] = {}
+    models, before = dict[str, Path](), Path()
     for number, step in enumerate(recipe.steps, start=1):
         name = f"{number}-{step.kind}"
         result = read_result(folder / name)
@@ -96,15 +100,23 @@ def measured(recipe: Recipe, folder: Path, seed: int) -> dict[str, dict[str, dic
         after = models[name] = Path(result.model)
         if "held_out" in step.fields and after.resolve() != before.resolve():
             setting = Setting(folder, before, seed, "cpu", 1, lambda text: None)
-            first, last = measure_retention(
-                asked, [("", before), (name, after)], [str(step.fields["held_out"])], setting
-            )
-            if last.change is not None:
-                gain = {"gain": last.change.value, "gain_low": last.change.low, "gain_high": last.change.high}
-                values = {"before": first.sampled.value, "after": last.sampled.value, **gain}
-                found[name] = {"held_out_sampled": {part: round(value, 4) for part, value in values.items()}}
+            metrics[name] = {"held_out_sampled": sampled_gain(str(step.fields["held_out"]), before, after, setting)}
         before = after
-    return found
+    return metrics
+
+
+def sampled_gain(task: str, before: Path, after: Path, setting: Setting) -> dict[str, Any]:
+    """Sampled accuracy of two models on a task, the paired gain over questions, and that of each question."""
+    asked, tasks = Retention((), QUESTIONS, SAMPLES), {task: make_task(task)}
+    first, last = (asyncio.run(answer_tasks(tasks, asked, model, setting))[task].sampled for model in (before, after))
+    questions = [place // SAMPLES for place in range(len(first))]
+    change = paired_interval(first, last, questions, seed=setting.seed)
+    gains = [
+        (sum(last[i : i + SAMPLES]) - sum(first[i : i + SAMPLES])) / SAMPLES for i in range(0, len(first), SAMPLES)
+    ]
+    values = {"before": fmean(first), "after": fmean(last), "gain": change.value}
+    values |= {"gain_low": change.low, "gain_high": change.high}
+    return {**{part: round(value, 4) for part, value in values.items()}, "gains": gains}
 
 
 def _commit() -> str:

@@ -32,6 +32,7 @@ from ttc.cli.rehearsal import rehearse
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.recipes import dump
 from ttc.core import Answer, Budget, Engine, Problem, Record, Sampling, Scorer, Served, Verifier
+from ttc.engines.shared.wrapped import with_markers
 from ttc.errors import ConfigError
 from ttc.identity.digests import file_digest, named, part_contents, source_digests, strategy_contents
 from ttc.session.session import Shared
@@ -183,9 +184,10 @@ async def execute(
         shared = _shared_contents(experiment)
         contents = [{**shared, **_arm_contents(experiment, arm)} for arm in arms]
         _checked_configs(experiment, contents)
-        engine = experiment.engine.create_engine()
-        stack.push_async_callback(engine.close)
-        configs = _checked_configs(experiment, contents, engine.served if isinstance(engine, Served) else {})
+        loaded = experiment.engine.create_engine()
+        stack.push_async_callback(loaded.close)
+        configs = _checked_configs(experiment, contents, loaded.served if isinstance(loaded, Served) else {})
+        engine = with_markers(loaded, experiment.thinking)
         _check_length(experiment, engine)
         scorer = experiment.scorer.create_scorer(engine) if experiment.scorer else None
         running = _Running(experiment, engine, scorer, verifier, concurrency, retry_errors, watcher, spend_total)

@@ -29,7 +29,8 @@ LAYERS = {
         "session identity sandbox allocation scorers/adapters engines verifiers/shared verifiers/workers",
         "search agents replay.py engines/shared engines/embedded/kernels verifiers/instructions "
         "verifiers/procedural verifiers/programs verifiers/service",
-        "engines/embedded/device",
+        "engines/embedded/device engines/embedded/core",
+        "engines/embedded/gpu",
         "search/policies tools engines/embedded engines/openai engines/vllm engines/sglang engines/ray cli",
         "scorers/reward_models commands/_doctor __main__.py",
         "scorers",

@@ -20,8 +20,10 @@ A kind that wants another default says so in a subclass.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+from evals.data.sources import DATA
 from evals.task import Task
 from evals.tasks import TASKS, load_task
 from ttc.config.plugins import PluginShape
@@ -52,9 +54,10 @@ def make(registry: Registry, spec: str) -> Any:
 
 
 def make_task(spec: str) -> Task:
-    """Return the task named by `spec`, with its parameters."""
+    """Return the task named by `spec`, with its parameters; its rows are those of the folder TTC_DATA, if it is set."""
     name, options = parse_spec(spec)
-    task: Task = TASKS.checked(name, call(load_task(name), options, supply={}))
+    supply = {"data": os.environ[DATA]} if os.environ.get(DATA) and "data" not in options else {}
+    task: Task = TASKS.checked(name, call(load_task(name), options, supply=supply))
     return task
 
 

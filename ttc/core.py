@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
@@ -470,12 +471,34 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class TextMarker:
+    """A thinking marker that is no single token: found as text, since its ends may merge with what stands beside them.
+
+    `decode` gives the text of ids.
+    """
+
+    text: str
+    decode: Callable[[Sequence[int]], str] = field(repr=False, compare=False)
+
+    def find(self, ids: Sequence[int], start: int = 0) -> tuple[int, int] | None:
+        """The first place at or after `start` that spells it, as a half-open span of the fewest whole ids."""
+        if self.text not in self.decode(ids[start:]):
+            return None
+        ends = range(start + 1, len(ids) + 1)
+        end = ends[bisect_left(ends, True, key=lambda at: self.text in self.decode(ids[start:at]))]
+        begins = range(start, end)
+        begin = begins[bisect_left(begins, True, key=lambda at: self.text not in self.decode(ids[at:end])) - 1]
+        return begin, end
+
+
+@dataclass(frozen=True, slots=True)
 class Capabilities:
     """What an engine can honour; a request beyond it is refused before it starts.
 
     `schedule_invariant`: concurrency, batching and resume points cannot change a draw. `think_open` / `think_close` are
-    the ids of the markers (empty when the model has none). `handover` is the sentence the model was trained to answer
-    after when its thinking is cut (None: the toolkit's default).
+    the ids of the markers (empty when the model has none), which `think_texts` says as texts where they are not single
+    tokens. `handover` is the sentence the model was trained to answer after when its thinking is cut (None: the
+    toolkit's default).
     """
 
     model: str
@@ -485,6 +508,7 @@ class Capabilities:
     schedule_invariant: bool = False
     think_open: tuple[int, ...] = ()
     think_close: tuple[int, ...] = ()
+    think_texts: tuple[TextMarker, TextMarker] | None = None
     eos_ids: tuple[int, ...] = ()
     handover: str | None = None
     shape: ModelShape | None = None

@@ -13,19 +13,22 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttc.config.recipes import overrides
 
 if TYPE_CHECKING:
+    from distill.plan.resolve import JobPlan
     from distill.spec.spec import JobSpec
 
 _FLAGS = (
     ("--method", "method", "METHOD", "see: ttc list methods"),
     ("--teacher", "teacher.model", "DIR", "model folder of the teacher"),
     ("--strategy", "teacher.strategy", "NAME[:KEY=VALUE,...]", "the teacher's strategy (see: ttc list strategies)"),
-    ("--student", "student", "DIR", "model folder the student starts from"),
+    ("--student", "student", "MODEL", "model folder or hub id the student starts from"),
     ("--task", "task", "NAME[:KEY=VALUE,...]", "what is learnt"),
     ("--held-out", "held_out", "NAME[:KEY=VALUE,...]", "what it is measured on"),
     ("--n", "n", "N", "answers per problem"),
@@ -75,10 +78,12 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
 
 def _spec(args: argparse.Namespace) -> JobSpec:
     from distill.spec.spec import read_spec
+    from ttc.engines.shared.folder import resolve
 
     keys = {key for _, key, _, _ in _FLAGS}
     flags = {key: value for key, value in vars(args).items() if key in keys and value is not None}
-    return read_spec(args.spec, {**flags, **overrides(args.settings)})
+    spec = read_spec(args.spec, {**flags, **overrides(args.settings)})
+    return replace(spec, student=str(resolve(spec.student)))
 
 
 def _plan(args: argparse.Namespace) -> int:
@@ -91,7 +96,7 @@ def _plan(args: argparse.Namespace) -> int:
         print(f"domain {name}: {len(prompts.items)} problems, {len(prompts.dropped)} dropped")
         for problem, reason in list(prompts.dropped)[:5]:
             print(f"    {problem}: {reason}")
-    for line in planned.cost:
+    for line in (*planned.cost, *_training(plan)):
         print(line)
     print(f"filters: {', '.join(plan.filters)}; select: {plan.selection.rule}, {plan.selection.per_prompt} per prompt")
     for finding in planned.findings:
@@ -100,6 +105,19 @@ def _plan(args: argparse.Namespace) -> int:
         if not finding.ok:
             print(f"        {finding.fix}")
     return 3 if refused(planned.findings, plan.spec) else 0
+
+
+def _training(plan: JobPlan) -> Iterator[str]:
+    """What training the student takes, were every answer kept: memory by part, tokens, steps."""
+    from distill.spec.method import Data
+    from train.recipe.plan import config_of, lines, plan_recipe
+    from train.recipe.recipe import Recipe, bind_stage
+
+    rows = Data(plan.job.folder / "data" / "train.jsonl", max(plan.num_units, 1), 0)
+    tables = enumerate(plan.method.stages(plan.job, rows if plan.assignments else None), start=1)
+    steps = [bind_stage({"kind": kind, **fields}, f"stage {number}") for number, (kind, fields) in tables]
+    recipe = Recipe(plan.spec.method, "", tuple(steps))
+    yield from lines(plan_recipe(recipe, config_of(plan.job.student), None, None))
 
 
 def _run(args: argparse.Namespace) -> int:

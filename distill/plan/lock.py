@@ -15,7 +15,7 @@ from typing import Any
 
 import ttc
 from distill.data.dataset import write_json
-from distill.plan.resolve import JobPlan
+from distill.plan.resolve import START, JobPlan
 from ttc.config.recipes import dump
 from ttc.durable import is_scratch
 from ttc.errors import ConfigError, RecordError
@@ -29,7 +29,7 @@ def check_lock(plan: JobPlan) -> None:
     folder = plan.job.folder
     if (folder / LOCK).is_file():
         _compare(plan, read_lock(folder), _lock_of(plan))
-    elif folder.is_dir() and not all(map(is_scratch, folder.iterdir())):
+    elif folder.is_dir() and not all(is_scratch(path) or path.name == START for path in folder.iterdir()):
         raise ConfigError(f"{folder} is not empty and holds no job; give another --out")
 
 

@@ -37,9 +37,11 @@ from distill.spec.spec import JobSpec, TeacherSpec
 from distill.spec.teacher import Teacher, resolve_teacher
 from evals.data.decontamination import own_texts
 from evals.task import Task, problems_digest
+from train.recipe.adapt import Adaptation, adapted
 from train.recipe.contents import path_contents
 from train.registries import make_task
 from ttc.config.values import parse
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 from ttc.identity.digests import code_digests, differing, model_digests, named, part_contents, texts_in
 
@@ -149,9 +151,8 @@ class JobPlan:
 
 def resolve(spec: JobSpec, folder: Path) -> JobPlan:
     """Resolve a spec for a job folder; raises ConfigError for whatever cannot work."""
-    student = Path(spec.student).expanduser()
-    if not (student / "config.json").is_file():
-        raise ConfigError(f"student {spec.student} is not a model folder: it has no config.json")
+    student = _student(spec, folder)
+    spec = replace(spec, student=str(student))
     gates = read_job_gates(spec)
     measured_tasks = _measured(spec)
     teachers = [resolve_teacher(teacher, spec) for teacher in spec.teachers]
@@ -193,6 +194,28 @@ def resolve(spec: JobSpec, folder: Path) -> JobPlan:
         job, method, assignments, cleaned, measured_tasks, Context(texts), filters, read_selection(spec.select), gates,
         digests, job_contents(spec, folder, teachers, tasks),
     )  # fmt: skip
+
+
+START = "student-start"
+"""The student before training, where it is an adapted copy of the one that was given."""
+
+
+def _student(spec: JobSpec, folder: Path) -> Path:
+    """The student's folder; a copy that thinks, where it must and the given one cannot.
+
+    That is where markers or a form are asked for, or a teacher thinks, or may: only a folder tells that it does not.
+    """
+    student = Path(spec.student).expanduser()
+    if not (student / "config.json").is_file():
+        raise ConfigError(f"student {spec.student} is not a model folder: it has no config.json")
+    named = spec.thinking.open is not None or spec.form is not None
+    if not named and (spec.thinking.template is False or Text(student).markers is not None):
+        return student
+    others = [teacher.model for teacher in spec.teachers if teacher.model is not None]
+    places = [Path(model).expanduser() for model in others]
+    if not named and all(place.is_dir() and Text(place).markers is None for place in places):
+        return student
+    return adapted(student, folder / START, Adaptation(spec.thinking.open, spec.thinking.close, form=spec.form))
 
 
 def _measured(spec: JobSpec) -> dict[str, Task]:

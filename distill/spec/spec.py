@@ -1,7 +1,8 @@
 """A job's specification: a TOML file, or flags, that says who learns what from whom and what counts as good enough.
 
     method = "rejection"                 a function of distill/methods or of the entry-point group ttc.methods
-    student = "runs/base/model"          a model folder
+    student = "runs/base/model"          a model folder, or a hub id
+    form = "r1-zero"                     how the student is asked, written into its chat template: `train.recipe.adapt`
     teacher = "runs/teacher/model"       a folder; or a table, or several:
     [[teacher]]                          name, model, engine, options, strategy, scorer, domains
     task = "cipher:split=train"          what is learnt; held_out = "cipher:split=eval" measures it; or several:
@@ -119,6 +120,7 @@ class JobSpec:
     threads: int = 1
     concurrency: int = 64
     shards: int = 0
+    form: str | None = None
     waive: tuple[str, ...] = ()
     teachers: tuple[TeacherSpec, ...]
     domains: tuple[DomainSpec, ...]

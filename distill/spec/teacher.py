@@ -9,7 +9,7 @@ moves the schedule.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,11 @@ from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.recipes import dump, parse_spec
 from ttc.config.registry import ENGINES, SCORERS
 from ttc.core import Engine, Sampling, Scorer
+from ttc.engines.shared.wrapped import with_markers
 from ttc.errors import ConfigError
 from ttc.identity.digests import digest_of, model_digests, named, part_contents, strategy_contents
 from ttc.session.solve import Strategy
+from ttc.session.thinking import Thinking
 
 
 def name_of(data: Any) -> str:
@@ -54,6 +56,7 @@ class Teacher:
     digests: Mapping[str, str]
     contents: Mapping[str, str]
     domains: tuple[str, ...] = ()
+    thinking: Thinking = field(default_factory=Thinking)
 
     @property
     def digest(self) -> str:
@@ -67,6 +70,7 @@ class Teacher:
             "params": self.strategy.all_params(),
             "scorer": None if self.scorer is None else self.scorer.name,
             "scorer_params": dump(self.scorer.params) if self.scorer else {},
+            **({} if self.thinking.open is None else {"markers": [self.thinking.open, self.thinking.close]}),
         }
         return name_of(what)
 
@@ -81,7 +85,7 @@ class Teacher:
 
     def open(self) -> tuple[Engine, Strategy]:
         """Load the engine and bind the strategy; the caller closes the engine."""
-        engine = self.engine.create_engine()
+        engine = with_markers(self.engine.create_engine(), self.thinking)
         scorer: Scorer | None = self.scorer.create_scorer(engine) if self.scorer else None
         return engine, self.strategy.bind(scorer)
 
@@ -120,7 +124,8 @@ def resolve_teacher(written: TeacherSpec, spec: JobSpec) -> Teacher:
     own = named(digests, after=f" of model {model}")
     beside = {name: digest for name, digest in parts.items() if name not in own}
     contents = named({**digests, **beside}, after=f" of teacher {written.name}")
-    return Teacher(written.name, engine, strategy, scorer, folder if here else None, digests, contents, written.domains)
+    place = folder if here else None
+    return Teacher(written.name, engine, strategy, scorer, place, digests, contents, written.domains, spec.thinking)
 
 
 def _exact(engine: str, spec: JobSpec) -> Mapping[str, Any]:

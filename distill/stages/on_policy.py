@@ -37,7 +37,7 @@ from train.rollouts.frontier import Mode
 from train.rollouts.rewards import Rewarder
 from train.update.batch import Normaliser
 from train.update.terms import Correction
-from train.update.update import Objective, Updater
+from train.update.update import Build, Objective, Updater
 from ttc.config.recipes import parse_spec
 from ttc.config.registry import ENGINES
 from ttc.config.signatures import bind, call
@@ -71,6 +71,7 @@ def on_policy(
     completions: _Completions,
     decay: bool = False,
     normaliser: Normaliser = "token",
+    build: Build,
 ) -> OnPolicy:
     """Learn from a teacher on the student's own samples.
 
@@ -85,6 +86,7 @@ def on_policy(
         completions: see `RolloutFields`.
         decay: let the rate fall to 0.
         normaliser: token, sequence, constant or rollout.
+        build: see `train.update.update.Build`.
     """
     n = completions.n
     completions.check("on_policy")
@@ -105,6 +107,7 @@ def on_policy(
         rules=configured({**{name: {"enabled": False} for name in _QUIET}, **(completions.health or {})}),
         checker=lambda task: DomainVerifier(measured),
         watches=False,
+        build=build,
     )
     return OnPolicy(inner, problems, measured, parse_named("teacher", teacher), divergence, beta, top_k, reward_weight)
 

@@ -237,7 +237,8 @@ class Learner:
         """Weighted advantages (R, T) of the verifier's rewards; 0 without them."""
         if not self.reward_weight:
             return torch.zeros(batch.mask.shape)
-        return self.reward_weight * self.updater.objective.advantage(outcome_of(rollouts, batch.mask)) * batch.mask
+        outcome = outcome_of(rollouts, batch.mask, batch.ids[:, 1:])
+        return self.reward_weight * self.updater.objective.advantage(outcome) * batch.mask
 
     def _equal(self) -> list[str]:
         """Names of teachers that have the student's weights, before the first update."""

@@ -36,12 +36,14 @@ from evals.tasks import TASKS, load_task, task_file
 from ttc.cli.memory import keep_little
 from ttc.cli.options import add_options, add_recipe_option, option, read_options
 from ttc.cli.parts import (
+    NOT_REPRODUCIBLE,
     SEVERAL,
     EngineOptions,
     SamplingOptions,
     StrategyOptions,
     ThinkingOptions,
     check_writable,
+    is_reproducible,
     resolve_budget,
     resolve_engine,
     resolve_sampling,
@@ -187,6 +189,8 @@ def run(args: argparse.Namespace) -> int:
         keep_little()
     if experiment.task.note:
         print(f"{experiment.task.name}: {experiment.task.note}", file=sys.stderr)
+    if not is_reproducible(experiment.engine):
+        print(f"{experiment.engine.label}: {NOT_REPRODUCIBLE}", file=sys.stderr)
     total = len(experiment.items) * len(experiment.arms)
     try:
         with closing(ProgressBar(total)) as progress:
@@ -210,7 +214,6 @@ def _plan(options: EvalOptions, out: Path) -> Experiment:
     """Check every name, parameter and file; nothing heavy is loaded."""
     task_settings, options = options.task_settings, options.without_task
     choices = resolve_strategies(options)
-    engine = resolve_engine(options, options.settings)
     task = _task(options.task, task_settings)
     problems_seed = _problems_seed(options.problems_seed, task)
     sampling = replace(resolve_sampling(options, task.sampling), seed=None)
@@ -219,6 +222,8 @@ def _plan(options: EvalOptions, out: Path) -> Experiment:
     scorer = resolve_scorer(
         options.scorer, options.settings, [arm.choice for arm in arms], is_packaged=options.is_packaged
     )
+    readers = [arm.choice.function for arm in arms] + ([] if scorer is None else [scorer.factory])
+    engine = resolve_engine(options, options.settings, is_seeded=options.seed is not None, readers=readers)
     thinking, budget = resolve_thinking(options, options.settings), resolve_budget(options.budget)
     arms = [replace(arm, choice=_with_total(arm.choice, budget)) for arm in arms]
     ordered = [arm.choice for arm in sorted(arms, key=lambda arm: arm.baseline)]

@@ -7,6 +7,10 @@
 repository under `openai/gsm8k`, that copy is loaded by `datasets`. Without a folder the hub itself is asked, unless the
 source says that it must not be.
 
+A training stage names rows in one line, with the columns that hold what it needs (`NamedRows`):
+
+    openai/gsm8k:config=main,split=train,stem=gsm8k_train,prompt=problem|question,completion=solution|answer
+
 Left out: streaming, revisions other than the newest.
 """
 
@@ -15,6 +19,8 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
+import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from evals.task import Item, Loader, sample
+from ttc.config.recipes import overrides
 from ttc.errors import ConfigError, RecordError
 
 
@@ -164,3 +171,75 @@ def _hub_rows(source: Source, repository: str) -> Iterator[Row]:
         ) from exc
     for number, row in enumerate(table, start=1):
         yield Row(row, f"{source.repository} {source.split}, row {number}", number, local=False)
+
+
+DATA = "TTC_DATA"
+"""The variable of the environment that names the folder of local copies."""
+_NAMED = re.compile(r"[\w.-]+/[\w.-]+:[a-z_]+=")
+_PLACES = ("config", "split", "stem", "limit")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRows:
+    """Rows of a published dataset: where they are, at most how many, and the columns that make up a row of ours.
+
+    A column is written as a path (`messages.0.content`), several as `problem|question`, of which the first that a row
+    has counts; `mode=off` and `weight=2` are values, not columns.
+    """
+
+    source: Source
+    columns: Mapping[str, str]
+    limit: int | None = None
+
+    @classmethod
+    def of(cls, spec: str) -> NamedRows | None:
+        """Read `ID:KEY=VALUE,...`; None for a text that is none; raises ConfigError for one without columns."""
+        if not _NAMED.match(spec):
+            return None
+        repository, _, rest = spec.partition(":")
+        options = overrides(re.split(r",(?=[a-z_]+=)", rest), spec)
+        stem = options.get("stem") or repository.partition("/")[2].lower()
+        limit = options.get("limit")
+        if limit is not None and not limit.isdecimal():
+            raise ConfigError(f"{spec}: limit must be a number, got {limit!r}")
+        columns = {name: value for name, value in options.items() if name not in _PLACES}
+        if not columns.keys() & {"prompt", "messages"}:
+            raise ConfigError(f"{spec}: name the column of the prompt (prompt=...) or of the turns (messages=...)")
+        source = Source(stem, repository, options.get("config"), options.get("split", "train"))
+        return cls(source, columns, None if limit is None else int(limit))
+
+    def file(self) -> Path | None:
+        """The local file that they are read from; None for the hub, and for a copy of its repository."""
+        folder = os.environ.get(DATA)
+        names = [f"{self.source.stem}.{ending}" for ending in ("jsonl", "jsonl.gz", "csv")]
+        return (
+            next((path for path in (Path(folder, name) for name in names) if path.is_file()), None) if folder else None
+        )
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The rows, by our names of fields; raises like `rows_from`, and RecordError for a column that is not there."""
+        for number, row in enumerate(rows_from(self.source, os.environ.get(DATA))):
+            if number == self.limit:
+                return
+            yield {name: self._value(name, column, row) for name, column in self.columns.items()}
+
+    def _value(self, name: str, column: str, row: Row) -> Any:
+        if name in ("mode", "weight"):
+            return column if name == "mode" else float(column)
+        for path in column.split("|"):
+            value = _at(row.data, path.split("."))
+            if value is not None:
+                return value
+        raise RecordError(f"{row.where}: no column {column} (known: {', '.join(row.data)})")
+
+
+def _at(value: Any, path: list[str]) -> Any:
+    """What stands at a path of names and numbers; None where nothing does."""
+    for name in path:
+        if isinstance(value, Mapping):
+            value = value.get(name)
+        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+            value = value[int(name)]
+        else:
+            return None
+    return value

@@ -3,7 +3,8 @@
 A line of a file is {"id", "problem", "steps": [text, ...]} with one kind of label: "labels" (per step 1, 0, a share, or
 null), "mistake_index" (first wrong step from 0, null for none) or "label" (the same with -1 for none, as in
 ProcessBench), or none yet; behind a first wrong step nothing is known. "group" or "task" names its part of the data,
-"target" is for checkers that need one.
+"target" is for checkers that need one. A line of PRM800K (Lightman et al. 2023, arXiv:2305.20050) is read as it was
+published: the steps that were gone on from, and the wrong one that ended them.
 
 Process reward models score all steps of a solution at once; scorers without step scores (outcome models, judges,
 ensembles of them) are asked about every prefix. Every token is on the ledger of the row's session.
@@ -171,7 +172,38 @@ async def _step_scores(row: Labelled, session: Session, scorer: Scorer) -> tuple
     return numbers if len(numbers) == len(values) else None
 
 
+_RATINGS = {1: 1.0, 0: 1.0, -1: 0.0}
+"""PRM800K's good, neutral and bad: a neutral step is no mistake."""
+
+
+def _of_prm800k(data: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A line of PRM800K in our form; raises RecordError naming the field."""
+    steps: list[str] = []
+    labels: list[float | None] = []
+    try:
+        for step in data["label"]["steps"]:
+            chosen, offers = step.get("chosen_completion"), step.get("completions") or []
+            if chosen is None and step.get("human_completion"):
+                steps.append(str(step["human_completion"]["text"]))
+                labels.append(1.0)
+                continue
+            bad = next((offer for offer in offers if offer["rating"] == -1), None)
+            offer = offers[chosen] if chosen is not None else bad
+            if offer is None:
+                break
+            steps.append(str(offer["text"]))
+            labels.append(None if offer["rating"] is None else _RATINGS[offer["rating"]])
+            if chosen is None:
+                break
+        question = data["question"]
+        return {"problem": question["problem"], "steps": steps, "labels": labels, "group": "prm800k"}
+    except (KeyError, TypeError, IndexError, AttributeError) as exc:
+        raise RecordError(f"{where}: not a line of PRM800K ({exc!r}): question.problem and label.steps") from exc
+
+
 def _row(data: Mapping[str, Any], where: str, number: int) -> Labelled:
+    if isinstance(data.get("label"), dict) and isinstance(data.get("question"), dict):
+        data = _of_prm800k(data, where)
     steps, problem = data.get("steps"), data.get("problem")
     if not isinstance(problem, str) or not problem.strip():
         raise RecordError(f"{where}: problem: expected a non-empty string, got {problem!r}")

@@ -25,7 +25,7 @@ from serve.requests.body import WHOLE, RequestBody
 from serve.requests.errors import agreed, invalid, unsupported
 from ttc.core import Capabilities
 from ttc.errors import ConfigError
-from ttc.session.thinking import CLOSE, Thinking
+from ttc.session.thinking import CLOSE, Thinking, check_markers
 
 BUDGETS = ("thinking_budget", "thinking_token_budget", "thinking_budget_tokens", "max_thinking_tokens")
 UNLIMITED = -1
@@ -145,10 +145,7 @@ class ThinkingPolicy:
             raise ConfigError(f"thinking.max_thinking_tokens must be >= 1, got {self.max_thinking_tokens}")
         if not 0 <= self.reserve_share < 1:
             raise ConfigError(f"thinking.reserve_share must lie in [0, 1), got {self.reserve_share}")
-        if (self.open is None) != (self.close is None) or "" in (self.open, self.close):
-            raise ConfigError("thinking.open and thinking.close go together, and neither is empty")
-        if self.open is not None and self.open == self.close:
-            raise ConfigError("thinking.open and thinking.close must differ")
+        check_markers("thinking", self.open, self.close)
         if self.handover is not None and (self.close or CLOSE) not in self.handover:
             raise ConfigError(f"thinking.handover must contain the end-of-thinking marker {self.close or CLOSE}")
 

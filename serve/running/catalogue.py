@@ -3,10 +3,7 @@
 Models without thinking markers of their own can think too: `[thinking] open = "<think>"`, `close = "</think>"` makes
 every served model think whose tokenizer has no such tokens. A request with thought gets the opening marker after the
 rendered prompt, one without thought a closed empty block, as Qwen3's own template does; a request that says nothing
-gets the template as it is. The markers may be several tokens: they are matched as their own ids, never as text, and
-only in what was generated. Cost: a stop and a continuation wherever the last id of a marker is sampled. Left out: a
-close that the model spells in other ids (merged with the character before it): the thought then goes on to its budget,
-which holds all the same.
+gets the template as it is (`ttc.engines.shared.wrapped`).
 """
 
 from __future__ import annotations
@@ -15,130 +12,24 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from serve.operator.config import ModelSpec, PresetSpec, ServeConfig
 from serve.requests.errors import ApiError
-from serve.requests.thinking import ThinkingPolicy
 from serve.running.admission import FairGate
 from serve.running.upstreams import Patience, Upstreams
 from ttc.config.values import nearest
 from ttc.core import (
-    Capabilities,
-    Completion,
     Engine,
-    Message,
-    Prompt,
-    Sampling,
     Scorer,
-    StreamingEngine,
     ToolEngine,
-    Tools,
-    UsageSink,
     extras_of,
 )
 from ttc.engines.shared.toolformats import TOOL_FORMATS, ToolFormat
-from ttc.engines.shared.wrapped import Wrapped
-from ttc.errors import ConfigError, Unsupported
-from ttc.session.thinking import CLOSE, QWEN3_HANDOVER, split
-
-
-def with_markers(engine: Engine, policy: ThinkingPolicy) -> Engine:
-    """`engine`, or where it takes ids, has no markers, and the operator names a pair: one that thinks between those.
-
-    Raises:
-        ConfigError: the hand-over, in the ids of this model, does not close the thought.
-    """
-    capabilities = engine.capabilities
-    if policy.open is None or policy.close is None or capabilities.think_close or not capabilities.token_ids:
-        return engine
-    kind = _MarkedStream if isinstance(engine, StreamingEngine) else MarkedEngine
-    marked = kind(engine, policy.open, policy.close)
-    handover = policy.handover or marked.capabilities.handover or ""
-    if split(marked.encode(handover), True, marked.capabilities).inside:
-        raise ConfigError(
-            f"thinking.handover: in the tokens of {capabilities.model}, {handover!r} does not hold the marker "
-            f"{policy.close!r} as it is written alone; put it on a line of its own"
-        )
-    return marked
-
-
-class MarkedEngine(Wrapped):
-    """`engine` with thinking markers that the operator names; whoever closes it closes the engine."""
-
-    def __init__(self, engine: Engine, opening: str, closing: str) -> None:
-        super().__init__(engine)
-        self._open, self._close = opening, closing
-        self._capabilities = replace(
-            engine.capabilities,
-            think_open=engine.encode(opening),
-            think_close=engine.encode(closing),
-            handover=QWEN3_HANDOVER.replace(CLOSE, closing),
-        )
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Those of the engine, and the markers."""
-        return self._capabilities
-
-    def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
-        """Render without a switch, which the template does not have; then open a thought, or close an empty one."""
-        return self._marked(self._engine.render(messages, None), thinking)
-
-    @property
-    def tool_format(self) -> str:
-        """See `ttc.core.ToolEngine`."""
-        return self._engine.tool_format if isinstance(self._engine, ToolEngine) else ""
-
-    def render_tools(self, messages: Sequence[Message], thinking: bool | None, tools: Tools) -> Prompt:
-        """See `ttc.core.ToolEngine`."""
-        if not isinstance(self._engine, ToolEngine):
-            raise Unsupported(f"{self.capabilities.model} cannot be shown functions")
-        return self._marked(self._engine.render_tools(messages, None, tools), thinking)
-
-    def _marked(self, prompt: Prompt, thinking: bool | None) -> Prompt:
-        if thinking is None:
-            return prompt
-        if thinking:
-            return replace(_wrapped(prompt, self.encode, f"{self._open}\n"), think_state="open")
-        return replace(_wrapped(prompt, self.encode, f"{self._open}\n\n{self._close}\n\n"), think_state="closed")
-
-    async def close(self) -> None:
-        """Close the engine."""
-        await self._engine.close()
-
-
-class _MarkedStream(MarkedEngine):
-    """The same for an engine that hands over tokens while it samples."""
-
-    async def stream(
-        self,
-        prompt: Prompt,
-        sampling: Sampling,
-        draw: int,
-        on_usage: UsageSink,
-        on_tokens: Callable[[tuple[int, ...]], None],
-    ) -> Completion:
-        """Stream as the engine does."""
-        engine = self._engine
-        if not isinstance(engine, StreamingEngine):
-            raise TypeError(f"{engine.capabilities.model} does not stream")
-        return await engine.stream(prompt, sampling, draw, on_usage, on_tokens)
-
-
-def _wrapped(prompt: Prompt, encode: Callable[[str], tuple[int, ...]], text: str) -> Prompt:
-    """`prompt` with `text` as part of what was rendered."""
-    ids = (*(prompt.token_ids or ()), *encode(text))
-    return replace(
-        prompt,
-        text=prompt.text + text,
-        token_ids=ids,
-        rendered_len=len(ids),
-        rendered_chars=len(prompt.text) + len(text),
-    )
-
+from ttc.engines.shared.wrapped import with_markers
+from ttc.session.thinking import QWEN3_HANDOVER
 
 AUTO = "auto"
 _log = logging.getLogger("serve")
@@ -258,7 +149,8 @@ class Catalogue:
         for model in self._models.values():
             capabilities, test = model.engine.capabilities, getattr(model.engine, "self_test", None)
             words = handover or capabilities.handover or QWEN3_HANDOVER
-            if test is None or not capabilities.think_close or model.engine.encode(words) != capabilities.think_close:
+            marked = capabilities.think_close and capabilities.think_texts is None
+            if test is None or not marked or model.engine.encode(words) != capabilities.think_close:
                 continue
             report = await test()
             notes = {"model": model.name, "exact": report.exact, "failures": list(report.failures)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ttc.core import Capabilities, Prompt
+from ttc.core import Capabilities, Prompt, TextMarker
 from ttc.session.thinking import Thinking
 
 Decode = Callable[[Sequence[int]], str]
@@ -26,6 +26,7 @@ class Markers:
         self._max = None if control is None else control.max_tokens
         self._extends = control is not None and control.extends
         self._open, self._close = capabilities.think_open, capabilities.think_close
+        self._texts = capabilities.think_texts
         self._eos = frozenset(capabilities.eos_ids)
         self._taken = 0
         self._waiting: list[int] = []
@@ -42,25 +43,41 @@ class Markers:
 
     def _walk(self, *, certain: bool) -> Iterator[tuple[int, int, bool]]:
         while self._waiting:
-            marker = self._close if self.inside else self._open
-            head = tuple(self._waiting[: len(marker)])
-            if marker and head == marker:
+            marker_len, may_be = self._marker()
+            if marker_len:
                 if self._extends and self.inside and not certain:
                     return
-                self._skip(len(marker))
+                self._skip(marker_len)
                 self.inside = not self.inside
                 continue
             token = self._waiting[0]
             capped = self.inside and self._max is not None and self.num_thinking >= self._max
-            if (marker and marker[: len(head)] == head) or (not certain and (token in self._eos or capped)):
+            if may_be or (not certain and (token in self._eos or capped)):
                 return
             self.num_thinking += self.inside
             self._skip(1)
             yield self._taken - 1, token, self.inside
 
+    def _marker(self) -> tuple[int, bool]:
+        """How many of the waiting ids are the next marker (0: they do not begin with it), and whether they may be."""
+        if self._texts is not None:
+            return _spelled(self._texts[self.inside], self._waiting)
+        marker = self._close if self.inside else self._open
+        head = tuple(self._waiting[: len(marker)])
+        return (len(marker), False) if marker and head == marker else (0, bool(marker) and marker[: len(head)] == head)
+
     def _skip(self, count: int) -> None:
         del self._waiting[:count]
         self._taken += count
+
+
+def _spelled(marker: TextMarker, ids: Sequence[int]) -> tuple[int, bool]:
+    """How many of `ids` spell a marker from the first on, and whether they may once more of them are there."""
+    span = marker.find(ids)
+    if span is not None:
+        return (span[1], False) if span[0] == 0 else (0, False)
+    held = _overlap(marker.decode(ids), marker.text)
+    return 0, bool(held) and _overlap(marker.decode(ids[1:]), marker.text) < held
 
 
 class _Text:

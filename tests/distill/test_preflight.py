@@ -21,8 +21,10 @@ from ttc.errors import ConfigError
 
 ON_POLICY = {"name": "p", "method": "on_policy", "seed": 1, "task": f"{TASK},split=train", "held_out": TASK}
 REJECTION = {**ON_POLICY, "method": "rejection", "n": 1}
-ROWS = ("context", "disk", "end_of_text", "memory", "normaliser", "own_samples", "packing", "padding", "prompts",
-        "self_test", "special_tokens", "stop_tokens", "template", "tokenizer", "training", "truncation")  # fmt: skip
+ROWS = (
+    "context", "disk", "end_of_text", "memory", "normaliser", "own_samples", "packing", "padding", "prompts",
+    "self_test", "special_tokens", "stop_tokens", "template", "thinking", "tokenizer", "training", "truncation",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -133,10 +135,10 @@ def test_special_tokens_in_other_roles_are_refused(pair, student, tmp_path):
     assert "bos_token is 's0' to the student and None to teacher teacher" in said
 
 
-def test_padding_that_is_the_end_of_text_is_refused(pair, student, tmp_path):
+def test_padding_that_is_the_end_of_text_is_told_and_no_failure_where_masks_go_by_lengths(pair, student, tmp_path):
     edit(student, "tokenizer_config.json", pad_token="<|end|>")
-    said = refusal(found(student, pair[1], tmp_path, REJECTION), "padding")
-    assert "pads with '<|end|>', which also ends its texts" in said and "set pad_token" in said
+    finding = found(student, pair[1], tmp_path, REJECTION)["padding"]
+    assert finding.ok and "pads with '<|end|>', which also ends its texts" in finding.text
 
 
 def test_stop_tokens_that_are_not_the_templates_are_refused(pair, student, tmp_path):
@@ -237,9 +239,10 @@ def test_a_check_that_cannot_be_made_refuses_with_its_error(pair, student, tmp_p
 
 
 def test_a_refused_job_generates_nothing_and_says_the_fix(pair, student, tmp_path):
-    edit(student, "tokenizer_config.json", pad_token="<|end|>")
+    ending = "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}s5{% endif %}{% endfor %}"
+    (student / "chat_template.jinja").write_text(ending)
     spec = parse_spec({**REJECTION, "student": str(student), "teacher": str(pair[1])})
     assert not all(f.ok for f in plan_job(spec, tmp_path / "planned").findings)
-    with pytest.raises(ConfigError, match=r"padding: the student pads with .*set pad_token"):
+    with pytest.raises(ConfigError, match=r"stop_tokens: the template of student ends a turn with 's5'.*eos_token_id"):
         run_job(spec, tmp_path / "run", lambda text: None)
     assert not (tmp_path / "run").exists() and not (tmp_path / "planned").exists()

@@ -14,7 +14,7 @@ from typing import Any
 
 from ttc import nano
 from ttc.core import Completion, ExtraCapabilities, ExtraSampling, Prompt, Sampling, Usage, UsageSink
-from ttc.engines.embedded.guide import Guides
+from ttc.engines.embedded.core.guide import Guides
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine
 from ttc.errors import ConfigError

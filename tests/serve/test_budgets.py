@@ -9,12 +9,12 @@ import pytest
 
 from serve.operator.config import ServeLimits
 from serve.requests.thinking import ThinkingPolicy
-from serve.running.catalogue import with_markers
 from tests.serve.running import Running, chat, running, served
 from tests.serve.streams import same, streamed, whole
 from tests.serve.thinker import ANSWER, HANDOVER_WORDS, THOUGHT, ManyTokenMarkers, WithoutMarkers, bracketed, think
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.scripted import ScriptedEngine
+from ttc.engines.shared.wrapped import with_markers
 from ttc.session.thinking import split
 
 SETUPS = {

@@ -17,10 +17,10 @@ import pytest
 
 from serve.operator.config import ServeLimits
 from serve.requests.thinking import ThinkingPolicy
-from serve.running.catalogue import with_markers
 from tests.serve.running import Running, running, served
 from tests.serve.streams import same, streamed, whole
 from ttc.core import Usage
+from ttc.engines.shared.wrapped import with_markers
 from ttc.engines.vllm.factory import vllm
 from ttc.engines.vllm.options import VllmOptions
 from ttc.session.thinking import QWEN3_HANDOVER, split

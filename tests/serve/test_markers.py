@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from serve.requests.thinking import ThinkingPolicy
-from serve.running.catalogue import with_markers
+from serve.running.deltas import Markers
 from tests.serve.thinker import WithoutMarkers, think
 from ttc.core import Message, Prompt, StreamingEngine
 from ttc.engines.scripted import ScriptedEngine
+from ttc.engines.shared.wrapped import with_markers
 from ttc.errors import ConfigError
+from ttc.session.thinking import Thinking, find_marker, split
 
 POLICY = ThinkingPolicy(open="[t]", close="[/t]")
 ASKED = [Message("user", "what is [t] and [/t]?")]
@@ -23,6 +26,9 @@ class Merging(WithoutMarkers):
 
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(map(ord, text.replace(".[", "\ue000")))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return super().decode(ids).replace("\ue000", ".[")
 
 
 def test_a_model_with_markers_of_its_own_keeps_them() -> None:
@@ -68,6 +74,23 @@ def test_half_a_pair_is_refused(given: dict[str, str]) -> None:
 def test_a_handover_that_would_not_close_the_thought_is_refused_at_the_start() -> None:
     with pytest.raises(ConfigError, match=r"\[/t\]"):
         ThinkingPolicy(open="[t]", close="[/t]", handover="Enough.</think>")
-    with pytest.raises(ConfigError, match="line of its own"):
-        with_markers(Merging(think), dataclasses.replace(POLICY, handover="Enough.[/t]"))
-    assert with_markers(Merging(think), dataclasses.replace(POLICY, handover="Enough.\n[/t]\n"))
+    with pytest.raises(ConfigError, match=r"\[/t\]"):
+        with_markers(WithoutMarkers(think), Thinking(open="[t]", close="[/t]", handover="Enough.</think>"))
+
+
+def test_a_marker_that_merges_with_what_stands_before_it_is_found() -> None:
+    engine = with_markers(Merging(think), dataclasses.replace(POLICY, handover="Enough.[/t]"))
+    ids = engine.encode("ten chars.[/t]\n\n7")
+    parts = split(ids, True, engine.capabilities)
+    assert (engine.decode(parts.thinking), engine.decode(parts.answer), parts.inside) == ("ten chars", "\n\n7", False)
+    assert find_marker(ids, engine.capabilities, inside=True) == (9, 13)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 40])
+def test_streamed_text_holds_back_what_may_become_a_marker_however_it_is_spelled(size: int) -> None:
+    engine = with_markers(Merging(think), POLICY)
+    ids = engine.encode("so [/ no.[/t]\n\n7 [/t]")
+    markers = Markers(True, engine.capabilities)
+    shown = [row for at in range(0, len(ids), size) for row in markers.add(ids[at : at + size])]
+    thought, answer = ([token for _, token, inside in shown if inside is side] for side in (True, False))
+    assert (engine.decode(thought), engine.decode(answer)) == ("so [/ no", "\n\n7 [/t]")

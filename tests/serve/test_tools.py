@@ -24,8 +24,8 @@ from tests.serve.streams import chunks_of
 from tests.ttc import sglang_server
 from ttc.answers import kind_of
 from ttc.core import Engine, Message, ToolCall, ToolMessage
+from ttc.engines.embedded.core.guide import Guides
 from ttc.engines.embedded.engine import embedded
-from ttc.engines.embedded.guide import Guides
 from ttc.engines.sglang.factory import sglang
 from ttc.engines.shared.folder import generator_folder
 from ttc.engines.shared.text import Text

@@ -11,8 +11,10 @@ from train.advantages.group import group
 from train.advantages.leave_one_out import leave_one_out
 from train.advantages.reinforce_pp import reinforce_pp
 from train.advantages.steps import steps
+from train.advantages.tree import tree
 from train.registries import ADVANTAGES
 from train.update.terms import RewardBatch
+from ttc.errors import ConfigError
 
 pytestmark = pytest.mark.numeric
 
@@ -137,3 +139,30 @@ def test_gae_skips_tokens_that_were_injected():
     mask = torch.tensor([[True, False, True]])
     found = gae(lam=0.0)(RewardBatch(torch.tensor([1.0]), torch.tensor([0]), mask, values=values))
     assert torch.allclose(found, torch.tensor([[0.7, 0.0, 0.1]]), atol=1e-6)
+
+
+def test_a_token_is_worth_what_its_node_gains_on_the_whole_tree_and_on_the_node_before():
+    # 5 is shared by all; 6 by the first three, of which the first two go on with 7
+    tokens = torch.tensor([[5, 6, 7, 1], [5, 6, 7, 2], [5, 6, 8, 8], [5, 9, 9, 9]])
+    batch = outcome([1.0, 0.0, 1.0, 0.0], [3] * 4, 4, tokens=tokens)
+    # V: root 1/2; 6 is 2/3 of 3; 7 is 1/2 of 2; the leaves 1, 0, 1, 0
+    hand = torch.tensor([
+        [0.0, 2 * (1 / 6), 0.0 - 1 / 6, 0.5 + 0.5],
+        [0.0, 2 * (1 / 6), 0.0 - 1 / 6, -0.5 - 0.5],
+        [0.0, 2 * (1 / 6), 0.5 + 1 / 3, 0.5 + 1 / 3],
+        [0.0, -0.5 - 0.5, -1.0, -1.0],
+    ])  # fmt: skip
+    through = torch.tensor([[4, 3, 2, 1], [4, 3, 2, 1], [4, 3, 1, 1], [4, 1, 1, 1]])
+    assert torch.allclose(tree(by_leaves=False)(batch), hand, atol=1e-6)
+    assert torch.allclose(tree()(batch), hand / through.sqrt(), atol=1e-6)
+    value = torch.tensor([[0, 1 / 6, 0, 0.5], [0, 1 / 6, 0, -0.5], [0, 1 / 6, 0.5, 0.5], [0, -0.5, -0.5, -0.5]])
+    assert torch.allclose(tree(local=0.0, by_leaves=False)(batch), value, atol=1e-6)
+
+
+def test_rollouts_that_share_nothing_get_twice_the_unscaled_group_advantage_and_other_groups_are_other_trees():
+    tokens = torch.tensor([[5, 6], [7, 6], [5, 6], [7, 7]])
+    batch = outcome([1.0, 0.0, 1.0, NAN], [0, 0, 1, 1], 2, tokens=tokens)
+    assert torch.allclose(tree()(batch)[:2], 2 * group(scale="none")(batch)[:2])
+    assert tree()(batch)[2:].abs().max() == 0
+    with pytest.raises(ConfigError, match="needs the token ids"):
+        tree()(outcome([1.0, 0.0], [0, 0]))

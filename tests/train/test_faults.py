@@ -9,14 +9,19 @@ import threading
 import pytest
 
 from tests.train.cipher_base import make_parts
+from tests.train.stages import make_stage
 from tests.ttc.any_verifier import KNOWN
-from train.base.rollout import Rollout
+from train.base.rollout import Rollout, read_rollouts
+from train.base.stage import Setting
+from train.measure.measure import task_gains
+from train.registries import make_task
 from train.rl.loop import LoopPlan, learn, learn_async
 from train.rollouts.rewards import Rewarder, ShapingPart, of_each
 from ttc.core import Verdict
 from ttc.errors import TrainingError, VerifierError
 from ttc.verifiers.composite import composite
 from ttc.verifiers.exact import exact
+from ttc.verifiers.service import service
 
 COMPOSITE = f"""
 [parts.answer]
@@ -185,3 +190,67 @@ def test_a_verifier_that_fails_its_own_known_cases_stops_the_run_before_anything
     with pytest.raises(VerifierError, match="fails a known case"):
         run(parts)
     assert not rows(tmp_path)
+
+
+UNENDING = """
+import asyncio, dataclasses, pathlib, threading
+from evals.task import VerifierSpec
+from evals.tasks.cipher import cipher
+from ttc.verifiers.exact import exact
+
+def walk(*, how: str, split: str = "train"):
+    task = cipher(symbols=12, max_steps=4, split=split)
+    return dataclasses.replace(task, verifier=VerifierSpec(f"{pathlib.Path(__file__)}:unending", {"how": how}))
+
+def unending(*, how: str):
+    return Unending(how)
+
+class Unending:
+    name, version = "unending", "1"
+    def __init__(self, how):
+        self.how, self._inner = how, exact()
+    def check_gold(self, target, item=""):
+        self._inner.check_gold(target, item)
+    async def verify(self, target, submission):
+        if self.how == "never" and submission.thinking:
+            await asyncio.Event().wait()
+        return await self._inner.verify(target, submission)
+    async def close(self):
+        if self.how == "raises":
+            raise ValueError("it will not close")
+        if self.how == "blocks":
+            threading.Event().wait(1.5)
+        await asyncio.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("how", ["hangs", "blocks", "raises"])
+def test_a_verifier_that_does_not_end_costs_neither_the_model_nor_the_stage(cipher_model, tmp_path, monkeypatch, how):
+    monkeypatch.setattr(service, "CLOSE_S", 0.3)
+    (tmp_path / "mine.py").write_text(UNENDING)
+    task = f"{tmp_path / 'mine.py'}:walk:how={how}"
+    stage = make_stage(
+        "grpo", task=task, held_out=f"{task},split=eval", steps=2, lr=1e-3, prompts=4, n=4, held_out_limit=4
+    )
+    lines = []
+    (tmp_path / "1-grpo").mkdir()
+    result = stage.run(Setting(tmp_path / "1-grpo", cipher_model, 1, "cpu", 1, lines.append))
+    assert result.metrics["step"] == 2 and (tmp_path / "1-grpo" / "model" / "model.safetensors").is_file()
+    told = "it will not close" if how == "raises" else "did not close within"
+    assert any("verifier unending could not be closed" in line and told in line for line in lines)
+
+
+def test_a_stage_that_samples_and_one_that_measures_go_on_past_a_verifier_that_hangs(
+    cipher_model, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(service, "CLOSE_S", 0.3)
+    monkeypatch.setattr(service, "START_S", 0.3)
+    (tmp_path / "mine.py").write_text(UNENDING)
+    task = f"{tmp_path / 'mine.py'}:walk:how=never"
+    (tmp_path / "1-sample").mkdir()
+    place = Setting(tmp_path / "1-sample", cipher_model, 1, "cpu", 1, lambda text: None)
+    make_stage("sample", task=task, n=2, limit=6).run(place)
+    rows = list(read_rollouts(tmp_path / "1-sample" / "rollouts.jsonl"))
+    assert {row.reward is None for row in rows if row.thinking} == {True}
+    assert {row.reward is None for row in rows if not row.thinking} == {False}
+    assert task_gains(make_task(task), 4, cipher_model, cipher_model, place)["held_out_sampled_gain"] == 0

@@ -1,13 +1,17 @@
 """Each rule fires on the trace of its failure, after its patience and not before, and stays silent on a healthy run."""
 
+import asyncio
 import math
 
 import pytest
 import torch
 
+from tests.train.cipher_base import TASK, WALKS
+from tests.train.stages import make_stage
 from train.base.checkpoint import Checkpoints
 from train.base.health import RULES, Alarm, Health, HealthRule, act, configured
 from train.base.optimiser import Optimiser, Schedule
+from train.base.stage import Setting
 from train.rl.loop import LoopState, growth
 from ttc.errors import ConfigError, UnknownName
 
@@ -99,3 +103,15 @@ def test_length_that_grows_without_accuracy_raises_an_alarm_and_length_that_pays
             metrics = growth(state, {"length": 10 * 1.06**step, "accuracy": accuracy(step)})
             alarms += health.check(metrics, step)
         assert ("length_without_accuracy" in {alarm.rule.name for alarm in alarms}) == fires
+
+
+@pytest.mark.parametrize("judge", [None, "exact"])
+def test_training_and_held_out_answers_are_compared_by_one_verifier(cipher_model, tmp_path, judge):
+    stage = make_stage("grpo", task=WALKS, held_out=TASK, steps=1, lr=1e-3, judge=judge)
+    parts = stage.parts(cipher_model, Setting(tmp_path, cipher_model, 1, "cpu", 1, lambda text: None))
+    asyncio.run(parts.close())
+    asyncio.run(parts.collector.engine.close())
+    if judge is None:
+        assert parts.held_out.beside is None and parts.seen.verifier is parts.rewarder
+    else:
+        assert parts.held_out.beside is parts.rewarder and parts.seen.verifier is parts.held_out.verifier

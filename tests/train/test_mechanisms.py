@@ -15,7 +15,7 @@ UPDATES = 3
 QUICK = ["cipher-grpo"]
 SLOW = {
     "calculation": ["async-agentic"],
-    "cipher": ["ttrl", "math-shepherd"],
+    "cipher": ["ttrl", "tree-rl", "math-shepherd"],
     "arithmetic": ["arithmetic-grpo"],
 }
 TOY = [name for name in packaged() if name not in {"nano", *QUICK, *(one for names in SLOW.values() for one in names)}]

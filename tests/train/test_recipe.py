@@ -17,7 +17,7 @@ GOOD = f'about = "x"\n{PRETRAIN}{GRPO}'
 @pytest.mark.parametrize("name", packaged())
 def test_every_packaged_recipe_is_short_says_what_it_deviates_in_and_binds(name):
     path = packaged()[name]
-    assert len(path.read_text().splitlines()) < 80
+    assert len(path.read_text().splitlines()) < 130  # a toy run and a real one
     recipe = read_recipe(name, scale="nano" if 'only = "nano"' in path.read_text() else None)
     assert "eviation" in recipe.about
     has_model = False
@@ -136,5 +136,5 @@ def test_a_stage_that_is_named_and_does_not_come_before_is_refused_when_the_reci
 
 @pytest.mark.parametrize("name", ["r1", "qwen3-fusion", "qwen2.5"])
 def test_a_recipe_whose_stages_are_numbered_for_a_scale_says_so_without_it(name):
-    with pytest.raises(ConfigError, match="its stages are numbered for --scale nano"):
+    with pytest.raises(ConfigError, match="give --scale nano, or one of cpu"):
         read_recipe(name)

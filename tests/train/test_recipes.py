@@ -9,7 +9,8 @@ from train.recipe.run import RunOptions, run_recipe, stage_folders
 
 SCALES = {name: "nano" if "nano" in path.read_text() else None for name, path in packaged().items()}
 NAMED = {"r1-zero", "r1", "dapo", "dr-grpo", "kimi-k1.5", "qwen3-fusion", "tulu3", "qwen2.5", "instructgpt",
-         "constitutional", "iterative-dpo", "async-agentic", "nano", "math-shepherd"}  # fmt: skip
+         "constitutional", "iterative-dpo", "async-agentic", "nano", "math-shepherd", "ttrl", "self-rewarding",
+         "tree-rl", "generative-verifier"}  # fmt: skip
 
 
 def test_the_recipes_that_are_promised_are_there():
@@ -28,8 +29,8 @@ def test_at_its_smallest_scale_a_recipe_starts_from_nothing_and_no_stage_needs_a
 @pytest.mark.parametrize("name", SCALES)
 def test_stages_of_a_run_that_are_named_come_before_and_make_what_is_read(name):
     makes = {"rollouts": {"sample", "revise", "feedback", "grpo"}, "leave_out": {"sample"}, "judge": None,
-             "critic": {"reward_model"}, "reference": None, "reward_model": {"reward_model"},
-             "process_reward": {"prm"}}  # fmt: skip
+             "critic": {"reward_model"}, "reference": None, "verifier_lm": None,
+             "reward_model": {"reward_model"}, "process_reward": {"prm"}}  # fmt: skip
     before: list[str] = []
     for number, step in enumerate(read_recipe(name, scale=SCALES[name]).steps, start=1):
         for field, kinds in makes.items():

@@ -14,7 +14,7 @@ import torch
 
 from tests.ttc.emulated_cuda import EmulatedCuda
 from ttc.engines.embedded.device.ops import REFERENCE_OPS, StepOps
-from ttc.engines.embedded.gpu_attention import AttentionKernels
+from ttc.engines.embedded.gpu.attention import AttentionKernels
 from ttc.engines.embedded.kernels.plan import PAGE, ForestPlan
 from ttc.engines.embedded.kernels.ragged import PrefillTable
 

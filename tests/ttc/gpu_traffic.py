@@ -9,6 +9,7 @@ import asyncio
 import random
 from typing import Any
 
+import numpy as np
 import torch
 
 from tests.ttc import gpu_reference
@@ -16,14 +17,14 @@ from tests.ttc.device_model import Model
 from tests.ttc.device_traffic import expected_token
 from tests.ttc.emulated_cuda import EmulatedCuda
 from ttc.core import Sampling
-from ttc.engines.embedded.batch import BatchLimits
+from ttc.engines.embedded.core.batch import BatchLimits
+from ttc.engines.embedded.core.pool import PAGE
+from ttc.engines.embedded.core.requests import GenerateRequest, LiveDraw
 from ttc.engines.embedded.device.rows import RowStart
 from ttc.engines.embedded.device.runtime import CudaRuntime
-from ttc.engines.embedded.gpu_batch import DeviceBatch
-from ttc.engines.embedded.gpu_body import DeviceBody
-from ttc.engines.embedded.gpu_decoder import DeviceDecoder
-from ttc.engines.embedded.pool import PAGE
-from ttc.engines.embedded.requests import GenerateRequest, LiveDraw
+from ttc.engines.embedded.gpu.batch import DeviceBatch
+from ttc.engines.embedded.gpu.body import DeviceBody
+from ttc.engines.embedded.gpu.decoder import DeviceDecoder
 from ttc.engines.shared.tokens import StopRule
 
 LOOP = asyncio.new_event_loop()
@@ -36,13 +37,44 @@ def emulated(model: Model, cuda: EmulatedCuda, num_pages: int = 150) -> DeviceBo
     return DeviceBody(model.weights, runtime, num_pages=num_pages, max_context=512, kernels=kernels, ops=ops)
 
 
-def request(ids: list[int], keys: list[int], *, problem: str = "", stop: tuple[int, ...] = (), **settings: Any):
+class Residues:
+    """A grammar of numbers: a token is 1 or 2 more than the one before, by remainders of 3."""
+
+    def __init__(self, vocab: int = 50) -> None:
+        self._vocab, self._newest = vocab, 0
+
+    def allows(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Whether each token may come next, (vocab)."""
+        return (np.arange(self._vocab) - self._newest) % 3 > 0
+
+    def words(self) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """See `ttc.engines.embedded.core.guide.Guide`."""
+        bits = np.pad(self.allows(), (0, -self._vocab % 32))
+        return np.packbits(bits, bitorder="little").view(np.int32)
+
+    def take(self, token: int) -> None:
+        """Go on behind `token`."""
+        assert self.allows()[token]
+        self._newest = token
+
+
+def request(
+    ids: list[int],
+    keys: list[int],
+    *,
+    problem: str = "",
+    stop: tuple[int, ...] = (),
+    guide: Any = None,
+    **settings: Any,
+) -> GenerateRequest:
     """Draws of one prompt; the rule ends them at `stop` on the device, and where 1 follows 2 on the host."""
     rule = StopRule(("ba",), stop, (), [chr(97 + i % 26) for i in range(50)], _text)
     sampling = Sampling(**{"max_tokens": 20, "temperature": 1.0, "seed": 0, "logprobs": True, **settings})
     future: asyncio.Future[Any] = LOOP.create_future()
     draws = range(len(keys))
-    return GenerateRequest(tuple(ids), problem, (), sampling, draws, tuple(keys), rule, LOOP, future, lambda _: None)
+    return GenerateRequest(
+        tuple(ids), problem, (), sampling, draws, tuple(keys), rule, LOOP, future, lambda _: None, make_guide=guide
+    )
 
 
 def _text(ids: Any) -> str:
@@ -92,6 +124,7 @@ class BatchTraffic:
             top_k=chance.choice([None, 12]),
             max_tokens=chance.choice([1, 3, 12, 50]),
             logprobs=chance.random() < 0.5,
+            guide=chance.choice([None, None, None, Residues]),
         )
         self.texts.append(ids)
         self.live.append(new)
@@ -126,8 +159,13 @@ class BatchTraffic:
         start = RowStart(
             0, 0, 0, (), 1, draw.key, settings.temperature, settings.top_p, settings.top_k or 0
         )  # fmt: skip
+        guide = draw.request.make_guide and Residues()
         for number, (token, scores) in enumerate(zip(draw.ids, logits[len(prompt) - 1 :], strict=False)):
-            assert not exact or token == expected_token(scores, start, len(prompt) + number), (draw.ids, number)
+            open_scores = scores
+            if guide:
+                open_scores = scores.masked_fill(~torch.from_numpy(guide.allows()).to(scores.device), float("-inf"))
+                guide.take(token)
+            assert not exact or token == expected_token(open_scores, start, len(prompt) + number), (draw.ids, number)
             if settings.logprobs:
                 self.gap = max(self.gap, abs(float(torch.log_softmax(scores, -1)[token]) - draw.logprobs[number]))
         assert not exact or self.gap < 1e-3

@@ -16,7 +16,7 @@ from tests.ttc.device_model import Model
 from tests.ttc.device_traffic import Traffic
 from tests.ttc.emulated_cuda import EmulatedCuda
 from tests.ttc.gpu_traffic import BatchTraffic
-from ttc.engines.embedded import gpu_attention
+from ttc.engines.embedded.core.sampler import Rows, sample
 from ttc.engines.embedded.device import draw, reference
 from ttc.engines.embedded.device import rows as record
 from ttc.engines.embedded.device.buffers import NUM_STATS, StepBuffers
@@ -25,9 +25,9 @@ from ttc.engines.embedded.device.rows import RowStart
 from ttc.engines.embedded.device.runtime import CudaRuntime
 from ttc.engines.embedded.device.shape import PAGE, StepWeights, Style
 from ttc.engines.embedded.device.uniform import uniform_of
-from ttc.engines.embedded.gpu_body import DeviceBody
+from ttc.engines.embedded.gpu import attention as gpu_attention
+from ttc.engines.embedded.gpu.body import DeviceBody
 from ttc.engines.embedded.kernels.plan import PlanCapacity
-from ttc.engines.embedded.sampler import Rows, sample
 from ttc.seeds import uniforms
 
 
@@ -290,7 +290,7 @@ def test_the_wired_decoder_with_its_kernels_equals_the_model(monkeypatch: pytest
     monkeypatch.setattr(gpu_attention, "_LEAST", PlanCapacity(rows=1, items=4, members=8, pages=8))
     runtime = CudaRuntime(torch.device("cuda:0"), cuda)
     traffic = BatchTraffic(model, DeviceBody(model.weights, runtime, num_pages=30, max_context=512), seed=4, events=5)
-    with torch.inference_mode(), cuda, traffic.batch.place():
+    with torch.inference_mode(), cuda, traffic.body.place():
         traffic.run()
         cuda.flush()
     traffic.check()

@@ -8,6 +8,7 @@ service), `faults` what goes wrong with the next requests.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 from collections import deque
@@ -49,6 +50,8 @@ class Behaviour:
     root: str | None = None
     """The folder that the model was loaded from, by its card; a server that says so also tells vLLM's version."""
     version: str = "0.32.0"
+    most_choices: int = 128
+    """Of one request that does not stream; a server that ignores `n` gives 1."""
     miscount: int = 0
     """Added to the completion tokens that are reported."""
     pause_s: float = 0.0
@@ -77,7 +80,7 @@ class OpenAIServer:
         self.headers: list[dict[str, str]] = []
         self.port, self.live, self.most_live, self.connections = port, 0, 0, 0
         self.die_after: int | None = None
-        self._make_engine = make_engine
+        self._make_engine, self._unseeded = make_engine, itertools.count(1000)
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
 
@@ -220,9 +223,10 @@ class OpenAIServer:
         if longest is not None and len(prompt.token_ids or ()) + limit > longest:
             text = f"This model's maximum context length is {longest} tokens. However, you requested more."
             return self._json(writer, 400, _error(text))
-        if not body.get("stream"):
+        if "prompt_logprobs" in body:
             return await self._score(writer, prompt, int(body["prompt_logprobs"]))
-        work = asyncio.ensure_future(self._send(writer, body, prompt, fault, chat))
+        send = self._send if body.get("stream") else self._send_whole
+        work = asyncio.ensure_future(send(writer, body, prompt, fault, chat))
         gone = asyncio.ensure_future(reader.read(1))
         self.live += 1
         self.most_live = max(self.most_live, self.live)
@@ -279,6 +283,24 @@ class OpenAIServer:
         writer.write(b"0\r\n\r\n")
         await writer.drain()
         return True
+
+    async def _send_whole(
+        self, writer: asyncio.StreamWriter, body: Mapping[str, Any], prompt: Prompt, fault: Fault | None, chat: bool
+    ) -> bool:
+        """All choices at once; without a seed no two requests draw the same."""
+        sampling = _sampling({"seed": next(self._unseeded), **body}, self.behaviour)
+        await asyncio.sleep(self.behaviour.pause_s)
+        draws = range(min(int(body.get("n", 1)), self.behaviour.most_choices))
+        choices, total = [], 0
+        for item in await self.engine.generate(prompt, sampling, draws, _ignore):
+            events = _Events(self.behaviour, body, prompt, self.engine.decode, chat)
+            events.of(Piece(item.token_ids, item.logprobs or (None,) * len(item.token_ids)), fault)
+            (choice,) = events.of(item, fault)[0]["choices"]
+            choices.append(choice | {"index": len(choices)})
+            total += len(item.token_ids)
+        details = {"cached_tokens": 0}
+        usage = {"prompt_tokens": len(prompt.token_ids or ()), "completion_tokens": total + self.behaviour.miscount}
+        return self._json(writer, 200, {"choices": choices[::-1], "usage": usage | {"prompt_tokens_details": details}})
 
     def _fault(self, writer: asyncio.StreamWriter, fault: Fault) -> bool:
         """Do what the fault says; whether to go on with the stream."""

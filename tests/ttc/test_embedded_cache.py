@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ttc.engines.embedded.cache import PrefixTree
-from ttc.engines.embedded.pool import PagePool, Segment
-from ttc.engines.embedded.tenants import Tenants
+from ttc.engines.embedded.core.cache import PrefixTree
+from ttc.engines.embedded.core.pool import PagePool, Segment
+from ttc.engines.embedded.core.tenants import Tenants
 from ttc.engines.shared.shape import Dims
 
 PAGE = 4

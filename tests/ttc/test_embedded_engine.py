@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.ttc import tiny_model
 from ttc import nano
 from ttc.core import Engine, LogprobEngine, Message, Prompt, Sampling, StreamingEngine, Usage, WeightSync
-from ttc.engines.embedded import batch
+from ttc.engines.embedded.core import batch
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.shared.tokens import check_room
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
@@ -293,6 +293,90 @@ def test_when_memory_runs_out_nothing_is_lost_and_work_goes_on_smaller(folder, i
 
     asyncio.run(go())
     assert max(rows) > 4 and max(rows[12:]) <= 8
+
+
+class Scarce:
+    """The engine's `extend`, which raises where `refuses` says so of the ids of its items and the rows that run."""
+
+    def __init__(self, engine, refuses, error: Exception) -> None:
+        self._extend, self._refuses, self._error = engine._scheduler.body.extend, refuses, error
+        self._rows = lambda: len(engine._scheduler._batch.rows)
+        self.sizes: list[int] = []
+        engine._scheduler.body.extend = self
+
+    def __call__(self, items):
+        ids = [token for _, part in items for token in part]
+        self.sizes.append(len(ids))
+        if self._refuses(ids, self._rows()):
+            raise self._error
+        return self._extend(items)
+
+
+SHORT = [torch.OutOfMemoryError("injected"), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")]
+
+
+@pytest.mark.parametrize("error", SHORT, ids=["gpu", "cpu"])
+def test_a_prompt_that_memory_is_short_for_is_computed_in_smaller_parts(folder, invariant, error) -> None:
+    engine = embedded(str(folder), batch_invariant=True)
+    scarce = Scarce(engine, lambda ids, rows: len(ids) > 40, error)
+    sampling, usages = Sampling(temperature=1.0, max_tokens=10, seed=3), []
+
+    async def go() -> None:
+        prompts = [ask(engine, "q" * i) for i in (5, 190, 200)]
+        short = await asyncio.gather(*(engine.generate(p, sampling, range(3), usages.append) for p in prompts))
+        free = await asyncio.gather(*(invariant.generate(p, sampling, range(3), lambda _: None) for p in prompts))
+        assert [[c.token_ids for c in done] for done in short] == [[c.token_ids for c in done] for done in free]
+        assert close_to(engine.counters(), total(usages))
+        engine._scheduler.call(lambda: engine._scheduler._batch.forget()).result()
+        ids = prompts[2].token_ids
+        assert await engine.logprobs(ids, 1, lambda _: None) == await invariant.logprobs(ids, 1, lambda _: None)
+        await engine.close()
+
+    asyncio.run(go())
+    assert 0 < sum(size > 40 for size in scarce.sizes) < 12
+
+
+def test_a_prompt_waits_for_running_draws_where_no_part_of_it_fits_beside_them(folder, invariant) -> None:
+    engine = embedded(str(folder), batch_invariant=True)
+    rows, _ = busiest(engine)
+    scarce = Scarce(engine, lambda ids, rows: rows > 1, MemoryError("injected"))
+
+    async def go() -> None:
+        first = asyncio.create_task(
+            engine.generate(ask(engine, "a"), Sampling(max_tokens=90, seed=1), range(6), lambda _: None)
+        )
+        while not rows or rows[-1] < 6:
+            await asyncio.sleep(0.001)
+        prompt, sampling = ask(engine, "another one"), Sampling(temperature=1.0, max_tokens=10, seed=2)
+        (second,) = await engine.generate(prompt, sampling, range(1), lambda _: None)
+        (alone,) = await invariant.generate(prompt, sampling, range(1), lambda _: None)
+        assert second.token_ids == alone.token_ids
+        assert len(await first) == 6
+        await engine.close()
+
+    asyncio.run(go())
+    assert len(scarce.sizes) < 20  # it is not tried at every step
+
+
+def test_what_memory_is_never_enough_for_fails_alone(folder, invariant) -> None:
+    engine = embedded(str(folder), batch_invariant=True)
+    sampling = Sampling(temperature=1.0, max_tokens=20, seed=3)
+    prompts = [ask(engine, text) for text in ("aaaa", "bbbb#bbbb", "cccc")]
+    (mark,) = engine.encode("#")
+    Scarce(engine, lambda ids, rows: mark in ids, MemoryError("injected"))
+
+    async def go() -> None:
+        calls = (engine.generate(p, sampling, range(2), lambda _: None) for p in prompts)
+        one, lost, two = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(lost, EngineError) and "single sequence" in str(lost)
+        for prompt, done in ((prompts[0], one), (prompts[2], two)):
+            free = await invariant.generate(prompt, sampling, range(2), lambda _: None)
+            assert [c.token_ids for c in done] == [c.token_ids for c in free]
+        with pytest.raises(EngineError, match="log-probabilities of"):
+            await engine.logprobs(prompts[1].token_ids, 1, lambda _: None)
+        await engine.close()
+
+    asyncio.run(go())
 
 
 def test_what_a_search_has_left_is_forgotten_at_once(folder) -> None:

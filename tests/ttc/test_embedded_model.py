@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from tests.ttc import tiny_model
 from ttc import seeds
-from ttc.engines.embedded import invariant
-from ttc.engines.embedded.forest import PAGE_SIZES, ForestDecoder
-from ttc.engines.embedded.invariant import PAD_ROWS, BlockedPrefix, InvariantDecoder, blocked_attention, check
-from ttc.engines.embedded.model import load_body
-from ttc.engines.embedded.sampler import Rows, sample
-from ttc.engines.embedded.weights import Linear
+from ttc.engines.embedded.core import invariant
+from ttc.engines.embedded.core.forest import PAGE_SIZES, ForestDecoder
+from ttc.engines.embedded.core.invariant import PAD_ROWS, BlockedPrefix, InvariantDecoder, blocked_attention, check
+from ttc.engines.embedded.core.model import load_body
+from ttc.engines.embedded.core.sampler import Rows, sample
+from ttc.engines.embedded.core.weights import Linear
 from ttc.engines.shared.tokens import StopRule
 from ttc.errors import ConfigError, PromptTooLong
 
@@ -220,7 +220,7 @@ def test_a_long_text_is_computed_in_parts_that_bound_the_scratch_memory(folder, 
     body, _ = load_body(folder, dtype="float32")
     ids = [i * 7 % 200 for i in range(150)]
     ((whole, _),) = body.extend([(None, ids)])
-    monkeypatch.setattr("ttc.engines.embedded.model._TOKENS", 40)
+    monkeypatch.setattr("ttc.engines.embedded.core.model._TOKENS", 40)
     ((short, parts),) = [body.extend([(None, ids[:9]), (None, ids)])]
     torch.testing.assert_close(parts[0], whole, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(short[0], whole[:9], atol=1e-5, rtol=1e-4)

@@ -13,13 +13,13 @@ if importlib.util.find_spec("triton") is None:
 
 from tests.ttc import gpu_reference, gpu_traffic, tiny_model
 from tests.ttc.emulated_cuda import EmulatedCuda
-from ttc.engines.embedded.batch import BatchLimits
+from ttc.engines.embedded.core.batch import BatchLimits
 from ttc.engines.embedded.device.runtime import CudaRuntime
 from ttc.engines.embedded.device.shape import fold, refold
-from ttc.engines.embedded.gpu_batch import DeviceBatch
-from ttc.engines.embedded.gpu_body import DeviceBody
-from ttc.engines.embedded.gpu_decoder import DeviceDecoder
-from ttc.engines.embedded.gpu_families import architecture
+from ttc.engines.embedded.gpu.batch import DeviceBatch
+from ttc.engines.embedded.gpu.body import DeviceBody
+from ttc.engines.embedded.gpu.decoder import DeviceDecoder
+from ttc.engines.embedded.gpu.families import architecture
 
 pytestmark = pytest.mark.numeric
 FAMILIES: dict[str, dict[str, Any]] = {

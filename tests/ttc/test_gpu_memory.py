@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu_counts import SHAPES
-from ttc.engines.embedded.gpu_budget import budget, scratch_bytes, stored_numbers
+from ttc.engines.embedded.gpu.budget import budget, scratch_bytes, stored_numbers
 from ttc.engines.embedded.loading import load
 from ttc.engines.shared.shape import Dims
 from ttc.errors import ConfigError

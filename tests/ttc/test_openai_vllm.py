@@ -107,6 +107,26 @@ def test_the_ledger_of_every_strategy_equals_vllms_own_counters_to_the_token(url
     assert sum(answer.final is not None for answer in answers.values()) >= 3
 
 
+@pytest.mark.parametrize("name", ["majority", "tree", "confidence"])
+def test_draws_without_seeds_share_requests_and_every_token_is_counted(url: str, name: str) -> None:
+    engine = openai(base_url=url, tokenizer=TEACHER, seeded=False)
+    assert isinstance(engine, RemoteEngine)
+    before = counted(url)
+
+    async def go():
+        try:
+            return await suite.solve_in_order(engine, CASES[name], suite.problems(4), 4)
+        finally:
+            await engine.close()
+
+    answers = asyncio.run(go())
+    ours, compared, theirs = engine.counters(), engine.reconciliation(), counted(url)
+    assert compared.differed == compared.unreported == 0 and compared.agreed <= ours.calls == ours.attempts
+    assert compared.agreed < ours.calls or name == "confidence"
+    assert theirs["generation_tokens"] - before["generation_tokens"] == ours.generated + ours.overrun
+    assert sum(answer.final is not None for answer in answers.values()) >= 3
+
+
 def test_a_thinking_cap_is_exact_on_vllm(url: str) -> None:
     case = suite.THINKING_STRATEGIES["majority under a cap"]
     engine = by_ids(url)

@@ -1,7 +1,8 @@
 """Models that are trained: made from nothing or loaded, adapted, split, and written so that every engine reads them.
 
 A folder is a Hugging Face folder (config, safetensors, tokenizer with its chat template, generation config). Training
-keeps fp32 weights; a folder may be written in another type. Nothing from a folder is ever executed.
+keeps fp32 weights, but for frozen ones that were stored in bf16; a folder may be written in another type. Nothing from
+a folder is ever executed.
 
 Low-rank adapters train a few numbers beside frozen weights. Hu et al. 2021 (arXiv:2106.09685): a linear layer W x
 becomes W x + (alpha / rank) B A x with A random and B zero, so training starts at the model itself. All linear layers
@@ -24,6 +25,7 @@ large for one process's memory.
 from __future__ import annotations
 
 import copy
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -83,14 +85,21 @@ def new_model(shape: Shape, tokenizer: Any, seed: int, vocabulary: int | None = 
         return AutoModelForCausalLM.from_config(config, attn_implementation="eager")
 
 
-def load_model(folder: Path, device: str, *, checkpointing: bool = False) -> Any:
+def stored_type(folder: Path) -> torch.dtype:
+    """The type that a folder says its weights are in: bf16 or, where it says anything else, fp32."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    named = config.get("dtype", config.get("torch_dtype"))
+    return torch.bfloat16 if named == "bfloat16" else torch.float32
+
+
+def load_model(folder: Path, device: str, *, checkpointing: bool = False, dtype: torch.dtype = torch.float32) -> Any:
     """Load a folder for training, in fp32; raises ConfigError naming the folder when it cannot be read."""
     from transformers import AutoModelForCausalLM
 
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} is not a model folder: it has no config.json")
     model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager" if device == "cpu" else "sdpa"
+        folder, dtype=dtype, attn_implementation="eager" if device == "cpu" else "sdpa"
     )
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -98,10 +107,13 @@ def load_model(folder: Path, device: str, *, checkpointing: bool = False) -> Any
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Load the tokenizer of a folder."""
+    """Load the tokenizer of a folder; one without padding pads with its end of text, since masks go by lengths."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
 
 
 def save_model(
@@ -189,6 +201,13 @@ def whole_tree(value: Any) -> Any:
     return [whole_tree(item) for item in value] if isinstance(value, list) else value
 
 
+def load_whole(model: Any, state: Mapping[str, torch.Tensor]) -> None:
+    """Copy whole tensors, named as `merged_state` names them, into a model whose weights may be split."""
+    with torch.no_grad():
+        for name, own in inner(model).state_dict().items():
+            own.copy_(spread(state[name], own))
+
+
 def spread(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """`tensor` split as `like` is; itself where `like` is not, or has another shape."""
     if not hasattr(like, "full_tensor") or tensor.shape != like.shape:
@@ -213,8 +232,9 @@ class LoraLinear(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The layer's output with the adapter's: (.., in) -> (.., out)."""
-        output: torch.Tensor = self.base(x) + self.scale * ((x @ self.down.T) @ self.up.T)
-        return output
+        output: torch.Tensor = self.base(x)
+        low = (x.to(self.down.dtype) @ self.down.T) @ self.up.T
+        return output + (self.scale * low).to(output.dtype)
 
     @torch.no_grad()
     def merged(self) -> torch.Tensor:

@@ -13,9 +13,6 @@ from train.base.models import spread, whole, whole_tree
 from train.base.world import ALONE, World
 from ttc.errors import ConfigError
 
-_CLIP = 1.0
-"""Most norm of a gradient that is applied."""
-
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -41,10 +38,15 @@ class Schedule:
 class Optimiser:
     """AdamW under a schedule, with the gradient's norm clipped; in a `world` the gradient is the sum of all."""
 
-    def __init__(self, model: Any, schedule: Schedule, *, world: World = ALONE) -> None:
+    def __init__(
+        self, model: Any, schedule: Schedule, *, world: World = ALONE, weight_decay: float = 0.0, clip: float = 1.0
+    ) -> None:
+        """`clip` is the most norm of a gradient that is applied."""
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._inner = torch.optim.AdamW(trained, lr=schedule.lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
-        self._trained, self.schedule, self._world = trained, schedule, world
+        self._inner = torch.optim.AdamW(
+            trained, lr=schedule.lr, betas=(0.9, 0.95), weight_decay=weight_decay, fused=True
+        )
+        self._trained, self.schedule, self._world, self._clip = trained, schedule, world, clip
         self.taken = 0
         self.scale = 1.0
 
@@ -54,7 +56,7 @@ class Optimiser:
             for parameter in self._trained:  # a process without a micro-batch has no gradient yet
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             self._sum([parameter.grad for parameter in self._trained if parameter.grad is not None])
-        norm = float(whole(torch.nn.utils.clip_grad_norm_(self._trained, _CLIP)))
+        norm = float(whole(torch.nn.utils.clip_grad_norm_(self._trained, self._clip)))
         if math.isfinite(norm):
             for group in self._inner.param_groups:
                 group["lr"] = self.schedule.rate(self.taken) * self.scale

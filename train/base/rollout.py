@@ -28,6 +28,7 @@ from typing import Any, TypeAlias
 
 from evals.task import Item
 from ttc.answers import kind_of
+from ttc.concurrent import gather
 from ttc.core import Answer, Candidate, Completion, Engine, Problem, Prompt, Sampling, TargetLike, Usage, Verdict
 from ttc.errors import ConfigError, RecordError
 from ttc.records import LineFile, decode, encode, iterate
@@ -44,7 +45,8 @@ class Rollout:
     the engine's, in nats, None at injected ids. `reward` None means no verdict; `parts` are its components by name.
     `version` counts the updates of the policy that sampled it. `calls` of tools were made, of which `failed_calls`
     came back as errors. `step_rewards` are (place in `token_ids` of a step's last token, what the step is worth).
-    `reference_logprobs` are the reference model's, None at injected ids; empty where there was none.
+    `reference_logprobs` are the reference model's, None at injected ids; empty where there was none. `critique` is what
+    a generative verifier wrote about it.
     """
 
     step: int
@@ -70,6 +72,7 @@ class Rollout:
     failed_calls: int = 0
     step_rewards: tuple[tuple[int, float], ...] = ()
     reference_logprobs: tuple[float | None, ...] = ()
+    critique: str = ""
 
     @property
     def right(self) -> bool:
@@ -87,6 +90,39 @@ async def group_draws(problem: Problem, session: Session, *, n: int) -> Answer:
     prompt = session.render()
     completions = await session.generate(prompt, n)
     return session.answer(None, [session.candidate(prompt, completion) for completion in completions])
+
+
+async def branching_draws(problem: Problem, session: Session, *, n: int, every: int) -> Answer:
+    """Draw n completions that share beginnings: every `every` tokens each open path parts in two, until there are n.
+
+    Segments of a fixed length as in TreePO (arXiv:2508.17445). Paths that end early leave their place to others; when
+    all have ended, another tree begins at the prompt. Every path is a draw of the policy itself.
+    """
+    candidates: list[Candidate] = []
+    while len(candidates) < n:
+        candidates += await _grown_tree(session, session.render(), n - len(candidates), every)
+    return session.answer(None, candidates)
+
+
+async def _grown_tree(session: Session, root: Prompt, leaves: int, every: int) -> list[Candidate]:
+    """The leaves of one tree below `root`: as many, or fewer where its paths end before they part."""
+    ends: list[Candidate] = []
+    growing, left = [root], session.sampling.max_tokens
+    while growing:
+        room = leaves - len(ends)
+        size = left if len(growing) == room else min(every, left)
+        sampling, left = replace(session.sampling, max_tokens=size), left - size
+        widths = [2 if place < room - len(growing) else 1 for place in range(len(growing))]
+        parents = list(zip(growing, widths, strict=True))
+        requests = [session.generate(prompt, width, sampling=sampling, piece=left > 0) for prompt, width in parents]
+        growing = []
+        for (prompt, _), completions in zip(parents, await gather(requests), strict=True):
+            for one in completions:
+                if left > 0 and one.finish_reason == "length" and one.stop_reason is None:
+                    growing.append(prompt.then(one))
+                else:
+                    ends.append(session.candidate(prompt, one))
+    return ends
 
 
 class Collector:

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from evals.data.sources import DATA, NamedRows
 from evals.task import Task
 from train.base.seal import flaws, sums_of
 from train.base.world import ALONE, World
@@ -102,7 +103,12 @@ def model_of(kind: str, setting: Setting) -> Path:
 
 
 def check_file(stage: str, data: Path | None) -> None:
-    """Raise ConfigError for a file that was named and is not there."""
+    """Raise ConfigError for a file that was named and is not there; of a data set, its local copy is tried."""
+    named = None if data is None else NamedRows.of(str(data))
+    if named is not None:
+        if os.environ.get(DATA):
+            next(named.rows(), None)
+        return
     if data is not None and not data.is_file():
         raise ConfigError(f"{stage}: data {data} does not exist")
 

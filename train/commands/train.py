@@ -1,6 +1,8 @@
 """`ttc train`: train a model by a recipe; replay, report or promote a run.
 
 ttc train run cipher-grpo --seed 1 --out runs/cipher
+ttc train adapt HuggingFaceTB/SmolLM2-135M --form r1-zero --out models/smol
+ttc train plan r1-zero --model Qwen/Qwen2.5-1.5B --scale 1x80gb
 ttc train list
 ttc train replay runs/cipher --step 3
 ttc train rescore runs/cipher --verifier regex
@@ -12,7 +14,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,8 +34,9 @@ def register(subparsers: Any) -> None:
     run.add_argument("recipe", help="name of a packaged recipe, or a TOML file")
     run.add_argument("--out", type=Path, required=True, help="folder of the run")
     run.add_argument("--seed", type=int, required=True, help="seed of data, weights and rollouts")
-    run.add_argument("--model", type=Path, help="model folder to start from; not for recipes that make their own")
-    run.add_argument("--scale", help="take the recipe's fields for this scale, such as nano")
+    run.add_argument("--model", help="model folder or hub id to start from; not for recipes that make their own")
+    run.add_argument("--scale", help="nano, or the hardware: cpu, 1x24gb, 1x80gb or 8x80gb")
+    run.add_argument("--data", type=Path, metavar="DIR", help="folder of data sets (default: TTC_DATA, or the hub)")
     run.add_argument("--device", default="cpu", help="cpu or cuda")
     run.add_argument("--threads", type=int, default=1, help="compute threads on a CPU")
     run.add_argument("--processes", type=int, default=1, help="processes that share rollouts and updates")
@@ -39,6 +44,25 @@ def register(subparsers: Any) -> None:
         "--set", action="append", default=[], metavar="STAGE.FIELD=VALUE", dest="settings", help="change a field"
     )
     run.set_defaults(run=_run)
+    plan = verbs.add_parser("plan", help="say what a recipe takes: memory by part, tokens, hours; trains nothing")
+    plan.add_argument("recipe", help="name of a packaged recipe, or a TOML file")
+    plan.add_argument("--model", required=True, help="model folder or hub id; a folder with a config.json will do")
+    plan.add_argument("--scale", help="nano, or the hardware: cpu, 1x24gb, 1x80gb or 8x80gb")
+    plan.add_argument("--memory", type=float, metavar="GB", help="of a device, where the scale names none or another")
+    plan.add_argument("--device", default="cpu", help="where the probe runs: cpu or cuda")
+    plan.add_argument("--no-probe", action="store_true", help="measure nothing: no hours")
+    plan.add_argument(
+        "--set", action="append", default=[], metavar="STAGE.FIELD=VALUE", dest="settings", help="change a field"
+    )
+    plan.set_defaults(run=_plan)
+    adapt = verbs.add_parser("adapt", help="copy a model with thinking markers and a prompt form")
+    adapt.add_argument("model", help="model folder or hub id")
+    adapt.add_argument("--out", type=Path, required=True, help="folder of the copy")
+    adapt.add_argument("--open", help="what begins a thought; its own marker by default, else <think>")
+    adapt.add_argument("--close", help="what ends it")
+    adapt.add_argument("--tokens", action="store_true", help="make the two tokens of their own")
+    adapt.add_argument("--form", help="how problems are asked: r1-zero, think-answer or boxed")
+    adapt.set_defaults(run=_adapt)
     listing = verbs.add_parser("list", help="list recipes")
     listing.set_defaults(run=_list)
     replay = verbs.add_parser("replay", help="compute one update again from its recorded rollouts")
@@ -77,23 +101,36 @@ def _run(args: argparse.Namespace) -> int:
     import torch
     from transformers.utils import logging as transformers_logging
 
+    from evals.data.sources import DATA
     from train.base.world import joined, relaunch, without
-    from train.recipe.recipe import read_recipe
+    from train.recipe.adapt import adaptation, adapted
+    from train.recipe.recipe import START, read_recipe
     from train.recipe.run import RunOptions, run_recipe
-    from ttc.engines.embedded.model import pick_device
+    from ttc.engines.embedded.core.model import pick_device
+    from ttc.engines.shared.folder import resolve
 
     check_threads("train", args.threads)
     at_least("train", 1, processes=args.processes)
-    if args.model is not None and not args.model.is_dir():
-        raise ConfigError(f"--model {args.model} is not a folder")
     pick_device(args.device)
     transformers_logging.disable_progress_bar()
-    recipe = read_recipe(args.recipe, scale=args.scale, overrides=dict(overrides(args.settings)))
+    if args.data is not None:
+        os.environ[DATA] = str(args.data)
+    own, settings = _parted(overrides(args.settings))
+    recipe = read_recipe(args.recipe, scale=args.scale, overrides=settings)
+    model = None if args.model is None else resolve(args.model)
+    if own and model is None:
+        raise ConfigError("--set thinking.KEY is about the model of --model, and there is none")
+    wanted = adaptation(recipe, model, own)
     if args.processes > 1 and not torch.distributed.is_torchelastic_launched():
         return relaunch(args.processes, without("--processes", sys.argv[1:]))
     torch.set_num_threads(args.threads)
     world = joined(args.device)
-    options = RunOptions(args.out, args.seed, args.model, args.device, args.threads, world)
+    if wanted is not None and model is not None:
+        if world.main:
+            adapted(model, args.out / START, wanted)
+        world.wait()
+        model = args.out / START
+    options = RunOptions(args.out, args.seed, model, args.device, args.threads, world)
 
     def log(text: str) -> None:
         if world.main:
@@ -106,6 +143,39 @@ def _run(args: argparse.Namespace) -> int:
         row = {"stage": step.kind, "stopped": result.stopped, **result.metrics}
         print(json.dumps(row))
     return 3 if results[-1].stopped.startswith("health rule") else 0
+
+
+def _parted(settings: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+    """Settings `thinking.KEY`, without their first word, and those of stages."""
+    own = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith("thinking.")}
+    return own, {key: value for key, value in settings.items() if not key.startswith("thinking.")}
+
+
+def _plan(args: argparse.Namespace) -> int:
+    from train.recipe.plan import config_of, lines, plan_recipe, probe
+    from train.recipe.recipe import read_recipe
+    from ttc.engines.shared.folder import resolve
+
+    _, settings = _parted(overrides(args.settings))
+    recipe, folder = read_recipe(args.recipe, scale=args.scale, overrides=settings), resolve(args.model)
+    has_weights = any(folder.glob("*.safetensors"))
+    speed = probe(folder, args.device) if has_weights and not args.no_probe else None
+    costs = plan_recipe(recipe, config_of(folder), args.scale, speed, args.memory)
+    for line in lines(costs):
+        print(line)
+    return 0 if all(cost.fits for cost in costs) else 3
+
+
+def _adapt(args: argparse.Namespace) -> int:
+    from train.recipe.adapt import Adaptation, adapt
+    from ttc.engines.shared.folder import resolve
+
+    if args.out.exists():
+        raise ConfigError(f"--out {args.out} exists; choose another folder")
+    wanted = Adaptation(args.open, args.close, args.tokens, args.form)
+    opening, closing = adapt(resolve(args.model), args.out, wanted)
+    print(f"wrote {args.out}: thinks between {opening} and {closing}")
+    return 0
 
 
 def _list(args: argparse.Namespace) -> int:

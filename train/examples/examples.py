@@ -7,7 +7,10 @@ A line of a file:
 
 The prompt goes through the chat template of the model, with thinking asked for (`mode` on), forbidden (off) or left to
 the template (auto). The markers are put where the template has not put them already, directly against the text, and the
-end of the turn is learnt. Rollouts keep the ids that were sampled. Left out: packing, and several turns in one example.
+end of the turn is learnt. Rollouts keep the ids that were sampled. A row of `messages` without a completion teaches
+every turn of the assistant, each after all that stands before it, as the template shows it then: templates that drop
+earlier thoughts are kept to. A thought at the head of a turn, between <think> and </think>, becomes one of the model's.
+Instead of a file, rows of a published data set may be named (`evals.data.sources.NamedRows`).
 
 A corpus is an endless, seeded supply of texts of a made-up language, with its tokenizer. It lets a recipe start from
 nothing: pretraining on it takes seconds on a CPU, and what the base model can and cannot do is known by construction. A
@@ -19,10 +22,11 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from evals.data.sources import NamedRows
 from train.base.rollout import Rollout, read_rollouts
 from train.base.stage import Setting
 from ttc.config.plugins import PluginShape
@@ -32,7 +36,7 @@ from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError
 from ttc.records import iterate
 from ttc.seeds import derive
-from ttc.session.thinking import CLOSE, OPEN
+from ttc.session.thinking import CLOSE, OPEN, split_text
 
 MODES: Mapping[str, bool | None] = {"auto": None, "on": True, "off": False}
 
@@ -54,18 +58,26 @@ def read_examples(path: Path, text: Text, end: int) -> list[Example]:
         ConfigError: no such file, or nothing in it.
         RecordError: a broken line; names file, line and field.
     """
-    examples = [_example(row, text, end, where) for where, row in rows_of(path, {"completion", "thinking", "weight"})]
+    fields = {"completion", "thinking", "weight"}
+    examples = [e for where, row in rows_of(path, fields) for e in _examples(row, text, end, where)]
     if not examples:
         raise ConfigError(f"{path} holds no example")
     return examples
 
 
 def rows_of(path: Path, fields: set[str]) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Yield (place for messages, object) of a JSON-lines file whose lines may have a prompt, a mode and `fields`."""
-    if not path.is_file():
+    """Yield (place for messages, object) of a JSON-lines file whose lines may have a prompt, a mode and `fields`.
+
+    Raises:
+        ConfigError: no such file or data set.
+        RecordError: a line that is no object, or has another field.
+    """
+    named = NamedRows.of(str(path))
+    if named is None and not path.is_file():
         raise ConfigError(f"{path} does not exist; expected a JSON-lines file")
     allowed = {"prompt", "messages", "mode", "id"} | fields
-    for number, row in iterate(path):
+    rows = iterate(path) if named is None else enumerate(map(_as_ours, named.rows()), start=1)
+    for number, row in rows:
         where = f"{path}, line {number}"
         if not isinstance(row, dict):
             raise RecordError(f"{where}: not a JSON object")
@@ -94,21 +106,27 @@ def completion_ids(
     state = prompt.think_state
     if thinking and state == "closed":
         raise RecordError(f"{where}: thinking is given, but mode off has closed the thinking block")
-    if thinking is not None and not text.think_open:
-        raise RecordError(f"{where}: thinking is given, but the model has no single-token markers {OPEN} and {CLOSE}")
+    if thinking is not None and text.markers is None:
+        raise RecordError(
+            f"{where}: thinking is given, but the model has no thinking markers; name them with --set "
+            "thinking.open=... thinking.close=..., or write them into a copy of the model: ttc train adapt"
+        )
+    opening, closing = text.markers or ("", "")
     body = answer
     if state == "open":
-        body = f"{thinking or ''}{CLOSE}{answer}"
+        body = f"{thinking or ''}{closing}{answer}"
     if state == "none" and thinking is not None:
-        body = f"{OPEN}{thinking}{CLOSE}{answer}"
+        body = f"{opening}{thinking}{closing}{answer}"
     return (*text.encode(body), end)
 
 
-def right_rollouts(path: Path, *, most: int | None = None, shortest: bool = False) -> list[Example]:
+def right_rollouts(
+    path: Path, *, most: int | None = None, shortest: bool = False, needed: bool = True
+) -> list[Example]:
     """Rollouts judged correct and not cut, each text once, at most `most` per problem (the shortest of them first).
 
     Raises:
-        ConfigError: the file is missing, or no rollout in it is correct.
+        ConfigError: the file is missing, or no rollout in it is correct and one is `needed`.
     """
     by_problem: dict[str, dict[tuple[int, ...], Rollout]] = {}
     for rollout in read_rollouts(path):
@@ -120,7 +138,7 @@ def right_rollouts(path: Path, *, most: int | None = None, shortest: bool = Fals
         if shortest:
             candidates.sort(key=lambda rollout: len(rollout.token_ids))
         examples += [Example(problem, rollout.prompt_ids, rollout.token_ids) for rollout in candidates[:most]]
-    if not examples:
+    if needed and not examples:
         raise ConfigError(f"{path} holds no rollout that is correct and finished; nothing to learn from")
     return examples
 
@@ -178,6 +196,56 @@ def parted(stage: str, rows: Sequence[T], share: float, setting: Setting) -> tup
         raise ConfigError(f"{stage}: {len(rows)} rows are too few to hold some out; raise held_out_share")
     setting.log(f"{len(train)} rows, {len(held_out)} held out")
     return train, held_out
+
+
+_ROLES = {"human": "user", "gpt": "assistant"}
+"""Names of roles in data sets that have `from` and `value`."""
+
+
+def _as_ours(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a published data set in our form: turns have a role, an answer is its last turn, its thought apart."""
+    fields = dict(row)
+    if "messages" in fields:
+        fields["messages"] = [_turn(turn) for turn in fields["messages"]]
+    for name, thought in (
+        ("completion", "thinking"), ("chosen", "chosen_thinking"), ("rejected", "rejected_thinking")
+    ):  # fmt: skip
+        if isinstance(fields.get(name), list):
+            fields[name] = _turn(fields[name][-1])["content"]
+        if isinstance(fields.get(name), str) and fields.get(thought) is None:
+            fields[name], inside = _thought_of(fields[name])
+            fields |= {} if inside is None else {thought: inside}
+    return fields
+
+
+def _turn(turn: Mapping[str, Any]) -> dict[str, str]:
+    role = str(turn.get("role") or turn.get("from"))
+    return {"role": _ROLES.get(role, role), "content": str(turn.get("content") or turn.get("value") or "")}
+
+
+def _thought_of(text: str) -> tuple[str, str | None]:
+    """An answer without the thought at its head, and that thought."""
+    if not text.lstrip().startswith(OPEN) or CLOSE not in text:
+        return text, None
+    parts = split_text(text.lstrip(), False)
+    return parts.answer, parts.thinking
+
+
+def _examples(row: Mapping[str, Any], text: Text, end: int, where: str) -> list[Example]:
+    """What a row teaches: its completion, or every turn of the assistant."""
+    turns = row.get("messages")
+    if "completion" in row or not isinstance(turns, list):
+        return [_example(row, text, end, where)]
+    ends = [at for at, turn in enumerate(turns) if at and isinstance(turn, dict) and turn.get("role") == "assistant"]
+    if not ends:
+        raise RecordError(f"{where}: neither a completion nor a turn of the assistant to learn")
+    rows = []
+    for at in ends:
+        answer, thinking = _thought_of(str(turns[at].get("content", "")))
+        said = {} if thinking is None else {"thinking": thinking}
+        rows.append({**row, "messages": turns[:at], "completion": answer, **said})
+    first, _ = read_prompt(rows[0], text, where)
+    return [replace(_example(each, text, end, where), key=first) for each in rows]
 
 
 def _example(row: Mapping[str, Any], text: Text, end: int, where: str) -> Example:

@@ -19,6 +19,7 @@ from evals.numbers.statistics import mean_interval, paired_interval
 from evals.task import Item, Task
 from train.base.stage import Setting
 from train.registries import make_verifier
+from train.rollouts.rewards import close_verifier, served
 from ttc.answers import kind_of
 from ttc.config.registry import ENGINES
 from ttc.core import Answer, Engine, FinishReason, Problem, Sampling, Submission, Usage, Verifier
@@ -94,13 +95,13 @@ def open_engine(folder: Path, setting: Setting) -> Engine:
 
 @asynccontextmanager
 async def opened(folder: Path, task: Task, setting: Setting) -> AsyncIterator[tuple[Engine, Verifier]]:
-    """`open_engine` on a model folder and the verifier of a task, both closed at the end."""
-    engine, verifier = open_engine(folder, setting), make_verifier(task)
+    """`open_engine` on a model folder and the verifier of a task behind a service, both closed at the end."""
+    engine, verifier = open_engine(folder, setting), served(make_verifier(task))
     try:
         yield engine, verifier
     finally:
         await engine.close()
-        await verifier.close()
+        await close_verifier(verifier, setting.log)
 
 
 def task_gains(task: Task, limit: int, before: Path, after: Path, setting: Setting) -> dict[str, float]:

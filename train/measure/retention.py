@@ -25,7 +25,7 @@ from train.base.rollout import Collector
 from train.base.stage import Setting
 from train.measure.measure import HeldOut, accuracy, open_engine
 from train.registries import make_task, make_verifier
-from train.rollouts.rewards import Rewarder
+from train.rollouts.rewards import Rewarder, close_verifier, served
 from ttc.config.values import at_least, build
 from ttc.core import Engine, Sampling
 from ttc.durable import replace_text
@@ -68,7 +68,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answers:
+class TaskAnswers:
     """Whether greedy answers are right, one per problem, and sampled ones, equally many per problem, with scores."""
 
     greedy: Sequence[float]
@@ -90,10 +90,10 @@ def measure_retention(
     specs = list(dict.fromkeys([*held_out, *asked.tasks]))
     tasks = {spec: make_task(spec) for spec in specs}
     rows: list[Kept] = []
-    before: Mapping[str, _Answers] = {}
+    before: Mapping[str, TaskAnswers] = {}
     for stage, folder in models:
         setting.log(f"retention: {stage} on {len(specs)} tasks")
-        answers = asyncio.run(_measured(tasks, asked, folder, setting))
+        answers = asyncio.run(answer_tasks(tasks, asked, folder, setting))
         rows += [_kept(stage, spec, answers[spec], before.get(spec), setting.seed) for spec in specs]
         before = answers
     return rows
@@ -120,7 +120,7 @@ def _read(name: str, value: Any) -> Any:
     return value if name in ("stage", "task") or value is None else Interval(**value)
 
 
-def _kept(stage: str, spec: str, now: _Answers, before: _Answers | None, seed: int) -> Kept:
+def _kept(stage: str, spec: str, now: TaskAnswers, before: TaskAnswers | None, seed: int) -> Kept:
     problems = range(len(now.greedy))
     clusters = [problem for problem in problems for _ in range(len(now.sampled) // len(problems))]
     greedy = mean_interval(now.greedy, problems, seed=seed)
@@ -132,7 +132,10 @@ def _kept(stage: str, spec: str, now: _Answers, before: _Answers | None, seed: i
     return Kept(stage, spec, greedy, sampled_accuracy, change, mean_interval(won, clusters, seed=seed))
 
 
-async def _measured(tasks: Mapping[str, Task], asked: Retention, folder: Path, setting: Setting) -> dict[str, _Answers]:
+async def answer_tasks(
+    tasks: Mapping[str, Task], asked: Retention, folder: Path, setting: Setting
+) -> dict[str, TaskAnswers]:
+    """What the model in `folder` answers to every task, by the task's name here."""
     engine = open_engine(folder, setting)
     try:
         return {
@@ -143,16 +146,16 @@ async def _measured(tasks: Mapping[str, Task], asked: Retention, folder: Path, s
         await engine.close()
 
 
-async def _answers(engine: Engine, task: Task, items: Sequence[Item], samples: int, setting: Setting) -> _Answers:
-    verifier = make_verifier(task)
+async def _answers(engine: Engine, task: Task, items: Sequence[Item], samples: int, setting: Setting) -> TaskAnswers:
+    verifier = served(make_verifier(task))
     sampling = Sampling(temperature=1.0, max_tokens=task.sampling.max_tokens)
     collector = Collector.plain(engine, samples, sampling.max_tokens, setting.seed)
     try:
         greedy, _ = await accuracy(HeldOut(items, verifier, sampling, setting.seed), engine)
         rollouts = await Rewarder(verifier, partial=True).judge(await collector.collect(items, 0), 0)
     finally:
-        await verifier.close()
+        await close_verifier(verifier, setting.log)
     is_right = [float(rollout.right) for rollout in rollouts]
     # NaN without a verdict: neither above nor below anything
     scores = [math.nan if rollout.reward is None else rollout.reward for rollout in rollouts]
-    return _Answers([float(right) for right in greedy], is_right, scores)
+    return TaskAnswers([float(right) for right in greedy], is_right, scores)

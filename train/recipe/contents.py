@@ -17,6 +17,7 @@ import os
 import re
 from pathlib import Path
 
+from evals.data.sources import NamedRows
 from evals.task import Task, problems_digest
 from train.base.stage import Asking, Naming
 from train.recipe.recipe import Recipe, RecipeStep
@@ -89,7 +90,7 @@ def _stage_contents(step: RecipeStep, place: str, made: set[str], out: Path) -> 
     """What stage `place` reads; the stages in `made` are its run's own, and no files."""
     contents = code_digests("stage", step.kind)
     for field, value in step.fields.items():
-        for text in texts_in(value):
+        for text in map(_located, texts_in(value)):
             if text not in made and text.partition(":")[2] not in made:
                 contents |= path_contents(f"{field} of {place}", text, out)
     if isinstance(step.stage, Naming):
@@ -100,6 +101,13 @@ def _stage_contents(step: RecipeStep, place: str, made: set[str], out: Path) -> 
         for field, (task, limit) in step.stage.tasks().items():
             contents |= task_contents(f"{field} of {place}", task, limit)
     return contents
+
+
+def _located(text: str) -> str:
+    """`text`, or where it names rows of a data set that has a local copy, that file."""
+    named = NamedRows.of(text)
+    file = None if named is None else named.file()
+    return text if file is None else str(file)
 
 
 def _place(text: str, out: Path) -> Path | None:

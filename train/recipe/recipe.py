@@ -11,13 +11,24 @@
     [stage.nano]                     what `--scale nano` sets instead; "" leaves a field out
     steps = 10
 
+    [stage.full]                     the same for every scale of hardware: cpu, 1x24gb, 1x80gb, 8x80gb
+    task = "gsm8k:split=train"
+
     [gates]                          what the model must show to be promoted; see `train.measure.gates`
+
+    [adapt]                          a model without thinking markers gets some, and a prompt form, before all else;
+    form = "r1-zero"                 see `train.recipe.adapt`
 
     [retention]                      measure every stage's model on every stage's held-out task; see
     `train.measure.retention` limit = 128
 
 A stage with `only = "nano"` is there at that scale alone: a toy run makes the base model that a real run is given. One
-with `start = "1-pretrain"` starts from that stage's model instead of the one before it.
+with `only = "toy"` is there where no hardware is named. One with `start = "1-pretrain"` starts from that stage's model
+instead of the one before it. Where a stage is not there, those after it have other numbers, and whoever names it means
+the model that the run starts from: `start`.
+
+A scale of hardware says how a stage is held and paced on it, by its kind (`scales.toml`): engine, passes, adapters, and
+on a `cpu` a handful of short steps that show that everything runs. A recipe's own table for that scale comes last.
 
 Everything is bound and checked before a model is loaded. Names of packaged recipes are the files in `train/recipes/`.
 """
@@ -37,11 +48,14 @@ from train.measure.gates import read_gates
 from train.measure.retention import Retention, read_retention
 from train.registries import STAGES
 from ttc.config.recipes import load_toml
+from ttc.config.signatures import options_of
 from ttc.config.values import nearest
 from ttc.errors import ConfigError, UnknownName
 
-_TOP = {"about", "stage", "gates", "retention"}
+_TOP = {"about", "stage", "gates", "retention", "adapt"}
 _FOLDER = Path(__file__).parents[1] / "recipes"
+_SCALES = Path(__file__).with_name("scales.toml")
+_FULL, _TOY, START, _ALL = "full", "toy", "start", "all"
 _STAGE = re.compile(r"[1-9][0-9]*-[a-z_]+")
 
 
@@ -64,13 +78,17 @@ class RecipeStep:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A name, what it is about, its steps, and the tables of its gates and of what is retained, checked."""
+    """A name, what it is about, its steps, and the tables of its gates and of what is retained, checked.
+
+    `adapt` is how a model is asked that has no thinking markers (`train.recipe.adapt`); None where none are needed.
+    """
 
     name: str
     about: str
     steps: tuple[RecipeStep, ...]
     gates: Mapping[str, Any] | None = None
     retention: Retention | None = None
+    adapt: Mapping[str, Any] | None = None
 
 
 def packaged() -> dict[str, Path]:
@@ -84,7 +102,7 @@ def read_recipe(name: str, *, scale: str | None = None, overrides: Mapping[str, 
     Args:
         name: of a packaged recipe, or the path of a TOML file.
         scale: a table in the stages whose fields replace theirs, such as nano.
-        overrides: `STAGE.FIELD` (number of the stage from 1, or its kind) to value, from the command line.
+        overrides: `STAGE.FIELD` (number of the stage from 1, its kind, or `all` that have it) to value.
 
     Raises:
         ConfigError: an unknown recipe, kind or field, or a value that does not fit; names it.
@@ -99,32 +117,80 @@ def read_recipe(name: str, *, scale: str | None = None, overrides: Mapping[str, 
     tables = data.get("stage", [])
     if not isinstance(tables, list) or not tables:
         raise ConfigError(f"{path.name} has no [[stage]]")
-    tables = [_scaled(table, scale) for table in tables if table.get("only") in (None, scale)]
+    hardware = load_toml(_SCALES)
+    _check_scale(tables, scale, hardware, path.name)
+    tables = _renamed(tables, [_is_there(table, scale, hardware) for table in tables], scale, hardware)
     _override(tables, overrides or {}, path.name)
     steps = tuple(bind_stage(table, f"{path.name}, stage {number}") for number, table in enumerate(tables, start=1))
-    if scale is not None and not any(scale in table or table.get("only") == scale for table in data["stage"]):
-        raise ConfigError(f"{path.name} has no scale {scale!r}: no stage has a table [stage.{scale}]")
     if not steps:
-        raise ConfigError(f"{path.name} has stages for other scales only; give --scale")
-    scales = sorted({str(table["only"]) for table in data["stage"] if table.get("only") not in (None, scale)})
-    _check_named(steps, path.name, f"; its stages are numbered for --scale {scales[0]}" if scales else "")
-    retention_table = data.get("retention")
+        raise ConfigError(f"{path.name} makes its own models, at other scales; give --scale nano, or none")
+    _check_named(steps, path.name)
+    retention_table = None if scale in hardware else data.get("retention")
     retention = None if retention_table is None else read_retention(_scaled(retention_table, scale), path.name)
-    return Recipe(path.stem, str(data.get("about", "")), steps, _gates(data, scale, path.name), retention)
+    gates = None if scale in hardware else _gates(data, scale, path.name)
+    return Recipe(path.stem, str(data.get("about", "")), steps, gates, retention, data.get("adapt"))
 
 
-def _check_named(steps: Sequence[RecipeStep], where: str, hint: str) -> None:
+def scales() -> Mapping[str, Any]:
+    """What the scales of hardware set, by scale and kind of stage."""
+    return load_toml(_SCALES)
+
+
+def _check_scale(
+    tables: Sequence[Mapping[str, Any]], scale: str | None, hardware: Mapping[str, Any], where: str
+) -> None:
+    """Refuse a scale that the recipe has not, and none where its own fields are those of a toy run."""
+    listed = ", ".join(hardware)
+    own = [scale in table or table.get("only") in (scale, _TOY) for table in tables]
+    if scale is not None and scale not in hardware and not any(own):
+        raise ConfigError(
+            f"{where} has no scale {scale!r}: no stage has a table [stage.{scale}], and the scales of hardware are "
+            f"{listed}"
+        )
+    there = [_is_there(table, scale, hardware) for table in tables]
+    if scale is None and not all(there) and any(_FULL in table for table in tables if table.get("only") is None):
+        raise ConfigError(f"{where} is written for a toy run and for hardware: give --scale nano, or one of {listed}")
+
+
+def _is_there(table: Mapping[str, Any], scale: str | None, hardware: Mapping[str, Any]) -> bool:
+    """Whether a stage belongs to a scale."""
+    only = table.get("only")
+    places = only if isinstance(only, list) else [only]
+    return only is None or scale in places or (_TOY in places and scale not in hardware)
+
+
+def _renamed(
+    tables: Sequence[Mapping[str, Any]], there: Sequence[bool], scale: str | None, hardware: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """The fields of the stages that are there, naming each other by the numbers that they have then."""
+    names: dict[str, str] = {}
+    for place, (table, stays) in enumerate(zip(tables, there, strict=True), start=1):
+        names[f"{place}-{table.get('kind')}"] = f"{sum(there[:place])}-{table.get('kind')}" if stays else START
+    scaled = [_scaled(table, scale, hardware) for table, stays in zip(tables, there, strict=True) if stays]
+    return scaled if all(there) else [_mapped(fields, names) for fields in scaled]
+
+
+def _mapped(value: Any, names: Mapping[str, str]) -> Any:
+    """`value` with every text that is a stage's name replaced, in lists and tables too."""
+    if isinstance(value, Mapping):
+        return {key: _mapped(item, names) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_mapped(item, names) for item in value]
+    return names.get(value, value) if isinstance(value, str) else value
+
+
+def _check_named(steps: Sequence[RecipeStep], where: str) -> None:
     """Refuse a stage that starts from, or reads, a stage that does not come before it; a file that is there may."""
     names: list[str] = []
     for number, step in enumerate(steps, start=1):
         for field, name in (("start", step.start), *_texts(step.fields)):
-            stage = field == "start" or _STAGE.fullmatch(str(name))
+            stage = (field == "start" and name != START) or _STAGE.fullmatch(str(name))
             if name is None or not stage or name in names or (field != "start" and Path(name).exists()):
                 continue
             listed = ", ".join(names) or "none"
             raise ConfigError(
                 f"{where}, stage {number}: {field} names {name!r}, which is no stage before it "
-                f"(known: {listed}){hint}{nearest(name, names)}"
+                f"(known: {listed}){nearest(name, names)}"
             )
         names.append(f"{number}-{step.kind}")
 
@@ -148,25 +214,38 @@ def _gates(data: Mapping[str, Any], scale: str | None, where: str) -> Mapping[st
     return dict(table)
 
 
-def _scaled(table: Mapping[str, Any], scale: str | None) -> dict[str, Any]:
+def _scaled(table: Mapping[str, Any], scale: str | None, hardware: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The stage's fields with those of the chosen scale, "" for none; tables other than `health` are scales."""
     plain = {
         key: value
         for key, value in table.items()
         if key == "health" or (key != "only" and not isinstance(value, Mapping))
     }
-    values = {**plain, **(table.get(scale, {}) if scale is not None else {})}
+    values = dict(plain)
+    if scale is not None and hardware and scale in hardware:
+        values |= {**table.get(_FULL, {}), **hardware[scale].get(table.get("kind"), {})}
+    values |= table.get(scale, {}) if scale is not None else {}
     return {key: value for key, value in values.items() if value != ""}
 
 
 def _override(tables: Sequence[dict[str, Any]], overrides: Mapping[str, object], where: str) -> None:
     for key, value in overrides.items():
         which, dot, field = key.partition(".")
-        matches = [table for i, table in enumerate(tables, start=1) if which in (str(i), table.get("kind"))]
+        matches = [
+            table
+            for i, table in enumerate(tables, start=1)
+            if which in (str(i), table.get("kind")) or (which == _ALL and _takes(str(table.get("kind")), field))
+        ]
         if not dot or not matches:
-            raise ConfigError(f"--set {key}: write STAGE.FIELD=VALUE with a stage of {where} (its number or its kind)")
+            known = "its number, its kind, or all that have the field"
+            raise ConfigError(f"--set {key}: write STAGE.FIELD=VALUE with a stage of {where} ({known})")
         for table in matches:
             table[field] = value
+
+
+def _takes(kind: str, field: str) -> bool:
+    """Whether a kind of stage has a field."""
+    return field in options_of(STAGES.load(kind))
 
 
 def bind_stage(table: Mapping[str, Any], where: str) -> RecipeStep:

@@ -20,7 +20,7 @@ from train.base.world import ALONE, World
 from train.measure.retention import FILE as RETENTION
 from train.measure.retention import measure_retention, write_kept
 from train.recipe.contents import run_contents
-from train.recipe.recipe import Recipe
+from train.recipe.recipe import START, Recipe
 from ttc.config.recipes import differences, dump
 from ttc.durable import is_scratch, replace_link, replace_text
 from ttc.errors import ConfigError, TrainingError
@@ -58,6 +58,7 @@ def run_recipe(recipe: Recipe, options: RunOptions, log: Callable[[str], None]) 
         has_model = True
     if options.world.main:
         claim(recipe, options)
+        _link_start(options)
     options.world.wait()
     results: list[StageResult] = []
     names = [f"{number}-{step.kind}" for number, step in enumerate(recipe.steps, start=1)]
@@ -69,7 +70,7 @@ def run_recipe(recipe: Recipe, options: RunOptions, log: Callable[[str], None]) 
         if result is None:
             log(f"stage {number} of {len(recipe.steps)}: {step.kind}")
             if step.start is not None:
-                model = Path(results[names.index(step.start)].model)
+                model = options.model if step.start == START else Path(results[names.index(step.start)].model)
             result = _run_stage(step.stage, _setting(options, folder, model, log))
         else:
             if options.world.main:
@@ -89,6 +90,13 @@ def run_recipe(recipe: Recipe, options: RunOptions, log: Callable[[str], None]) 
         setting = _setting(options, options.out, options.model, log)
         write_kept(options.out, measure_retention(recipe.retention, _distinct(models, options), held_out, setting))
     return results
+
+
+def _link_start(options: RunOptions) -> None:
+    """Let stages name the model that the run starts from as they name each other's."""
+    place = options.out / START
+    if options.model is not None and (place.is_symlink() or not place.exists()):
+        replace_link(place, options.model)
 
 
 def _run_stage(stage: Stage, setting: Setting) -> StageResult:
@@ -151,10 +159,15 @@ def claim(recipe: Recipe, options: RunOptions) -> None:
     if path.is_file():
         _compare(options.out, read_asked(options.out), settings)
         return
-    if options.out.exists() and (not options.out.is_dir() or not all(map(is_scratch, options.out.iterdir()))):
+    if options.out.exists() and (not options.out.is_dir() or not _is_fresh(options.out)):
         raise ConfigError(f"{options.out} is a file, or not empty, and holds no run; give another --out")
     options.out.mkdir(parents=True, exist_ok=True)
     replace_text(path, json.dumps(settings, indent=1) + "\n")
+
+
+def _is_fresh(out: Path) -> bool:
+    """Whether a folder holds nothing but what a killed run left, and the model that it was to start from."""
+    return all(is_scratch(path) or path.name == START for path in out.iterdir())
 
 
 def _asked(recipe: Recipe, options: RunOptions) -> dict[str, Any]:

@@ -38,6 +38,7 @@ SIZES = frozenset(
     ("task", "held_out", "steps", "prompts", "n", "lr", "max_tokens", "engine", "train_limit", "held_out_limit",
      "eval_every", "save_every", "until", "record", "health", "environment", "rows", "held_out_share", "decay", "data",
      "rollouts", "value_lr", "leave_out_above", "verifier_weight", "verifier_s", "judge", "reward_how", "reward_weight",
+     "critique_ask", "critique_approves", "critiques", "critique_tokens", "critique_weight",
      "ptx_rows", "ptx_weight", "kl_estimator", "reference", "per_problem", "max_staleness")
 )  # fmt: skip
 """Fields that say how much and of what, or that belong to the mechanism beside them."""
@@ -60,6 +61,10 @@ _ADVANTAGE_PARTS: Mapping[str, Mapping[str, Callable[[Spec], Spec | None]]] = {
         "spread": lambda of: {"spread": "sample"} if of["scale"] != "none" else None,
     },
     "steps": {"outcome": lambda of: {"outcome": 0.0} if of["outcome"] else None},
+    "tree": {
+        "local": lambda of: {"local": 0.0} if of["local"] else None,
+        "leaves": lambda of: {"by_leaves": False} if of["by_leaves"] else None,
+    },
     "batch": {},
     "leave_one_out": {},
     "reinforce_pp": {"baseline": lambda of: {"baseline": "none"} if of["baseline"] == "group" else None},
@@ -75,6 +80,7 @@ _OPTIONS: Mapping[str, frozenset[str]] = {
     "reinforce": frozenset(),
     "group": frozenset({"scale", "spread", "eps"}),
     "steps": frozenset({"outcome", "spread", "eps"}),
+    "tree": frozenset({"local", "by_leaves"}),
     "batch": frozenset({"spread", "eps"}),
     "leave_one_out": frozenset(),
     "reinforce_pp": frozenset({"baseline", "spread", "eps"}),
@@ -98,6 +104,7 @@ _FIELDS: Mapping[str, tuple[Level, Callable[[Any], bool], Spec]] = {
     "partial_credit": ("reward", bool, {"partial_credit": False}),
     "process_reward": ("reward", bool, {"process_reward": None, "advantage": "group"}),
     "reward_model": ("reward", bool, {"reward_model": (), "verifier_weight": 1.0, "critic": None}),
+    "verifier_lm": ("reward", bool, {"verifier_lm": None, "verifier_weight": 1.0}),
     "sampler": ("draw", lambda value: value != "uniform", {"sampler": "uniform"}),
     "refills": ("draw", bool, {"refills": 0}),
     "retire": ("draw", bool, {"retire": None}),
@@ -105,6 +112,7 @@ _FIELDS: Mapping[str, tuple[Level, Callable[[Any], bool], Spec]] = {
     "thinking": ("draw", lambda value: value != "auto", {"thinking": "auto"}),
     "max_thinking": ("draw", bool, {"max_thinking": None}),
     "strategy": ("draw", bool, {"strategy": None}),
+    "branch_every": ("draw", bool, {"branch_every": None}),
     "asynchronous": ("draw", bool, {"asynchronous": False}),
     "critic": ("start", lambda value: value not in ("copy", "head"), {"critic": "copy"}),
     "warmup": ("first", bool, {"warmup": 0}),
@@ -190,7 +198,8 @@ def _shaping(values: Spec) -> Iterator[Mechanism]:
 
 def _paid(values: Spec, shaping: tuple[Any, ...]) -> Spec:
     """Verdicts, where nothing else would give a reward."""
-    unpaid = values.get("verifier_weight") == 0 and not values.get("reward_model") and not shaping
+    others = values.get("reward_model") or values.get("verifier_lm") or shaping
+    unpaid = values.get("verifier_weight") == 0 and not others
     return {"verifier_weight": 1.0} if unpaid else {}
 
 

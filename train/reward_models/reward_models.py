@@ -3,17 +3,18 @@
 A reward model is a folder of the sequence-classifier form, which the scorer `orm` reads too. Its reward stands beside a
 verifier or in its place (InstructGPT, Ouyang et al. 2022, arXiv:2203.02155). The mean of an ensemble is less noisy; the
 worst case is harder to fool, since a flaw must be shared by all members (Coste et al. 2024, arXiv:2310.02743); how much
-they disagree is logged as `reward_model_spread`, which grows where the policy leaves what they were trained on. Reward
-models must have the policy's tokenizer: they read the ids that were sampled. Positions come from lengths, never from a
-padding id. Cost: a forward pass per member and rollout.
+they disagree is logged as `reward_model_spread`, which grows where the policy leaves what they were trained on. A
+reward model with the policy's tokenizer reads the ids that were sampled; one with a tokenizer of its own reads the
+problem in its own chat template and the answer as text, without its thinking, in its own ids. Positions come from
+lengths, never from a padding id. Cost: a forward pass per member and rollout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 
@@ -22,6 +23,8 @@ from train.base.rollout import Rollout
 from train.base.stage import Setting
 from train.examples.examples import Example
 from train.update.batch import pad
+from ttc.core import Message
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
 How = Literal["mean", "worst"]
@@ -93,22 +96,44 @@ class RewardEnsemble:
         return torch.stack(columns)
 
 
+Read: TypeAlias = Callable[[Rollout], Example]
+"""What a reward model reads of a rollout, in its own ids."""
+
+
 class LearntReward:
     """Scores rollouts by an ensemble; see `train.rollouts.rewards.Learnt`."""
 
     total = "reward_model"
 
-    def __init__(self, ensemble: RewardEnsemble, weight: float) -> None:
-        self._ensemble, self._weight = ensemble, weight
+    def __init__(self, members: Sequence[tuple[RewardEnsemble, Read]], weight: float) -> None:
+        """Join `members`, ensembles of models that read alike, by the first one's rule."""
+        self._members, self._weight = tuple(members), weight
 
     def __call__(self, rollouts: Sequence[Rollout]) -> Mapping[str, Sequence[float]]:
         """Weighted rewards, and the members' spread where there are several."""
-        examples = [Example(rollout.problem_id, rollout.prompt_ids, rollout.token_ids) for rollout in rollouts]
-        members = self._ensemble.members(examples)
-        scores = {self.total: (self._weight * self._ensemble.joined(members)).tolist()}
+        rewards = [ensemble.members([read(rollout) for rollout in rollouts]) for ensemble, read in self._members]
+        members = torch.cat(rewards)  # (members, R)
+        scores = {self.total: (self._weight * self._members[0][0].joined(members)).tolist()}
         if len(members) > 1:
             scores["reward_model_spread"] = members.std(0).tolist()
         return scores
+
+
+def as_sampled(rollout: Rollout) -> Example:
+    """The policy's own ids."""
+    return Example(rollout.problem_id, rollout.prompt_ids, rollout.token_ids)
+
+
+def in_own_words(folder: Path, messages: Mapping[str, Sequence[Message]]) -> Read:
+    """Reads a rollout by the tokenizer and template of `folder`; `messages` are what problems say, by id."""
+    text = Text(folder)
+
+    def read(rollout: Rollout) -> Example:
+        prompt = text.render(messages[rollout.problem_id], None).token_ids or ()
+        end = () if rollout.truncated else text.eos_ids[:1]
+        return Example(rollout.problem_id, prompt, (*text.encode(rollout.text), *end))
+
+    return read
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,18 +149,26 @@ class RewardSource:
         if not self.names or not self.weight:
             raise ConfigError("reward_model: needs a name, and a reward_weight that is not 0")
 
-    def load(self, setting: Setting, source: Path) -> LearntReward:
-        """Load the models; `source` is the policy's folder.
+    def load(
+        self, setting: Setting, source: Path, messages: Mapping[str, Sequence[Message]] | None = None
+    ) -> LearntReward:
+        """Load the models; `source` is the policy's folder, `messages` what problems say, by id.
 
         Raises:
-            ConfigError: a name that is no reward model, or one with another tokenizer.
+            ConfigError: a name that is no reward model, or one with another tokenizer where messages are not known.
         """
         folders = [folder for name in self.names for folder in reward_folders(name, setting)]
-        for folder in folders:
-            same_tokenizer("reward_model", folder, source)
-        models = [load_reward_model(folder, setting.device) for folder in folders]
-        pad_id = int(load_tokenizer(source).pad_token_id)
-        return LearntReward(RewardEnsemble(models, pad_id, self.how), self.weight)
+        if messages is None:
+            for folder in folders:
+                same_tokenizer("reward_model", folder, source)
+        return LearntReward([self._member(folder, source, messages or {}, setting) for folder in folders], self.weight)
+
+    def _member(
+        self, folder: Path, source: Path, messages: Mapping[str, Sequence[Message]], setting: Setting
+    ) -> tuple[RewardEnsemble, Read]:
+        model, pad_id = load_reward_model(folder, setting.device), int(load_tokenizer(folder).pad_token_id or 0)
+        read = as_sampled if reads_alike(folder, source) else in_own_words(folder, messages)
+        return RewardEnsemble([model], pad_id, self.how), read
 
 
 def reward_folders(name: str, setting: Setting) -> list[Path]:
@@ -164,8 +197,14 @@ def model_folder(field: str, name: str, setting: Setting) -> Path:
 
 def same_tokenizer(field: str, folder: Path, source: Path) -> None:
     """Raise ConfigError unless the model in `folder` reads the ids of the model in `source`."""
-    if load_tokenizer(folder).get_vocab() != load_tokenizer(source).get_vocab():
+    if not reads_alike(folder, source):
         raise ConfigError(f"{field} {folder}: its tokenizer is not the one of {source}; both must read the same ids")
+
+
+def reads_alike(folder: Path, source: Path) -> bool:
+    """Whether two model folders have one vocabulary."""
+    same: bool = load_tokenizer(folder).get_vocab() == load_tokenizer(source).get_vocab()
+    return same
 
 
 def beside(name: str, setting: Setting) -> Path:

@@ -51,7 +51,7 @@ from train.base.rollout import Collector, Rollout, RolloutFile, by_group, check_
 from train.base.world import ALONE, World
 from train.measure.measure import HeldOut, accuracy, by_both
 from train.rollouts.frontier import Frontier
-from train.rollouts.rewards import Rewarder
+from train.rollouts.rewards import Rewarder, close_verifier
 from train.rollouts.sync import Syncer
 from train.update.batch import rollout_batch
 from train.update.terms import RewardBatch, k3
@@ -112,7 +112,7 @@ class Parts:
                 file.close()
         judges = (self.held_out.verifier, self.held_out.beside, self.rewarder)
         for judge in {id(judge): judge for judge in judges if judge is not None}.values():
-            await judge.close()
+            await close_verifier(judge, self.log)
 
 
 @dataclass(slots=True)
@@ -177,7 +177,7 @@ def update_on(rollouts: Sequence[Rollout], plan: LoopPlan, updater: Updater, pad
     if not any(rollout.reward is not None for rollout in counted):
         return {"updated": 0.0}
     batch = rollout_batch(counted, pad_id, mask_truncated=plan.mask_truncated)
-    metrics = updater.learn(batch, outcome_of(counted, batch.mask))
+    metrics = updater.learn(batch, outcome_of(counted, batch.mask, batch.ids[:, 1:]))
     if "grad_norm" not in metrics:
         return {**metrics, "updated": 0.0}
     return {**metrics, "updated": 1.0, "not_finite": float(not math.isfinite(metrics["grad_norm"]))}
@@ -213,14 +213,14 @@ def referenced(rollouts: Sequence[Rollout], updater: Updater, pad_id: int) -> tu
     return rows, {"kl_reference": divergence}
 
 
-def outcome_of(rollouts: Sequence[Rollout], mask: torch.Tensor) -> RewardBatch:
-    """Rewards and groups of `rollouts` for an advantage; `mask` (R, T)."""
+def outcome_of(rollouts: Sequence[Rollout], mask: torch.Tensor, tokens: torch.Tensor | None = None) -> RewardBatch:
+    """Rewards and groups of `rollouts` for an advantage; `mask` and target ids `tokens` (R, T)."""
     rewards = [math.nan if rollout.reward is None else rollout.reward for rollout in rollouts]
     groups, steps = torch.tensor([rollout.group for rollout in rollouts]), torch.full(mask.shape, math.nan)
     for row, rollout in enumerate(rollouts):
         for place, reward in rollout.step_rewards:
             steps[row, len(rollout.prompt_ids) - 1 + place] = reward
-    return RewardBatch(torch.tensor(rewards), groups, mask, None if steps.isnan().all() else steps)
+    return RewardBatch(torch.tensor(rewards), groups, mask, None if steps.isnan().all() else steps, tokens=tokens)
 
 
 async def sync(parts: Parts, rollouts: Sequence[Rollout]) -> float:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from evals.data.decontamination import answer_leaks, overlaps, own_texts
+from evals.data.decontamination import answer_leaks, overlaps, own_texts, prompt_text
 from evals.task import Item, Task
 from train.base.checkpoint import Checkpoints
 from train.base.health import AlarmFile, Health, HealthRule, configured
@@ -32,6 +32,7 @@ from train.base.stage import Setting, StageResult, check_model, model_of, rollou
 from train.examples.imitation import Ptx
 from train.measure.measure import HeldOut, held_out_gains
 from train.registries import make, make_verifier
+from train.reward_models.generative import APPROVES, ASK, CritiqueSource
 from train.reward_models.reward_models import (
     How,
     RewardSource,
@@ -93,6 +94,7 @@ class PolicyStage:
     reference: str | None = None
     reference_every: int | None = None
     rewards: RewardSource | None = None
+    critique: CritiqueSource | None = None
     process: str | None = None
     ptx: Ptx | None = None
     critic: CriticStart | None = None
@@ -122,8 +124,6 @@ class PolicyStage:
             bind(VERIFIERS.load(name), options, supply={})
         if self.ptx is not None:
             self.ptx.check()
-        if self.reference_every is not None and (self.build.lora or self.build.shard):
-            raise ConfigError(f"{self.kind}: reference_every copies whole weights; it takes neither lora nor shard")
         if self.build.shard and self.critic is not None and self.critic.start == "head":
             raise ConfigError(f"{self.kind}: critic head reads hidden states that shard splits; take copy")
         train, held_out = self._items()
@@ -143,6 +143,7 @@ class PolicyStage:
         return {
             "reference": () if self.reference is None else (self.reference,),
             "reward_model": () if self.rewards is None else self.rewards.names,
+            "verifier_lm": () if self.critique is None else (self.critique.name,),
             "process_reward": () if self.process is None else (self.process,),
             "critic": () if self.critic is None else self.critic.names,
         }
@@ -157,13 +158,14 @@ class PolicyStage:
 
     async def _run(self, setting: Setting, source: Path) -> StageResult:
         parts = self.parts(source, setting)
+        folder = setting.folder / "model"
         try:
             last = await self.loop(self.plan, parts)
+            # before anything is closed: a verifier that does not end must not cost the model
+            save_model(parts.updater.model, load_tokenizer(source), folder, writes=setting.world.main)
         finally:
             await parts.close()
             await parts.collector.engine.close()
-        folder = setting.folder / "model"
-        save_model(parts.updater.model, load_tokenizer(source), folder, writes=setting.world.main)
         numbers = {key: float(value) for key, value in last.items() if isinstance(value, (int, float))}
         gained = held_out_gains(setting.own / "held_out.jsonl", setting.seed)
         return StageResult(str(folder), {**numbers, **gained}, str(last["stopped"]))
@@ -177,6 +179,7 @@ class PolicyStage:
         train, held_out = self._items()
         train = train if self.leave_out is None else remaining(train, *self.leave_out, setting)
         world, own = setting.world, setting.own
+        judge = served(self._judge())
         limit = LIMITS["float32" if options.get("dtype") == "float32" else "bfloat16"]
         return Parts(
             sampler=Frontier(train, seed=setting.seed, **self.sampler),
@@ -188,7 +191,7 @@ class PolicyStage:
             syncer=Syncer(engine, updater.model, limit=limit),
             held_out=HeldOut(
                 held_out,
-                served(self._judge()),
+                judge,
                 self.sampling,
                 setting.seed,
                 self.thinking,
@@ -197,7 +200,7 @@ class PolicyStage:
             ),
             seen=HeldOut(
                 some(train, len(held_out), setting.seed),
-                rewarder,
+                rewarder if self.judge is None else judge,  # like the held-out ones, or the gap is one of verifiers
                 self.sampling,
                 setting.seed,
                 self.thinking,
@@ -246,12 +249,13 @@ class PolicyStage:
         epochs, minibatches = self.passes
         return Updater(
             model,
-            Optimiser(model, self.schedule, world=setting.world),
+            self.build.optimiser(model, self.schedule, setting.world),
             self.objective,
             epochs=epochs,
             minibatches=minibatches,
             autocast=self.build.autocast,
-            reference=None if reference is None else load_model(reference, setting.device).eval(),
+            micro_tokens=self.build.micro_tokens,
+            reference=None if reference is None else self.build.frozen(reference, setting.device, setting.world),
             reference_every=self.reference_every,
             critic=None if self.critic is None else self.critic.make(model, source, setting),
             replayed=None if self.ptx is None else self.ptx.batches(setting, source, *ids),
@@ -259,9 +263,16 @@ class PolicyStage:
         )
 
     def _rewarder(self, source: Path, setting: Setting) -> Rewarder:
-        learnt = {} if self.rewards is None else {"learnt": self.rewards.load(setting, source)}
-        process = {} if self.process is None else {"process": load_process(self.process, setting, source)}
-        return self.rewarder(**learnt, **process)
+        items = self._items()[0]
+        parts: dict[str, Any] = {}
+        if self.rewards is not None:
+            messages = {one.problem.id: one.problem.messages for one in items}
+            parts["learnt"] = self.rewards.load(setting, source, messages)
+        if self.process is not None:
+            parts["process"] = load_process(self.process, setting, source)
+        if self.critique is not None:
+            parts["reviewer"] = self.critique.load(setting, {one.problem.id: prompt_text(one) for one in items})
+        return self.rewarder(**parts)
 
     def _items(self) -> tuple[list[Any], list[Any]]:
         train_limit, held_out_limit = self.limits
@@ -426,7 +437,13 @@ class RewardFields:
         reward_model: trained reward models, each a stage of this run, such as 2-reward_model, or a folder.
         reward_how: mean of several reward models, or worst for the lowest.
         reward_weight: weight of the learnt reward.
-        verifier_weight: weight of the verifier; 0 leaves the reward to the reward models and the shaping parts.
+        verifier_lm: a generative verifier: a stage of this run, such as 1-sft, or a folder, that criticises answers.
+        critique_ask: how a critique is asked for, with {prompt} and {answer}.
+        critique_approves: a pattern; a critique in which it is found approves.
+        critiques: critiques of each answer; the reward is the share that approves.
+        critique_tokens: most tokens of one; what was cut has no vote.
+        critique_weight: weight of that share.
+        verifier_weight: weight of the verifier; 0 leaves the reward to the other parts.
         missing_end: reward of a rollout that did not end by itself, in place of all else; None is none.
         verifier_s: seconds after which a verdict is no verdict; None is the verifier's own limit with all at once.
         judge: another verifier of held-out answers, NAME:KEY=VALUE,...; what only the rewards accept is watched.
@@ -442,6 +459,12 @@ class RewardFields:
     reward_model: tuple[str, ...] = ()
     reward_how: How = "mean"
     reward_weight: float = 1.0
+    verifier_lm: str | None = None
+    critique_ask: str = ASK
+    critique_approves: str = APPROVES
+    critiques: int = 1
+    critique_tokens: int = 256
+    critique_weight: float = 1.0
     verifier_weight: float = 1.0
     missing_end: float | None = None
     verifier_s: float | None = None
@@ -456,9 +479,10 @@ class RewardFields:
     def check(self, kind: str) -> None:
         """Raise ConfigError when nothing would give a reward, or for a divergence that cannot be or nobody reads."""
         weight = self.verifier_weight
-        if weight < 0 or (not weight and not self.reward_model and not self.shaping):
+        if weight < 0 or not (weight or self.reward_model or self.shaping or self.verifier_lm):
             raise ConfigError(
-                f"{kind}: verifier_weight must be above 0, or 0 with a reward_model or a shaping part; got {weight}"
+                f"{kind}: verifier_weight must be above 0, or 0 with a reward_model or a shaping part or a "
+                f"verifier_lm; got {weight}"
             )
         named = self.reference is not None or self.reference_every is not None
         if self.kl_weight < 0 or (named and not self.kl_weight):
@@ -488,5 +512,15 @@ class RewardFields:
             "reference": self.reference,
             "reference_every": self.reference_every,
             "rewards": learnt,
+            "critique": self._critique,
             "ptx": None if self.ptx is None else Ptx(self.ptx, self.ptx_rows, self.ptx_weight),
         }
+
+    @property
+    def _critique(self) -> CritiqueSource | None:
+        if self.verifier_lm is None:
+            return None
+        return CritiqueSource(
+            self.verifier_lm, self.critique_ask, self.critique_approves, self.critiques, self.critique_tokens,
+            self.critique_weight,
+        )  # fmt: skip

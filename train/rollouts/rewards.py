@@ -3,7 +3,8 @@
 The verifier is the objective: 1 for `correct`, 0 for `incorrect`, `no_answer` and `unparseable` (or its partial score),
 and *no reward* for `timeout`, `limit` and `error`, which say nothing about the policy (promise 5). A learnt reward
 (`train.reward_models.reward_models`) stands beside it, or in its place when the verifier's weight is 0: then verdicts
-are logged and decide nothing. A process reward (`train.reward_models.step_model`) gives steps rewards of their own.
+are logged and decide nothing, and so does a generative verifier (`train.reward_models.generative`), whose critiques are
+kept. A process reward (`train.reward_models.step_model`) gives steps rewards of their own.
 Shaping parts (`train/shaping/`) are functions of a whole group and of the step.
 
 Every verifier stands behind a service (`ttc.verifiers.service`): one that hangs is a `timeout`, one that raises an
@@ -23,7 +24,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from train.base.rollout import Rollout
 from train.registries import SHAPING
-from ttc.config.plugins import checked_return
+from ttc.config.plugins import checked_return, described
 from ttc.config.recipes import parse_spec
 from ttc.core import FinishReason, Submission, TargetLike, Verdict, Verifier
 from ttc.errors import ConfigError, TrainingError
@@ -74,6 +75,14 @@ def served(verifier: Verifier, wall_s: float | None = None) -> Service:
     return verifier if isinstance(verifier, Service) else Service(verifier, concurrency=_AT_ONCE, wall_s=wall_s)
 
 
+async def close_verifier(verifier: Verifier, log: Callable[[str], None]) -> None:
+    """Close a verifier that has given its verdicts: one that hangs or raises only then is logged and costs nothing."""
+    try:
+        await verifier.close()
+    except Exception as exc:  # a verifier of the user's may raise anything
+        log(f"verifier {getattr(verifier, 'name', '')} could not be closed: {described(exc)}")
+
+
 @dataclass(frozen=True, slots=True)
 class ShapingPart:
     """One shaping part and its weight in the reward."""
@@ -111,6 +120,18 @@ class Learnt(Protocol):
         ...
 
 
+class Reviewer(Protocol):
+    """A generative verifier: it writes about rollouts and rewards them by what it wrote."""
+
+    async def add(self, rollouts: Sequence[Rollout], step: int) -> list[Rollout]:
+        """The rollouts with critique, part and reward."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of its model."""
+        ...
+
+
 class Rewarder:
     """Judges rollouts; a verifier itself, as of the step that it judged last."""
 
@@ -125,12 +146,13 @@ class Rewarder:
         wall_s: float | None = None,
         learnt: Learnt | None = None,
         process: Process | None = None,
+        reviewer: Reviewer | None = None,
     ) -> None:
         """`partial` takes the verifier's partial credit instead of right or wrong; the rest: `RewardFields`."""
         self._advancing = isinstance(verifier, Advancing)
         self._verifier = served(_Dated(verifier) if self._advancing else verifier, wall_s)
         self._parts, self._partial, self._missing_end = tuple(parts), partial, missing_end
-        self._weight, self._learnt, self._process = verifier_weight, learnt, process
+        self._weight, self._learnt, self._process, self._reviewer = verifier_weight, learnt, process, reviewer
         self.name, self.version, self._step = self._verifier.name, self._verifier.version, 0
 
     async def judge(self, rollouts: Sequence[Rollout], step: int) -> list[Rollout]:
@@ -142,6 +164,8 @@ class Rewarder:
             results = _add_learnt(results, await asyncio.to_thread(self._learnt, results), self._learnt.total)
         if self._process is not None and results:
             results = _add_steps(results, await asyncio.to_thread(self._process, results))
+        if self._reviewer is not None and results:
+            results = await self._reviewer.add(results, step)
         for part in self._parts:
             results = _add(results, part, step)
         if self._missing_end is not None:
@@ -161,8 +185,12 @@ class Rewarder:
         return await self._verdict(target, submission, self._step)
 
     async def close(self) -> None:
-        """Stop the verifier's workers."""
-        await self._verifier.close()
+        """Stop the verifier's workers, and the model that writes critiques."""
+        try:
+            await self._verifier.close()
+        finally:
+            if self._reviewer is not None:
+                await self._reviewer.close()
 
     async def _verify(self, rollout: Rollout, step: int) -> Verdict:
         finish: FinishReason = "stop" if rollout.finish_reason == "stop" else "length"

@@ -30,6 +30,7 @@ def agent(
     minibatches: int = 1,
     asynchronous: bool = True,
     max_staleness: int = 2,
+    build: Build,
 ) -> PolicyStage:
     """Train an agent in an environment.
 
@@ -43,6 +44,7 @@ def agent(
         minibatches: optimiser steps per pass.
         asynchronous: draw, judge and learn at once.
         max_staleness: most rounds that episodes of an asynchronous run may be behind.
+        build: see `Build`.
     """
     world: Environment = make(ENVIRONMENTS, environment)
     Kit(world.tools)()  # an unknown tool is named here
@@ -54,7 +56,7 @@ def agent(
         normaliser=normaliser,
         rollouts=episodes,
         rewards=RewardFields(shaping=world.shaping),
-        build=Build(),
+        build=build,
         epochs=epochs,
         minibatches=minibatches,
         asynchronous=asynchronous,

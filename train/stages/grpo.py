@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from train.base.rollout import group_draws
+from train.base.rollout import branching_draws, group_draws
 from train.registries import ADVANTAGES, LOSSES, make, make_task
 from train.rl.loop import learn, learn_async
 from train.rl.policy_stage import PolicyStage, RewardFields, RolloutFields
@@ -49,6 +49,7 @@ def grpo(
     process_reward: str | None = None,
     kl_estimator: Literal["k1", "k2", "k3"] = "k3",
     strategy: str | None = None,
+    branch_every: int | None = None,
     refills: int = 0,
     retire: int | None = None,
     leave_out: str | None = None,
@@ -74,6 +75,7 @@ def grpo(
         process_reward: a stage prm of this run, such as 2-prm, or its folder: what steps are worth to advantage steps.
         kl_estimator: k3, k1 or k2; see `train/update/terms.py`.
         strategy: what produces the rollouts, NAME:KEY=VALUE,...; None draws n completions.
+        branch_every: tokens after which a group's rollouts part in two, until there are n; None draws each by itself.
         refills: further rounds of prompts for groups without a signal.
         retire: drop a problem after its group passed whole this many times running.
         leave_out: a stage of this run that sampled them, such as 2-sample: problems it solved too often are dropped.
@@ -87,6 +89,10 @@ def grpo(
     rollouts.check("grpo")
     rewards.check("grpo")
     at_least("grpo", 0, leave_out_above=leave_out_above, refills=refills)
+    if branch_every is not None:
+        at_least("grpo", 1, branch_every=branch_every)
+        if strategy is not None:
+            raise ConfigError("grpo: branch_every and strategy both say how a group is drawn; set one of them")
     if (process_reward is not None) != (parse_spec(advantage)[0] == "steps"):
         raise ConfigError('grpo: process_reward and advantage = "steps" need each other')
     if asynchronous and rollouts.sampler == "fresh":
@@ -102,7 +108,7 @@ def grpo(
             make(LOSSES, loss), make(ADVANTAGES, advantage), normaliser, rollouts.cap(problems),
             Correction(level=correction), rewards.kl_weight, kl_estimator,
         ),
-        strategy=partial(group_draws, n=rollouts.n) if strategy is None else make_strategy(strategy),
+        strategy=_drawn(rollouts.n, branch_every) if strategy is None else make_strategy(strategy),
         passes=(epochs, minibatches),
         sampler={"mode": rollouts.sampler, "retire": retire},
         process=process_reward,
@@ -110,6 +116,11 @@ def grpo(
         build=build,
         **rewards.parts(problems, partial_credit=partial_credit),
     )  # fmt: skip
+
+
+def _drawn(n: int, branch_every: int | None) -> Strategy:
+    """A group of n plain draws, or of n that share beginnings."""
+    return partial(group_draws, n=n) if branch_every is None else partial(branching_draws, n=n, every=branch_every)
 
 
 def make_strategy(spec: str) -> Strategy:

@@ -8,7 +8,8 @@ rejected completions both becoming less likely. Left out: judges and learnt rewa
 
 A loss of `train/preferences` takes pairs, or single completions marked good or bad (KTO); both are computed from summed
 log-probabilities of completions. For KTO every pair gives one good and one bad completion, and the reference point is
-the divergence on prompts matched with another pair's completion, without a gradient (Ethayarajh et al. 2024).
+the divergence on prompts matched with another pair's completion, without a gradient (Ethayarajh et al. 2024); a file
+may have single completions with a label instead of pairs (`train.offline.labels`).
 
 The reference is the model that the stage starts from; its numbers never change, so they are computed once and kept in a
 file named after the completions and the weights, and no second model stays in memory. Cost: a forward and backward pass
@@ -37,12 +38,16 @@ from train.examples.imitation import completion_sums, imitation_batch, ranked_ri
 from train.examples.pairs import LabelledBatch, LabelledLoss, Pairs, PairSource, Preferred
 from train.measure.measure import gains, task_gains
 from train.offline.epochs import FitFields, fit
+from train.offline.labels import MarkedUpdater, is_marked, mismatched_rows, moved_right, read_marked
 from train.registries import PREFERENCES, make, make_task
 from train.update.logprobs import token_logprobs
+from train.update.update import Build
 from ttc.config.plugins import checked_return
 from ttc.config.recipes import parse_spec
 from ttc.config.values import at_least
 from ttc.durable import replaced_file
+from ttc.engines.shared.text import Text
+from ttc.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +81,18 @@ class PairUpdater:
         loss: Callable[[Any], torch.Tensor],
         likelihood: float = 0.0,
         micro_rows: int = 32,
+        build: Build | None = None,
     ) -> None:
         """`likelihood` adds that much cross-entropy of the chosen completion per token.
 
-        `loss` is of pairs, or of single completions where the reference has mismatched ones.
+        `loss` is of pairs, or of single completions where the reference has mismatched ones. `micro_rows` pairs are
+        computed at once, unless `build` bounds their tokens.
         """
+        self._build = build or Build()
+        longest = max((len(s.prompt_ids) + len(s.token_ids) for p in pairs for s in (p.chosen, p.rejected)), default=1)
         self.model, self.optimiser, self.pairs, self.reference = model, optimiser, pairs, reference
-        self._pad_id, self._loss, self._likelihood, self._micro = pad_id, loss, likelihood, micro_rows
+        self._pad_id, self._loss, self._likelihood = pad_id, loss, likelihood
+        self._micro = self._build.rows(2 * longest, micro_rows)
         self._others = mismatched(pairs) if reference.mismatched is not None else []
         self._device = next(model.parameters()).device
 
@@ -125,7 +135,9 @@ class PairUpdater:
 
     def _sums(self, examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
         batch = imitation_batch(examples, self._pad_id, "token", 1).to(self._device)
-        return token_logprobs(self.model, batch.ids, batch.mask).logprobs.sum(1), batch.mask.sum(1).float()
+        with self._build.computing(self._device):
+            logprobs = token_logprobs(self.model, batch.ids, batch.mask).logprobs
+        return logprobs.sum(1), batch.mask.sum(1).float()
 
     def _losses(self, pairs: Pairs, kl: torch.Tensor) -> torch.Tensor:
         """The loss of each pair, its weight included: (P,)."""
@@ -198,11 +210,12 @@ def preference(
     held_out: str | None = None,
     held_out_limit: int = 128,
     course: _Course,
+    build: Build,
 ) -> Stage:
     """Learn from comparisons.
 
     Args:
-        data: a JSON-lines file of pairs.
+        data: a JSON-lines file of pairs, for kto also of completions with a label, or a data set, ID:chosen=COLUMN,...
         rollouts: a stage of this run that recorded rollouts, such as 2-sample, or a rollouts.jsonl.
         loss: NAME or NAME:KEY=VALUE,... of train/preferences.
         likelihood: weight of the chosen completion's own cross-entropy per token, against both falling.
@@ -210,11 +223,15 @@ def preference(
         held_out: also measure the accuracy on this task, NAME or NAME:KEY=VALUE,...
         held_out_limit: most problems of that task.
         course: see `FitFields`.
+        build: see `Build`; rows of a pass are whole pairs, and weights are not split over processes here.
     """
+    if build.shard:
+        raise ConfigError("preference: shard is for grpo, ppo, agent, on_policy and sft; set it to false")
     pairs = PairSource.of("preference", data, rollouts, per_problem)
     at_least("preference", 0, likelihood=likelihood)
     task = None if held_out is None else make_task(held_out)
-    return _Preference(pairs, make(PREFERENCES, loss), _on_single(loss), likelihood, course, task, held_out_limit)
+    make_loss = make(PREFERENCES, loss)
+    return _Preference(pairs, make_loss, _on_single(loss), likelihood, course, task, held_out_limit, build)
 
 
 def _on_single(spec: str) -> bool:
@@ -232,6 +249,7 @@ class _Preference:
     course: FitFields
     task: Task | None
     limit: int
+    build: Build
 
     def check(self, has_model: bool) -> None:
         check_model("preference", has_model)
@@ -245,15 +263,18 @@ class _Preference:
     def run(self, setting: Setting) -> StageResult:
         source = model_of("preference", setting)
         tokenizer = load_tokenizer(source)
+        if self.source.data is not None and is_marked(self.source.data):
+            return self._marked(setting, source, self.source.data)
         pairs = self.source.load(setting, source, int(tokenizer.eos_token_id))
         train, held_out = parted("preference", pairs, self.course.held_out_share, setting)
         held_out = held_out[: 4 * self.limit]
         pad_id = int(tokenizer.pad_token_id)
-        model = load_model(source, setting.device)
+        model = self.build.load(source, setting.device, setting.seed)
         sides = [pair.chosen for pair in held_out], [pair.rejected for pair in held_out]
         before = ranked_right(load_model(source, setting.device), *sides, pad_id)
-        optimiser, reference = Optimiser(model, self.course.schedule), self._reference(setting, source, train, pad_id)
-        updater = PairUpdater(model, optimiser, train, reference, pad_id, self.loss, self.likelihood)
+        optimiser = self.build.optimiser(model, self.course.schedule)
+        reference = self._reference(setting, source, train, pad_id)
+        updater = PairUpdater(model, optimiser, train, reference, pad_id, self.loss, self.likelihood, build=self.build)
 
         def evaluate() -> dict[str, float]:
             return {"held_out_accuracy": fmean(ranked_right(model, *sides, pad_id))}
@@ -263,6 +284,35 @@ class _Preference:
         save_model(model, tokenizer, folder)
         keys = [pair.key for pair in held_out]
         numbers = {**last, **gains("ranked", before, ranked_right(model, *sides, pad_id), setting.seed, keys)}
+        if self.task is not None:
+            numbers |= task_gains(self.task, self.limit, source, folder, setting)
+        return StageResult(str(folder), numbers, stopped)
+
+    def _marked(self, setting: Setting, source: Path, data: Path) -> StageResult:
+        """Learn from single completions with a label."""
+        if not self.on_single:
+            raise ConfigError(f'preference: the rows of {data} have labels and are no pairs: take loss = "kto"')
+        tokenizer = load_tokenizer(source)
+        pad_id = int(tokenizer.pad_token_id)
+        rows = read_marked(data, Text(source), int(tokenizer.eos_token_id))
+        train, held_out = parted("preference", rows, self.course.held_out_share, setting)
+        sums = [
+            reference_sums(source, examples, setting.folder, setting.device, pad_id)
+            for examples in ([row.example for row in train], mismatched_rows(train), [row.example for row in held_out])
+        ]
+        model = self.build.load(source, setting.device, setting.seed)
+        optimiser = self.build.optimiser(model, self.course.schedule)
+        updater = MarkedUpdater(model, optimiser, train, (sums[0], sums[1]), pad_id, self.loss, self.build)
+
+        def evaluate() -> dict[str, float]:
+            return {"held_out_accuracy": fmean(moved_right(model, held_out, sums[2], pad_id))}
+
+        last, stopped = fit(model, optimiser, len(train), updater.step, evaluate, self.course, setting)
+        folder = setting.folder / "model"
+        save_model(model, tokenizer, folder)
+        after = moved_right(model, held_out, sums[2], pad_id)
+        keys = [row.key for row in held_out]
+        numbers = {**last, **gains("moved", [0.5] * len(after), after, setting.seed, keys)}
         if self.task is not None:
             numbers |= task_gains(self.task, self.limit, source, folder, setting)
         return StageResult(str(folder), numbers, stopped)

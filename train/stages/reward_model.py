@@ -20,13 +20,13 @@ import torch
 import torch.nn.functional as F
 
 from train.base.models import load_tokenizer
-from train.base.optimiser import Optimiser
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, pass_through
 from train.examples.examples import parted
 from train.examples.pairs import PairSource, Preferred
 from train.measure.measure import gains
 from train.offline.epochs import FitFields, fit
 from train.reward_models.reward_models import How, RewardEnsemble, load_reward_model, new_reward_model, rewards_of
+from train.update.update import Build
 from ttc import seeds
 from ttc.durable import replaced_folder
 from ttc.errors import ConfigError
@@ -40,6 +40,7 @@ def reward_model(
     centre: float = 0.0,
     per_problem: int | None = 4,
     course: FitFields,
+    build: Build,
 ) -> Stage:
     """Learn a reward from comparisons.
 
@@ -50,11 +51,14 @@ def reward_model(
         centre: weight of the squared sum of both rewards, which keeps them around 0.
         per_problem: most pairs of one problem's rollouts; None is all.
         course: see `FitFields`.
+        build: see `Build`; all weights are trained, by one process.
     """
     pairs = PairSource.of("reward_model", data, rollouts, per_problem)
     if members < 1 or centre < 0:
         raise ConfigError(f"reward_model: needs members >= 1 and centre >= 0, got {members} and {centre}")
-    return _RewardModel(pairs, members, centre, course)
+    if build.shard or build.lora:
+        raise ConfigError("reward_model: all weights are trained, by one process; leave lora and shard out")
+    return _RewardModel(pairs, members, centre, course, build)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class _RewardModel:
     members: int
     centre: float
     course: FitFields
+    build: Build
 
     def check(self, has_model: bool) -> None:
         check_model("reward_model", has_model)
@@ -98,19 +103,25 @@ class _RewardModel:
         """Train one member; returns it, and why it stopped early, if it did."""
         seed = seeds.derive(setting.seed, "reward model", number) % (1 << 31)
         model = new_reward_model(source, seed, setting.device)
-        optimiser = Optimiser(model, self.course.schedule)
+        if self.build.checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        optimiser = self.build.optimiser(model, self.course.schedule)
+        longest = max(len(s.prompt_ids) + len(s.token_ids) for pair in train for s in (pair.chosen, pair.rejected))
+        most = self.build.rows(2 * longest, self.course.rows)
 
         def update(rows: Sequence[int]) -> dict[str, float]:
             model.train()
-            part = [train[row] for row in rows]
-            scores = rewards_of(model, [*(pair.chosen for pair in part), *(pair.rejected for pair in part)], pad_id)
-            chosen, rejected = scores[: len(part)], scores[len(part) :]
-            weight = torch.tensor([pair.weight for pair in part], device=scores.device)
-            loss = (-F.logsigmoid(chosen - rejected) * weight).sum() / weight.sum()
-            (loss + self.centre * (chosen + rejected).square().mean()).backward()
-            gap = (chosen - rejected).detach()
-            metrics = {"loss": float(loss.detach()), "pair_accuracy": float((gap > 0).float().mean())}
-            return {**metrics, "margin": float(gap.mean()), "grad_norm": optimiser.step()}
+            pairs = [train[row] for row in rows]
+            total = torch.tensor([pair.weight for pair in pairs]).sum()
+            gaps, loss_sum = list[float](), 0.0
+            for start in range(0, len(pairs), most):
+                part = pairs[start : start + most]
+                loss, gap = self._loss(model, part, total, len(pairs), pad_id)
+                loss.backward()
+                gaps += gap.tolist()
+                loss_sum += float(loss.detach())
+            metrics = {"loss": loss_sum, "pair_accuracy": fmean(gap > 0 for gap in gaps)}
+            return {**metrics, "margin": fmean(gaps), "grad_norm": optimiser.step()}
 
         def evaluate() -> dict[str, float]:
             return {"held_out_accuracy": fmean(ranked_right(RewardEnsemble([model], pad_id), measured))}
@@ -121,6 +132,17 @@ class _RewardModel:
         setting.log(f"reward model {number} of {self.members}")
         _, stopped = fit(model, optimiser, len(train), update, evaluate, self.course, own)
         return model, stopped
+
+    def _loss(
+        self, model: Any, part: Sequence[Preferred], total: torch.Tensor, num: int, pad_id: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What some of an update's `num` pairs, of weight `total`, add to its loss; and their margins (P,)."""
+        with self.build.computing(next(model.parameters()).device):
+            scores = rewards_of(model, [*(pair.chosen for pair in part), *(pair.rejected for pair in part)], pad_id)
+        chosen, rejected = scores[: len(part)], scores[len(part) :]
+        weight = torch.tensor([pair.weight for pair in part], device=scores.device)
+        loss = (-F.logsigmoid(chosen - rejected) * weight).sum() / total.to(scores.device)
+        return loss + self.centre * (chosen + rejected).square().sum() / num, (chosen - rejected).detach()
 
 
 def ranked_right(rewards: RewardEnsemble, pairs: Sequence[Preferred]) -> list[float]:

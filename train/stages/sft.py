@@ -18,7 +18,6 @@ from typing import ClassVar
 from evals.task import Task
 from train.advantages.batch import batch as batch_advantage
 from train.base.models import load_model, load_tokenizer, save_model
-from train.base.optimiser import Optimiser
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, rollouts_path
 from train.examples.examples import CORPORA, Corpus, Example, corpus_examples, parted, read_examples, right_rollouts
 from train.examples.imitation import imitation_batch, mean_loss, probabilities
@@ -59,7 +58,7 @@ def sft(
     """Fine-tune on completions.
 
     Args:
-        data: a JSON-lines file of prompts and completions.
+        data: a JSON-lines file of prompts and completions, or a data set, ID:split=..,prompt=COLUMN,completion=COLUMN.
         corpus: a language of train/corpora, NAME or NAME:KEY=VALUE,...; answers are learnt, or whole texts without one.
         rollouts: a stage of this run that recorded rollouts, such as 2-sample, or a rollouts.jsonl; right ones count.
         per_problem: most right rollouts per problem; None is all.
@@ -126,8 +125,8 @@ class _Sft:
         objective = Objective(ppo(), batch_advantage())  # its weights are 0: only cross-entropy counts
         world = setting.world
         updater = Updater(
-            model, Optimiser(model, self.course.schedule, world=world), objective, packed=self.packed,
-            autocast=self.build.autocast, world=world,
+            model, self.build.optimiser(model, self.course.schedule, world), objective, packed=self.packed,
+            autocast=self.build.autocast, micro_tokens=self.build.micro_tokens, world=world,
         )  # fmt: skip
         longest = max(len(example.token_ids) for example in train)
 
@@ -157,7 +156,11 @@ class _Sft:
         if self.data is not None:
             examples += read_examples(self.data, Text(source), end)
         if self.rollouts is not None:
-            examples += right_rollouts(rollouts_path(self.rollouts, setting), most=per_problem, shortest=shortest)
+            path, alone = rollouts_path(self.rollouts, setting), self.data is None and self.corpus is None
+            right = right_rollouts(path, most=per_problem, shortest=shortest, needed=alone)
+            if not right:
+                setting.log(f"{self.rollouts} has no rollout that is correct and finished: only other rows are learnt")
+            examples += right
         if self.corpus is not None:
             examples += corpus_examples(self.corpus, Text(source), end, corpus_rows, setting.seed)
         return examples

@@ -2,9 +2,10 @@
 
 Sequences start at position 0 and are padded on the right, so causal attention never sees padding: no attention mask and
 no position ids are needed, and a row's numbers do not depend on its neighbours. Only positions that are asked for go
-through the head, in chunks, so that (R, T, V) logits never exist at once. Temperature is 1: rollouts are drawn so.
-A comparison over the whole vocabulary (with a teacher) sees the same chunks, which are then computed again for the
-gradient instead of being kept.
+through the head, in chunks, so that (R, T, V) logits never exist at once: a chunk is computed again for the gradient
+instead of being kept, unless all of them are small. Temperature is 1: rollouts are drawn so. A comparison over the
+whole vocabulary (with a teacher) sees the same chunks. Memory: a chunk's logits, a few times over; kept for the
+gradient are hidden states alone. Cost: one product with the head more.
 
 Packing lays short rows end to end instead of padding them; positions start anew with each, and a block-diagonal causal
 mask keeps them apart, so the numbers are those of the padded batch (a test says to 1e-6). Packing without such a mask
@@ -26,7 +27,12 @@ from train.base.models import Sharded
 from ttc.errors import ConfigError
 
 _CHUNK = 8192
-"""Positions that go through the head at once."""
+"""Most positions that go through the head at once."""
+LOGITS = 1 << 26
+"""Most logits that exist at once (256 MiB in fp32), as long as a chunk has `LEAST` positions."""
+LEAST = 64
+_KEPT = 1 << 24
+"""Logits of all positions together that are kept for the gradient (64 MiB in fp32); more are computed again."""
 _COMPARED = 1024
 """The same where a whole vocabulary is compared."""
 
@@ -86,10 +92,11 @@ def token_logprobs(
         return (logprobs, entropy) if compare is None else (logprobs, entropy, compare(normal, place))
 
     parts: list[tuple[torch.Tensor, ...]] = []
-    size = _CHUNK if compare is None else _COMPARED
+    size = min(_CHUNK if compare is None else _COMPARED, max(LOGITS // head.out_features, LEAST))
+    again = torch.is_grad_enabled() and (compare is not None or rows.shape[0] * head.out_features > _KEPT)
     for start in range(0, rows.shape[0], size):
         place = slice(start, min(start + size, rows.shape[0]))
-        if compare is not None and torch.is_grad_enabled():
+        if again:
             parts.append(checkpoint(score, rows[place], place, use_reentrant=False, preserve_rng_state=False))
         else:
             parts.append(score(rows[place], place))

@@ -36,7 +36,7 @@ class RewardBatch:
 
     `rewards` (R,) one per rollout; `groups` (R,) equal numbers for rollouts of one prompt; `mask` (R, T) True at tokens
     the policy sampled; `steps` (R, T) process rewards at the last token of each step, NaN elsewhere; `values` (R, T)
-    estimates of a value head before each token.
+    estimates of a value head before each token; `tokens` (R, T) the ids themselves.
     """
 
     rewards: torch.Tensor
@@ -44,6 +44,7 @@ class RewardBatch:
     mask: torch.Tensor
     steps: torch.Tensor | None = None
     values: torch.Tensor | None = None
+    tokens: torch.Tensor | None = None
 
     @property
     def judged(self) -> torch.Tensor:

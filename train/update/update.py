@@ -21,14 +21,15 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from train.base.models import Sharded, add_lora, load_model, shard
-from train.base.optimiser import Optimiser
+from train.base.models import Sharded, add_lora, load_model, load_whole, merged_state, shard, stored_type
+from train.base.optimiser import Optimiser, Schedule
 from train.base.world import ALONE, World
 from train.update.batch import Normaliser, TokenBatch, shared, shuffled, token_weights
 from train.update.critic import Critic
 from train.update.logprobs import Compare, check_packing, token_logprobs
 from train.update.terms import KL_ESTIMATORS, Advantage, Correction, Loss, PerToken, RewardBatch, pulls, with_ratio
 from ttc.config.plugins import checked_return
+from ttc.config.values import above, at_least
 from ttc.errors import ConfigError, TrainingError
 from ttc.seeds import derive
 
@@ -169,7 +170,7 @@ class Updater:
         if self._reference is None:
             raise ConfigError("kl_weight is above 0, but the update has no reference model")
         if self._reference_every is not None and self.learnt // self._reference_every > self._renewals:
-            self._reference.load_state_dict(self.model.state_dict())
+            load_whole(self._reference, merged_state(self.model))
             self._renewals = self.learnt // self._reference_every
         return self._without_gradient(self._reference, batch)
 
@@ -179,13 +180,13 @@ class Updater:
         if self._reference_every is None:
             return state
         counts = {"learnt": self.learnt, "renewals": self._renewals}
-        return {**state, "reference": self._reference.state_dict(), **counts}
+        return {**state, "reference": merged_state(self._reference), **counts}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
         self.optimiser.load(state)
         if self._reference_every is not None:
-            self._reference.load_state_dict(state["reference"])
+            load_whole(self._reference, state["reference"])
             self.learnt, self._renewals = int(state["learnt"]), int(state["renewals"])
         if self.critic is not None:
             self.critic.load(state["critic"])
@@ -327,6 +328,9 @@ class Build:
         checkpointing: compute activations again in the backward pass instead of keeping them.
         autocast: compute in bf16, with fp32 weights.
         shard: split the weights over the processes of the run (FSDP2); with one process, do nothing.
+        micro_tokens: most padded tokens of one forward and backward pass; None is 2,048 on a CPU, 16,384 on a GPU.
+        weight_decay: how much of every weight AdamW takes off a step, times the learning rate.
+        clip_norm: most norm of a gradient that is applied.
     """
 
     lora: int = 0
@@ -334,17 +338,44 @@ class Build:
     checkpointing: bool = False
     autocast: bool = False
     shard: bool = False
+    micro_tokens: int | None = None
+    weight_decay: float = 0.0
+    clip_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no adapter can have."""
+        """Refuse numbers that no adapter, pass or optimiser can have."""
+        at_least("update", 1, micro_tokens=self.micro_tokens)
+        at_least("update", 0, weight_decay=self.weight_decay)
+        above("update", 0, clip_norm=self.clip_norm)
         alpha = self.lora_alpha
         if self.lora < 0 or (alpha is not None and (not self.lora or not alpha > 0)):
             raise ConfigError(f"lora must be at least 0, and lora_alpha above 0 with it: {self.lora}, {alpha}")
 
     def load(self, folder: Path, device: str, seed: int, world: World = ALONE) -> Any:
         """The model of a folder, ready to be trained; `seed` is the run's."""
-        model = load_model(folder, device, checkpointing=self.checkpointing)
+        model = load_model(folder, device, checkpointing=self.checkpointing, dtype=self._frozen_type(folder))
         if self.lora:
             alpha = 2.0 * self.lora if self.lora_alpha is None else self.lora_alpha
             add_lora(model, self.lora, alpha, derive(seed, "lora") % (1 << 31))
         return shard(model, world, token_logprobs) if self.shard else model
+
+    def frozen(self, folder: Path, device: str, world: World = ALONE) -> Any:
+        """The model of a folder that is only read, split as the trained one is."""
+        model = load_model(folder, device, dtype=self._frozen_type(folder)).eval()
+        return shard(model, world, token_logprobs) if self.shard else model
+
+    def _frozen_type(self, folder: Path) -> torch.dtype:
+        """Under adapters and `autocast`, weights that were stored in bf16 stay there: they are never moved."""
+        return stored_type(folder) if self.lora and self.autocast else torch.float32
+
+    def optimiser(self, model: Any, schedule: Schedule, world: World = ALONE) -> Optimiser:
+        """AdamW over what is trained of `model`."""
+        return Optimiser(model, schedule, world=world, weight_decay=self.weight_decay, clip=self.clip_norm)
+
+    def rows(self, longest: int, usual: int) -> int:
+        """Rows of `longest` tokens that one pass takes where passes are counted in rows: `usual`, or what fits."""
+        return usual if self.micro_tokens is None else max(self.micro_tokens // max(longest, 1), 1)
+
+    def computing(self, device: torch.device) -> torch.autocast:
+        """The context that every pass runs in: bf16 with `autocast`."""
+        return torch.autocast(device.type, torch.bfloat16, enabled=self.autocast)

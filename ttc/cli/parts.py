@@ -10,7 +10,7 @@ signature, but loads no model: every name and every parameter is refused or acce
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
@@ -19,13 +19,14 @@ from ttc.cli.options import option
 from ttc.config.choices import DEFAULT_ENGINE, DEFAULT_SCORER, PartChoice, StrategyChoice
 from ttc.config.recipes import label_of, overrides, parse_spec, section, sections, split_specs
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES
-from ttc.config.signatures import options_of
+from ttc.config.signatures import options_of, wants_logprobs
 from ttc.config.values import build, nearest
 from ttc.core import Budget, Sampling
 from ttc.errors import ConfigError
 from ttc.search.tree import make_policy
 from ttc.session.thinking import Thinking
 
+NOT_REPRODUCIBLE = "not reproducible on this server (--seed makes it so, and slower)"
 PARTS = ("engine", "scorer", "thinking")
 SEVERAL = "; repeat it, or separate by commas, to run several"
 
@@ -110,9 +111,32 @@ class SamplingOptions:
     )
 
 
-def resolve_engine(options: EngineOptions, settings: Mapping[str, object]) -> PartChoice:
-    """Return the engine of --engine, --model and --set engine.KEY=VALUE."""
-    return PartChoice.of(ENGINES, options.engine, section(settings, "engine"), options.model)
+def resolve_engine(
+    options: EngineOptions,
+    settings: Mapping[str, object],
+    *,
+    is_seeded: bool = True,
+    readers: Iterable[Callable[..., object]] = (),
+) -> PartChoice:
+    """Return the engine of --engine, --model and --set engine.KEY=VALUE.
+
+    `is_seeded` says whether the user asked for reproducible draws; otherwise engines that pay for seeds and for
+    log-probabilities leave out the former, and the latter too unless one of `readers` (strategies, scorers) reads them.
+    """
+    own = section(settings, "engine")
+    choice = PartChoice.of(ENGINES, options.engine, own, options.model)
+    if is_seeded:
+        return choice
+    unasked: dict[str, object] = {"seeded": False}
+    unasked |= {} if any(map(wants_logprobs, readers)) else {"logprobs": False}
+    names = options_of(choice.factory)
+    left_out = {name: value for name, value in unasked.items() if name in names and "seeded" in names}
+    return PartChoice.of(ENGINES, options.engine, {**left_out, **own}, options.model) if left_out else choice
+
+
+def is_reproducible(engine: PartChoice) -> bool:
+    """Whether the same seed asks for the same draws; only engines that pay for seeds can leave them out."""
+    return engine.params.get("seeded") is not False
 
 
 def resolve_scorer(

@@ -28,7 +28,7 @@ from ttc.config.plugins import leaf
 from ttc.config.recipes import sections
 from ttc.config.values import nearest
 from ttc.core import Answer, Completion, Engine, Message, Problem, Prompt, Sampling, UsageSink
-from ttc.engines.shared.wrapped import Wrapped, draw_shown
+from ttc.engines.shared.wrapped import Wrapped, draw_shown, with_markers
 from ttc.errors import TTCError
 from ttc.session.solve import fit_to_context, solve
 from ttc.session.thinking import Thinking, split
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     choice = resolve_engine(options, options.settings)
     # One event loop for all turns: the engine lives in it, and Ctrl-C cancels only the turn that runs.
     with asyncio.Runner() as runner:
-        engine = choice.create_engine()
+        engine = with_markers(choice.create_engine(), thinking)
         chat = Chat(engine, thinking, sampling, seed, options.system, fit=options.max_tokens is None)
         _say(f"{choice.label}, seed {seed}; /help shows the commands")
         try:

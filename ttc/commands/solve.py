@@ -17,10 +17,12 @@ from typing import Any
 from ttc.answers import KINDS
 from ttc.cli.options import add_options, add_recipe_option, option, read_options
 from ttc.cli.parts import (
+    NOT_REPRODUCIBLE,
     EngineOptions,
     SamplingOptions,
     StrategyOptions,
     ThinkingOptions,
+    is_reproducible,
     resolve_budget,
     resolve_engine,
     resolve_sampling,
@@ -32,6 +34,7 @@ from ttc.cli.rehearsal import refuse_early
 from ttc.config.plugins import without_scores
 from ttc.config.recipes import dump
 from ttc.core import Answer, Message, Path, Problem, Sampling
+from ttc.engines.shared.wrapped import with_markers
 from ttc.errors import ConfigError, UnknownName
 from ttc.session.solve import fit_to_context, solve
 
@@ -67,12 +70,13 @@ def run(args: argparse.Namespace) -> int:
     seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
     sampling, thinking = resolve_sampling(options, Sampling()), resolve_thinking(options, options.settings)
     budget = resolve_budget(options.budget)
-    engine_choice = resolve_engine(options, options.settings)
     scorer_choice = resolve_scorer(options.scorer, options.settings, strategies, is_packaged=options.is_packaged)
+    readers = [strategies[0].function, *([] if scorer_choice is None else [scorer_choice.factory])]
+    engine_choice = resolve_engine(options, options.settings, is_seeded=options.seed is not None, readers=readers)
     refuse_early(strategies, has_scorer=scorer_choice is not None, sampling=sampling, thinking=thinking)
 
     async def work() -> Answer:
-        engine = engine_choice.create_engine()
+        engine = with_markers(engine_choice.create_engine(), thinking)
         try:
             scorer = None if scorer_choice is None else scorer_choice.create_scorer(engine)
             fits = options.max_tokens is not None  # else the default is lowered to the model's context
@@ -89,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
             await engine.close()
 
     answer = asyncio.run(work())
-    _print(answer, strategies[0].label, seed, options)
+    _print(answer, strategies[0].label, seed if is_reproducible(engine_choice) else None, options)
     return 0 if answer.finish_reason == "stop" and answer.text.strip() else 3
 
 
@@ -103,7 +107,7 @@ def _problem(options: SolveOptions) -> Problem:
     return Problem("question", (*system, Message("user", question.strip())), options.kind)
 
 
-def _print(answer: Answer, label: str, seed: int, options: SolveOptions) -> None:
+def _print(answer: Answer, label: str, seed: int | None, options: SolveOptions) -> None:
     if options.show_tree:
         print("\n".join(tree_lines(answer)), file=sys.stderr)
     if options.show_thinking and answer.thinking:
@@ -115,7 +119,7 @@ def _print(answer: Answer, label: str, seed: int, options: SolveOptions) -> None
     print(_cost_line(answer, label, seed), file=sys.stderr)
 
 
-def _cost_line(answer: Answer, label: str, seed: int) -> str:
+def _cost_line(answer: Answer, label: str, seed: int | None) -> str:
     usage = answer.usage
     parts = [f"{usage.generated:,} generated"]
     parts += [f"{usage.thinking:,} of them thinking"] if usage.thinking else []
@@ -123,7 +127,7 @@ def _cost_line(answer: Answer, label: str, seed: int) -> str:
     parts += [f"{usage.judged:,} judged"] if usage.judged else []
     calls = "1 call" if usage.calls == 1 else f"{usage.calls} calls"
     line = f"{label}: {usage.tokens:,} tokens ({', '.join(parts)}), {calls}, {usage.flops / 1e9:,.2f} GFLOP"
-    line += f", {answer.seconds:.2f} s, --seed {seed}"
+    line += f", {answer.seconds:.2f} s, " + (NOT_REPRODUCIBLE if seed is None else f"--seed {seed}")
     if answer.finish_reason != "stop":
         limit = "--budget" if answer.stop_cause == "budget" else "--max-tokens"
         line += f"; cut before it ended: raise {limit}"

@@ -32,6 +32,7 @@ from ttc.errors import ConfigError
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 _CHECK = "__ttc_check__"
+_READS_LOGPROBS = "__reads_logprobs__"
 _OPTIONS = "options"
 _REQUIRED: Any = inspect.Parameter.empty
 
@@ -170,6 +171,17 @@ def parsed(
 def call(function: Callable[..., Any], params: Mapping[str, object], *, supply: Mapping[str, object]) -> Any:
     """Call `function` with what `bind` makes of `params` and `supply`; raises like it."""
     return function(**_Schema.of(function).arguments(bind(function, params, supply=supply)))
+
+
+def reads_logprobs(factory: Factory) -> Factory:
+    """Mark a strategy or scorer that reads log-probabilities: engines that pay for them are asked for them then."""
+    setattr(factory, _READS_LOGPROBS, True)
+    return factory
+
+
+def wants_logprobs(factory: Callable[..., Any]) -> bool:
+    """Whether `factory` is marked by `reads_logprobs`."""
+    return bool(getattr(factory, _READS_LOGPROBS, False))
 
 
 def checked_by(check: Callable[..., None]) -> Callable[[Factory], Factory]:

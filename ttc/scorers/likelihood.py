@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from ttc.config.signatures import checked_by
+from ttc.config.signatures import checked_by, reads_logprobs
 from ttc.core import Engine, Prompt, Score, UsageSink
 from ttc.errors import ConfigError
 
@@ -45,6 +45,7 @@ def _check(model: str | None) -> None:
         raise ConfigError("scorer likelihood takes no model: it reads the generator's own log-probabilities")
 
 
+@reads_logprobs
 @checked_by(_check)
 def likelihood(
     model: str | None = None,

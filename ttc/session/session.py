@@ -50,6 +50,7 @@ from ttc.session.thinking import (
     answer_reserve,
     controlled,
     count_sampled_thinking,
+    cut_text,
     split_prompt,
     split_text,
 )
@@ -544,6 +545,11 @@ def _split(whole: Prompt, engine: Engine) -> tuple[str, str, bool]:
     """Answer text, thinking text, and whether the path ends inside its thinking."""
     if whole.token_ids is None:
         plain = split_text(whole.generated_text, whole.think_state == "open")
+        return plain.answer, plain.thinking, plain.inside
+    texts = engine.capabilities.think_texts
+    if texts is not None:
+        text, opened = engine.decode(whole.generated_ids), whole.think_state == "open"
+        plain = cut_text(text, opened, texts[0].text, texts[1].text)
         return plain.answer, plain.thinking, plain.inside
     parts = split_prompt(whole, engine.capabilities)
     return engine.decode(parts.answer), engine.decode(parts.thinking), parts.inside

@@ -13,8 +13,9 @@ An engine that has proven its own cap exact (`thinking_cap` in its extras) is as
 the bare marker, which is all that engines can force; what comes back is counted here all the same, and cut where it is
 too long. A thought that such a cap ends, or that ends by itself at its last token, counts as cut.
 
-A marker is matched as a whole id sequence, in what was generated only, so a marker in a user's words is inert. Left
-out: other spellings of a marker of several tokens (its characters, merged with what stands before them, are other ids).
+A marker is matched in what was generated only, so a marker in a user's words is inert. One token is matched as its
+id. A marker of several tokens is matched as text (`ttc.core.TextMarker`), since a model merges its ends with what
+stands beside them: the tokens that spell it belong to no side, and are not counted as thinking.
 
 Stop strings of whoever asks are about the answer: a thought is drawn without them, and so is the white space between
 the thought and the answer's first word. So is a grammar. Cost: one more request for a draw that thinks under either.
@@ -77,11 +78,15 @@ def split_text(text: str, starts_inside: bool) -> Split[str]:
     An end marker before any opening one closes a block that the prompt had opened, whether that was known or not.
     """
     first, closing = text.find(OPEN), text.find(CLOSE)
-    inside = starts_inside or (closing >= 0 and not 0 <= first < closing)
+    return cut_text(text, starts_inside or (closing >= 0 and not 0 <= first < closing), OPEN, CLOSE)
+
+
+def cut_text(text: str, inside: bool, opening: str, closing: str) -> Split[str]:
+    """Separate thinking from answer at these markers; `inside` says whether the text begins in a thought."""
     thinking: list[str] = []
     answer: list[str] = []
     while True:
-        run, marker, text = text.partition(CLOSE if inside else OPEN)
+        run, marker, text = text.partition(closing if inside else opening)
         (thinking if inside else answer).append(run)
         if not marker:
             return Split("".join(thinking), "".join(answer), inside)
@@ -95,25 +100,27 @@ def _runs(
     runs: list[tuple[int, int, bool]] = []
     inside, start = starts_inside, 0
     while True:
-        marker = capabilities.think_close if inside else capabilities.think_open
-        place = _find(ids, marker, start)
-        end = len(ids) if place is None else place
+        span = find_marker(ids, capabilities, inside, start)
+        end = len(ids) if span is None else span[0]
         if end > start:
             runs.append((start, end, inside))
-        if place is None:
+        if span is None:
             return runs, inside
-        start, inside = end + len(marker), not inside
+        start, inside = span[1], not inside
 
 
-def _find(ids: tuple[int, ...], marker: tuple[int, ...], start: int) -> int | None:
-    """Index of the first whole `marker` at or after `start`."""
+def find_marker(ids: Ids, capabilities: Capabilities, inside: bool, start: int = 0) -> tuple[int, int] | None:
+    """The first marker at or after `start` that ends a thought (`inside`) or opens one, as a half-open span of ids."""
+    if capabilities.think_texts is not None:
+        return capabilities.think_texts[inside].find(ids, start)
+    marker = capabilities.think_close if inside else capabilities.think_open
     while marker:
         try:
             at = ids.index(marker[0], start)
         except ValueError:
             return None
         if ids[at : at + len(marker)] == marker:
-            return at
+            return at, at + len(marker)
         start = at + 1
     return None
 
@@ -128,7 +135,7 @@ def count_sampled_thinking(prompt: Prompt, completions: Sequence[Completion], ca
             counts.append(0)
             continue
         num_ids = len(completion.token_ids) - completion.num_eos
-        if not marks.isdisjoint(completion.token_ids):
+        if capabilities.think_texts is not None or not marks.isdisjoint(completion.token_ids):
             runs = _inside(prompt, completion.token_ids[:num_ids], capabilities)
         else:  # without any id of a marker a draw stays where the prompt ends
             runs = [(0, num_ids)] if inside else []
@@ -170,7 +177,8 @@ class Thinking:
     `max_tokens` caps the ids inside the think block (0 is the no-think template, without a hand-over); `min_tokens`
     and `num_waits` suppress the end of thinking until so many ids, or so many times, and inject `wait` in its place.
     `at_cap` says what follows a cut: the hand-over and an answer, or nothing (hard truncation, for comparison).
-    `handover` None is the model's own sentence, else Qwen3's; it must contain the end-of-thinking marker.
+    `handover` None is the model's own sentence, else Qwen3's; it must contain the end-of-thinking marker. `open` and
+    `close` are markers for a model that has none: any text, of any number of tokens.
     """
 
     mode: Literal["auto", "on", "off"] = "auto"
@@ -180,6 +188,8 @@ class Thinking:
     wait: str = "Wait"
     at_cap: Literal["handover", "stop"] = "handover"
     handover: str | None = None
+    open: str | None = None
+    close: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse contradictions."""
@@ -198,6 +208,7 @@ class Thinking:
             raise ConfigError("thinking is off, so thinking.min_tokens and thinking.num_waits must be 0")
         if self.extends and not self.wait:
             raise ConfigError("thinking.wait must not be empty")
+        check_markers("thinking", self.open, self.close)
 
     @property
     def template(self) -> bool | None:
@@ -241,12 +252,28 @@ class Thinking:
                 "it with vLLM and set engine.tokenizer=PATH to its folder"
             )
         if not capabilities.think_close:
-            raise ConfigError(f"{capabilities.model} has no end-of-thinking marker, so thinking cannot be budgeted")
+            raise ConfigError(
+                f"{capabilities.model} has no end-of-thinking marker, so thinking cannot be budgeted; name two with "
+                "--set thinking.open=... thinking.close=..., or write them into a copy of the model: ttc train adapt"
+            )
+
+
+def check_markers(owner: str, opening: str | None, closing: str | None) -> None:
+    """Raise ConfigError for one marker without the other, an empty one, or twice the same."""
+    if (opening is None) != (closing is None) or "" in (opening, closing):
+        raise ConfigError(f"{owner}.open and {owner}.close go together, and neither is empty")
+    if opening is not None and opening == closing:
+        raise ConfigError(f"{owner}.open and {owner}.close must differ")
 
 
 def handover_of(thinking: Thinking, capabilities: Capabilities) -> str:
     """The words that end the thinking: those asked for, else the model's own, else Qwen3's."""
     return thinking.handover or capabilities.handover or QWEN3_HANDOVER
+
+
+def default_handover(closing: str) -> str:
+    """Qwen3's words with another end-of-thinking marker."""
+    return QWEN3_HANDOVER.replace(CLOSE, closing)
 
 
 def answer_reserve(num_tokens: int) -> int:
@@ -379,13 +406,21 @@ def _segment_sampling(
     An answer that follows a grammar is one request: gone on with, it would begin the grammar anew.
     """
     marker = capabilities.think_close if state.inside else () if _is_guided(sampling) else capabilities.think_open
+    text = marker_text(capabilities, state.inside)
     limit = left
     if state.inside and thinking.max_tokens is not None:
         limit = min(left, max(thinking.max_tokens - len(state.thinking), 0) + len(marker))
     stop = tuple(text for text in sampling.stop if text not in answer_stops) if state.inside else sampling.stop
     ours: dict[str, Any] = {"grammar": None} if state.inside and _is_guided(sampling) else {}
+    if marker and text is not None:
+        return replace(sampling, max_tokens=limit, stop=(*stop, text), **ours)
     stop_ids = (*sampling.stop_token_ids, *marker[-1:])
     return replace(sampling, max_tokens=limit, stop=stop, stop_token_ids=stop_ids, **ours)
+
+
+def marker_text(capabilities: Capabilities, inside: bool) -> str | None:
+    """The marker that ends a thought (`inside`) or opens one, where it is matched as text; None for single tokens."""
+    return None if capabilities.think_texts is None else capabilities.think_texts[inside].text
 
 
 def _is_guided(sampling: Sampling) -> bool:
@@ -406,14 +441,17 @@ def _judge(
     # A thought of c ids is within a cap of c. One marker's length is sampled past the cap, so a natural end at
     # exactly c ids is seen whole and kept as it is; only where the ids go on without it is the thought cut to c.
     ids = segment.token_ids
-    marker = capabilities.think_close if state.inside else capabilities.think_open
-    at_marker = bool(marker) and ids[-len(marker) :] == marker
-    # A stop at the marker's last id was asked for by us, unless the caller had asked for it too.
-    ours = segment.stop_reason in marker[-1:] and segment.stop_reason not in sampling.stop_token_ids
-    resume: Action = "continue" if ours else "done"
+    last = (capabilities.think_close if state.inside else capabilities.think_open)[-1:]
+    text = marker_text(capabilities, state.inside)
+    span = find_marker(ids, capabilities, state.inside)
+    at_marker = span is not None and span[1] == len(ids)
+    # A stop at the marker (its last id) was asked for by us, unless the caller had asked for it too.
+    by_id = text is None and segment.stop_reason in last and segment.stop_reason not in sampling.stop_token_ids
+    by_text = text is not None and segment.stop_reason == text and text not in sampling.stop
+    resume: Action = "continue" if by_id or by_text else "done"
     if not state.inside:
         return len(ids), resume
-    num_terminator = len(marker) if at_marker else segment.num_eos
+    num_terminator = span[1] - span[0] if span is not None and at_marker else segment.num_eos
     num_thinking = len(state.thinking) + len(ids) - num_terminator
     if num_terminator and _wants_more(thinking, num_thinking, waits, wait_len):
         return len(ids) - num_terminator, "wait"

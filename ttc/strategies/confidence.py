@@ -22,6 +22,7 @@ from operator import attrgetter
 from typing import Literal
 
 from ttc.choosing.selection import fallback, tally, vote
+from ttc.config.signatures import reads_logprobs
 from ttc.config.values import above, at_least, at_most
 from ttc.core import Answer, Candidate, Logprobs, Problem
 from ttc.errors import ConfigError
@@ -30,6 +31,7 @@ from ttc.session.growing import Draw, begin, check_pieces, grow_all
 from ttc.session.session import Session
 
 
+@reads_logprobs
 async def confidence(
     problem: Problem,
     session: Session,

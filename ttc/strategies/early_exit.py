@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
+from ttc.config.signatures import reads_logprobs
 from ttc.config.values import above, at_least, at_most
 from ttc.core import Answer, Candidate, Problem, Prompt
 from ttc.errors import ConfigError
@@ -30,6 +31,7 @@ from ttc.strategies.adaptive import unanimous
 Rule: TypeAlias = Literal["confidence", "stable"]
 
 
+@reads_logprobs
 async def early_exit(
     problem: Problem,
     session: Session,

@@ -35,8 +35,8 @@ from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, check_star
 from ttc.identity.digests import reads
 
 if TYPE_CHECKING:
-    from ttc.engines.embedded.guide import Guide, Guides
-    from ttc.engines.embedded.scheduler import Scheduler
+    from ttc.engines.embedded.core.guide import Guide, Guides
+    from ttc.engines.embedded.core.scheduler import Scheduler
     from ttc.engines.shared.text import Text
 
 __all__ = ["EmbeddedEngine", "embedded"]
@@ -128,11 +128,12 @@ class EmbeddedEngine(StreamingTokenEngine):
             schedule_invariant=invariant,
             think_open=text.think_open,
             think_close=text.think_close,
+            think_texts=text.think_texts,
             eos_ids=text.eos_ids,
             handover=text.handover,
             shape=dims.model_shape(dims.vocab),
             max_concurrency=max_batch,
-            extras=_extras(scheduler),
+            extras=frozenset({"grammar"} if importlib.util.find_spec("llguidance") else ()),
         )
         super().__init__(text, capabilities)
         self._scheduler = scheduler
@@ -177,7 +178,7 @@ class EmbeddedEngine(StreamingTokenEngine):
     async def _draws(
         self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink, on_tokens: OnTokens | None
     ) -> list[Completion]:
-        from ttc.engines.embedded.requests import GenerateRequest
+        from ttc.engines.embedded.core.requests import GenerateRequest
 
         ids = self._check(prompt, sampling)
         if not draws:
@@ -210,14 +211,8 @@ class EmbeddedEngine(StreamingTokenEngine):
         """What makes the guide of each draw, where `sampling` has a grammar."""
         if not isinstance(sampling, ExtraSampling) or sampling.grammar is None:
             return None
-        from ttc.engines.embedded.guide import Guides
+        from ttc.engines.embedded.core.guide import Guides
 
         if self._guides is None:  # reading the vocabulary takes seconds, so the event loop does not wait for it
             self._guides = await asyncio.to_thread(Guides, self._text, self._scheduler.body.dims.vocab)
         return self._guides.follow(sampling.grammar)
-
-
-def _extras(scheduler: Scheduler) -> frozenset[str]:
-    """What it honours beyond plain sampling; tokens that are sampled within a captured graph follow no grammar yet."""
-    held = scheduler.body.device.type == "cpu" and importlib.util.find_spec("llguidance") is not None
-    return frozenset({"grammar"} if held else ())

@@ -8,12 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ttc.engines.embedded.batch import BatchLimits, default_kv_bytes
-from ttc.engines.embedded.decode import Decoder
-from ttc.engines.embedded.forest import PAGE_SIZES, ForestDecoder
-from ttc.engines.embedded.model import Body, load_body, pick_device
-from ttc.engines.embedded.scheduler import Scheduler
-from ttc.engines.embedded.weights import pick_dtype
+from ttc.engines.embedded.core.batch import BatchLimits, Decoder, default_kv_bytes
+from ttc.engines.embedded.core.forest import PAGE_SIZES, ForestDecoder
+from ttc.engines.embedded.core.model import Body, load_body, pick_device
+from ttc.engines.embedded.core.scheduler import Scheduler
+from ttc.engines.embedded.core.weights import pick_dtype
 from ttc.engines.shared.shape import read_config, slides, supported
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, EngineError
@@ -38,8 +37,8 @@ def load(
     text = Text(folder)
     place = pick_device(device)
     if place.type == "cuda" and not batch_invariant:
-        from ttc.engines.embedded.gpu_families import architecture
-        from ttc.engines.embedded.gpu_loading import start
+        from ttc.engines.embedded.gpu.families import architecture
+        from ttc.engines.embedded.gpu.loading import start
 
         family = architecture(config)
         if family is not None:
@@ -60,7 +59,7 @@ def load(
                 "batch_invariant=True needs a Llama, Mistral, Qwen2 or Qwen3 model with full attention, "
                 f"not {config['model_type']!r}"
             )
-        from ttc.engines.embedded.fallback import FallbackDecoder, load_fallback
+        from ttc.engines.embedded.core.fallback import FallbackDecoder, load_fallback
 
         other = load_fallback(folder, config, device=place, dtype=pick_dtype(dtype, place), max_context=max_context)
         limits = BatchLimits(max_batch, kv_bytes or default_kv_bytes(place))
@@ -88,7 +87,7 @@ class _Core:
 
 
 def _invariant() -> _Core:
-    from ttc.engines.embedded.invariant import PAD_ROWS, BlockedPrefix, InvariantDecoder, check
+    from ttc.engines.embedded.core.invariant import PAD_ROWS, BlockedPrefix, InvariantDecoder, check
 
     return _Core(InvariantDecoder, {"attention": BlockedPrefix, "pad_rows": PAD_ROWS}, check)
 

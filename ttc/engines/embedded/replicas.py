@@ -26,8 +26,8 @@ import torch
 
 from ttc.concurrent import gather, settle
 from ttc.core import Capabilities, Completion, Path, Prompt, Sampling, Usage, UsageSink
-from ttc.engines.embedded.batch import default_kv_bytes
-from ttc.engines.embedded.model import pick_device
+from ttc.engines.embedded.core.batch import default_kv_bytes
+from ttc.engines.embedded.core.model import pick_device
 from ttc.engines.embedded.routing import Router
 from ttc.engines.embedded.wire import (
     Abort,

@@ -9,6 +9,7 @@ repeats it.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 Chunk = Mapping[str, Any]
 MAX_MESSAGE = 400
+PATIENCE = 10
+"""A whole answer may take so many times the idle time, as long as its server answers other questions."""
 _TOO_LONG = re.compile(r"context.?(length|window|size)|maximum context|max_model_len|too many tokens|too long", re.I)
 
 
@@ -95,6 +98,31 @@ class Client:
         """Post `body` and give the whole answer; raises like `stream`."""
         with _translated(self._url, self._access):
             return _object(await self._sdk.post(path, body=dict(body), cast_to=object))
+
+    async def post_patiently(self, path: str, body: Mapping[str, Any]) -> Chunk:
+        """Post `body` and give the whole answer, however long it takes; cancelling closes the connection (an abort).
+
+        Nothing arrives while the server decodes, so silence says nothing: after each idle time the server is asked
+        something else, and only one that is silent then, too, or `PATIENCE` idle times, count as dead. Raises like
+        `stream`.
+        """
+        import openai
+
+        patient = openai.Timeout(None, connect=self._access.connect_s, pool=None)
+        answer = asyncio.ensure_future(
+            self._sdk.post(path, body=dict(body), cast_to=object, options={"timeout": patient})
+        )
+        try:
+            with _translated(self._url, self._access):
+                for _ in range(PATIENCE):
+                    await asyncio.wait({answer}, timeout=self._access.idle_s)
+                    if answer.done():
+                        return _object(answer.result())
+                    await self.get("/models")
+        finally:
+            answer.cancel()
+            await asyncio.gather(answer, return_exceptions=True)
+        raise Transient(EngineTimeout(f"{self._url} answers, but not this request, in {PATIENCE} times idle_s"))
 
     async def get(self, path: str) -> Chunk:
         """Get an object; raises like `stream`."""

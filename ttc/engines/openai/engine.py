@@ -1,6 +1,9 @@
-"""The engine over OpenAI-compatible servers: one streamed request per draw, retried, balanced, counted.
+"""The engine over OpenAI-compatible servers: requests retried, balanced, counted.
 
-Requests stream so that an abort knows what had been decoded, silence is noticed and thinking can be shown as it comes.
+A draw with a seed, or one that somebody watches, is a streamed request of its own: an abort knows what had been
+decoded, silence is noticed, thinking can be shown as it comes. Draws without seeds (`seeded=false`) of one prompt are
+one request for several choices that come back whole, which servers do fastest; what such a request had decoded when it
+was cut off nobody tells, and it is not in the ledger.
 Cancelling closes the connection, which aborts the request in the server. A retry sends the same seed; the tokens of the
 attempt that died are `overrun`. Which dialect is spoken was decided at the start (`ttc.engines.openai.probe`).
 
@@ -22,11 +25,14 @@ from ttc.concurrent import gather
 from ttc.core import Capabilities, Completion, Message, Prompt, Sampling, Tools, Usage, UsageSink
 from ttc.engines.openai.chat import CURE
 from ttc.engines.openai.client import Access, Client
-from ttc.engines.openai.wire import Features, Outcome, Reader, ServerUsage, seed_of
+from ttc.engines.openai.wire import Features, Outcome, Reader, ServerUsage, outcomes, seed_of
 from ttc.engines.shared.balance import Balancer, Retry, ServerState, Transient
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.tokens import OnTokens
 from ttc.errors import EngineError, Unsupported
+
+MOST_TOGETHER = 64
+"""Most choices of one request."""
 
 
 class Dialect(Protocol):
@@ -212,6 +218,9 @@ class RemoteEngine:
             self._ledger.compare(counted, outcome.num_streamed, outcome.server)
         else:
             self._ledger.compare(None, None, outcome.server)
+        return self._completion(prompt, draw, outcome, usage)
+
+    def _completion(self, prompt: Prompt, draw: int, outcome: Outcome, usage: Usage) -> Completion:
         return Completion(
             path=(*prompt.path, draw),
             text=outcome.text,
@@ -278,6 +287,58 @@ class RemoteTokenEngine(RemoteEngine):
     def render_tools(self, messages: Sequence[Message], thinking: bool | None, tools: Tools) -> Prompt:
         """See `ttc.core.ToolEngine`; by the template of the local folder."""
         return self._tokenizer().render(messages, thinking, tools)
+
+    async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
+        """See `ttc.core.Engine`; without seeds, draws of one prompt are one request."""
+        if self._features.seeds:
+            return await super().generate(prompt, sampling, draws, on_usage)
+        self._dialect.check(prompt, sampling)
+        groups = [draws[at : at + MOST_TOGETHER] for at in range(0, len(draws), MOST_TOGETHER)]
+        done = await gather(self._together(prompt, sampling, group, on_usage) for group in groups)
+        return [completion for group in done for completion in group]
+
+    async def _together(
+        self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink
+    ) -> list[Completion]:
+        """One request for all of `draws`; what a server that ignores `n` leaves out is asked for again."""
+        body = self._dialect.body(prompt, sampling, None) | {"n": len(draws), "stream": False}
+        body.pop("stream_options", None)
+        counted, tally = self._dialect.num_prompt(prompt) or 0, Attempts()
+
+        async def attempt(url: str) -> list[Outcome]:
+            tally.attempts += 1
+            wires = await self._wires.here()
+            async with wires.slots:
+                answer = await wires.clients[url].post_patiently(self._dialect.path, body)
+            try:
+                return outcomes(answer, len(draws), lambda: self._dialect.reader(prompt, sampling))
+            except ValueError as exc:
+                raise Transient(EngineError(f"{url} sent something unreadable: {exc}")) from exc
+
+        problem = prompt.problem_id or prompt.text[: prompt.rendered_chars]
+        try:
+            results = await self._balancer.send(problem, attempt, self._retry)
+        except BaseException:
+            self._ledger.report(Usage(prompt=counted, calls=1, attempts=tally.attempts), on_usage)
+            raise
+        self._ledger.compare(counted, sum(outcome.num_streamed for outcome in results), results[0].server)
+        completions: list[Completion] = []
+        for draw, outcome in zip(draws, results, strict=False):
+            usage = self._usage(counted, outcome, tally) if not completions else self._beside(counted, outcome)
+            self._ledger.report(usage, on_usage)
+            completions.append(self._completion(prompt, draw, outcome, usage))
+        rest = draws[len(completions) :]
+        return completions + (await self._together(prompt, sampling, rest, on_usage) if rest else [])
+
+    def _beside(self, counted: int, outcome: Outcome) -> Usage:
+        """Of a choice that shares its request with another, which was charged for the prompt."""
+        return Usage(
+            generated=outcome.num_generated,
+            overrun=outcome.num_streamed - outcome.num_generated,
+            calls=1,
+            attempts=1,
+            flops=self._capabilities.flops(outcome.num_streamed, counted),
+        )
 
     async def stream(
         self, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink, on_tokens: OnTokens

@@ -53,6 +53,8 @@ def openai(
     tokenizer: str | None = None,
     api_key_env: str = KEY,
     max_context: int | None = None,
+    seeded: bool = True,
+    logprobs: bool = True,
     max_in_flight: int = 256,
     max_concurrency: int = 64,
     attempts: int = 6,
@@ -70,6 +72,10 @@ def openai(
             possible. Absent: the model where it is a folder; "none": messages only.
         api_key_env: environment variable that holds the key; the key itself is never stored.
         max_context: a limit below the server's own, in tokens.
+        seeded: send every draw with a seed of its own, which makes draws reproducible where the server heeds seeds.
+            False is faster: no seeds, and draws of one prompt in one request. Commands without --seed choose False.
+        logprobs: ask for the log-probabilities of what is drawn. Commands without --seed choose False where no strategy
+            and no scorer reads them.
         max_in_flight: most requests at once; further ones wait here.
         max_concurrency: most problems at once, where the caller does not say.
         attempts: most attempts of one request, the first included; only transient failures are tried again.
@@ -93,6 +99,7 @@ def openai(
     access = Access(_key(api_key_env, urls), connect_s, idle_s)
     local = _local(model, tokenizer)
     features = _find_out(urls, access, model, local)
+    features = replace(features, seeds=features.seeds and seeded, logprobs=features.logprobs and logprobs)
     context = features.max_context or (local.max_context if local else None) or UNKNOWN_CONTEXT
     capabilities = Capabilities(
         model=features.model,
@@ -132,6 +139,7 @@ def _engine(
             logprobs=features.logprobs,
             think_open=text.think_open,
             think_close=text.think_close,
+            think_texts=text.think_texts,
             eos_ids=text.eos_ids,
             handover=text.handover,
         )

@@ -1,7 +1,8 @@
 """What is asked for one draw, and what comes back: its fields, the end of a stream, readers of tokens and of text.
 
-One request, one choice, our own seed. `n` is never used: servers number the seeds of its choices one after the other,
-so that draws of neighbouring seeds would coincide. The seed is hashed from the run's seed, the path, the draw and the
+A draw with a seed is one request, one choice, our own seed: servers number the seeds of several choices one after the
+other, so that draws of neighbouring seeds would coincide. Draws without seeds are the choices of one request (`n`), in
+the server's order. The seed is hashed from the run's seed, the path, the draw and the
 position in the text, so a continued draw does not replay the numbers of its beginning. Sampling parameters are all
 stated, since a server fills gaps with the model's own defaults (a top_k of 20, a repetition penalty).
 
@@ -175,6 +176,25 @@ def _as_text(value: object, name: str) -> str:
 def _as_count(value: object) -> int | None:
     """A token count; what is none counts as not reported."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def outcomes(answer: Chunk, most: int, reader: Callable[[], Reader]) -> list[Outcome]:
+    """The choices of a whole answer, by their index, at most `most`: at least one; the usage is that of the request.
+
+    Raises:
+        ValueError: the answer has not the shape of one.
+        Transient: the server did not end a choice.
+    """
+    choices = answer.get("choices")
+    if not isinstance(choices, Sequence) or not choices:
+        raise ValueError("no choices")
+    rows = [as_mapping(choice, "choice") for choice in choices]
+    results = []
+    for row in sorted(rows, key=lambda row: int(row.get("index") or 0))[:most]:
+        gathered = reader()
+        gathered.add({"choices": [row], "usage": answer.get("usage")})
+        results.append(gathered.result())
+    return results
 
 
 class Tail:

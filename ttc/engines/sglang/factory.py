@@ -192,6 +192,7 @@ def _engine(
         logprobs=all(_logprobs_are_raw(send, text) for send in server.senders),
         think_open=text.think_open,
         think_close=text.think_close,
+        think_texts=text.think_texts,
         eos_ids=text.eos_ids,
         handover=text.handover,
         shape=_shape(folder),

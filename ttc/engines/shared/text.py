@@ -1,7 +1,8 @@
 """The tokenizer of a model folder: chat template, ids, text, end-of-sequence ids and think markers.
 
 Everything is left to the folder's own files through transformers' fast tokenizer; nothing is guessed for a model
-without a chat template. Markers count only when `<think>` and `</think>` are single tokens.
+without a chat template. Thinking markers are what config.json declares (`{"ttc": {"thinking": {"open", "close"}}}`, as
+`ttc train adapt` writes it), else a pair of `MARKERS` that are single tokens, else one that the chat template writes.
 
 What stands in a message is text, whoever wrote it: a control token spelled out there is encoded as characters, so that
 nobody forges a turn, or the end of a thought. Only then is a prompt encoded in pieces, cut at those spellings. An
@@ -19,13 +20,16 @@ from typing import Any
 from ttc.core import (
     Message,
     Prompt,
+    TextMarker,
     ThinkState,
     Tools,
 )
 from ttc.engines.shared.toolformats import plain_turns, shows_tools, texts_of, tool_format_of, turn_of
 from ttc.errors import ConfigError
+from ttc.session.thinking import default_handover
 
-OPEN, CLOSE = "<think>", "</think>"
+MARKERS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<thinking>", "</thinking>"))
+"""Pairs that models are trained with."""
 
 
 class Text:
@@ -44,12 +48,17 @@ class Text:
         if vocab.keys() <= set(self._tokenizer.all_special_tokens):  # what transformers makes of a folder without files
             raise ConfigError(f"{folder} holds no tokenizer (tokenizer.json)")
         self.size = max(vocab.values(), default=-1) + 1
-        both = OPEN in vocab and CLOSE in vocab
-        self.think_open: tuple[int, ...] = (vocab[OPEN],) if both else ()
-        self.think_close: tuple[int, ...] = (vocab[CLOSE],) if both else ()
+        about = _read(folder, "config.json").get("ttc", {})
+        self.markers = _markers(about.get("thinking"), vocab, self._tokenizer.chat_template or "")
+        self.think_open, self.think_close = (self._marker(text) for text in self.markers or ("", ""))
+        self.think_texts: tuple[TextMarker, TextMarker] | None = None
+        if self.markers is not None and not len(self.think_open) == 1 == len(self.think_close):
+            self.think_texts = TextMarker(self.markers[0], self.decode), TextMarker(self.markers[1], self.decode)
         self._control = sorted(_control(self._tokenizer), key=len, reverse=True)
         self.eos_ids = _eos_ids(folder, self._tokenizer.eos_token_id)
-        self.handover: str | None = _read(folder, "config.json").get("ttc", {}).get("handover")
+        self.handover: str | None = about.get("handover") or (
+            None if self.markers is None or self.markers == MARKERS[0] else default_handover(self.markers[1])
+        )
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of `text`, nothing added."""
@@ -122,10 +131,19 @@ class Text:
 
         turns = []
         for message in messages:
-            thought = _THOUGHT.match(message.content) if message.role == "assistant" else None
-            head = thought[0] if thought else ""
+            head = self._thought(message.content) if message.role == "assistant" else ""
             turns.append(turn_of(message, spell) | {"content": head + spell(message.content[len(head) :])})
         return turns, json.loads(spell(offer)), {stand_in: token for token, stand_in in stand_ins.items()}
+
+    def _thought(self, text: str) -> str:
+        """The thought at the head of a turn, markers included; "" without one."""
+        opening, closing = self.markers or MARKERS[0]
+        inside, marker, _ = text.partition(closing)
+        return inside + marker if marker and inside.lstrip().startswith(opening) else ""
+
+    def _marker(self, text: str) -> tuple[int, ...]:
+        """The ids of a marker by itself."""
+        return self.encode(text) if text else ()
 
     def _plain(self, token: str) -> tuple[int, ...]:
         """The ids of a control token's characters: cut in two, it is none."""
@@ -135,11 +153,12 @@ class Text:
         self, text: str, turns: list[dict[str, Any]], options: dict[str, Any], thinking: bool | None
     ) -> ThinkState:
         """Read the state off what the template added after the conversation: markers in user text are inert."""
-        if not self.think_open:
+        if self.markers is None:
             return "none"
+        opening, closing = self.markers
         body = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=False, **options)
-        added = text[len(body) :] if text.startswith(body) else text[-(len(OPEN) + len(CLOSE) + 8) :]
-        opened, closed = added.rfind(OPEN), added.rfind(CLOSE)
+        added = text[len(body) :] if text.startswith(body) else text[-(len(opening) + len(closing) + 8) :]
+        opened, closed = added.rfind(opening), added.rfind(closing)
         if opened > closed:
             return "open"
         return "closed" if closed >= 0 or thinking is False else "none"
@@ -147,7 +166,15 @@ class Text:
 
 _STAND_IN = "\ue0f0{}\ue0f1"
 _STANDS = re.compile("\ue0f0[0-9]*\ue0f1")
-_THOUGHT = re.compile(rf"\s*{OPEN}.*?{CLOSE}", re.DOTALL)
+
+
+def _markers(declared: Any, vocab: Mapping[str, int], template: str) -> tuple[str, str] | None:
+    """The markers of a thought: declared, single tokens, or written by the template."""
+    if isinstance(declared, Mapping):
+        return str(declared["open"]), str(declared["close"])
+    single = (pair for pair in MARKERS if all(marker in vocab for marker in pair))
+    written = (pair for pair in MARKERS if all(marker in template for marker in pair))
+    return next(single, None) or next(written, None)
 
 
 def _control(tokenizer: Any) -> set[str]:

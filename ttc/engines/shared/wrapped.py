@@ -1,12 +1,14 @@
 """Engines in front of an engine: a subclass of `Wrapped` spells out only what it changes.
 
 Optional protocols (streaming, log-probabilities, new weights) are not passed on: they are found by `isinstance`, so a
-wrapper that offers one says so itself. `draw_shown` is what every display of tokens does with one draw.
+wrapper that offers one says so itself. `draw_shown` is what every display of tokens does with one draw; `with_markers`
+lets a model think that has no markers of its own. Left out there: engines' other protocols than streaming and tools.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from ttc.core import (
@@ -19,9 +21,14 @@ from ttc.core import (
     Sampling,
     SearchAware,
     StreamingEngine,
+    TextMarker,
+    ToolEngine,
+    Tools,
     Usage,
     UsageSink,
 )
+from ttc.errors import ConfigError, Unsupported
+from ttc.session.thinking import default_handover, split
 
 
 class Wrapped:
@@ -98,3 +105,130 @@ async def draw_shown(
     (completion,) = await engine.generate(prompt, sampling, range(draw, draw + 1), on_usage)
     display.add(completion.token_ids)
     return completion
+
+
+class MarkerNames(Protocol):
+    """What names a pair of thinking markers, and the words that end a cut thought, as `Thinking` does."""
+
+    @property
+    def open(self) -> str | None:
+        """What begins a thought; None where no pair is named."""
+        ...
+
+    @property
+    def close(self) -> str | None:
+        """What ends it."""
+        ...
+
+    @property
+    def handover(self) -> str | None:
+        """The words after which a cut thought is answered; None for the usual ones."""
+        ...
+
+
+def with_markers(engine: Engine, names: MarkerNames) -> Engine:
+    """`engine`, or where it takes ids, has no markers, and a pair is named: one that thinks between those.
+
+    A prompt with thought gets the opening marker after the rendered one, a prompt without a closed empty block, as
+    Qwen3's own template does; one that says nothing of thinking is the template's as it is.
+
+    Raises:
+        ConfigError: the hand-over does not close the thought.
+    """
+    capabilities, opening, closing = engine.capabilities, names.open, names.close
+    if opening is None or closing is None or capabilities.think_close or not capabilities.token_ids:
+        return engine
+    kind = _MarkedStream if isinstance(engine, StreamingEngine) else MarkedEngine
+    marked = kind(engine, opening, closing)
+    words = names.handover or marked.capabilities.handover or ""
+    if split(marked.encode(words), True, marked.capabilities).inside:
+        raise ConfigError(
+            f"thinking.handover: in the tokens of {capabilities.model}, {words!r} does not hold the marker "
+            f"{closing!r} as it is written alone; put it on a line of its own"
+        )
+    return marked
+
+
+class MarkedEngine(Wrapped):
+    """`engine` with thinking markers that its user names; whoever closes it closes the engine."""
+
+    def __init__(self, engine: Engine, opening: str, closing: str) -> None:
+        super().__init__(engine)
+        self._open, self._close = opening, closing
+        self._capabilities = replace(
+            engine.capabilities,
+            think_open=engine.encode(opening),
+            think_close=engine.encode(closing),
+            think_texts=text_markers(opening, closing, engine.encode, engine.decode),
+            handover=default_handover(closing),
+        )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of the engine, and the markers."""
+        return self._capabilities
+
+    def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
+        """Render without a switch, which the template does not have; then open a thought, or close an empty one."""
+        return self._marked(self._engine.render(messages, None), thinking)
+
+    @property
+    def tool_format(self) -> str:
+        """See `ttc.core.ToolEngine`."""
+        return self._engine.tool_format if isinstance(self._engine, ToolEngine) else ""
+
+    def render_tools(self, messages: Sequence[Message], thinking: bool | None, tools: Tools) -> Prompt:
+        """See `ttc.core.ToolEngine`."""
+        if not isinstance(self._engine, ToolEngine):
+            raise Unsupported(f"{self.capabilities.model} cannot be shown functions")
+        return self._marked(self._engine.render_tools(messages, None, tools), thinking)
+
+    def _marked(self, prompt: Prompt, thinking: bool | None) -> Prompt:
+        if thinking is None:
+            return prompt
+        if thinking:
+            return replace(_longer(prompt, self.encode, f"{self._open}\n"), think_state="open")
+        return replace(_longer(prompt, self.encode, f"{self._open}\n\n{self._close}\n\n"), think_state="closed")
+
+    async def close(self) -> None:
+        """Close the engine."""
+        await self._engine.close()
+
+
+class _MarkedStream(MarkedEngine):
+    """The same for an engine that hands over tokens while it samples."""
+
+    async def stream(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        draw: int,
+        on_usage: UsageSink,
+        on_tokens: Callable[[tuple[int, ...]], None],
+    ) -> Completion:
+        """Stream as the engine does."""
+        engine = self._engine
+        if not isinstance(engine, StreamingEngine):
+            raise TypeError(f"{engine.capabilities.model} does not stream")
+        return await engine.stream(prompt, sampling, draw, on_usage, on_tokens)
+
+
+def _longer(prompt: Prompt, encode: Callable[[str], tuple[int, ...]], text: str) -> Prompt:
+    """`prompt` with `text` as part of what was rendered."""
+    ids = (*(prompt.token_ids or ()), *encode(text))
+    return replace(
+        prompt,
+        text=prompt.text + text,
+        token_ids=ids,
+        rendered_len=len(ids),
+        rendered_chars=len(prompt.text) + len(text),
+    )
+
+
+def text_markers(
+    opening: str, closing: str, encode: Callable[[str], tuple[int, ...]], decode: Callable[[Sequence[int]], str]
+) -> tuple[TextMarker, TextMarker] | None:
+    """Two markers as texts; None where each is a single token, which is found as its id."""
+    if len(encode(opening)) == 1 == len(encode(closing)):
+        return None
+    return TextMarker(opening, decode), TextMarker(closing, decode)

@@ -13,6 +13,7 @@ import itertools
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,6 @@ from ttc.engines.vllm.requests import (
 from ttc.engines.vllm.start import lora_request, sampling_params, start
 from ttc.engines.vllm.thinking_cap import CapReport, check_cap
 from ttc.errors import ConfigError, EngineError, Unsupported
-from ttc.session.thinking import CLOSE, OPEN
 
 COLDEST, HOTTEST = 0.01, 2.0
 """Temperatures between which vLLM samples as asked; it would raise or refuse others."""
@@ -63,20 +63,21 @@ class VllmEngine(StreamingTokenEngine):
     def __init__(self, name: str, folder: Path, options: VllmOptions) -> None:
         """Load the model of `folder`; raises what `start` raises."""
         config, text = read_config(folder), Text(folder)
-        think = (OPEN, CLOSE) if text.think_open else None
+        think = text.markers if text.think_texts is None else None
         self._driver, self._folder = start(folder, options, think), folder
         self._lora = None if options.lora is None else lora_request(options.lora)
         self._names = itertools.count()
         self._outboxes: dict[asyncio.AbstractEventLoop, LoopCalls] = {}
-        self._live, self._lock = 0, threading.Lock()
+        self._live, self._lock, self._seeded = 0, threading.Lock(), options.seeded
         capabilities = ExtraCapabilities(
             model=name,
             max_context=self._driver.max_context,
             token_ids=True,
-            logprobs=True,
+            logprobs=options.logprobs,
             schedule_invariant=False,
             think_open=text.think_open,
             think_close=text.think_close,
+            think_texts=text.think_texts,
             eos_ids=text.eos_ids,
             handover=text.handover,
             shape=_shape(config),
@@ -128,8 +129,8 @@ class VllmEngine(StreamingTokenEngine):
         Thinking control then uses it where the hand-over is the bare marker, which is all that vLLM can force.
         """
         capabilities = self._capabilities
-        if not capabilities.think_open:
-            raise Unsupported(f"{capabilities.model} has no thinking markers")
+        if not capabilities.think_open or capabilities.think_texts is not None:
+            raise Unsupported(f"{capabilities.model} has no thinking markers of one token each")
         report = await check_cap(self, self._capped)
         if report.exact:
             self._capabilities = with_extra(capabilities, "thinking_cap")
@@ -152,7 +153,8 @@ class VllmEngine(StreamingTokenEngine):
         _check_temperature(sampling)
         paths = [(*prompt.path, draw) for draw in draws]
         stream = on_tokens is not None
-        every = [fields_of(sampling, path, ids, self._capabilities) for path in paths]
+        own = sampling if self._seeded else replace(sampling, seed=None)
+        every = [fields_of(own, path, ids, self._capabilities) for path in paths]
         requests = [self._request(ids, sampling_params(stream, **fields), salt_of(sampling)) for fields in every]
         failures: list[Exception] = []
         if on_tokens is not None:

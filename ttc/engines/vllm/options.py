@@ -32,6 +32,10 @@ class VllmOptions:
         dtype: "auto" (the model's own), "bfloat16", "float16" or "float32".
         quantization: vLLM's name of the method (awq, gptq, fp8, ...); None reads it from the model.
         max_context: a limit below the model's own, in tokens.
+        seeded: give every draw a seed of its own; False is faster (vLLM samples seeded rows one by one) and not
+            reproducible. Commands without --seed choose False.
+        logprobs: compute the log-probabilities of what is drawn, which costs a pass over the vocabulary a token.
+            Commands without --seed choose False where no strategy and no scorer reads them.
         max_num_seqs: most sequences decoded at once.
         kv_cache_bytes: memory for keys and values; None is 2 GiB on a CPU, what gpu_memory_utilization leaves on a GPU.
         gpu_memory_utilization: share of each GPU's memory that vLLM may fill.
@@ -48,6 +52,8 @@ class VllmOptions:
     dtype: str = "auto"
     quantization: str | None = None
     max_context: int | None = None
+    seeded: bool = True
+    logprobs: bool = True
     max_num_seqs: int = 256
     kv_cache_bytes: int | None = None
     gpu_memory_utilization: float = 0.9

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ttc.config.values import Dtype, check_place
+from ttc.config.values import Dtype, at_least, check_place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +21,8 @@ class EmbeddedCore:
         threads: embedded, vllm: compute threads.
         max_context: embedded, vllm: a limit below the model's own.
         batch_invariant: embedded: what is scored together cannot change a single bit of a score on one machine; slower.
+        kv_bytes: embedded on a GPU: memory for keys and values; absent: four fifths of what the engine, its own weights
+            and scratch leave. What is forgotten for lack of it is computed again.
     """
 
     backend: Literal["embedded"] = "embedded"
@@ -29,10 +31,12 @@ class EmbeddedCore:
     threads: int = 1
     max_context: int | None = None
     batch_invariant: bool = False
+    kv_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a device and a number of threads that no machine has."""
+        """Refuse a device, threads and memory that no machine has."""
         check_place("scorer", self.device, self.threads)
+        at_least("scorer", 1, kv_bytes=self.kv_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

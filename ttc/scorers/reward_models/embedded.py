@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 from ttc.choosing.selection import How, aggregate
 from ttc.core import ModelShape, Price, Prompt, Score, Usage, UsageSink
 from ttc.core import Path as TreePath
-from ttc.errors import ConfigError, PromptTooLong, TTCError
+from ttc.errors import ConfigError, PromptTooLong, ScorerError, TTCError
 from ttc.scorers.adapters._base import Adapter
 from ttc.scorers.reward_models.adapters import step_adapters
 from ttc.scorers.reward_models.backends import EmbeddedCore
@@ -34,8 +34,8 @@ from ttc.scorers.reward_models.layouts import Layout, ModelInput, OwnText, Rewar
 if TYPE_CHECKING:
     import torch
 
-    from ttc.engines.embedded.model import Body
-    from ttc.engines.embedded.pool import Segment
+    from ttc.engines.embedded.core.model import Body
+    from ttc.engines.embedded.core.pool import Segment
 
 Kind = Literal["label", "token", "likelihood"]
 Head: TypeAlias = "Callable[[torch.Tensor], torch.Tensor]"
@@ -48,10 +48,19 @@ def load(folder: Path, place: EmbeddedCore, *, head: bool) -> tuple[Body, dict[s
     Raises:
         ConfigError: the folder cannot be read, or its architecture is not one the embedded core runs.
     """
-    from ttc.engines.embedded.attention import PrefixAttention
-    from ttc.engines.embedded.invariant import PAD_ROWS, BlockedPrefix, check
-    from ttc.engines.embedded.model import load_body
+    from ttc.engines.embedded.core.attention import PrefixAttention
+    from ttc.engines.embedded.core.invariant import PAD_ROWS, BlockedPrefix, check
+    from ttc.engines.embedded.core.model import load_body, pick_device
 
+    device = pick_device(place.device)
+    if device.type == "cuda" and not place.batch_invariant:
+        from ttc.engines.embedded.gpu.loading import reward_body
+
+        return reward_body(
+            folder, device=device, dtype=place.dtype, max_context=place.max_context, kv_bytes=place.kv_bytes, head=head
+        )
+    if place.kv_bytes is not None:
+        raise ConfigError(f"scorer.kv_bytes is for GPUs: on {device} a reward model holds what its live paths need")
     body, rest = load_body(
         folder,
         device=place.device,
@@ -232,6 +241,7 @@ class IncrementalScorer:
         self._threads, self._aggregation = threads, aggregation
         self.whole_answers = layout.whole_answers
         self._problems: dict[str, dict[Hashable, Paths]] = {}
+        self._busy: set[str] = set()  # problems of the batch that is computed
         self._batcher: Batcher[Prompt, Score] = Batcher("prm", self._compute)
 
     async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
@@ -265,7 +275,8 @@ class IncrementalScorer:
     # -- worker thread ---------------------------------------------------------------------------------------------
 
     def _compute(self, batch: list[WorkItem[Prompt, Score]]) -> None:
-        with inference(self._threads):
+        self._busy = {job.item.problem_id for job in batch}
+        with inference(self._threads), self._body.place():
             ready = self._lay_out(batch)
             for depth in sorted({len(job.item.path) for job, _ in ready}):  # ancestors before what continues them
                 wave = [(job, model_input) for job, model_input in ready if len(job.item.path) == depth]
@@ -303,7 +314,7 @@ class IncrementalScorer:
         self, missing: Mapping[tuple[str, Hashable], tuple[WorkItem[Prompt, Score], tuple[int, ...]]]
     ) -> None:
         full = {where: (job, ids) for where, (job, ids) in missing.items() if ids}
-        outputs = self._body.extend([(None, ids) for _, ids in full.values()])
+        outputs = self._grow([(None, ids) for _, ids in full.values()])
         roots = {where: KnownPath((), None, {}, None) for where in missing}
         for (where, (job, ids)), (hidden, handle) in zip(full.items(), outputs, strict=True):
             roots[where] = KnownPath(ids, handle, {}, self._reader.root(hidden))
@@ -341,17 +352,52 @@ class IncrementalScorer:
         return next((read for read in model_input.reads if read < num and read not in known.values), num)
 
     def _extend(self, works: list[PathUpdate]) -> None:
-        """Compute a wave: one batch for all paths that do not depend on each other."""
-        if not works:
+        """Compute a wave: one batch for all paths that do not depend on each other, halves where memory runs out."""
+        shortage = self._compute_wave(works) if works else None
+        if shortage is None:
             return
-        outputs = self._body.extend([(_prefix(work.base.handle, work.start), work.new) for work in works])
-        readings = self._reader.read(works, [hidden for hidden, _ in outputs])
+        if len(works) == 1:
+            num = len(works[0].model_input.ids)
+            works[0].job.fail(ScorerError(f"out of memory for a single path of {num} tokens: {shortage}"))
+            return
+        half = len(works) // 2
+        self._extend(works[:half])
+        self._extend(works[half:])
+
+    def _compute_wave(self, works: list[PathUpdate]) -> str | None:
+        """Returns what memory is short of, and then has computed nothing."""
+        from ttc.engines.embedded.core.prefill import memory_errors
+
+        try:
+            outputs = self._grow([(_prefix(work.base.handle, work.start), work.new) for work in works])
+            with memory_errors():
+                readings = self._reader.read(works, [hidden for hidden, _ in outputs])
+        except MemoryError as exc:
+            return str(exc)
         ended = []
         for work, (_, handle), (values, memo) in zip(works, outputs, readings, strict=True):
             score = self._keep(work, handle, values, memo)
             usage = Usage(scored=len(work.new), flops=self._shape.flops(len(work.new), work.start))
             ended.append((work.job, usage, score))
         finish_all(ended)
+        return None
+
+    def _grow(self, items: Sequence[tuple[Segment | None, Sequence[int]]]) -> list[tuple[torch.Tensor, Segment]]:
+        """`Body.extend`; where memory runs out, the oldest problem outside the batch pays by being computed again."""
+        from ttc.engines.embedded.core.prefill import memory_errors
+
+        while True:
+            try:
+                with memory_errors():
+                    return self._body.extend(items)
+            except MemoryError:
+                idle = next((problem_id for problem_id in self._problems if problem_id not in self._busy), None)
+                if idle is None and len(items) == 1:
+                    raise
+            if idle is None:  # not in the handler: what it handles holds the pages of the attempt
+                half = len(items) // 2
+                return self._grow(items[:half]) + self._grow(items[half:])
+            del self._problems[idle]
 
     def _keep(self, work: PathUpdate, handle: Segment, values: tuple[float, ...], memo: Any) -> Score:
         scores = {at: value for at, value in work.base.values.items() if at < work.start}

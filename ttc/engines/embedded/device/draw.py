@@ -1,10 +1,10 @@
 """The second pass of the sampler: one token per row, its log-probability where wanted, stop test, next position.
 
-The definition is that of `ttc.engines.embedded.sampler`: temperature, then top-k, then top-p; tokens tied with the last
-kept one are kept; the inverse of the cumulative weights at the row's own uniform number. There is no sort: the weight
-of the last kept token is the largest t for which as much as is wanted lies at t and above, and both the count and the
-mass above t fall with t, so t is searched among the bit patterns of fp32, eight pivots a pass, ten passes. A pass
-skips blocks whose maximum lies below what is still in question: after a few, nearly all. Rows without top-k and
+The definition is that of `ttc.engines.embedded.core.sampler`: temperature, then top-k, then top-p; tokens tied with the
+last kept one are kept; the inverse of the cumulative weights at the row's own uniform number. There is no sort: the
+weight of the last kept token is the largest t for which as much as is wanted lies at t and above, and both the count
+and the mass above t fall with t, so t is searched among the bit patterns of fp32, eight pivots a pass, ten passes. A
+pass skips blocks whose maximum lies below what is still in question: after a few, nearly all. Rows without top-k and
 top-p skip the search. Sums over blocks are fp64, in fixed order: no atomics, so a row's draw never depends on others.
 """
 

@@ -84,6 +84,7 @@ def fold(
     max_context: int,
     style: Style = Style(),
     rotary: Sequence[Dims] = (),
+    head: bool = True,
 ) -> StepWeights:
     """Fuse q, k, v and gate, up, and multiply norm weights into the matrices behind them (not in fp16).
 
@@ -95,6 +96,7 @@ def fold(
         max_context: rows of the rotary tables.
         style: what the family does otherwise.
         rotary: of each layer, the dimensions that its rotary tables come from; `dims` where there are none.
+        head: whether there is a head over the vocabulary; without one, it is an empty matrix.
 
     Raises:
         ConfigError: a tensor is missing, or has another shape than config.json says.
@@ -108,9 +110,11 @@ def fold(
             tables.append((kind, cos, sin))
     turns = [next((cos, sin) for other, cos, sin in tables if other == kind) for kind in kinds]
     embed = source.table("embed_tokens.weight")
-    head = embed if dims.tied else source.table("lm_head.weight")
     layers = tuple(source.layer(f"layers.{i}.", *turn) for i, turn in enumerate(turns))
-    return StepWeights(dims, embed, layers, source.norm("norm.weight", dims.hidden), head, source.folded, style)
+    norm, top = source.norm("norm.weight", dims.hidden), embed
+    if not (head and dims.tied):
+        top = source.table("lm_head.weight") if head else embed.new_empty(0, dims.hidden)
+    return StepWeights(dims, embed, layers, norm, top, source.folded, style)
 
 
 def refold(weights: StepWeights, state: Mapping[str, torch.Tensor]) -> None:
@@ -125,7 +129,7 @@ def refold(weights: StepWeights, state: Mapping[str, torch.Tensor]) -> None:
                 old.copy_(getattr(new, name))
     embed.copy_(source.table("embed_tokens.weight"))
     weights.norm.copy_(source.norm("norm.weight", dims.hidden))
-    if not dims.tied:
+    if not dims.tied and len(weights.head):
         weights.head.copy_(source.table("lm_head.weight"))
 
 

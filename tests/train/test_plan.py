@@ -1,0 +1,65 @@
+"""What a plan says is what a model has: parameters counted, memory that fits, a setting that makes the rest fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import Qwen2Config, Qwen3Config
+
+from tests import qwen_like
+from train.base.models import add_lora, load_model, num_parameters
+from train.recipe.plan import config_of, counts_of, lines, plan_recipe
+from train.recipe.recipe import read_recipe
+
+QWEN25 = Qwen2Config(
+    vocab_size=151_936, hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12,
+    num_key_value_heads=2, max_position_embeddings=32_768, tie_word_embeddings=True,
+)  # fmt: skip
+"""Qwen2.5-1.5B."""
+QWEN3 = Qwen3Config(
+    vocab_size=151_936, hidden_size=4096, intermediate_size=12_288, num_hidden_layers=36, num_attention_heads=32,
+    num_key_value_heads=8, head_dim=128, max_position_embeddings=40_960, tie_word_embeddings=False,
+)  # fmt: skip
+"""Qwen3-8B."""
+
+
+def planned(name: str, scale: str, config: Any, **changes: Any) -> list[Any]:
+    overrides = {key.replace("__", "."): value for key, value in changes.items()}
+    return plan_recipe(read_recipe(name, scale=scale, overrides=overrides), config, scale, None)
+
+
+def test_parameters_are_counted_as_the_model_has_them(tmp_path: Path) -> None:
+    folder = qwen_like.model(tmp_path)
+    model, counts = load_model(folder, "cpu"), counts_of(config_of(folder))
+    assert counts.parameters == num_parameters(model)
+    add_lora(model, 3, 6.0, 0)
+    adapters = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert adapters == 3 * counts.per_rank
+
+
+def test_r1_zero_fits_one_device_of_80_gb_at_15_b_and_eight_at_8_b() -> None:
+    (small,) = planned("r1-zero", "1x80gb", QWEN25)
+    (large,) = planned("r1-zero", "8x80gb", QWEN3)
+    assert small.fits and large.fits
+    assert small.memory["weights"] == pytest.approx(4 * 1.5437, rel=1e-3)
+    assert large.memory["optimiser"] == pytest.approx(8 * 8.19 / 8, rel=1e-2)
+    assert small.sampled == 650 * 512 * 16 * 4096
+
+
+def test_what_does_not_fit_says_which_setting_does() -> None:
+    (plain,) = planned("r1-zero", "1x80gb", QWEN25, grpo__checkpointing="false", grpo__autocast="false")
+    assert not plain.fits and plain.memory["activations"] > 20
+    assert plain.fix is not None and plain.fix["checkpointing"] is True
+    assert any("DOES NOT FIT; it does with --set 1.autocast=true" in line for line in lines([plain]))
+    (never,) = planned("r1-zero", "1x24gb", QWEN3)
+    assert not never.fits and never.fix == {}
+    assert any("take more devices" in line for line in lines([never]))
+
+
+def test_every_kind_of_stage_that_trains_has_its_parts() -> None:
+    costs = {cost.name: cost for cost in planned("constitutional", "1x80gb", QWEN25)}
+    assert list(costs) == ["2-sft", "3-sample", "5-reward_model", "6-ppo"]
+    assert "critic" in costs["6-ppo"].memory and "reference" not in costs["2-sft"].memory
+    assert all(cost.steps for cost in costs.values())

@@ -1,0 +1,386 @@
+"""What a recipe will take on a device: memory by part, tokens, steps, hours; what does not fit, and what makes it fit.
+
+Memory is counted, not guessed: parameters from the model's configuration on no device at all, activations by what
+autograd would save (fake tensors through one layer and through two: every further one is the difference). A device
+holds weights, gradients and moments in fp32, the reference, the critic, the activations of a micro-batch, a chunk of
+logits a few times over, and the engine's share. Hours come from a probe of seconds: how fast this machine updates and
+samples with this model; without one there are none. Tokens are bounds: rollouts as long as they may be.
+
+Left out: fragmentation (a tenth is kept free), what other processes hold, and the traffic between devices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from train.recipe.recipe import Recipe, RecipeStep
+from train.registries import STAGES, make_task
+from train.update.logprobs import LEAST, LOGITS
+from ttc.config.recipes import parse_spec
+from ttc.config.signatures import options_of, parsed
+from ttc.errors import ConfigError
+
+GB = 1e9
+HARDWARE: Mapping[str, tuple[int, float]] = {"1x24gb": (1, 24.0), "1x80gb": (1, 80.0), "8x80gb": (8, 80.0)}
+"""Devices and the memory of each, in GB, by scale."""
+FREE = 0.1
+"""Share of a device that is kept free."""
+_LEARNERS = ("grpo", "ppo", "agent", "on_policy")
+_TRAINED = (*_LEARNERS, "sft", "preference", "reward_model")
+_PROMPT = 256
+"""Tokens of a prompt that tokens are counted with."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCounts:
+    """A model in numbers: parameters, those of linear layers' adapters per rank, ids, width, layers."""
+
+    parameters: int
+    per_rank: int
+    ids: int
+    hidden: int
+    layers: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """What one stage takes: GB on each device by part, tokens of all its steps, steps, and hours where known."""
+
+    name: str
+    memory: Mapping[str, float]
+    limit: float | None
+    sampled: int
+    trained: int
+    steps: int
+    hours: float | None
+    fix: Mapping[str, Any] | None
+
+    @property
+    def total(self) -> float:
+        """GB on each device."""
+        return sum(self.memory.values())
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits with some room to spare; nobody knows of a device of unknown size."""
+        return self.limit is None or self.total <= (1 - FREE) * self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What a probe measured: floating-point operations a second of an update, and tokens a second sampled."""
+
+    flops: float
+    tokens: float
+
+
+def plan_recipe(
+    recipe: Recipe, config: Any, scale: str | None, speed: Speed | None, memory: float | None = None
+) -> list[StageCost]:
+    """The cost of every stage that trains or samples; `memory` is the GB of a device where the scale names none."""
+    devices, gigabytes = HARDWARE.get(scale or "", (1, memory))
+    limit = memory or gigabytes
+    counts = counts_of(config)
+    costs = []
+    for number, step in enumerate(recipe.steps, start=1):
+        fields = _fields(step)
+        if step.kind in (*_TRAINED, "sample"):
+            name = f"{number}-{step.kind}"
+            costs.append(_cost(name, step.kind, fields, (config, counts), (devices, limit), speed))
+    return costs
+
+
+def counts_of(config: Any) -> ModelCounts:
+    """Count a model that is nowhere."""
+    model = _fake(config)
+    head = model.get_output_embeddings()
+    linear = [m for m in model.modules() if isinstance(m, torch.nn.Linear) and m is not head]
+    return ModelCounts(
+        sum(p.numel() for p in model.parameters()),
+        sum(m.in_features + m.out_features for m in linear),
+        config.vocab_size,
+        config.hidden_size,
+        config.num_hidden_layers,
+    )
+
+
+def _fake(config: Any, layers: int | None = None) -> Any:
+    """The model of a configuration on no device, with so many layers."""
+    from transformers import AutoModelForCausalLM
+
+    values = config.to_dict()
+    if layers is not None:
+        values |= {"num_hidden_layers": layers}
+        values |= {"layer_types": values["layer_types"][:layers]} if values.get("layer_types") else {}
+    own = type(config).from_dict(values)
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(own, attn_implementation="eager", dtype=torch.float32)
+
+
+def _cost(
+    name: str, kind: str, fields: Mapping[str, Any], model: tuple[Any, ModelCounts], place: tuple[int, float | None],
+    speed: Speed | None,
+) -> StageCost:  # fmt: skip
+    config, counts = model
+    devices, limit = place
+    steps, sampled, trained = _tokens(kind, fields)
+
+    def memory(changed: Mapping[str, Any]) -> Mapping[str, float]:
+        return stage_memory(kind, {**fields, **changed}, config, counts, devices, limit)
+
+    cost = StageCost(name, memory({}), limit, sampled, trained, steps, None, None)
+    if not cost.fits:
+        tries = (change for change in _changes(kind, fields) if replace(cost, memory=memory(change)).fits)
+        cost = replace(cost, fix=next(tries, {}))
+    return replace(cost, hours=None if speed is None else _hours(kind, fields, cost, counts, speed))
+
+
+def _changes(kind: str, fields: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Settings that need less, each on top of those before it."""
+    known = options_of(STAGES.load(kind)) if kind in STAGES.names() else {}
+    change: dict[str, Any] = {}
+    steps: Sequence[tuple[str, Any]] = (
+        ("autocast", True), ("checkpointing", True), ("micro_tokens", 8192), ("micro_tokens", 4096),
+        ("micro_tokens", 2048), ("lora", 32),
+    )  # fmt: skip
+    for name, value in steps:
+        smaller = name != "micro_tokens" or value < int(fields.get(name) or 2048)
+        allowed = name != "lora" or kind != "reward_model"
+        if name in known and fields.get(name) != value and smaller and allowed:
+            change = {**change, name: value}
+            yield change
+    if "vllm" in str(fields.get("engine")):
+        yield {**change, "engine": re.sub(r"utilization=[0-9.]+", "utilization=0.25", str(fields["engine"]))}
+
+
+def stage_memory(
+    kind: str, fields: Mapping[str, Any], config: Any, counts: ModelCounts, devices: int, limit: float | None
+) -> dict[str, float]:
+    """GB that one device holds, by part."""
+    shards = devices if fields.get("shard") else 1
+    whole = counts.parameters
+    engine = {} if "engine" not in fields else {"engine": _engine_gb(str(fields["engine"]), counts, limit)}
+    if kind not in _TRAINED:
+        return {"engine": 4 * whole / GB}
+    rank = int(fields.get("lora") or 0)
+    trained = rank * counts.per_rank if rank else whole
+    each = 2 if rank and fields.get("autocast") else 4  # bytes of a frozen weight
+    parts = {
+        "weights": (each * whole + (4 * trained if rank else 0)) / shards / GB,
+        "gradients": 4 * trained / shards / GB,
+        "optimiser": 8 * trained / shards / GB,
+        "activations": activation_bytes(config, fields, counts) / GB,
+        "head": head_bytes(fields, counts) / GB,
+    }
+    if fields.get("autocast"):  # weights that are trained are cast once for a whole pass, others layer by layer
+        parts["casts"] = 2 * (whole if not rank and shards == 1 else whole / counts.layers) / GB
+    if kind in ("grpo", "ppo", "agent"):
+        parts["reference"] = each * whole / shards / GB
+    if kind == "ppo" and fields.get("critic") != "head":
+        parts["critic"] = 16 * whole / GB
+    if shards > 1:  # the layer that computes and the next one, and embeddings
+        parts["gathered"] = 4 * (2 * whole / counts.layers + counts.ids * counts.hidden) / GB
+    return parts | engine
+
+
+def head_bytes(fields: Mapping[str, Any], counts: ModelCounts) -> float:
+    """A chunk of logits, its normal form, the gradients of both, and the wanted hidden states with theirs."""
+    rows, length = _pass(fields)
+    tokens = rows * length
+    chunk = min(tokens, max(LOGITS // counts.ids, LEAST))
+    return 4.0 * (4 * chunk * counts.ids + 2 * tokens * counts.hidden)
+
+
+def activation_bytes(config: Any, fields: Mapping[str, Any], counts: ModelCounts) -> float:
+    """What autograd keeps of one micro-batch below the head."""
+    on_cpu = "embedded" in str(fields.get("engine", "embedded")) and not fields.get("autocast")
+    rows, length = _pass(fields)
+    saved = [_saved(config, layers, (rows, length), bool(fields.get("autocast")), eager=on_cpu) for layers in (1, 2)]
+    layer = saved[1] - saved[0]
+    kept = 4.0 * rows * length * counts.hidden
+    if fields.get("checkpointing"):
+        return saved[0] + counts.layers * kept + layer
+    return saved[0] + (counts.layers - 1) * layer
+
+
+def _saved(config: Any, layers: int, shape: tuple[int, int], autocast: bool, *, eager: bool) -> float:
+    """Bytes that a forward pass of `layers` layers keeps for the backward one, beside weights."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register("ttc_counted", _counted_attention)
+    AttentionMaskInterface.register("ttc_counted", lambda *given, **options: None)
+    model = _fake(config, layers).train()
+    if not eager:
+        model.config._attn_implementation = "ttc_counted"
+    storages: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        storages[storage._cdata] = storage.nbytes()
+        held.append(tensor)
+        return tensor
+
+    held: list[torch.Tensor] = []
+    ids = torch.zeros(shape, dtype=torch.long, device="meta")
+    mask = torch.zeros(shape[0], 1, shape[1], shape[1], device="meta")  # one that is there is not looked into
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model.base_model(input_ids=ids, attention_mask=mask, use_cache=False)
+    weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+    total = float(sum(size for place, size in storages.items() if place not in weights))
+    return total * (_BF16 if autocast else 1.0)
+
+
+_BF16 = 0.6
+"""What of the bytes in fp32 is left under autocast: matrices in bf16, norms and the residual stream in fp32."""
+
+
+class _Counted(torch.autograd.Function):
+    """Attention that keeps what fused kernels keep: queries, keys, values and outputs."""
+
+    @staticmethod
+    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        output = torch.empty_like(query)
+        ctx.save_for_backward(query, key, value, output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        raise NotImplementedError("counted, never computed")
+
+
+def _counted_attention(
+    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **options: Any
+) -> tuple[torch.Tensor, None]:
+    output: torch.Tensor = _Counted.apply(query, key, value)  # type: ignore[no-untyped-call]
+    return output.transpose(1, 2).contiguous(), None
+
+
+def _engine_gb(spec: str, counts: ModelCounts, limit: float | None) -> float:
+    """What the engine takes of a device: its share, or weights in its type and as much again for keys and values."""
+    _, options = parse_spec(spec)
+    if "gpu_memory_utilization" in options and limit is not None:
+        return float(str(options["gpu_memory_utilization"])) * limit
+    return (8.0 if options.get("dtype") == "float32" else 4.0) * counts.parameters / GB
+
+
+def _pass(fields: Mapping[str, Any]) -> tuple[int, int]:
+    """Rows of one pass, each as long as it may be, and their length: a single row may be longer than a pass."""
+    length = _PROMPT + _longest(fields)
+    return max(int(fields.get("micro_tokens") or 2048) // length, 1), length
+
+
+def _longest(fields: Mapping[str, Any]) -> int:
+    """Most tokens of a completion."""
+    if fields.get("max_tokens"):
+        return int(fields["max_tokens"])
+    task = fields.get("task")
+    return make_task(task).sampling.max_tokens if isinstance(task, str) else 1024
+
+
+def _tokens(kind: str, fields: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Steps, most tokens sampled and most tokens trained on, prompts counted once each time."""
+    longest = _longest(fields)
+    if kind == "sample":
+        return 1, int(fields["n"]) * int(fields.get("limit") or 7500) * longest, 0
+    steps = int(fields["steps"])
+    if kind not in _LEARNERS:
+        each = 1 if kind == "sft" else 2
+        return steps, 0, steps * int(fields.get("rows") or 32) * each * (_PROMPT + longest)
+    rollouts = steps * int(fields["prompts"]) * int(fields["n"])
+    passes = int(fields.get("epochs") or 1)
+    return steps, rollouts * longest, passes * rollouts * (_PROMPT + longest)
+
+
+def _hours(kind: str, fields: Mapping[str, Any], cost: StageCost, counts: ModelCounts, speed: Speed) -> float:
+    """Hours at the measured speeds: sampling, and 6 operations per parameter and token (8 when computed again)."""
+    passes = 6 + 2 * bool(fields.get("checkpointing")) + (4 if kind in _LEARNERS else 0)
+    return (cost.sampled / speed.tokens + passes * counts.parameters * cost.trained / speed.flops) / 3600
+
+
+def probe(folder: Path, device: str) -> Speed:
+    """Measure an update of 256 tokens and 64 sampled tokens, seconds each."""
+    import asyncio
+    import time
+
+    from train.base.models import load_model
+    from train.base.stage import Setting
+    from train.measure.measure import open_engine
+    from train.update.logprobs import token_logprobs
+    from ttc.core import Prompt, Sampling
+
+    model = load_model(folder, device)
+    ids = torch.full((1, 257), 5, device=device)
+
+    def update() -> None:
+        token_logprobs(model, ids, torch.ones(1, 256, dtype=torch.bool, device=device)).logprobs.sum().backward()
+        model.zero_grad()
+        if device != "cpu":
+            torch.cuda.synchronize()
+
+    def seconds(work: Callable[[], Any]) -> float:
+        work()
+        began = time.perf_counter()
+        work()
+        return time.perf_counter() - began
+
+    flops = 6 * 256 * sum(p.numel() for p in model.parameters()) / seconds(update)
+    engine = open_engine(folder, Setting(folder, folder, 0, device, torch.get_num_threads(), print))
+    prompt = Prompt(text="", token_ids=(5,) * 32, rendered_len=32, path=(), problem_id="probe")
+
+    async def sample() -> int:
+        draws = await engine.generate(prompt, Sampling(max_tokens=16, seed=0), range(4), lambda usage: None)
+        return sum(len(draw.token_ids) for draw in draws)
+
+    async def both() -> float:
+        await sample()
+        began = time.perf_counter()
+        number = await sample()
+        rate = number / (time.perf_counter() - began)
+        await engine.close()
+        return rate
+
+    return Speed(flops, asyncio.run(both()))
+
+
+def lines(costs: Sequence[StageCost]) -> Iterator[str]:
+    """The plan as text."""
+    for cost in costs:
+        hours = "" if cost.hours is None else f", {cost.hours:.3g} h at the probe's speed"
+        yield f"{cost.name}: {cost.steps} steps, {cost.sampled:,} tokens sampled, {cost.trained:,} trained{hours}"
+        parts = ", ".join(f"{name} {size:.2f}" for name, size in cost.memory.items())
+        of = "" if cost.limit is None else f" of {cost.limit:g}"
+        yield f"    {cost.total:.2f}{of} GB a device: {parts}"
+        if cost.fits:
+            continue
+        if not cost.fix:
+            yield "    DOES NOT FIT, and no setting of one device helps: take more devices, or a smaller model"
+            continue
+        kind = cost.name.partition("-")[0]
+        fixes = " ".join(f"--set {kind}.{name}={str(value).lower()}" for name, value in cost.fix.items())
+        yield f"    DOES NOT FIT; it does with {fixes}"
+
+
+def _fields(step: RecipeStep) -> dict[str, Any]:
+    """The fields of a stage, those at their defaults among them, by their types."""
+    factory = STAGES.load(step.kind)
+    known = {**options_of(factory), **parsed(factory, _named_only(step.fields), supply={"health": None})}
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _named_only(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name != "health"}
+
+
+def config_of(folder: Path) -> Any:
+    """The configuration of a model folder; raises ConfigError for one without."""
+    from transformers import AutoConfig
+
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{folder} is not a model folder: it has no config.json")
+    return AutoConfig.from_pretrained(folder)

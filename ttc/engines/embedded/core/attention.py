@@ -1,0 +1,244 @@
+"""Attention of new tokens over a forest of prefixes, without ever holding all scores.
+
+The new tokens of several items see what is before them in parts: each run of tokens that several items share is read
+once for all of them, what only one item has is read beside that of others of like length, and then come the item's own
+new tokens, causally. Parts are joined by their log-sum-exp, which is exact (Hydragen, Juravsky et al. 2024, arXiv
+2402.05099; FlashInfer, Ye et al. 2025, arXiv 2501.01005); within a part torch's fused kernel does the same with blocks
+(FlashAttention, Dao et al. 2022, arXiv 2205.14135). Cost: for one layer at a time, a copy of the prefixes' keys and
+values in order of position.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from ttc.engines.embedded.core.pool import PagePool, Segment, Shelf
+
+__all__ = ["PrefixAttention", "partial_attention"]
+
+_WORTH = 2 << 20
+"""Bytes that reading a run of tokens once must save in a layer to be worth a product of its own."""
+
+Slots: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+
+Partial: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+"""Outputs (..., T, D), and the logarithm of the sum of exp(scores) that each stands for (..., T)."""
+
+
+def partial_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, mask: torch.Tensor | None = None
+) -> Partial:
+    """Softmax attention over some of the keys: q (N, H, T, D), k and v (N, H, S, D), mask (N, 1, 1, S) additive."""
+    if q.device.type == "cpu":
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        out, total = kernel(q, k, v, 0.0, causal, attn_mask=mask, scale=1.0)
+        return out, total
+    scores = torch.matmul(q, k.transpose(2, 3)).float()
+    if mask is not None:
+        scores += mask
+    if causal:
+        scores.masked_fill_(torch.ones(scores.shape[2:], dtype=torch.bool, device=q.device).triu(1), float("-inf"))
+    return torch.matmul(scores.softmax(-1).to(v.dtype), v), scores.logsumexp(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Keys that are read together: `count` places of `size` keys each in the buffer, from `start` on.
+
+    Queries are those of `tokens` (None: all), laid out as (count, width) cells by `cells` where items differ in length.
+    """
+
+    start: int
+    count: int
+    size: int
+    tokens: torch.Tensor | None
+    cells: torch.Tensor | None
+    width: int
+    mask: torch.Tensor | None
+
+
+class PrefixAttention:
+    """For one batch: writes the new keys and values of each layer into their pages, and attends."""
+
+    def __init__(self, pool: PagePool, items: Sequence[tuple[Segment, int]]) -> None:
+        """`items`: (segment, new tokens); the pages of the new tokens are reserved, `length` is still without them."""
+        dims = pool.shelves[0].dims
+        self._pool, self._dims, self._device = pool, dims, pool.shelves[0].device
+        self._lengths = [count for _, count in items]
+        places = [(segment.shelf, *pool.places(segment, segment.length, count)) for segment, count in items]
+        self._shelf = places[0][0]
+        self._pages = torch.cat([pages for _, pages, _ in places])
+        self._offsets = torch.cat([offsets for _, _, offsets in places])
+        self._starts = torch.tensor([0, *self._lengths]).cumsum(0).tolist()
+        self._gathers: dict[int, tuple[list[Slots], list[Slots]]] = {}  # per shelf: where from, where to in the buffer
+        self._runs: list[_Run] = []
+        self._num = 0
+        self._plan([segment for segment, _ in items])
+        shape = (self._num, dims.num_kv_heads, dims.head_dim)
+        dtype = pool.shelves[0].dtype
+        self._keys = torch.zeros(shape, dtype=dtype, device=self._device)
+        self._values = torch.zeros(shape, dtype=dtype, device=self._device)
+        self._sources = [self._source(shelf, columns) for shelf, columns in self._gathers.items()]
+        self._own = self._cells(range(len(items)))
+
+    def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Q (T, heads, D) scaled, k and v (T, kv heads, D) of all items one after another -> (T, heads * D)."""
+        shelf = self._pool.shelves[self._shelf]
+        shelf.keys[layer][self._pages, :, :, self._offsets] = k
+        shelf.values[layer][self._pages, :, self._offsets] = v
+        for source, pages, offsets, places in self._sources:
+            self._keys[places] = source.keys[layer][pages, :, :, offsets]
+            self._values[places] = source.values[layer][pages, :, offsets]
+        out, total = self._within(q, k, v)  # (T, heads, D), (T, heads)
+        for run in self._runs:
+            self._join(out, total, run, q)
+        return out.flatten(1)
+
+    # -- the plan ----------------------------------------------------------------------------------------------------
+
+    def _plan(self, segments: Sequence[Segment]) -> None:
+        """Divide what is before the items into runs that several share, and what each has for itself."""
+        readers: dict[Segment, list[int]] = {}
+        for i, segment in enumerate(segments):
+            for part in segment.chain():
+                if part.length:
+                    readers.setdefault(part, []).append(i)
+        shared: dict[tuple[int, ...], list[Segment]] = {}
+        private: dict[int, list[Segment]] = {}
+        runs: Counter[tuple[int, ...]] = Counter()
+        for part, items in readers.items():
+            runs[tuple(items)] += part.length
+        token = 2 * self._dims.num_kv_heads * self._dims.head_dim * self._pool.shelves[0].dtype.itemsize
+        for part, items in readers.items():
+            if runs[tuple(items)] * (len(items) - 1) * token >= _WORTH:
+                shared.setdefault(tuple(items), []).append(part)
+                continue
+            for item in items:
+                private.setdefault(item, []).append(part)
+        for sharers, parts in shared.items():
+            tokens = None if len(sharers) == len(segments) else self._tokens(sharers)
+            size = sum(part.length for part in parts)
+            self._runs.append(_Run(self._num, 1, size, tokens, None, 0, None))
+            self._gather(parts, self._num)
+            self._num += size
+        for bucket in _alike({i: sum(part.length for part in parts) for i, parts in private.items()}):
+            self._add_private(bucket, private)
+
+    def _add_private(self, bucket: Sequence[int], private: dict[int, list[Segment]]) -> None:
+        sizes = [sum(part.length for part in private[i]) for i in bucket]
+        size = max(sizes)
+        for place, i in enumerate(bucket):
+            self._gather(private[i], self._num + place * size)
+        mask = None
+        if min(sizes) < size:
+            beyond = torch.arange(size)[None] >= torch.tensor(sizes)[:, None]
+            mask = torch.zeros(beyond.shape, dtype=self._pool.shelves[0].dtype).masked_fill_(beyond, float("-inf"))
+            mask = mask[:, None, None].to(self._device)
+        tokens = None if len(bucket) == len(self._lengths) else self._tokens(bucket)
+        cells, width = self._cells(bucket)
+        self._runs.append(_Run(self._num, len(bucket), size, tokens, cells, width, mask))
+        self._num += len(bucket) * size
+
+    def _gather(self, parts: Sequence[Segment], start: int) -> None:
+        for part in parts:
+            slots, places = self._gathers.setdefault(part.shelf, ([], []))
+            slots.append(self._pool.slots(part, 0, part.length))
+            places.append(np.arange(start, start + part.length))
+            start += part.length
+
+    def _source(
+        self, index: int, columns: tuple[list[Slots], list[Slots]]
+    ) -> tuple[Shelf, torch.Tensor, torch.Tensor, torch.Tensor]:
+        shelf = self._pool.shelves[index]
+        slots, places = (torch.from_numpy(np.concatenate(column)).to(self._device) for column in columns)
+        return shelf, slots // shelf.size, slots % shelf.size, places
+
+    def _tokens(self, items: Sequence[int]) -> torch.Tensor:
+        """Indices of the new tokens of `items`."""
+        spans = [torch.arange(self._starts[i], self._starts[i + 1]) for i in items]
+        return torch.cat(spans).to(self._device)
+
+    def _cells(self, items: Sequence[int]) -> tuple[torch.Tensor | None, int]:
+        """Where the tokens of `items` go in a (len(items), longest) grid; None when they fill it. And its width."""
+        lengths = [self._lengths[i] for i in items]
+        width = max(lengths)
+        if min(lengths) == width:
+            return None, width
+        rows = [torch.arange(length) + place * width for place, length in enumerate(lengths)]
+        return torch.cat(rows).to(self._device), width
+
+    # -- one layer ---------------------------------------------------------------------------------------------------
+
+    def _grid(self, x: torch.Tensor, cells: torch.Tensor | None, width: int) -> torch.Tensor:
+        """(tokens, heads, D) -> (items, width, heads, D)."""
+        if cells is None:
+            return x.reshape(-1, width, *x.shape[1:])
+        count = -(-int(cells[-1] + 1) // width)
+        return x.new_zeros(count * width, *x.shape[1:]).index_copy_(0, cells, x).view(count, width, *x.shape[1:])
+
+    def _within(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Partial:
+        """Attention of every item over its own new tokens."""
+        dims, (cells, width) = self._dims, self._own
+        queries, keys, values = (self._grid(x, cells, width) for x in (q, k, v))
+        num = queries.shape[0]
+        queries = queries.view(num, width, dims.num_kv_heads, dims.group, -1).permute(0, 2, 3, 1, 4)
+        shape = (num * dims.num_kv_heads, 1, width, dims.head_dim)
+        keys, values = (x.transpose(1, 2).reshape(shape).expand(-1, dims.group, -1, -1) for x in (keys, values))
+        # (items * kv heads, group, T, D): the heads of a group share their keys by a stride of 0
+        out, total = partial_attention(queries.reshape(shape[0], dims.group, width, -1), keys, values, causal=True)
+        out = out.reshape(num, dims.num_heads, width, -1).transpose(1, 2).flatten(0, 1)
+        total = total.reshape(num, dims.num_heads, width).transpose(1, 2).flatten(0, 1)
+        return (out.contiguous(), total.contiguous()) if cells is None else (out[cells], total[cells])
+
+    def _join(self, out: torch.Tensor, total: torch.Tensor, run: _Run, q: torch.Tensor) -> None:
+        """Add to `out` and `total` what the keys of `run` contribute."""
+        dims = self._dims
+        mine = q if run.tokens is None else q[run.tokens]
+        grid = mine[None] if run.width == 0 else self._grid(mine, run.cells, run.width)
+        num, width = grid.shape[:2]
+        queries = grid.view(num, width, dims.num_kv_heads, dims.group, -1).transpose(1, 2).flatten(2, 3)
+        span = slice(run.start, run.start + run.count * run.size)
+        keys, values = (
+            x[span].view(run.count, run.size, dims.num_kv_heads, -1).transpose(1, 2) for x in (self._keys, self._values)
+        )
+        part, weight = partial_attention(queries, keys, values, mask=run.mask)  # (N, kv heads, T * group, D)
+        part = (
+            part.reshape(num, dims.num_kv_heads, width, dims.group, -1)
+            .transpose(1, 2)
+            .reshape(num * width, *q.shape[1:])
+        )
+        weight = weight.reshape(num, dims.num_kv_heads, width, dims.group).transpose(1, 2).reshape(num * width, -1)
+        if run.cells is not None:
+            part, weight = part[run.cells], weight[run.cells]
+        if run.tokens is None:
+            _merge(out, total, part, weight)
+            return
+        part_out, part_total = out[run.tokens], total[run.tokens]
+        _merge(part_out, part_total, part, weight)
+        out[run.tokens], total[run.tokens] = part_out, part_total
+
+
+def _merge(out: torch.Tensor, total: torch.Tensor, part: torch.Tensor, weight: torch.Tensor) -> None:
+    """Join two partial results in place: their shares are those of their sums of exp(scores)."""
+    share = torch.sigmoid(weight - total).unsqueeze(-1).to(out.dtype)
+    out.lerp_(part, share)
+    torch.logaddexp(total, weight, out=total)
+
+
+def _alike(sizes: dict[int, int]) -> list[list[int]]:
+    """Group items so that the largest of a group is at most twice its smallest (or 32), which bounds the padding."""
+    groups: list[list[int]] = []
+    smallest = 0
+    for i in sorted(sizes, key=lambda i: sizes[i]):
+        if groups and sizes[i] <= max(2 * smallest, 32):
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+            smallest = sizes[i]
+    return [sorted(group) for group in groups]

@@ -1,0 +1,439 @@
+"""What is decoded together: prompts waiting to be computed, prompts with draws to start, and one row per live draw.
+
+A row is given back the moment its draw ends; its keys and values stay where they are and become part of the prefix
+cache, where a continuation finds them. A draw starts only when all that it may add fits, so none is thrown out again;
+where several problems have draws to start, the one with the fewest rows comes first, so a small request starts before
+the next rows of a wide search. Problems themselves start in order, as far as memory goes (`tenants`). Everything here
+runs in the worker thread of `ttc.engines.embedded.core.scheduler`, which decides when a draw ends.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from ttc.engines.embedded.core.alone import alone
+from ttc.engines.embedded.core.cache import PrefixTree
+from ttc.engines.embedded.core.model import Body
+from ttc.engines.embedded.core.pool import PAGE, Segment
+from ttc.engines.embedded.core.prefill import CHUNK, advance, memory_errors
+from ttc.engines.embedded.core.requests import GenerateRequest, Job, LiveDraw, PromptRow
+from ttc.engines.embedded.core.sampler import Rows, SampledTokens, sample
+from ttc.engines.embedded.core.tenants import Tenants
+
+__all__ = ["Batch", "BatchLimits", "Decoder", "default_kv_bytes"]
+
+
+_CALM = 16
+"""Prefills without a failure after which twice as much is tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """`max_batch` sequences at once; `kv_bytes` of keys and values, those that wait to be reused included."""
+
+    max_batch: int
+    kv_bytes: int
+
+
+def default_kv_bytes(device: torch.device) -> int:
+    """Four fifths of a GPU's free memory, a quarter of the machine's otherwise."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free // 5 * 4
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+
+
+class Decoder(Protocol):
+    """What computes a decoding step. Rows are always 0 .. num_rows - 1; removing one moves the last into its place.
+
+    `forest` (a CPU: every key is read once for all rows below it), `invariant` (batch-invariant) and `fallback`
+    (transformers' own module) have one. On a GPU rows stay on the device for several tokens: `gpu.decoder`.
+    """
+
+    num_rows: int
+
+    def add(self, segment: Segment) -> int:
+        """Add a row that appends its tokens to `segment`, which nobody else appends to; returns its number."""
+        ...
+
+    def remove(self, row: int) -> None:
+        """Drop a row, whose keys and values are all in its segment from now on; the last row takes its number."""
+        ...
+
+    def step(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Feed one token per row, keep its keys and values; returns hidden states (num_rows, D)."""
+        ...
+
+
+class Batch:
+    """The rows of a decoder and the jobs that wait for them."""
+
+    def __init__(
+        self,
+        body: Body,
+        make_decoder: Callable[[Body], Decoder],
+        limits: BatchLimits,
+        on_token: Callable[[LiveDraw], None],
+    ) -> None:
+        """`on_token` is called for every draw that has just got a token, and may set its `ended`."""
+        self._body, self._make_decoder, self._limits, self._on_token = body, make_decoder, limits, on_token
+        self.rows: list[LiveDraw | PromptRow] = []
+        self._leads: dict[Job, Segment] = {}  # of the leading rows
+        self._pending: dict[tuple[str, tuple[int, ...]], Job] = {}  # not yet prefilled, in order of arrival
+        self._open: list[Job] = []  # prefilled, with draws that still wait for a row
+        self._table: Rows | None = None
+        self._decoder = alone(lambda: make_decoder(body))
+        self._max_tokens = max(limits.kv_bytes // body.dims.kv_bytes(body.dtype.itemsize), PAGE)
+        self._max_rows = limits.max_batch
+        self._newcomers: list[Job] = []  # of prompts that are being computed, or draws that are being started
+        self._chunk = CHUNK  # prompt tokens computed at once
+        self._calm = 0  # prefills in a row that memory was enough for
+        self._crowd: int | None = None  # rows from which on there is no memory for a prompt
+        self._largest_page = max(shelf.size for shelf in body.pool.shelves)
+        self.tree = PrefixTree(body.pool)
+        self.tenants = Tenants(self.tree)
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self.rows or self._pending or self._open)
+
+    def add(self, request: GenerateRequest) -> None:
+        """Let the draws of a request wait for their prompt; equal prompts of a problem share one job."""
+        if self.idle:  # what was too much may fit by now
+            self._max_rows, self._chunk, self._crowd = self._limits.max_batch, CHUNK, None
+        if request.path:
+            self.tenants.continues(request.problem_id)
+        draws = [LiveDraw(request, d, key) for d, key in zip(request.draws, request.keys, strict=True)]
+        if request.make_guide is not None:
+            for draw in draws:
+                draw.guide = request.make_guide()
+        self._wait(request.problem_id, request.ids, draws)
+
+    def _wait(self, problem_id: str, ids: tuple[int, ...], draws: Sequence[LiveDraw]) -> None:
+        job = self._pending.get((problem_id, ids))
+        if job is None:
+            job = self._pending[problem_id, ids] = Job(ids, self.tenants.tenant(problem_id))
+        for draw in draws:
+            draw.job = job
+        job.waiting += draws
+
+    def tick(self) -> None:
+        """Prefill what there is room for, decode one token for every row, start draws on the rows that are free."""
+        self._admit()
+        if self.rows:
+            self._step()
+        self._launch()
+
+    def remove(self, request: GenerateRequest) -> list[LiveDraw]:
+        """Drop the draws of a request, wherever they are; returns those that had not ended."""
+        dropped: list[LiveDraw] = []
+        for row in range(len(self.rows) - 1, -1, -1):
+            entry = self.rows[row]
+            if isinstance(entry, LiveDraw) and entry.request is request:
+                dropped.append(entry)
+                self._drop(row)
+        for job in [*self._pending.values(), *self._open]:
+            for draw in [draw for draw in job.waiting if draw.request is request]:
+                draw.computed += job.charge()
+                job.waiting.remove(draw)
+                dropped.append(draw)
+            if not job.waiting:
+                self._pending.pop((job.tenant.problem_id, job.ids), None)
+        return dropped
+
+    def shrink(self) -> bool:
+        """Put all rows back to wait and allow half as many until the next rest; False when there was only one.
+
+        For when memory has run out in the middle of a step: what a draw had sampled is kept, its next token is drawn
+        from the same random number, and what was computed of it is found again unless that must go, too.
+        """
+        num = min(self._max_rows, len(self.rows) + len(self._newcomers))
+        if num <= 1:
+            return False
+        self._max_rows = num // 2
+        self._put_back()
+        return True
+
+    def stuck(self) -> list[GenerateRequest]:
+        """Put back the one sequence that memory is not enough for; returns whose it is, nothing where nothing ran."""
+        jobs = {*self._newcomers, *(row.job for row in self.rows)}
+        own = {row.request for row in self.rows if isinstance(row, LiveDraw)}
+        self._put_back()
+        return list(own or {draw.request for job in jobs for draw in job.waiting})
+
+    def _put_back(self) -> None:
+        """Let all rows wait again."""
+        rows, self.rows, self._table, self._newcomers = self.rows, [], None, []
+        for row in rows:
+            row.job.live -= isinstance(row, LiveDraw)
+            row.job.tenant.rows -= isinstance(row, LiveDraw)
+            if isinstance(row, LiveDraw) and not row.ended:
+                self._wait(row.request.problem_id, (*row.request.ids, *row.ids), [row])
+                row.segment = None
+            elif isinstance(row, PromptRow):
+                self._pending.setdefault((row.job.tenant.problem_id, row.job.ids), row.job)
+        self._leads.clear()
+        self._renew()
+
+    def clear(self) -> list[LiveDraw]:
+        """Start from an empty state after a failure; returns the draws that had not ended."""
+        draws = [row for row in self.rows if isinstance(row, LiveDraw) and not row.ended]
+        jobs = {id(job): job for job in [*self._pending.values(), *self._open, *(row.job for row in self.rows)]}
+        for job in jobs.values():
+            draws += job.waiting
+            job.tenant.rows = 0
+        for draw in draws:
+            draw.computed += draw.job.charge()
+        self.rows.clear()
+        self._leads.clear()
+        self._pending.clear()
+        self._open, self._table, self._newcomers = [], None, []
+        self._renew()
+        return draws
+
+    def forget(self) -> None:
+        """Drop every cached key and value: the weights are others now. Only while idle."""
+        self.tenants.clear()
+        self.tree.clear()
+        self._renew()
+
+    def _renew(self) -> None:
+        """A decoder without rows."""
+        self._decoder = self._make_decoder(self._body)
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def _promised(self) -> int:
+        """Tokens that the rows may still add, rounded up to pages."""
+        shared = len({id(row.job) for row in self.rows}) * self._largest_page
+        return sum([row.reserve for row in self.rows]) + PAGE * len(self.rows) + shared
+
+    def _fits(self, tokens: int, alone: bool) -> bool:
+        """Whether `tokens` fit beside what is held, after forgetting what nobody needs.
+
+        Somebody must go on: what would run `alone` makes the pins give way, and runs even if it is too large.
+        """
+        goal = self._max_tokens - tokens
+        while not self.tree.evict(goal):
+            if not alone or not self.tenants.relieve():
+                return alone
+        return True
+
+    # -- a tick ------------------------------------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        """Prefill the oldest prompts for which there is room, and give each a leading row."""
+        if not self._pending or (self._crowd is not None and len(self.rows) >= self._crowd):
+            return
+        num_rows, busy = len(self.rows), {job.tenant for job in self._open} | {row.job.tenant for row in self.rows}
+        queued = sum(len(job.waiting) for job in self._open)
+        admitted: list[Job] = []
+        tokens = self._promised()
+        # Problems that have started come first. Within that, in order of arrival: the first prompt without room stops
+        # all behind it, so that none overtakes a larger one for ever.
+        for job in sorted(self._pending.values(), key=lambda job: (not job.tenant.started, job.tenant.number)):
+            own = len(job.ids) - self.tree.length(job.ids) + max(draw.reserve for draw in job.waiting)
+            own = self.tenants.need(job.tenant, own + PAGE + self._largest_page)
+            alone = not (self.rows or self._open or admitted)
+            if num_rows >= self._max_rows:
+                break
+            if job.tenant in busy and num_rows + queued >= self._max_rows:
+                continue  # its rows are yet to come: room for those who have none
+            if not self._fits(tokens + own + self.tenants.expected(job.tenant), alone):
+                break
+            tokens += own
+            num_rows, queued = num_rows + 1, queued + len(job.waiting) - 1
+            busy.add(job.tenant)
+            admitted.append(job)
+        for job in self._compute(admitted):
+            del self._pending[job.tenant.problem_id, job.ids]
+            self._lead(job)
+
+    def _compute(self, jobs: list[Job]) -> list[Job]:
+        """Prefill; where memory runs out, less at once for a while, or none until a row has ended."""
+        self._newcomers, self._crowd = jobs, None
+        try:
+            with memory_errors():
+                ready = advance(jobs, self._body, self.tree, self._chunk)
+            self._calm += bool(jobs)
+            if self._calm >= _CALM and self._chunk < CHUNK:
+                self._chunk, self._calm = 2 * self._chunk, 0
+        except MemoryError:
+            self._calm = 0
+            if self._chunk > PAGE:
+                self._chunk //= 2
+            elif self.rows or self._open:
+                self._crowd = max(len(self.rows), 1)
+            else:
+                raise
+            ready = []
+        self._newcomers = []
+        return ready
+
+    def _lead(self, job: Job) -> None:
+        """Give a prompt that is computed but for its last token a leading row, which feeds that."""
+        self._leads[job] = self._body.pool.segment(job.segment)
+        self._decoder.add(self._leads[job])
+        self.rows.append(PromptRow(job))
+        self._table = None
+
+    def _step(self) -> None:
+        """Decode one token for every row; then turn leading rows into open jobs."""
+        rows, decoder = self.rows, self._decoder
+        hidden = decoder.step([row.feed for row in rows])  # (rows, hidden size)
+        logits = self._body.logits(hidden)  # (rows, vocab)
+        leads = [(i, row.job) for i, row in enumerate(rows) if isinstance(row, PromptRow)]
+        if len(leads) < len(rows):
+            live = [i for i, row in enumerate(rows) if not isinstance(row, PromptRow)]
+            draws = [row for row in rows if not isinstance(row, PromptRow)]
+            if self._table is None:
+                self._table = _table(draws)
+            live_logits = logits if not leads else logits[torch.tensor(live, device=logits.device)]
+            result = sample(live_logits, self._table)
+            # Randomness is keyed by the draw and the token's position: who shares the batch changes nothing.
+            np.add(self._table.positions, np.uint64(1), out=self._table.positions)
+            self._take(draws, result)
+        for i, job in leads:
+            job.logits = logits[i].clone()  # (vocab,)
+            job.computed += 1
+            self._open.append(job)
+        for i in range(len(rows) - 1, -1, -1):  # backwards: a freed row is filled with the last one
+            row = rows[i]
+            if isinstance(row, PromptRow) or row.ended:
+                self._drop(i)
+
+    def _launch(self) -> None:
+        """Start waiting draws of open jobs while rows are free."""
+        if not self._open:
+            return
+        starting = self._starting()
+        if starting:
+            self._begin(starting)
+        opened, self._open = self._open, [job for job in self._open if job.waiting]
+        for job in opened:
+            self._release(job)
+
+    def _begin(self, starting: Sequence[LiveDraw]) -> None:
+        """Sample first tokens, and give a row to every draw that goes on."""
+        self._newcomers = [draw.job for draw in starting]
+        # (draws, vocab): all draws of a prompt sample their first token from the same logits.
+        logits = torch.stack([draw.job.logits for draw in starting if draw.job.logits is not None])
+        result = sample(logits, _table(starting))
+        # Only now do they leave the line: what fails above leaves every draw where it can be found again.
+        self._newcomers = []
+        for draw in starting:
+            self._leave_line(draw)
+        self._take(starting, result)
+        for draw in starting:
+            if not draw.ended:
+                draw.segment = self._leads.pop(draw.job, None) or self._body.pool.segment(draw.job.segment)
+                self._decoder.add(draw.segment)
+                self._seat(draw)
+        self._table = None
+
+    @staticmethod
+    def _leave_line(draw: LiveDraw) -> None:
+        """Count what the draw was started after."""
+        draw.job.waiting.remove(draw)
+        draw.computed += draw.job.charge()
+        draw.prompt += len(draw.job.ids)
+
+    def _seat(self, draw: LiveDraw) -> None:
+        self.rows.append(draw)
+        draw.job.live += 1
+        draw.job.tenant.rows += 1
+
+    def _starting(self) -> list[LiveDraw]:
+        """The draws that start now: problems with few rows first, each with all that it may add."""
+        starting: list[LiveDraw] = []
+        busy = {job.tenant for job in self._open} | {row.job.tenant for row in self.rows}
+        free = self._max_rows - len(self.rows)
+        if free > 1 and any(job.tenant not in busy for job in self._pending.values()):
+            free -= 1  # for the prompt of a problem that has nothing yet
+        rows = {job.tenant: job.tenant.rows for job in self._open}
+        tokens = self._promised()
+        lines = {job: iter(list(job.waiting)) for job in self._open}
+        heads = {job: draw for job, line in lines.items() if (draw := next(line, None)) is not None}
+        while heads:
+            job = min(heads, key=lambda job: rows[job.tenant])
+            tokens += heads[job].reserve + PAGE
+            alone = not (self.rows or starting)
+            if len(starting) >= free or not self._fits(tokens, alone):
+                break
+            starting.append(heads.pop(job))
+            rows[job.tenant] += 1
+            if (following := next(lines[job], None)) is not None:
+                heads[job] = following
+        return starting
+
+    def _take(self, draws: Sequence[LiveDraw], result: SampledTokens) -> None:
+        """Append one sampled token to every draw, and tell."""
+        if result.logprobs is not None and result.certainty is not None:
+            for draw, logprob, certainty in zip(
+                draws, result.logprobs.tolist(), result.certainty.tolist(), strict=True
+            ):
+                draw.logprobs.append(logprob)
+                draw.certainty.append(certainty)
+        for draw, token in zip(draws, result.tokens.tolist(), strict=True):
+            draw.take(token)
+            self._on_token(draw)
+
+    def _drop(self, row: int) -> None:
+        """Free a row; a draw's keys and values go to the prefix cache."""
+        entry = self.rows[row]
+        self._decoder.remove(row)
+        last = self.rows.pop()
+        if row < len(self.rows):
+            self.rows[row] = last
+        self._table = None
+        if isinstance(entry, PromptRow):
+            self._close_lead(entry.job)
+        else:
+            self._leave_row(entry)
+
+    def _close_lead(self, job: Job) -> None:
+        """Keep what the leading row has computed; a single draw goes on in its segment."""
+        job.segment = self._leads[job]
+        if len(job.waiting) != 1:
+            job.segment = self.tree.absorb(job.ids, self._leads.pop(job))
+
+    def _leave_row(self, entry: LiveDraw) -> None:
+        job = entry.job
+        job.live -= 1
+        job.tenant.rows -= 1
+        if entry.segment is not None and entry.segment.length:
+            ids = (*entry.request.ids, *entry.ids[:-1])
+            self.tree.insert(ids, entry.segment)
+            if entry.ended and not entry.final:
+                self.tenants.keep(job.tenant, (*entry.request.path, entry.number), ids, len(entry.ids))
+        entry.segment = None
+        self._release(job)
+
+    def _release(self, job: Job) -> None:
+        """Let go of the job's keys and values once nobody runs on it or waits for it."""
+        if not job.live and not job.waiting:
+            lead = self._leads.pop(job, None)
+            if lead is not None:
+                self.tree.absorb(job.ids, lead)
+            job.segment = job.logits = None
+
+
+def _table(draws: Sequence[LiveDraw]) -> Rows:
+    """The sampler's settings for `draws`, whose next token is at position + 1 of the newest."""
+    settings = [draw.request.sampling for draw in draws]
+    return Rows(
+        temperature=np.array([s.temperature for s in settings], np.float32),
+        top_p=np.array([s.top_p for s in settings], np.float32),
+        top_k=np.array([s.top_k or 0 for s in settings], np.int64),
+        keys=np.array([draw.key for draw in draws], np.uint64),
+        positions=np.array([draw.position + 1 for draw in draws], np.uint64),
+        wants_logprobs=any(s.logprobs for s in settings),
+        guides=tuple(draw.guide for draw in draws) if any(draw.guide is not None for draw in draws) else (),
+    )

@@ -1,0 +1,201 @@
+"""What is kept between requests: a radix tree from token ids to segments of keys and values.
+
+`PrefixTree` finds the longest known prefix of a prompt, and forgets the least recently used leaves when memory is
+wanted (after RadixAttention, Zheng et al. 2023, arXiv 2312.07104). What a search still needs is pinned: it is forgotten
+last, and what the search has left is forgotten at once. Segments in use stay alive by ordinary references; forgetting
+one only stops it being found.
+
+Where a prompt leaves a segment in its middle, that segment is split, which copies it once.
+"""
+
+from __future__ import annotations
+
+import heapq
+import weakref
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ttc.engines.embedded.core.pool import PagePool, Segment
+
+__all__ = ["Match", "PrefixEntry", "PrefixTree"]
+
+_JOINED = 64
+"""A segment up to this long is copied together with what stands between it and the tree, so chains stay short."""
+
+
+class Match(NamedTuple):
+    """The longest known prefix: its segment (None when nothing is known) and its length."""
+
+    segment: Segment | None
+    length: int
+
+
+class PrefixEntry:
+    """`ids` and their segment; the root has none. `pins` counts the paths of searches that end here.
+
+    It is held by the entry above it only, so that what is forgotten is free at once.
+    """
+
+    __slots__ = ("__weakref__", "_above", "children", "ids", "pins", "segment", "used")
+
+    def __init__(self, above: PrefixEntry | None, ids: tuple[int, ...], segment: Segment | None, used: int) -> None:
+        self.above, self.ids, self.segment, self.used = above, ids, segment, used
+        self.children: dict[int, PrefixEntry] = {}
+        self.pins = 0
+
+    @property
+    def above(self) -> PrefixEntry | None:
+        """The entry whose tokens come before; None for the root and for what is forgotten."""
+        return self._above() if self._above is not None else None
+
+    @above.setter
+    def above(self, entry: PrefixEntry | None) -> None:
+        self._above = weakref.ref(entry) if entry is not None else None
+
+    @property
+    def droppable(self) -> bool:
+        """Whether forgetting it frees its memory and hurts nobody: no branch, no pin, no row that continues it."""
+        return not (self.children or self.pins or self.segment is None or self.segment.num_children)
+
+
+class PrefixTree:
+    """Maps token ids to segments of `pool`."""
+
+    def __init__(self, pool: PagePool) -> None:
+        self._pool = pool
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._clock = 0
+        self._root = PrefixEntry(None, (), None, 0)
+
+    def find(self, ids: Sequence[int]) -> Match:
+        """Return the longest known prefix of `ids`; touches it."""
+        entry, depth, part = self._descend(ids)
+        if part is not None:
+            entry = self._split(part, depth)
+        return Match(entry.segment, depth)
+
+    def length(self, ids: Sequence[int]) -> int:
+        """How many tokens of `ids` are known."""
+        return self._descend(ids)[1]
+
+    def insert(self, ids: Sequence[int], segment: Segment) -> None:
+        """Remember `segment` as the keys and values of `ids` (segment.end == len(ids)); what is known stays.
+
+        The caller may use `segment` on; where all of it is new, its pages become the tree's.
+        """
+        entry, depth, part = self._descend(ids)
+        if depth == len(ids):
+            return
+        if part is not None:
+            entry = self._split(part, depth)
+        between = segment.parent
+        if between is not None and between.start == depth and max(between.length, segment.length) >= _JOINED:
+            between.adopt(entry.segment)
+            entry, depth = self._add(entry, ids[depth : between.end], between), between.end
+        self._add(entry, ids[depth:], segment.after(entry.segment))
+
+    def absorb(self, ids: Sequence[int], segment: Segment) -> Segment:
+        """Append `segment`, the end of `ids`, to the entry it continues, where nobody else does; returns what has it.
+
+        Otherwise each step of a path would leave a page for the one token that its next step was started with.
+        """
+        entry, depth, part = self._descend(ids)
+        holder = entry.segment
+        continues = part is None and holder is segment.parent and depth == segment.start
+        if not continues or holder is None or entry.children or holder.num_children > 1:
+            return segment
+        self._pool.append(holder, self._pool.read(segment, segment.start, segment.end))
+        entry.ids += tuple(ids[depth:])
+        return holder
+
+    def entry(self, ids: Sequence[int]) -> PrefixEntry | None:
+        """The entry in which `ids` ends, or as much as is known of it; None where nothing is known."""
+        entry, _, part = self._descend(ids)
+        entry = part or entry
+        return None if entry is self._root else entry
+
+    def pin(self, entry: PrefixEntry) -> bool:
+        """Keep an entry until `unpin`; False when it has been forgotten already."""
+        entry.pins += entry.segment is not None
+        return entry.segment is not None
+
+    def unpin(self, entry: PrefixEntry) -> None:
+        """Take a pin back."""
+        entry.pins -= 1
+
+    def forget(self, entry: PrefixEntry) -> None:
+        """Drop an entry that nobody has pinned or continues, and what is above it up to where another branch leaves."""
+        while entry.droppable:
+            above = entry.above
+            self._remove(entry)
+            if above is None or above is self._root:
+                return
+            entry = above
+
+    def evict(self, max_tokens: int) -> bool:
+        """Forget least recently used leaves until the pool holds at most `max_tokens`; False when pins forbid it."""
+        if self._pool.num_tokens <= max_tokens:
+            return True
+        leaves = [(entry.used, id(entry), entry) for entry in self._leaves() if entry.droppable]
+        heapq.heapify(leaves)
+        while leaves and self._pool.num_tokens > max_tokens:
+            _, _, leaf = heapq.heappop(leaves)
+            above = leaf.above
+            self._remove(leaf)
+            if above is not None and above.droppable:
+                heapq.heappush(leaves, (above.used, id(above), above))
+        return self._pool.num_tokens <= max_tokens
+
+    def _leaves(self) -> list[PrefixEntry]:
+        stack, leaves = [self._root], list[PrefixEntry]()
+        while stack:
+            entry = stack.pop()
+            stack.extend(entry.children.values())
+            if not entry.children and entry is not self._root:
+                leaves.append(entry)
+        return leaves
+
+    def _add(self, above: PrefixEntry, ids: Sequence[int], segment: Segment) -> PrefixEntry:
+        entry = PrefixEntry(above, tuple(ids), segment, self._tick())
+        above.children[entry.ids[0]] = entry
+        return entry
+
+    def _remove(self, entry: PrefixEntry) -> None:
+        if entry.above is not None:
+            del entry.above.children[entry.ids[0]]
+        entry.above = entry.segment = None
+
+    def _descend(self, ids: Sequence[int]) -> tuple[PrefixEntry, int, PrefixEntry | None]:
+        """Walk down: the last whole entry, the matched length, and the child that was entered but not left."""
+        entry, depth = self._root, 0
+        while depth < len(ids):
+            child = entry.children.get(ids[depth])
+            if child is None:
+                break
+            span = child.ids
+            child.used = self._tick()
+            if tuple(ids[depth : depth + len(span)]) == span:
+                entry, depth = child, depth + len(span)
+                continue
+            pairs = zip(span, ids[depth : depth + len(span)], strict=False)
+            same = next((i for i, (own, other) in enumerate(pairs) if own != other), min(len(span), len(ids) - depth))
+            return entry, depth + same, child
+        return entry, depth, None
+
+    def _split(self, entry: PrefixEntry, depth: int) -> PrefixEntry:
+        """Cut `entry` at absolute position `depth`; return the new upper one."""
+        if entry.segment is None or entry.above is None:
+            raise RuntimeError("the root of a prefix tree cannot be split")
+        offset = depth - entry.segment.start
+        upper = PrefixEntry(entry.above, entry.ids[:offset], entry.segment.split(depth), entry.used)
+        entry.above.children[entry.ids[0]] = upper
+        entry.ids, entry.above = entry.ids[offset:], upper
+        upper.children[entry.ids[0]] = entry
+        return upper
+
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock

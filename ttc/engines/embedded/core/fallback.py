@@ -1,0 +1,207 @@
+"""Other architectures, through transformers' own module: the same interface, correct first, and slower.
+
+Any causal language model whose cache holds keys and values of one size per layer runs here (Gemma, Mistral, Phi,
+Granite, mixtures of experts, ...). Rows are decoded together, left-padded, at about the speed of `generate`; prefixes
+are kept and reused, but every row holds a copy of its own, and prompts are prefilled one by one. Models that keep a
+recurrent state or compressed keys are refused by name; so is batch-invariant mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ttc.core import ModelShape
+from ttc.engines.embedded.core.alone import alone
+from ttc.engines.embedded.core.model import Body
+from ttc.engines.embedded.core.pool import PagePool, Segment
+from ttc.engines.shared.shape import Dims
+from ttc.errors import ConfigError, PromptTooLong
+
+__all__ = ["FallbackBody", "FallbackDecoder", "load_fallback"]
+
+
+@dataclass(frozen=True, slots=True)
+class _MeasuredDims(Dims):
+    """Dimensions of a module that was loaded: its own count of matrix parameters."""
+
+    num_params: int = 0
+
+    def model_shape(self, num_outputs: int) -> ModelShape:
+        """See `Dims.model_shape`; the head is counted already."""
+        return ModelShape(self.num_params, self.num_layers, self.num_heads * self.head_dim)
+
+
+class FallbackBody(Body):
+    """A `Body` around a transformers module. Its "hidden states" are the logits: heads differ between families."""
+
+    def __init__(self, module: Any, dims: Dims, max_context: int) -> None:
+        self.module, self.dims, self.max_context = module, dims, max_context
+        self.device, self.dtype = module.device, module.dtype
+        self.pool = PagePool(dims, self.dtype, self.device)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """What `extend` and the decoder return are logits already."""
+        return hidden
+
+    def extend(self, items: Sequence[tuple[Segment | None, Sequence[int]]]) -> list[tuple[torch.Tensor, Segment]]:
+        """See `Body.extend`; one item after another."""
+        return [self._extend_one(prefix, ids) for prefix, ids in items]
+
+    def _extend_one(self, prefix: Segment | None, ids: Sequence[int]) -> tuple[torch.Tensor, Segment]:
+        start = prefix.end if prefix is not None else 0
+        if start + len(ids) > self.max_context:
+            raise PromptTooLong(f"{start + len(ids)} tokens exceed the context of {self.max_context}")
+        cache = new_cache(None if prefix is None else self.pool.read_chain(prefix, 0, start)[:, :, None])
+        output = self.module(
+            input_ids=torch.tensor([list(ids)], device=self.device), past_key_values=cache, use_cache=True
+        )
+        segment = self.pool.segment(prefix)
+        self.pool.append(segment, read_cache(cache)[:, :, 0, :, start:])
+        return output.logits[0], segment
+
+    def swap(self, state: Mapping[str, torch.Tensor]) -> None:
+        """See `Body.swap`."""
+        missing, unknown = self.module.load_state_dict(dict(state), strict=False)
+        missing = [name for name in missing if name != "lm_head.weight"]
+        if missing or unknown:
+            raise ConfigError(f"the new weights lack {missing[:3]} or hold unknown {list(unknown)[:3]}")
+
+
+class FallbackDecoder:
+    """A `Decoder` that keeps all rows in one left-padded transformers cache, rebuilt when rows come or go."""
+
+    def __init__(self, body: Body) -> None:
+        if not isinstance(body, FallbackBody):
+            raise ConfigError("FallbackDecoder decodes only a FallbackBody")
+        self.body = body
+        self.num_rows = 0
+        self._segments: list[Segment] = []
+        self._lengths: list[int] = []
+        self._kept: list[torch.Tensor | None] = []  # per row (layers, 2, kv heads, length, D), while there is no cache
+        self._cache: Any = None
+
+    def add(self, segment: Segment) -> int:
+        """See `Decoder.add`."""
+        self._spill()
+        self._kept.append(self.body.pool.read_chain(segment, 0, segment.end) if segment.end else None)
+        self._lengths.append(segment.end)
+        self._segments.append(segment)
+        self.num_rows += 1
+        return self.num_rows - 1
+
+    def remove(self, row: int) -> None:
+        """See `Decoder.remove`."""
+        self._spill()
+        segment, states, last = self._segments[row], self._kept[row], self.num_rows - 1
+        if states is not None:
+            self.body.pool.append(segment, states[:, :, :, segment.end :])
+        self._kept[row], self._lengths[row] = self._kept[last], self._lengths[last]
+        self._segments[row] = self._segments[last]
+        del self._kept[last], self._lengths[last], self._segments[last]
+        self.num_rows = last
+
+    def step(self, tokens: Sequence[int]) -> torch.Tensor:
+        """See `Decoder.step`; returns logits (num_rows, vocab)."""
+        longest, device = max(self._lengths), self.body.device
+        if self._cache is None:
+            self._cache = new_cache(self._padded(longest) if longest else None)
+        real = torch.tensor(self._lengths, device=device)
+        mask = torch.arange(longest + 1, device=device)[None] >= (longest - real)[:, None]
+        output = self.body.module(
+            input_ids=torch.tensor(list(tokens), device=device)[:, None],
+            position_ids=real[:, None],
+            attention_mask=mask.long(),
+            past_key_values=self._cache,
+            use_cache=True,
+        )
+        self._lengths = [length + 1 for length in self._lengths]
+        logits: torch.Tensor = output.logits[:, -1]
+        return logits
+
+    def _padded(self, longest: int) -> torch.Tensor:
+        """All rows as (layers, 2, rows, kv heads, longest, D), padded on the left."""
+        shape = next(states.shape for states in self._kept if states is not None)
+        empty = torch.zeros((*shape[:3], 0, shape[4]), dtype=self.body.dtype, device=self.body.device)
+        rows = [empty if states is None else states for states in self._kept]
+        return torch.stack([F.pad(row, (0, 0, longest - row.shape[3], 0)) for row in rows], 2)
+
+    def _spill(self) -> None:
+        """Move the rows out of the cache."""
+        if self._cache is not None:
+            whole, self._cache = read_cache(self._cache), None
+            longest = max(self._lengths)
+            self._kept = [whole[:, :, i, :, longest - length :] for i, length in enumerate(self._lengths)]
+
+
+def new_cache(kv: torch.Tensor | None) -> Any:
+    """A transformers cache holding kv (layers, 2, rows, kv heads, T, D), or nothing."""
+    from transformers import DynamicCache
+
+    cache = DynamicCache()
+    for layer, (keys, values) in enumerate(kv if kv is not None else ()):
+        cache.update(keys, values, layer)
+    return cache
+
+
+def read_cache(cache: Any) -> torch.Tensor:
+    """The cache as (layers, 2, rows, kv heads, T, D)."""
+    return torch.stack([torch.stack((layer.keys, layer.values)) for layer in cache.layers])
+
+
+def _try(module: Any, device: torch.device) -> torch.Tensor:
+    """Keys and values of three tokens."""
+    with torch.inference_mode():
+        cache = new_cache(None)
+        module(input_ids=torch.tensor([[1, 2, 3]], device=device), past_key_values=cache, use_cache=True)
+        return read_cache(cache)
+
+
+def load_fallback(
+    folder: Path, config: Mapping[str, Any], *, device: torch.device, dtype: torch.dtype, max_context: int | None
+) -> FallbackBody:
+    """Load any causal language model folder through transformers.
+
+    Raises:
+        ConfigError: transformers cannot load it, or its cache is not plain keys and values.
+    """
+    from transformers import AutoModelForCausalLM
+
+    try:
+        module: Any = alone(lambda: AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype).to(device).eval())
+    except (OSError, ValueError, KeyError) as exc:
+        raise ConfigError(f"{folder}: transformers cannot load a {config['model_type']} model here: {exc}") from exc
+    text = module.config.get_text_config()
+    try:
+        kv = alone(lambda: _try(module, device))
+        if kv.shape[4] != 3:
+            raise ValueError("no key per token")
+    except (AttributeError, TypeError, ValueError, RuntimeError) as exc:
+        raise ConfigError(
+            f"{folder}: a {config['model_type']} model keeps no plain keys and values, so the embedded engine cannot "
+            "branch it: use --engine vllm"
+        ) from exc
+    matrices = sum(p.numel() for name, p in module.named_parameters() if p.ndim > 1 and "embed" not in name)
+    head = 0 if any("lm_head" in name for name, _ in module.named_parameters()) else text.vocab_size * text.hidden_size
+    dims = _MeasuredDims(
+        hidden=text.hidden_size,
+        num_layers=kv.shape[0],
+        num_heads=text.num_attention_heads,
+        num_kv_heads=kv.shape[3],
+        head_dim=kv.shape[5],
+        intermediate=getattr(text, "intermediate_size", 0),
+        vocab=text.vocab_size,
+        eps=0.0,
+        tied=head > 0,
+        qk_norm=False,
+        max_context=int(getattr(text, "max_position_embeddings", 2048)),
+        rope_theta=0.0,
+        rope={},
+        num_params=matrices + head,
+    )
+    return FallbackBody(module, dims, min(max_context or dims.max_context, dims.max_context))

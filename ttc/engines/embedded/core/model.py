@@ -1,0 +1,266 @@
+"""The forward pass of the Llama, Qwen2 and Qwen3 families, and the stable interface for scorers.
+
+A scorer, or anything that wants hidden states, uses three names::
+
+    body, rest = load_body(folder, dtype="auto")    # rest: the tensors of the folder that are not the body's
+    (hidden, handle), = body.extend([(None, ids)])  # hidden (T, D) after the final norm, and the keys and values
+    out = body.extend([(handle, step_a), (handle, step_b)])  # two forks: only the new tokens are computed
+
+A handle is a `ttc.engines.embedded.core.pool.Segment`: kept alive by holding it, freed by dropping it; its memory is
+shared by all forks. `handle.end` is its number of tokens. The items of one `extend` are batched together, and what they
+share is read once. `body.dims.model_shape(num_labels).flops(len(new), handle.end)` gives the FLOPs.
+
+`Body` is not thread-safe. Set the number of threads with `torch.set_num_threads` in the thread that calls it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+
+from ttc.engines.embedded.core.alone import alone
+from ttc.engines.embedded.core.attention import PrefixAttention
+from ttc.engines.embedded.core.pool import PAGE, PagePool, Segment
+from ttc.engines.embedded.core.weights import Layer, Weights, pick_dtype, read_tensors
+from ttc.engines.shared.shape import Dims, read_config, rope_tables, supported
+from ttc.errors import ConfigError, PromptTooLong
+
+__all__ = ["Attend", "Body", "MakeAttend", "beside_body", "load_body"]
+
+Attend: TypeAlias = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(layer, q (T, heads, D), k (T, kv heads, D), v (T, kv heads, D)) -> (T, heads * D); q comes scaled."""
+
+MakeAttend: TypeAlias = Callable[[PagePool, Sequence[tuple[Segment, int]]], Attend]
+"""From the segments that new tokens are appended to, and how many each, to their attention."""
+
+_TOKENS = 2048
+"""Most tokens of one batch, so that its scratch memory is bounded whatever is asked for."""
+
+
+class Body:
+    """Embedding, layers and final norm, with the head when it was loaded.
+
+    Parameters: `attention` is that of `extend`; `pad_rows` rounds the rows of every matrix product up to a multiple
+    (batch-invariant mode; 1 elsewhere); `page_sizes` are those of the shelves of `pool`, new tokens on the first.
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        weights: Weights,
+        *,
+        max_context: int,
+        attention: MakeAttend = PrefixAttention,
+        pad_rows: int = 1,
+        page_sizes: Sequence[int] = (PAGE,),
+    ) -> None:
+        self.dims, self.weights, self.max_context = dims, weights, max_context
+        self.attention, self.pad_rows = attention, pad_rows
+        self.device, self.dtype = weights.embed.device, weights.embed.dtype
+        self.pool = PagePool(dims, self.dtype, self.device, page_sizes)
+        self._tables: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._scale = dims.head_dim**-0.5
+        self._eps = torch.tensor([dims.eps])  # on the CPU: kernels take its value
+
+    def place(self) -> contextlib.AbstractContextManager[Any]:
+        """Where to compute: a GPU's kernels go to the current device, whatever device their tensors are on."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
+
+    def forward(self, ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
+        """Run all layers over T tokens: ids, positions (T,) -> hidden (T, D) after the final norm."""
+        dims, weights = self.dims, self.weights
+        cos, sin = self._rotary(positions)
+        x = F.embedding(ids, weights.embed)
+        for index, layer in enumerate(weights.layers):
+            q, k, v = self._project(layer, _rms_norm(x, layer.norm_in, self._eps), cos, sin)
+            x = layer.out.add_to(x, attend(index, q, k, v))
+            both = layer.gate_up(_rms_norm(x, layer.norm_mlp, self._eps))
+            gate = F.silu(both[:, : dims.intermediate])
+            x = layer.down.add_to(x, gate.mul_(both[:, dims.intermediate :]))
+        return _rms_norm(x, weights.norm, self._eps)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Apply the head: hidden (T, D) -> (T, vocab) in the model's dtype."""
+        if self.weights.head is None:
+            raise ConfigError("this model was loaded without its head")
+        num = hidden.shape[0]
+        extra = -num % self.pad_rows
+        return self.weights.head(F.pad(hidden, (0, 0, 0, extra)))[:num] if extra else self.weights.head(hidden)
+
+    def extend(self, items: Sequence[tuple[Segment | None, Sequence[int]]]) -> list[tuple[torch.Tensor, Segment]]:
+        """Compute new tokens after cached prefixes, batched.
+
+        Args:
+            items: (handle or None, new ids); every item needs at least one new id.
+
+        Returns:
+            Per item, in order: hidden states (T, D) of its new tokens after the final norm, and the handle that
+            now ends with them.
+
+        Raises:
+            PromptTooLong: an item would pass the context of the model.
+        """
+        for prefix, ids in items:
+            total = (prefix.end if prefix else 0) + len(ids)
+            if not ids:
+                raise ConfigError("extend: an item has no new token")
+            if total > self.max_context:
+                raise PromptTooLong(f"{total} tokens exceed the context of {self.max_context}")
+        segments = [self.pool.segment(prefix) for prefix, _ in items]
+        outputs: list[list[torch.Tensor]] = [[] for _ in items]
+        for batch in _batches([len(ids) for _, ids in items]):
+            parts = [(segments[i], items[i][1][part]) for i, part in batch]
+            for (i, _), hidden in zip(batch, self._append(parts), strict=True):
+                outputs[i].append(hidden)
+        return [
+            (parts[0] if len(parts) == 1 else torch.cat(parts), segment)
+            for parts, segment in zip(outputs, segments, strict=True)
+        ]
+
+    def _append(self, items: Sequence[tuple[Segment, Sequence[int]]]) -> tuple[torch.Tensor, ...]:
+        """Compute new tokens at the end of segments: hidden states (T, D) of each."""
+        lengths = [len(ids) for _, ids in items]
+        for segment, ids in items:
+            self.pool.reserve(segment, len(ids))
+        attend = self.attention(self.pool, [(segment, len(ids)) for segment, ids in items])
+        flat = torch.tensor([token for _, ids in items for token in ids], device=self.device)
+        spans = [torch.arange(segment.end, segment.end + len(ids)) for segment, ids in items]
+        positions = torch.cat(spans).to(self.device)
+        num, extra = len(flat), -len(flat) % self.pad_rows
+
+        def padded(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return F.pad(attend(layer, q[:num], k[:num], v[:num]), (0, 0, 0, extra))
+
+        output = self.forward(F.pad(flat, (0, extra)), F.pad(positions, (0, extra)), padded if extra else attend)
+        for segment, ids in items:
+            segment.length += len(ids)
+        return torch.split(output[:num], lengths)
+
+    def _project(
+        self, layer: Layer, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries, keys, values (T, heads, D), normed where the family does, turned, queries scaled."""
+        dims = self.dims
+        heads = dims.num_heads + dims.num_kv_heads
+        qkv = layer.qkv(x).view(x.shape[0], heads + dims.num_kv_heads, dims.head_dim)
+        qk, v = qkv[:, :heads], qkv[:, heads:]
+        if layer.qk_norm is not None:
+            qk = _rms_norm(qk, layer.qk_norm, self._eps)
+        qk = torch.addcmul(qk * cos, qk.roll(dims.head_dim // 2, -1), sin)
+        return qk[:, : dims.num_heads] * self._scale, qk[:, dims.num_heads :], v
+
+    def _rotary(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._tables is None:
+            cos, sin = rope_tables(self.dims, self.max_context)
+            self._tables = cos.to(self.device, self.dtype), sin.to(self.device, self.dtype)
+        cos, sin = self._tables
+        return cos[positions].unsqueeze(1), sin[positions].unsqueeze(1)
+
+    def swap(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Replace all weights by a copy of `state`; handles made before are stale and must be dropped by their holder.
+
+        Without the copy, tensors that are used as they are would follow the trainer's next step by themselves.
+        """
+        head = self.weights.head is not None
+        own = {name: tensor.detach().clone() for name, tensor in state.items()}
+        self.weights = Weights.build(own, self.dims, self.dtype, self.device, head, self.pad_rows > 1)
+
+
+def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: torch.Tensor) -> torch.Tensor:
+    """Root-mean-square norm over the last axis in fp32: half the kernels of torch's own on a CPU.
+
+    `eps` is a tensor, since every Python number in an in-place operation costs four small kernels.
+    """
+    if x.is_cuda:
+        return F.rms_norm(x, x.shape[-1:], None, float(eps)).mul_(weight)
+    exact = x.float()
+    norm = torch.linalg.vector_norm(exact, dim=-1, keepdim=True)
+    scale = torch.addcmul(eps, norm, norm, value=1.0 / x.shape[-1]).rsqrt_()
+    return (exact * scale).mul_(weight).to(x.dtype)
+
+
+def _batches(lengths: Sequence[int]) -> list[list[tuple[int, slice]]]:
+    """Parts of items to compute together, in order: items of like length, so that padding at most doubles the work."""
+    batches: list[list[tuple[int, slice]]] = []
+    shortest = tokens = 0
+    for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        if batches and lengths[i] <= 2 * shortest and tokens + lengths[i] <= _TOKENS:
+            batches[-1].append((i, slice(0, lengths[i])))
+            tokens += lengths[i]
+            continue
+        starts = range(0, lengths[i], _TOKENS)
+        batches += [[(i, slice(start, min(start + _TOKENS, lengths[i])))] for start in starts]
+        shortest, tokens = lengths[i], lengths[i]
+    return batches
+
+
+def load_body(
+    folder: str | Path,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    max_context: int | None = None,
+    head: bool = False,
+    attention: MakeAttend = PrefixAttention,
+    pad_rows: int = 1,
+    page_sizes: Sequence[int] = (PAGE,),
+) -> tuple[Body, dict[str, torch.Tensor]]:
+    """Load a model folder.
+
+    Args:
+        folder: holds config.json and safetensors.
+        device: "auto" (a GPU when there is one), "cpu", "cuda", ...
+        dtype: "auto" (bf16 where the hardware multiplies it, else fp32), "bfloat16" or "float32".
+        max_context: a limit below the model's own.
+        head: also load the language-model head.
+        attention: that of `extend`, as for `Body`.
+        pad_rows: as for `Body`.
+        page_sizes: as for `Body`.
+
+    Returns:
+        The body, and the folder's remaining tensors under their stored names (a scorer's own head, for one).
+
+    Raises:
+        ConfigError: files are missing or the architecture is not one of the three families.
+    """
+    path = Path(folder)
+    config = read_config(path)
+    if not supported(config):
+        raise ConfigError(f"{path}: model_type {config['model_type']!r} is not run by the torch core")
+    dims = Dims.from_config(config)
+    place = pick_device(device)
+    state = read_tensors(path)
+    weights = alone(lambda: Weights.build(state, dims, pick_dtype(dtype, place), place, head, pad_rows > 1))
+    limit = min(max_context or dims.max_context, dims.max_context)
+    body = Body(dims, weights, max_context=limit, attention=attention, pad_rows=pad_rows, page_sizes=page_sizes)
+    return body, beside_body(state)
+
+
+def beside_body(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors of a folder that are no body's: a scorer's own head, for one."""
+    return {name: tensor for name, tensor in state.items() if not _is_body(name)}
+
+
+def pick_device(name: str) -> torch.device:
+    """Resolve `auto` to the first GPU or the CPU; raises ConfigError for an unknown or absent device."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device: Any = None
+    with contextlib.suppress(RuntimeError):
+        device = torch.device(name)
+    if device is None or (device.type == "cuda" and not torch.cuda.is_available()):
+        raise ConfigError(f"device {name!r} is not available here; use auto or cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        last = torch.cuda.device_count() - 1
+        raise ConfigError(f"device {name!r} is not available here: the GPUs are cuda:0 to cuda:{last}")
+    return torch.device(device)
+
+
+def _is_body(name: str) -> bool:
+    inner = name.removeprefix("model.")
+    return inner.startswith(("layers.", "embed_tokens.")) or inner == "norm.weight"

@@ -1,0 +1,328 @@
+"""Keys and values in pages of one pool, owned by the segments of a forest of prefixes.
+
+A `Segment` is a run of tokens after another segment: all branches of a prompt point to the same segments, so a fork is
+a reference and copies nothing. Its keys and values lie in pages of the pool, as many as its tokens need, which go
+back to the pool the moment the last reference to it is dropped (after vLLM's paged cache, Kwon et al. 2023, arXiv
+2309.06180, with the radix tree of Zheng et al. 2023, arXiv 2312.07104, in `cache`).
+
+Pages of one size lie on a `Shelf`. A decoding step on a CPU multiplies whole shelves (`forest`): within a page, keys
+lie with the positions last and values with the head last, so that no product copies its operand. Which shelf a segment
+lies on says how many rows read it; it moves when that changes. A shelf grows by doubling, and memory that no page has
+used is only address space. Cost: on average half a page for each segment. Left out: pages shared by two segments.
+"""
+
+from __future__ import annotations
+
+import heapq
+import weakref
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ttc.engines.shared.shape import Dims
+
+__all__ = ["PagePool", "Segment", "Shelf"]
+
+PAGE = 16
+"""Tokens of a page where nothing else is asked for."""
+
+_LOOSE = 8
+"""Pages between those in use that are left where they are."""
+
+
+class Segment:
+    """Keys and values of the tokens at absolute positions [start, end), after `parent`.
+
+    What a chain of segments says of a position never changes; how it is cut into segments may, since the prefix tree
+    splits them in place. Only the last segment of a chain grows.
+    """
+
+    __slots__ = ("__weakref__", "length", "num_children", "pages", "parent", "pool", "shelf", "start")
+
+    def __init__(self, pool: PagePool, parent: Segment | None) -> None:
+        self.pool, self.parent = pool, parent
+        self.start: int = parent.end if parent is not None else 0
+        self.length = 0
+        self.pages: list[int] = []
+        self.shelf = 0
+        self.num_children = 0
+        if parent is not None:
+            parent.num_children += 1
+
+    def __del__(self) -> None:
+        """Give the pages back; may run in any thread."""
+        if self.parent is not None:
+            self.parent.num_children -= 1
+        if self.pages:
+            self.pool.returned.append((self.shelf, self.pages))
+
+    @property
+    def end(self) -> int:
+        """The position after its last token."""
+        return self.start + self.length
+
+    def chain(self) -> list[Segment]:
+        """The segments from the root to this one."""
+        segments: list[Segment] = []
+        segment: Segment | None = self
+        while segment is not None:
+            segments.append(segment)
+            segment = segment.parent
+        return segments[::-1]
+
+    def upto(self, end: int) -> Segment | None:
+        """The first `end` tokens of this chain: shared up to the segment that `end` cuts, whose own are copied."""
+        segment: Segment | None = self
+        while segment is not None and segment.start >= end:
+            segment = segment.parent
+        if segment is None or segment.end <= end:
+            return segment
+        return self.pool.copy(segment, segment.start, end, segment.parent)
+
+    def after(self, parent: Segment | None) -> Segment:
+        """The tokens of this chain beyond `parent`, which is its beginning, as one segment after `parent`."""
+        start = parent.end if parent is not None else 0
+        if self.start == start:
+            self.adopt(parent)
+            return self
+        return self.pool.copy(self, start, self.end, parent)
+
+    def adopt(self, parent: Segment | None) -> None:
+        """Follow `parent`, which says what the present parent says; what that held may be free from now on."""
+        if parent is self.parent:
+            return
+        self.pool.version += 1
+        if self.parent is not None:
+            self.parent.num_children -= 1
+        if parent is not None:
+            parent.num_children += 1
+        self.parent = parent
+
+    def split(self, at: int) -> Segment:
+        """Move the tokens before position `at` to a segment of their own, which comes before this one from now on."""
+        head = self.pool.copy(self, self.start, at, self.parent)
+        tail = self.pool.copy(self, at, self.end, head)
+        self.adopt(head)
+        self.start, self.length = at, tail.length
+        self.pages, tail.pages, self.shelf, tail.shelf = tail.pages, self.pages, tail.shelf, self.shelf
+        self.pool.own(self)
+        self.pool.version += 1
+        return head
+
+
+class ShelfLayer(NamedTuple):
+    """One layer of a shelf; `flat_keys` and `flat_values` are the same memory with (pages * kv heads) first."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    flat_keys: torch.Tensor
+    flat_values: torch.Tensor
+
+
+class Shelf:
+    """Pages of one size: keys (layers, pages, kv heads, D, size) and values (layers, pages, kv heads, size, D)."""
+
+    def __init__(self, dims: Dims, dtype: torch.dtype, device: torch.device, size: int) -> None:
+        self.dims, self.dtype, self.device, self.size = dims, dtype, device, size
+        self.keys, self.values = self._allocate(8)
+        self._layers: list[ShelfLayer] = []  # views, each of which costs a step as much as a small kernel
+        self.num_used = 0  # pages that belong to a segment
+        self.free = list(range(8))  # a heap: the lowest pages first, so that what is in use stays together
+        self.owners: list[weakref.ref[Segment] | None] = [None] * 8
+
+    def _allocate(self, pages: int) -> tuple[torch.Tensor, torch.Tensor]:
+        dims = self.dims
+        lead = (dims.num_layers, pages, dims.num_kv_heads)
+        return self._zeros(*lead, dims.head_dim, self.size), self._zeros(*lead, self.size, dims.head_dim)
+
+    def _zeros(self, *shape: int) -> torch.Tensor:
+        """Zeros, since a step also reads what no token has written; on a CPU without touching the memory."""
+        if self.device.type != "cpu":
+            return torch.zeros(shape, dtype=self.dtype, device=self.device)
+        size = int(np.prod(shape)) * self.dtype.itemsize
+        return torch.from_numpy(np.zeros(size, np.uint8)).view(self.dtype).view(shape)
+
+    def views(self, layer: int) -> ShelfLayer:
+        """Keys and values of one layer, where they lie until the shelf grows."""
+        if not self._layers:
+            pairs = zip(self.keys, self.values, strict=True)
+            self._layers = [
+                ShelfLayer(keys, values, keys.flatten(0, 1), values.flatten(0, 1)) for keys, values in pairs
+            ]
+        return self._layers[layer]
+
+    def take(self) -> int:
+        """A free page, the lowest."""
+        if not self.free:
+            self._grow()
+        self.num_used += 1
+        return heapq.heappop(self.free)
+
+    def _grow(self) -> None:
+        have = len(self.owners)
+        old_keys, old_values = self.keys, self.values
+        self.keys, self.values = self._allocate(2 * have)
+        self._layers = []
+        self.keys[:, :have] = old_keys
+        self.values[:, :have] = old_values
+        self.owners += [None] * have
+        self.free += range(have, 2 * have)  # sorted and beyond all others: still a heap
+
+    def give_back(self, pages: Sequence[int]) -> None:
+        """Free pages."""
+        self.num_used -= len(pages)
+        for page in pages:
+            self.owners[page] = None
+            heapq.heappush(self.free, page)
+
+    def exchange(self, pages: Sequence[int], holes: Sequence[int]) -> None:
+        """Bring what `pages` hold to `holes`, and what those hold to `pages`; tell the owners."""
+        turned = {**dict(zip(pages, holes, strict=True)), **dict(zip(holes, pages, strict=True))}
+        owners = {page: owner for page in turned if (owner := self.owners[page]) is not None}
+        sources, targets = torch.tensor(list(owners)), torch.tensor([turned[page] for page in owners])
+        for layers in (self.keys, self.values):
+            for layer in layers:  # by layer: scratch memory for one at a time
+                layer.index_copy_(0, targets, layer.index_select(0, sources))
+        for page in turned:
+            self.owners[turned[page]] = owners.get(page)
+        for segment in {id(segment): segment for owner in owners.values() if (segment := owner()) is not None}.values():
+            segment.pages[:] = [turned.get(page, page) for page in segment.pages]
+
+
+class PagePool:
+    """All keys and values of one model: segments in, pages out."""
+
+    def __init__(self, dims: Dims, dtype: torch.dtype, device: torch.device, sizes: Sequence[int] = (PAGE,)) -> None:
+        self.shelves = tuple(Shelf(dims, dtype, device, size) for size in sizes)
+        self.returned: deque[tuple[int, list[int]]] = deque()
+        self.version = 0
+        """Raised whenever pages of a segment in use may lie elsewhere."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that all pages in use could hold."""
+        self._collect()
+        return sum([shelf.num_used * shelf.size for shelf in self.shelves])
+
+    def segment(self, parent: Segment | None = None) -> Segment:
+        """A segment without tokens."""
+        return Segment(self, parent)
+
+    def own(self, segment: Segment) -> None:
+        """Note that the pages of `segment` are its."""
+        owners, owner = self.shelves[segment.shelf].owners, weakref.ref(segment)
+        for page in segment.pages:
+            owners[page] = owner
+
+    def reserve(self, segment: Segment, count: int) -> None:
+        """Give `segment` the pages for `count` more tokens."""
+        self._collect()
+        shelf = self.shelves[segment.shelf]
+        missing = -(-(segment.length + count) // shelf.size) - len(segment.pages)
+        if missing > 0:
+            owner = weakref.ref(segment)
+            for _ in range(missing):
+                page = shelf.take()
+                shelf.owners[page] = owner
+                segment.pages.append(page)
+
+    def places(self, segment: Segment, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Page and offset (count each) of the tokens of `segment` from its own `start` on."""
+        shelf = self.shelves[segment.shelf]
+        slots = torch.from_numpy(self.slots(segment, start, count)).to(shelf.device)
+        return slots // shelf.size, slots % shelf.size
+
+    def slots(self, segment: Segment, start: int, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Page * size + offset (count) of the tokens of `segment` from its own `start` on."""
+        size = self.shelves[segment.shelf].size
+        first = start // size
+        pages = np.array(segment.pages[first : -(-(start + count) // size)], np.int64)
+        return (pages[:, None] * size + np.arange(size)).ravel()[start - first * size :][:count]
+
+    def append(self, segment: Segment, kv: torch.Tensor) -> None:
+        """Add tokens at the end of `segment`: kv (layers, 2, kv heads, count, D)."""
+        count = kv.shape[3]
+        if not count:
+            return
+        self.reserve(segment, count)
+        shelf, (pages, offsets) = self.shelves[segment.shelf], self.places(segment, segment.length, count)
+        shelf.keys[:, pages, :, :, offsets] = kv[:, 0].permute(2, 0, 1, 3)
+        shelf.values[:, pages, :, offsets] = kv[:, 1].permute(2, 0, 1, 3)
+        segment.length += count
+
+    def read(self, segment: Segment, start: int, end: int) -> torch.Tensor:
+        """Keys and values of positions [start, end), all within `segment`: (layers, 2, kv heads, count, D)."""
+        shelf = self.shelves[segment.shelf]
+        first, last = start - segment.start, end - segment.start
+        page = first // shelf.size
+        index = torch.tensor(segment.pages[page : -(-last // shelf.size)], device=shelf.device)
+        keys = shelf.keys[:, index].permute(0, 2, 1, 4, 3).flatten(2, 3)  # (layers, kv heads, tokens, D)
+        values = shelf.values[:, index].transpose(1, 2).flatten(2, 3)
+        span = slice(first - page * shelf.size, last - page * shelf.size)
+        return torch.stack((keys[:, :, span], values[:, :, span]), 1)
+
+    def read_chain(self, segment: Segment, start: int, end: int) -> torch.Tensor:
+        """Keys and values of positions [start, end) of a chain: (layers, 2, kv heads, end - start, D)."""
+        parts = [
+            self.read(part, max(start, part.start), min(end, part.end))
+            for part in segment.chain()
+            if part.end > start and part.start < end
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 3)
+
+    def copy(self, segment: Segment, start: int, end: int, parent: Segment | None) -> Segment:
+        """Positions [start, end) of a chain as one segment after `parent`, in pages of its own."""
+        copy = self.segment(parent)
+        copy.start = start
+        if end > start:
+            self.append(copy, self.read_chain(segment, start, end))
+        return copy
+
+    def move(self, segment: Segment, shelf: int) -> None:
+        """Put the pages of `segment` on another shelf."""
+        if segment.shelf == shelf:
+            return
+        kv = self.read(segment, segment.start, segment.end) if segment.length else None
+        self.returned.append((segment.shelf, segment.pages))
+        segment.shelf, segment.pages, segment.length = shelf, [], 0
+        if kv is not None:
+            self.append(segment, kv)
+        self.version += 1
+
+    def hand_up(self, segment: Segment, count: int) -> None:
+        """Move the first `count` tokens of `segment`, which fill pages, to the end of its parent, which is only its."""
+        above, size = segment.parent, self.shelves[segment.shelf].size
+        if above is None or above.num_children > 1 or count % size:
+            raise RuntimeError("only whole pages go up, to a parent without other children")
+        self.append(above, self.read(segment, segment.start, segment.start + count))
+        self.returned.append((segment.shelf, segment.pages[: count // size]))
+        segment.pages = segment.pages[count // size :]
+        segment.start, segment.length = segment.start + count, segment.length - count
+        self.version += 1
+
+    def gather(self, index: int, pages: Collection[int]) -> None:
+        """Bring the pages in use of one shelf together at its front, if an eighth of what they span is not in use.
+
+        A few that are not cost less than a move of many layers.
+        """
+        shelf, live = self.shelves[index], sorted(pages)
+        if not live or live[-1] <= len(live) + len(live) // 8 + _LOOSE:
+            return
+        self._collect()
+        inside = set(live)
+        holes = [page for page in range(len(live)) if page not in inside]
+        away = live[len(live) - len(holes) :]
+        unused = {hole for hole in holes if shelf.owners[hole] is None}
+        shelf.exchange(away, holes)
+        left = {page for page, hole in zip(away, holes, strict=True) if hole in unused}
+        shelf.free = [page for page in shelf.free if page not in unused] + sorted(left)
+        heapq.heapify(shelf.free)
+        self.version += 1
+
+    def _collect(self) -> None:
+        while self.returned:
+            shelf, pages = self.returned.popleft()
+            self.shelves[shelf].give_back(pages)

@@ -1,0 +1,116 @@
+"""Computing prompts: what the prefix cache does not hold already, in batches of bounded size.
+
+Prompts that share a long uncomputed start with one in the batch wait for it and find it in the cache afterwards. Where
+memory runs out, nothing is lost but the batch: whoever calls again with fewer tokens goes on behind what there is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from ttc.core import Usage
+from ttc.engines.embedded.core.cache import PrefixTree
+from ttc.engines.embedded.core.model import Body
+from ttc.engines.embedded.core.pool import PAGE, Segment
+from ttc.engines.embedded.core.requests import Job
+from ttc.errors import EngineError
+
+__all__ = ["CHUNK", "advance", "memory_errors", "score"]
+
+CHUNK = 1024
+"""Most prompt tokens computed between two decoding steps: bounds how long running draws wait."""
+
+_SHARED_START = 32
+"""A prompt that shares at least this many uncached tokens with one being computed waits for it."""
+
+
+@contextlib.contextmanager
+def memory_errors() -> Iterator[None]:
+    """Raise MemoryError where memory has run out, which torch's allocators say in ways of their own."""
+    try:
+        yield
+    except RuntimeError as exc:
+        if isinstance(exc, torch.OutOfMemoryError) or "can't allocate memory" in str(exc):
+            raise MemoryError(str(exc)) from exc
+        raise
+
+
+def advance(jobs: Sequence[Job], body: Body, tree: PrefixTree, budget: int = CHUNK) -> list[Job]:
+    """Compute up to `budget` missing tokens of `jobs`, all but the last of each; return the complete jobs."""
+    ready: list[Job] = []
+    work: list[tuple[Job, tuple[int, ...]]] = []
+    for job in jobs:
+        if budget <= 0:
+            break
+        goal = len(job.ids) - 1  # the last token is fed by a decoding step, which gives the first logits
+        match = tree.find(job.ids[:goal])
+        start = job.segment.end if job.segment is not None else 0
+        if match.length >= start:  # also where it is equal: a segment that is not a row's may have grown since
+            job.segment, start = match.segment, match.length
+        if start >= goal:
+            ready.append(job)
+        elif not any(_common(job.ids, other.ids, goal) >= start + _SHARED_START for other, _ in work):
+            part = job.ids[start : min(goal, start + budget)]
+            budget -= len(part)
+            work.append((job, part))
+    if not work:
+        return ready
+    for (job, part), (_, segment) in zip(work, body.extend([(j.segment, p) for j, p in work]), strict=True):
+        job.segment = segment
+        job.computed += len(part)
+        tree.insert(job.ids[: segment.end], segment)
+        if segment.end == len(job.ids) - 1:
+            ready.append(job)
+    return ready
+
+
+def score(ids: tuple[int, ...], start: int, body: Body, tree: PrefixTree) -> tuple[tuple[float, ...], Usage]:
+    """Log-probabilities of ids[start:] (start >= 1), each given what precedes it, and what computing them cost.
+
+    Raises EngineError where there is no memory for a page of tokens.
+    """
+    match = tree.find(ids[: start - 1])
+    segment, position = match
+    values: list[float] = []
+    chunk = CHUNK
+    while position < len(ids) - 1:
+        end = min(position + chunk, len(ids) - 1)
+        try:
+            with memory_errors():
+                part, segment = _score_part(ids, position, end, start, body, segment)
+        except MemoryError as exc:
+            if chunk <= PAGE:
+                raise EngineError(f"out of memory for the log-probabilities of {end - position} tokens: {exc}") from exc
+            chunk //= 2
+            continue
+        values += part
+        position = end
+        tree.insert(ids[:end], segment)
+    computed = len(ids) - 1 - match.length
+    price = body.dims.model_shape(body.dims.vocab).flops(computed, match.length)
+    usage = Usage(prompt=len(ids) - 1, cached=match.length, scored=computed, calls=1, attempts=1, flops=price)
+    return tuple(values), usage
+
+
+def _score_part(
+    ids: tuple[int, ...], position: int, end: int, start: int, body: Body, segment: Segment | None
+) -> tuple[list[float], Segment]:
+    """Compute ids[position:end] behind `segment`: log-probabilities of those from `start` on that they predict."""
+    ((hidden, segment),) = body.extend([(segment, ids[position:end])])
+    first = max(start - 1, position)
+    if first >= end:
+        return [], segment
+    logits = body.logits(hidden[first - position :].contiguous()).float()  # (tokens scored, vocab)
+    targets = torch.tensor(ids[first + 1 : end + 1], device=logits.device)
+    return torch.log_softmax(logits, -1).gather(1, targets[:, None])[:, 0].tolist(), segment
+
+
+def _common(left: tuple[int, ...], right: tuple[int, ...], limit: int) -> int:
+    """Length of the common start, at most `limit`."""
+    end = min(len(left), len(right), limit)
+    if left[:end] == right[:end]:
+        return end
+    return next(i for i in range(end) if left[i] != right[i])

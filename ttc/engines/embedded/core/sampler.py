@@ -1,0 +1,143 @@
+"""Draw one token per row by inverse CDF, with the uniform number that belongs to (draw key, token position).
+
+Order of the filters: temperature, then top-k, then top-p; tokens tied with the last kept one are kept. The raw
+model's log-probability and self-certainty (Kang et al. 2025, arXiv 2502.18581: KL(uniform || model)) come from one
+more pass over the logits. Exponential noise (Gumbel) would cost one random number per vocabulary entry; this costs one
+per row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ttc.seeds import uniforms
+
+if TYPE_CHECKING:
+    from ttc.engines.embedded.core.guide import Guide
+
+__all__ = ["Rows", "SampledTokens", "sample"]
+
+_BLOCK = 256
+"""Probabilities are summed in blocks of this many tokens first: a long cumulative sum is slow on a CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Per-row settings, all of shape (B): `top_k` 0 and `top_p` 1 mean off; `keys` are uint64, positions absolute."""
+
+    temperature: npt.NDArray[np.float32]
+    top_p: npt.NDArray[np.float32]
+    top_k: npt.NDArray[np.int64]
+    keys: npt.NDArray[np.uint64]
+    positions: npt.NDArray[np.uint64]
+    wants_logprobs: bool
+    guides: tuple[Guide | None, ...] = ()
+    """What each row must follow; empty where none must."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledTokens:
+    """Token ids (B); log-probabilities and self-certainties (B) in nats, or None when nobody asked."""
+
+    tokens: npt.NDArray[np.int64]
+    logprobs: npt.NDArray[np.float32] | None
+    certainty: npt.NDArray[np.float32] | None
+
+
+def sample(logits: torch.Tensor, rows: Rows) -> SampledTokens:
+    """Draw from logits (B, V), any float dtype."""
+    plain = logits = logits.float()
+    if rows.guides:
+        logits = _guided(logits, rows.guides)
+    greedy = rows.temperature == 0
+    if greedy.all():
+        tokens = logits.argmax(-1)  # the first of equal maxima
+    else:
+        probs = _probabilities(logits, rows, greedy)
+        tokens = _invert(probs, uniforms(rows.keys, rows.positions))
+        if greedy.any():
+            tokens = torch.where(torch.from_numpy(greedy).to(logits.device), logits.argmax(-1), tokens)
+    ids = tokens.cpu().numpy()
+    if not rows.wants_logprobs:
+        return SampledTokens(ids, None, None)
+    plain = torch.log_softmax(plain, -1)
+    logprobs_of_ids = plain.gather(1, tokens[:, None]).squeeze(1)
+    certainty = -plain.mean(-1) - math.log(plain.shape[1])
+    return SampledTokens(ids, logprobs_of_ids.cpu().numpy(), certainty.cpu().numpy())
+
+
+def _guided(logits: torch.Tensor, guides: Sequence[Guide | None]) -> torch.Tensor:
+    """`logits` (B, V) without the tokens that the row's guide does not allow now."""
+    logits = logits.clone()
+    for row, guide in zip(logits, guides, strict=True):
+        if guide is not None:
+            row.masked_fill_(~torch.from_numpy(guide.mask(len(row))).to(row.device), -math.inf)
+    return logits
+
+
+def _probabilities(logits: torch.Tensor, rows: Rows, greedy: npt.NDArray[np.bool_]) -> torch.Tensor:
+    """Sampling weights (B, V); rows need not sum to exactly 1."""
+    if not (rows.temperature == 1).all():
+        inverse = 1.0 / np.where(greedy, 1.0, rows.temperature)
+        logits = logits * torch.from_numpy(inverse.astype(np.float32)).to(logits.device)[:, None]
+    probs = torch.softmax(logits, -1)
+    filtered = np.flatnonzero(((rows.top_k > 0) | (rows.top_p < 1)) & ~greedy)
+    if len(filtered):
+        index = torch.from_numpy(filtered).to(logits.device)
+        probs[index] = _filter(probs[index], rows.top_k[filtered], rows.top_p[filtered])
+    return probs
+
+
+def _filter(probs: torch.Tensor, top_k: npt.NDArray[np.int64], top_p: npt.NDArray[np.float32]) -> torch.Tensor:
+    """Zero what top-k and top-p exclude, by a threshold per row; widens the sorted part until it suffices."""
+    vocab = probs.shape[1]
+    limit = torch.from_numpy(np.where(top_k > 0, np.minimum(top_k, vocab), vocab)).to(probs.device)[:, None]
+    share = torch.from_numpy(top_p).to(probs.device)[:, None].double()
+    width = min(vocab, max(256, int(top_k.max())))
+    while True:
+        values = probs.topk(width, -1).values
+        mass = values.double().masked_fill(torch.arange(width, device=probs.device)[None] >= limit, 0.0)
+        before = mass.cumsum(-1) - mass  # (B, width): the mass of all likelier tokens
+        limited = (top_k > 0) & (top_k <= width)
+        total = torch.where(torch.from_numpy(limited).to(probs.device)[:, None], mass.sum(-1, keepdim=True), 1.0)
+        inside = (before < share * total) & (mass > 0)
+        # The sorted part suffices when its last token is out, or top-k ends inside it.
+        if width == vocab or bool((~inside[:, -1:] | (limit <= width)).all()):
+            break
+        width = min(vocab, width * 8)
+    count = inside.sum(-1, keepdim=True).clamp_(min=1)
+    threshold = values.gather(1, count - 1)
+    return probs.masked_fill(probs < threshold, 0.0)
+
+
+def _invert(probs: torch.Tensor, uniform: npt.NDArray[np.float64]) -> torch.Tensor:
+    """The first token whose cumulative weight passes uniform * total: blocks first, then inside one block."""
+    num, vocab = probs.shape
+    share = torch.from_numpy(uniform).to(probs.device)[:, None]
+    if vocab <= _BLOCK:
+        inner = probs.double().cumsum(-1)
+        return _place(inner, share * inner[:, -1:])
+    extra = -vocab % _BLOCK
+    if extra:
+        probs = torch.nn.functional.pad(probs, (0, extra))
+    blocks = probs.view(num, -1, _BLOCK)
+    edges = blocks.sum(-1).double().cumsum(-1)  # (B, V / block)
+    goal = share * edges[:, -1:]
+    block = (edges <= goal).sum(-1, keepdim=True).clamp_(max=edges.shape[1] - 1)
+    rest = goal - torch.where(block > 0, edges.gather(1, (block - 1).clamp_(min=0)), 0.0)
+    inner = blocks[torch.arange(num, device=probs.device), block[:, 0]].double().cumsum(-1)
+    return block[:, 0] * _BLOCK + _place(inner, rest)
+
+
+def _place(inner: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
+    """Per row, the first token whose cumulative weight passes `goal`; rounding stops at the last with weight."""
+    place = (inner <= goal).sum(-1)
+    last = (inner < inner[:, -1:]).sum(-1)
+    return torch.minimum(place, last)

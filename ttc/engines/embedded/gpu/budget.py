@@ -1,0 +1,139 @@
+"""What a model needs on a GPU, in bytes, settled before a weight is read; what does not fit is refused with numbers.
+
+Needed are the weights, the scratch memory of steps and prefill, and keys and values: one pool that is allocated whole,
+an eighth of which (at most one full context) admission leaves free, since the prefix tree copies what it splits. With
+these the engine takes nothing more.
+
+A reward model is loaded behind the engine and shares out what is free then: weights, prefill's scratch memory and a
+pool of its own. Two models have two pools, since a layer's pages are one tensor that kernels read by its shape, and
+models differ in layers and heads; whoever is short of pages forgets its own.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ttc.engines.embedded.core.pool import PAGE
+from ttc.engines.shared.shape import Dims
+from ttc.errors import ConfigError
+
+__all__ = ["ENGINE", "REWARD_MODEL", "DeviceBudget", "Owner", "budget", "scratch_bytes", "stored_numbers"]
+
+_GIB = 1 << 30
+_PREFILL = 2048  # tokens of a batch, as `Body.extend` cuts them
+_FIXED = 512 << 20  # libraries' workspaces and the context of CUDA
+_SHARE = 5  # a fifth of what is free stays free
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose budget it is, for errors: how its options are spelled, and what helps where the model does not fit."""
+
+    prefix: str
+    advice: str
+
+
+ENGINE = Owner("", "take a smaller model or batch, or --engine vllm with tensor_parallel_size")
+REWARD_MODEL = Owner(
+    "scorer.", "leave it more with engine.kv_bytes, or take a smaller model, scorer.device=cpu or another GPU"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceBudget:
+    """`num_pages` of the pool; `kv_bytes` that admission may count on; tokens of the longest sequence."""
+
+    num_pages: int
+    kv_bytes: int
+    max_context: int
+
+
+def stored_numbers(folder: Path) -> int:
+    """Numbers in a folder's safetensors files, by their headers; 0 where there is none, which loading tells."""
+    total = 0
+    for file in sorted(folder.glob("*.safetensors")):
+        with file.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            header: dict[str, Any] = json.loads(stream.read(length))
+        shapes = [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
+        total += sum(_product(shape) for shape in shapes)
+    return total
+
+
+def scratch_bytes(dims: Dims, itemsize: int, max_batch: int, max_context: int) -> int:
+    """Of a step's buffers, its partial results, a prefill's activations and the rotary tables."""
+    heads = dims.num_heads + 2 * dims.num_kv_heads
+    row = dims.vocab * itemsize + dims.vocab // 8 + 3 * dims.vocab // 256  # logits, mask, survey
+    row += itemsize * (3 * dims.hidden + heads * dims.head_dim + 3 * dims.intermediate)
+    row += 16 * dims.num_heads * 4 * (dims.head_dim + 1)  # partial results: sixteen for each row
+    token = itemsize * (4 * dims.hidden + 2 * heads * dims.head_dim + 4 * dims.intermediate)
+    token += 4 * 2 * heads * dims.head_dim  # rotary in fp32
+    return max_batch * row + _PREFILL * token + max_context * dims.head_dim * 8 + _FIXED
+
+
+def budget(
+    dims: Dims,
+    *,
+    weights: int,
+    itemsize: int,
+    free: int,
+    max_batch: int,
+    max_context: int | None,
+    kv_bytes: int | None,
+    owner: Owner = ENGINE,
+) -> DeviceBudget:
+    """Share out the memory of a GPU.
+
+    Args:
+        dims: of the model.
+        weights: numbers of it.
+        itemsize: bytes of a number.
+        free: bytes of the GPU.
+        max_batch: sequences decoded at once; 0 for a model that only reads.
+        max_context: tokens of a sequence; None is the model's own.
+        kv_bytes: for keys and values; None is four fifths of what is left.
+        owner: whose it is.
+
+    Raises:
+        ConfigError: the weights, `kv_bytes` or one sequence of `max_context` tokens do not fit; says what does.
+    """
+    context = min(max_context or dims.max_context, dims.max_context)
+    scratch = scratch_bytes(dims, itemsize, max_batch, context)
+    left = free - weights * itemsize - scratch
+    page = PAGE * dims.kv_bytes(itemsize)
+    steps = f" for max_batch={max_batch}" if max_batch else ""
+    needs = f"weights take {_gib(weights * itemsize)}, scratch memory{steps} {_gib(scratch)}"
+    option = f"{owner.prefix}kv_bytes"
+    if left < 2 * page:
+        raise ConfigError(f"the model does not fit on the GPU: {needs}, and {_gib(free)} are free; {owner.advice}")
+    if kv_bytes is not None and kv_bytes > left:
+        raise ConfigError(
+            f"{option}={kv_bytes} ({_gib(kv_bytes)}) does not fit on the GPU: {needs}, and {_gib(free)} are free; "
+            f"set {option} to at most {left}"
+        )
+    pages = (kv_bytes or left - left // _SHARE) // page
+    admitted = pages - min(pages // 8, -(-context // PAGE))
+    if context > (admitted - 2) * PAGE:
+        fits = max((admitted - 2) * PAGE, 0)
+        size = f"{option}={pages * page} ({_gib(pages * page)})"
+        raise ConfigError(
+            f"a sequence of {owner.prefix}max_context={context} needs {_gib(context * dims.kv_bytes(itemsize))} of "
+            f"keys and values, and {size} holds {fits} tokens beside what is kept free: "
+            f"set {owner.prefix}max_context={fits}" + (f", or raise {option}" if kv_bytes is not None else "")
+        )
+    return DeviceBudget(pages, admitted * page, context)
+
+
+def _gib(size: int) -> str:
+    return f"{size / _GIB:.2f} GiB"
+
+
+def _product(shape: list[int]) -> int:
+    product = 1
+    for size in shape:
+        product *= size
+    return product
