@@ -182,8 +182,11 @@ class Traffic:
         return step._buffers.logits[0]
 
 
-def expected_token(scores: torch.Tensor, start: RowStart, position: int) -> int:
-    """The draw's token by the definition: temperature, top-k, top-p, the inverse of the cumulative weights."""
+def expected_token(scores: torch.Tensor, start: RowStart, position: int, shift: float = 0.0) -> int:
+    """The draw's token by the definition: temperature, top-k, top-p, the inverse of the cumulative weights.
+
+    `shift` is added to the uniform number.
+    """
     if start.temperature == 0:
         return int(scores.argmax())
     probs = torch.softmax(scores / start.temperature, -1)
@@ -191,4 +194,4 @@ def expected_token(scores: torch.Tensor, start: RowStart, position: int) -> int:
     inside = (values.cumsum(0) - values < start.top_p * values.sum()) & (values > 0)
     weights = torch.where(probs >= values[inside][-1], probs, 0.0)
     edges = weights.cumsum(0)
-    return int((edges <= uniform(start.key, position) * edges[-1]).sum())
+    return min(int((edges <= (uniform(start.key, position) + shift) * edges[-1]).sum()), len(edges) - 1)
