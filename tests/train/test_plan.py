@@ -12,6 +12,8 @@ from tests import qwen_like
 from train.base.models import add_lora, load_model, num_parameters
 from train.recipe.plan import config_of, counts_of, lines, plan_recipe
 from train.recipe.recipe import read_recipe
+from ttc import nano
+from ttc.cli.cli import main
 
 QWEN25 = Qwen2Config(
     vocab_size=151_936, hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12,
@@ -63,3 +65,14 @@ def test_every_kind_of_stage_that_trains_has_its_parts() -> None:
     assert list(costs) == ["2-sft", "3-sample", "5-reward_model", "6-ppo"]
     assert "critic" in costs["6-ppo"].memory and "reference" not in costs["2-sft"].memory
     assert all(cost.steps for cost in costs.values())
+
+
+def test_the_command_measures_a_model_and_says_hours_of_every_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "plan", "r1-zero", "--model", str(nano.path("teacher")), "--scale", "cpu"]
+    assert main(words) == 0
+    measured = capsys.readouterr().out
+    assert " h at the probe's speed" in measured and "GB a device: weights" in measured
+    assert main([*words, "--no-probe"]) == 0
+    assert "probe" not in capsys.readouterr().out
+    assert main([*words, "--no-probe", "--memory", "0.001"]) == 3
+    assert "DOES NOT FIT" in capsys.readouterr().out

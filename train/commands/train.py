@@ -50,6 +50,7 @@ def register(subparsers: Any) -> None:
     plan.add_argument("--scale", help="nano, or the hardware: cpu, 1x24gb, 1x80gb or 8x80gb")
     plan.add_argument("--memory", type=float, metavar="GB", help="of a device, where the scale names none or another")
     plan.add_argument("--device", default="cpu", help="where the probe runs: cpu or cuda")
+    plan.add_argument("--threads", type=int, default=1, help="compute threads of the probe on a CPU")
     plan.add_argument("--no-probe", action="store_true", help="measure nothing: no hours")
     plan.add_argument(
         "--set", action="append", default=[], metavar="STAGE.FIELD=VALUE", dest="settings", help="change a field"
@@ -152,6 +153,8 @@ def _parted(settings: Mapping[str, object]) -> tuple[dict[str, object], dict[str
 
 
 def _plan(args: argparse.Namespace) -> int:
+    import torch
+
     from train.recipe.plan import config_of, lines, plan_recipe, probe
     from train.recipe.recipe import read_recipe
     from ttc.engines.shared.folder import resolve
@@ -159,6 +162,8 @@ def _plan(args: argparse.Namespace) -> int:
     _, settings = _parted(overrides(args.settings))
     recipe, folder = read_recipe(args.recipe, scale=args.scale, overrides=settings), resolve(args.model)
     has_weights = any(folder.glob("*.safetensors"))
+    check_threads("train", args.threads)
+    torch.set_num_threads(args.threads)
     speed = probe(folder, args.device) if has_weights and not args.no_probe else None
     costs = plan_recipe(recipe, config_of(folder), args.scale, speed, args.memory)
     for line in lines(costs):
