@@ -37,7 +37,6 @@ from distill.spec.spec import JobSpec, TeacherSpec
 from distill.spec.teacher import Teacher, resolve_teacher
 from evals.data.decontamination import own_texts
 from evals.task import Task, problems_digest
-from train.recipe.adapt import Adaptation, adapted
 from train.recipe.contents import path_contents
 from train.registries import make_task
 from ttc.config.values import parse
@@ -205,6 +204,8 @@ def _student(spec: JobSpec, folder: Path) -> Path:
 
     That is where markers or a form are asked for, or a teacher thinks, or may: only a folder tells that it does not.
     """
+    from train.recipe.adapt import Adaptation, adapted  # with torch, which commands that only tell do not need
+
     student = Path(spec.student).expanduser()
     if not (student / "config.json").is_file():
         raise ConfigError(f"student {spec.student} is not a model folder: it has no config.json")

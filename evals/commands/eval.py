@@ -51,6 +51,7 @@ from ttc.cli.parts import (
     resolve_strategies,
     resolve_thinking,
     strategies,
+    without_seeds,
 )
 from ttc.cli.rehearsal import refuse_early
 from ttc.config.choices import DEFAULT_ENGINE, PartChoice, StrategyChoice
@@ -189,8 +190,6 @@ def run(args: argparse.Namespace) -> int:
         keep_little()
     if experiment.task.note:
         print(f"{experiment.task.name}: {experiment.task.note}", file=sys.stderr)
-    if not is_reproducible(experiment.engine):
-        print(f"{experiment.engine.label}: {NOT_REPRODUCIBLE}", file=sys.stderr)
     total = len(experiment.items) * len(experiment.arms)
     try:
         with closing(ProgressBar(total)) as progress:
@@ -207,6 +206,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"\ninterrupted; continue with: {_command(out)}", file=sys.stderr)
         return 130
     _report(results, out, as_json=options.json)
+    if not is_reproducible(experiment.engine):
+        print(f"{experiment.engine.label}: {NOT_REPRODUCIBLE}", file=sys.stderr)
     return 3 if any(result.entry["errors"] for result in results) else 0
 
 
@@ -214,6 +215,7 @@ def _plan(options: EvalOptions, out: Path) -> Experiment:
     """Check every name, parameter and file; nothing heavy is loaded."""
     task_settings, options = options.task_settings, options.without_task
     choices = resolve_strategies(options)
+    engine = resolve_engine(options, options.settings)
     task = _task(options.task, task_settings)
     problems_seed = _problems_seed(options.problems_seed, task)
     sampling = replace(resolve_sampling(options, task.sampling), seed=None)
@@ -222,8 +224,9 @@ def _plan(options: EvalOptions, out: Path) -> Experiment:
     scorer = resolve_scorer(
         options.scorer, options.settings, [arm.choice for arm in arms], is_packaged=options.is_packaged
     )
-    readers = [arm.choice.function for arm in arms] + ([] if scorer is None else [scorer.factory])
-    engine = resolve_engine(options, options.settings, is_seeded=options.seed is not None, readers=readers)
+    if options.seed is None:
+        readers = [arm.choice.function for arm in arms] + ([] if scorer is None else [scorer.factory])
+        engine = without_seeds(engine, options.settings, readers)
     thinking, budget = resolve_thinking(options, options.settings), resolve_budget(options.budget)
     arms = [replace(arm, choice=_with_total(arm.choice, budget)) for arm in arms]
     ordered = [arm.choice for arm in sorted(arms, key=lambda arm: arm.baseline)]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ttc.core import Completion, Engine, ExtraSampling, LogprobEngine, Message, Prompt, Sampling, StreamingEngine, Usage
-from ttc.errors import PromptTooLong
+from ttc.errors import PromptTooLong, TTCError
 
 KNOWN = {"model", "messages", "prompt", "max_tokens", "max_completion_tokens", "temperature", "top_p", "seed", "stop"}
 KNOWN |= {"stream", "stream_options", "logprobs", "n", "reasoning_effort"}
@@ -259,9 +259,9 @@ class OpenAIServer:
     async def _send(
         self, writer: asyncio.StreamWriter, body: Mapping[str, Any], prompt: Prompt, fault: Fault | None, chat: bool
     ) -> bool:
+        started, sent = False, 0
         try:
             events = _Events(self.behaviour, body, prompt, self.engine.decode, chat)
-            started, sent = False, 0
             async with aclosing(_draw(self.engine, prompt, _sampling(body, self.behaviour))) as tokens:
                 async for item in tokens:
                     if not started:
@@ -279,6 +279,10 @@ class OpenAIServer:
                         await asyncio.sleep(self.behaviour.pause_s)
         except PromptTooLong as exc:
             return self._json(writer, 400, _error(f"maximum context length: {exc}"))
+        except TTCError as exc:
+            if started:
+                raise
+            return self._json(writer, 400, _error(str(exc)))
         _event(writer, "[DONE]")
         writer.write(b"0\r\n\r\n")
         await writer.drain()

@@ -111,27 +111,27 @@ class SamplingOptions:
     )
 
 
-def resolve_engine(
-    options: EngineOptions,
-    settings: Mapping[str, object],
-    *,
-    is_seeded: bool = True,
-    readers: Iterable[Callable[..., object]] = (),
-) -> PartChoice:
-    """Return the engine of --engine, --model and --set engine.KEY=VALUE.
+def resolve_engine(options: EngineOptions, settings: Mapping[str, object]) -> PartChoice:
+    """Return the engine of --engine, --model and --set engine.KEY=VALUE."""
+    return PartChoice.of(ENGINES, options.engine, section(settings, "engine"), options.model)
 
-    `is_seeded` says whether the user asked for reproducible draws; otherwise engines that pay for seeds and for
-    log-probabilities leave out the former, and the latter too unless one of `readers` (strategies, scorers) reads them.
+
+def without_seeds(
+    engine: PartChoice, settings: Mapping[str, object], readers: Iterable[Callable[..., object]]
+) -> PartChoice:
+    """Return `engine` for a run that nobody asked to be reproducible.
+
+    Engines that pay for seeds and log-probabilities are asked for no seeds, and for log-probabilities only where one of
+    `readers` (strategies, scorers) reads them; what the settings say stands.
     """
+    names = options_of(engine.factory)
+    if "seeded" not in names:
+        return engine
+    unasked = {"seeded": False} | ({} if any(map(wants_logprobs, readers)) else {"logprobs": False})
     own = section(settings, "engine")
-    choice = PartChoice.of(ENGINES, options.engine, own, options.model)
-    if is_seeded:
-        return choice
-    unasked: dict[str, object] = {"seeded": False}
-    unasked |= {} if any(map(wants_logprobs, readers)) else {"logprobs": False}
-    names = options_of(choice.factory)
-    left_out = {name: value for name, value in unasked.items() if name in names and "seeded" in names}
-    return PartChoice.of(ENGINES, options.engine, {**left_out, **own}, options.model) if left_out else choice
+    return replace(
+        engine, params={**engine.params, **{k: v for k, v in unasked.items() if k in names and k not in own}}
+    )
 
 
 def is_reproducible(engine: PartChoice) -> bool:

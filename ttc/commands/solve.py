@@ -29,6 +29,7 @@ from ttc.cli.parts import (
     resolve_scorer,
     resolve_strategies,
     resolve_thinking,
+    without_seeds,
 )
 from ttc.cli.rehearsal import refuse_early
 from ttc.config.plugins import without_scores
@@ -70,9 +71,11 @@ def run(args: argparse.Namespace) -> int:
     seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
     sampling, thinking = resolve_sampling(options, Sampling()), resolve_thinking(options, options.settings)
     budget = resolve_budget(options.budget)
+    engine_choice = resolve_engine(options, options.settings)
     scorer_choice = resolve_scorer(options.scorer, options.settings, strategies, is_packaged=options.is_packaged)
-    readers = [strategies[0].function, *([] if scorer_choice is None else [scorer_choice.factory])]
-    engine_choice = resolve_engine(options, options.settings, is_seeded=options.seed is not None, readers=readers)
+    if options.seed is None:
+        readers = [strategies[0].function, *([] if scorer_choice is None else [scorer_choice.factory])]
+        engine_choice = without_seeds(engine_choice, options.settings, readers)
     refuse_early(strategies, has_scorer=scorer_choice is not None, sampling=sampling, thinking=thinking)
 
     async def work() -> Answer:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ttc.engines.shared.text import Text
-from ttc.errors import ConfigError, EngineError
+from ttc.errors import ConfigError, EngineError, Unsupported
 
 __all__ = ["Guide", "Guides"]
 
@@ -24,8 +24,14 @@ class Guides:
     """What makes guides for one tokenizer."""
 
     def __init__(self, text: Text, vocab: int) -> None:
-        """`vocab` is the width of the model's logits."""
-        self._tokens = llguidance.hf.from_tokenizer(text.tokenizer, n_vocab=vocab, eos_token=list(text.eos_ids))
+        """`vocab` is the width of the logits; raises Unsupported for a tokenizer that llguidance cannot read."""
+        try:
+            self._tokens = llguidance.hf.from_tokenizer(text.tokenizer, n_vocab=vocab, eos_token=list(text.eos_ids))
+        except ValueError as exc:
+            raise Unsupported(
+                f"tools and JSON schemas cannot be held with this tokenizer, which llguidance cannot read ({exc}): "
+                "serve a model whose tokenizer works on bytes, or ask without them"
+            ) from exc
 
     def follow(self, grammar: str) -> Callable[[], Guide]:
         """What makes a guide at the start of `grammar`; raises ConfigError when that is none."""
