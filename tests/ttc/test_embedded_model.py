@@ -305,15 +305,15 @@ def test_a_stop_string_is_found_across_tokens_and_only_then() -> None:
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("rows", [1, 5, 16, 70])
+@pytest.mark.parametrize("rows", [1, 5, 70, 300])
 def test_a_packed_matrix_multiplies_as_the_plain_one(rows: int, bias: bool) -> None:
     generator = torch.Generator().manual_seed(5)
     weight = torch.randn(1024, 704, generator=generator)
     offset = torch.randn(1024, generator=generator) if bias else None
     x, residual = torch.randn(rows, 704, generator=generator), torch.randn(rows, 1024, generator=generator)
     exact = torch.nn.functional.linear(x.double(), weight.double(), None if offset is None else offset.double())
-    for alike in (False, True):
-        linear = Linear(weight, offset, alike)
+    for alike, both in ((False, False), (False, True), (True, False)):
+        linear = Linear(weight, offset, invariant=alike, both=both)
         assert linear.out_features == 1024
         torch.testing.assert_close(linear(x).double(), exact, rtol=1e-4, atol=1e-3)
         torch.testing.assert_close(linear.add_to(residual, x).double(), residual + exact, rtol=1e-4, atol=1e-3)

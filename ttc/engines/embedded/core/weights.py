@@ -2,18 +2,20 @@
 
 `q, k, v` and `gate, up` are fused into one matrix each. On a CPU, large matrices are re-laid out once by oneDNN
 (`torch.ops.mkldnn`, private operators that are looked up, never required): plain `F.linear` repeats that work at
-every call, which costs up to half the time at 4 to 64 rows, where search decodes (measured in fp32 with AVX-512: 1.5 to
-2 times as fast at 16 rows, 1.2 to 1.5 at 64, 0.85 at one row, 0.9 to 1.0 at 1,024). The price is a copy of a head that
-is tied to the embedding. Swapping weights builds a new `Weights`.
+every call, which costs up to half the time at 4 to 64 rows, where search decodes. In fp32 (with AVX-512: 1.5 to 2 times
+as fast at 16 rows, 1.2 to 1.5 at 64, 0.85 at one row, 0.8 to 0.9 at 1,024) the plain matrix is kept beside it for one
+row and for many, where memory is plentiful; else the new layout is all there is, which still copies a head that is tied
+to the embedding. Swapping weights builds a new `Weights`.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +27,11 @@ __all__ = ["Layer", "Linear", "Weights", "cpu_prefers_bf16", "pick_dtype", "read
 
 
 _LARGE = 700_000
-"""Elements from which an fp32 matrix is packed: below it long prompts lose what small batches gain."""
+"""Elements from which an fp32 matrix is packed: below it nothing is gained."""
+_SMALL_BATCH = range(2, 257)
+"""Rows for which a packed fp32 matrix is the faster one."""
+_PLENTY = 8
+"""The plain matrices are kept beside the packed ones where they take at most this part of the machine's memory."""
 
 
 class Linear:
@@ -33,23 +39,27 @@ class Linear:
 
     __slots__ = ("_bias", "_packed", "_weight", "out_features")
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None, invariant: bool = False) -> None:
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, invariant: bool = False, both: bool = False
+    ) -> None:
+        """`both` keeps the plain fp32 matrix beside the packed one, `invariant` packs none."""
         self.out_features = weight.shape[0]
         self._bias = bias
         self._packed = _pack(weight) if _gains(weight, invariant) else None
-        self._weight = weight.new_empty(0) if self._packed is not None else weight.contiguous()
+        is_kept = self._packed is None or (both and weight.dtype == torch.float32)
+        self._weight = weight.contiguous() if is_kept else None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Apply the matrix to every row of x."""
-        if self._packed is None:
-            return F.linear(x, self._weight, self._bias)
+        if self._packed is None or (self._weight is not None and len(x) not in _SMALL_BATCH):
+            return F.linear(x, cast("torch.Tensor", self._weight), self._bias)
         y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
         return y
 
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Return residual + self(x), in one kernel where the CPU can."""
-        if self._packed is None:
-            return residual + F.linear(x, self._weight, self._bias)
+        if self._packed is None or (self._weight is not None and len(x) not in _SMALL_BATCH):
+            return residual + F.linear(x, cast("torch.Tensor", self._weight), self._bias)
         y: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._packed, self._bias, "add")
         return y
 
@@ -139,7 +149,7 @@ class Weights:
         `invariant`: every row's result must be the same in every batch.
         Raises ConfigError naming a tensor that is missing or has another shape than config.json says.
         """
-        source = _Source(state, dtype, device, invariant)
+        source = _Source(state, dtype, device, invariant, _is_small(state, dtype))
         embed = source("embed_tokens.weight", dims.vocab, dims.hidden)
         layers = tuple(_layer(source, dims, f"layers.{i}.") for i in range(dims.num_layers))
         matrix = None
@@ -148,16 +158,23 @@ class Weights:
         return cls(embed, layers, source("norm.weight", dims.hidden).float(), matrix)
 
 
+def _is_small(state: Mapping[str, torch.Tensor], dtype: torch.dtype) -> bool:
+    """Whether a second copy of the weights may be held."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return sum(tensor.numel() for tensor in state.values()) * dtype.itemsize * _PLENTY <= memory
+
+
 class _Source:
     """Looks a tensor up under its possible names, checks its shape, casts and moves it."""
 
     def __init__(
-        self, state: Mapping[str, torch.Tensor], dtype: torch.dtype, device: torch.device, invariant: bool
+        self, state: Mapping[str, torch.Tensor], dtype: torch.dtype, device: torch.device, invariant: bool, both: bool
     ) -> None:
-        self._state, self._dtype, self._device, self._invariant = state, dtype, device, invariant
+        self._state, self._dtype, self._device = state, dtype, device
+        self._layout = {"invariant": invariant, "both": both}
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-        return Linear(weight, bias, self._invariant)
+        return Linear(weight, bias, **self._layout)
 
     def optional(self, name: str) -> torch.Tensor | None:
         for key in (f"model.{name}", name):
