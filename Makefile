@@ -34,9 +34,9 @@ test-wheel: $(VENV)/.stamp-base
 	cd build/wheel/empty && PYTHONPATH=../site $(abspath $(BIN))/python -P -m ttc eval --strategy tree --limit 2
 	cd build/wheel/empty && PYTHONPATH=../site $(abspath $(BIN))/python -P -m ttc doctor > doctor.txt
 
-# The tests that hang on rounding, with the kernels that other processors would take.
+# The tests that hang on rounding, with the kernels that other processors would take; ONLY="avx2 THREADS=1" picks some.
 test-cpus: $(VENV)/.stamp-test
-	$(BIN)/python -m tests.processors
+	$(BIN)/python -m tests.processors $(ONLY)
 
 # The vLLM engine on this machine's CPU, with the packaged model and with SmolLM2-135M from PyPI.
 test-vllm: $(VLLM_VENV)/.stamp $(SMOLLM2)/model.safetensors
