@@ -2,10 +2,10 @@
 
 `q, k, v` and `gate, up` are fused into one matrix each. On a CPU, large matrices are re-laid out once by oneDNN
 (`torch.ops.mkldnn`, private operators that are looked up, never required): plain `F.linear` repeats that work at
-every call, which costs up to half the time at 4 to 64 rows, where search decodes. In fp32 (with AVX-512: 1.5 to 2 times
-as fast at 16 rows, 1.2 to 1.5 at 64, 0.85 at one row, 0.8 to 0.9 at 1,024) the plain matrix is kept beside it for one
-row and for many, where memory is plentiful; else the new layout is all there is, which still copies a head that is tied
-to the embedding. Swapping weights builds a new `Weights`.
+every call, which costs up to half the time at 4 to 64 rows, where search decodes (`benchmarks.linear_layouts`). In fp32
+the plain matrix is kept beside it for one row and for many, which are slower packed, where memory is plentiful; else
+the new layout is all there is, which still copies a head that is tied to the embedding. Swapping weights builds a new
+`Weights`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -51,17 +51,23 @@ class Linear:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Apply the matrix to every row of x."""
-        if self._packed is None or (self._weight is not None and len(x) not in _SMALL_BATCH):
-            return F.linear(x, cast("torch.Tensor", self._weight), self._bias)
+        plain = self._plain(len(x))
+        if plain is not None:
+            return F.linear(x, plain, self._bias)
         y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
         return y
 
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Return residual + self(x), in one kernel where the CPU can."""
-        if self._packed is None or (self._weight is not None and len(x) not in _SMALL_BATCH):
-            return residual + F.linear(x, cast("torch.Tensor", self._weight), self._bias)
+        plain = self._plain(len(x))
+        if plain is not None:
+            return residual + F.linear(x, plain, self._bias)
         y: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._packed, self._bias, "add")
         return y
+
+    def _plain(self, num_rows: int) -> torch.Tensor | None:
+        """The plain matrix, where it is the faster or the only one for so many rows."""
+        return self._weight if self._packed is None or num_rows not in _SMALL_BATCH else None
 
 
 def _gains(weight: torch.Tensor, invariant: bool) -> bool:
