@@ -14,12 +14,12 @@ from train.base.models import load_model
 from train.base.optimiser import Optimiser, Schedule
 from train.base.rollout import Rollout, RolloutFile
 from train.base.stage import Setting
-from train.examples.examples import Example
+from train.examples.examples import Example, mismatched
 from train.examples.imitation import completion_sums
 from train.examples.pairs import Preferred, pairs_of_rollouts, read_pairs
 from train.preferences.dpo import dpo
 from train.preferences.kto import kto
-from train.stages.preference import PairUpdater, Reference, mismatched, reference_sums
+from train.stages.preference import PairUpdater, Reference, reference_sums
 from train.stages.sample import sample
 from ttc.core import Verdict
 from ttc.engines.shared.text import Text
@@ -106,7 +106,8 @@ def make_updater(model_folder, weights=(1.0, 2.0, 1.0), single=False, **more):
     ]
     pairs = [Preferred(one.key, one, other, weight) for (one, other), weight in zip(sides, weights, strict=True)]
     model = load_model(model_folder, "cpu")
-    rows = [*(pair.chosen for pair in pairs), *(pair.rejected for pair in pairs), *mismatched(pairs)]
+    chosen = [pair.chosen for pair in pairs]
+    rows = [*chosen, *(pair.rejected for pair in pairs), *mismatched(chosen)]
     sums = reference_sums(model_folder, rows, model_folder.parent, "cpu", 0)
     reference = Reference(sums[:3], sums[3:6], sums[6:] if single else None)
     return PairUpdater(model, Optimiser(model, Schedule(1e-3, 10)), pairs, reference, 0, **more)

@@ -51,6 +51,12 @@ class Example:
     weight: float = 1.0
 
 
+def mismatched(examples: Sequence[Example]) -> list[Example]:
+    """Each prompt with the next one's completion."""
+    following = [*examples[1:], *examples[:1]]
+    return [Example(one.key, one.prompt_ids, other.token_ids) for one, other in zip(examples, following, strict=True)]
+
+
 def read_examples(path: Path, text: Text, end: int) -> list[Example]:
     """Read a file of examples; `end` is the id that ends a turn.
 

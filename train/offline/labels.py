@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from train.base.optimiser import Optimiser
-from train.examples.examples import Example, completion_ids, read_prompt, read_weight, rows_of
+from train.examples.examples import Example, completion_ids, mismatched, read_prompt, read_weight, rows_of
 from train.examples.imitation import completion_sums, imitation_batch
 from train.examples.pairs import LabelledBatch
 from train.update.logprobs import token_logprobs
@@ -71,15 +71,6 @@ def is_marked(path: Path) -> bool:
     return any("label" in row for _, row in zip(range(1), (row for _, row in rows_of(path, fields)), strict=False))
 
 
-def mismatched_rows(rows: Sequence[Marked]) -> list[Example]:
-    """Each row's prompt with the next row's completion."""
-    following = [*rows[1:], *rows[:1]]
-    return [
-        Example(row.key, row.example.prompt_ids, other.example.token_ids)
-        for row, other in zip(rows, following, strict=True)
-    ]
-
-
 class MarkedUpdater:
     """Holds the model, its optimiser, and the rows with the reference's log-probabilities (R,), matched and not."""
 
@@ -95,7 +86,7 @@ class MarkedUpdater:
     ) -> None:
         self.model, self._optimiser, self._rows, self._reference = model, optimiser, rows, reference
         self._pad_id, self._loss, self._build = pad_id, loss, build
-        self._others = mismatched_rows(rows)
+        self._others = mismatched([row.example for row in rows])
         longest = max(len(row.example.prompt_ids) + len(row.example.token_ids) for row in rows)
         self._micro = build.rows(longest, 32)
         self._device = next(model.parameters()).device

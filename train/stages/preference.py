@@ -33,12 +33,12 @@ from evals.task import Task
 from train.base.models import load_model, load_tokenizer, save_model
 from train.base.optimiser import Optimiser
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of
-from train.examples.examples import Example, parted
+from train.examples.examples import Example, mismatched, parted
 from train.examples.imitation import completion_sums, imitation_batch, ranked_right
 from train.examples.pairs import LabelledBatch, LabelledLoss, Pairs, PairSource, Preferred
 from train.measure.measure import gains, task_gains
 from train.offline.epochs import FitFields, fit
-from train.offline.labels import MarkedUpdater, is_marked, mismatched_rows, moved_right, read_marked
+from train.offline.labels import MarkedUpdater, is_marked, moved_right, read_marked
 from train.registries import PREFERENCES, make, make_task
 from train.update.logprobs import token_logprobs
 from train.update.update import Build
@@ -57,15 +57,6 @@ class Reference:
     chosen: torch.Tensor
     rejected: torch.Tensor
     mismatched: torch.Tensor | None = None
-
-
-def mismatched(pairs: Sequence[Preferred]) -> list[Example]:
-    """Each pair's prompt with the next pair's chosen completion."""
-    following = [*pairs[1:], pairs[0]]
-    return [
-        Example(pair.key, pair.chosen.prompt_ids, other.chosen.token_ids)
-        for pair, other in zip(pairs, following, strict=True)
-    ]
 
 
 class PairUpdater:
@@ -93,7 +84,7 @@ class PairUpdater:
         self.model, self.optimiser, self.pairs, self.reference = model, optimiser, pairs, reference
         self._pad_id, self._loss, self._likelihood = pad_id, loss, likelihood
         self._micro = self._build.rows(2 * longest, micro_rows)
-        self._others = mismatched(pairs) if reference.mismatched is not None else []
+        self._others = mismatched([pair.chosen for pair in pairs]) if reference.mismatched is not None else []
         self._device = next(model.parameters()).device
 
     def step(self, rows: Sequence[int]) -> dict[str, float]:
@@ -296,9 +287,10 @@ class _Preference:
         pad_id = int(tokenizer.pad_token_id)
         rows = read_marked(data, Text(source), int(tokenizer.eos_token_id))
         train, held_out = parted("preference", rows, self.course.held_out_share, setting)
+        trained = [row.example for row in train]
         sums = [
             reference_sums(source, examples, setting.folder, setting.device, pad_id)
-            for examples in ([row.example for row in train], mismatched_rows(train), [row.example for row in held_out])
+            for examples in (trained, mismatched(trained), [row.example for row in held_out])
         ]
         model = self.build.load(source, setting.device, setting.seed)
         optimiser = self.build.optimiser(model, self.course.schedule)
@@ -320,7 +312,7 @@ class _Preference:
     def _reference(self, setting: Setting, source: Path, pairs: Sequence[Preferred], pad_id: int) -> Reference:
         sides = [*(pair.chosen for pair in pairs), *(pair.rejected for pair in pairs)]
         if self.on_single:
-            sides += mismatched(pairs)
+            sides += mismatched([pair.chosen for pair in pairs])
         sums = reference_sums(source, sides, setting.folder, setting.device, pad_id)
         num = len(pairs)
         return Reference(sums[:num], sums[num : 2 * num], sums[2 * num :] if self.on_single else None)
