@@ -15,6 +15,7 @@ from ttc import run
 from ttc.cli.cli import main
 from ttc.core import Prompt, Sampling, Usage
 from ttc.engines.openai.engine import MOST_TOGETHER
+from ttc.errors import EngineError
 from ttc.strategies.majority import majority
 from ttc.strategies.tree import tree
 
@@ -84,6 +85,14 @@ def test_a_slow_answer_is_waited_for_as_long_as_its_server_answers_other_questio
         engine = by_ids(server, seeded=False, idle_s=1.0)
         server.behaviour.pause_s = 3.0
         assert len(once(engine, range(2))) == 2
+
+
+def test_an_answer_that_never_comes_is_given_up_though_its_server_is_well() -> None:
+    with OpenAIServer(suite.embedded, Behaviour(max_model_len=2048)) as server:
+        engine = by_ids(server, seeded=False, idle_s=0.5, attempts=1)
+        server.faults.append(Fault(kind="hang"))
+        with pytest.raises(EngineError, match="answers, but not this request"):
+            once(engine, range(2))
 
 
 def test_cancelling_closes_the_connection_and_ends_the_draws_in_the_server() -> None:

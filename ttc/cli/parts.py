@@ -129,9 +129,8 @@ def without_seeds(
         return engine
     unasked = {"seeded": False} | ({} if any(map(wants_logprobs, readers)) else {"logprobs": False})
     own = section(settings, "engine")
-    return replace(
-        engine, params={**engine.params, **{k: v for k, v in unasked.items() if k in names and k not in own}}
-    )
+    left_out = {name: value for name, value in unasked.items() if name in names and name not in own}
+    return replace(engine, params={**engine.params, **left_out})
 
 
 def is_reproducible(engine: PartChoice) -> bool:

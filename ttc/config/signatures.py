@@ -32,7 +32,7 @@ from ttc.errors import ConfigError
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 _CHECK = "__ttc_check__"
-_READS_LOGPROBS = "__reads_logprobs__"
+_READS_LOGPROBS = "__ttc_reads_logprobs__"
 _OPTIONS = "options"
 _REQUIRED: Any = inspect.Parameter.empty
 

@@ -2,10 +2,10 @@
 
 A draw with a seed, or one that somebody watches, is a streamed request of its own: an abort knows what had been
 decoded, silence is noticed, thinking can be shown as it comes. Draws without seeds (`seeded=false`) of one prompt are
-one request for several choices that come back whole, which servers do fastest; what such a request had decoded when it
-was cut off nobody tells, and it is not in the ledger.
-Cancelling closes the connection, which aborts the request in the server. A retry sends the same seed; the tokens of the
-attempt that died are `overrun`. Which dialect is spoken was decided at the start (`ttc.engines.openai.probe`).
+one request for several choices that come back whole: fewer messages, but when such a request is cut off, nobody tells
+what it had decoded, and the ledger lacks it. Cancelling closes the connection, which aborts the request in the server.
+A retry sends the same seed; the tokens of the attempt that died are `overrun`. Which dialect is spoken was decided at
+the start (`ttc.engines.openai.probe`).
 
 Two ledgers stand side by side. Where ids come back, ours are counted and the server's only compared: a difference is
 recorded and warned of once, never taken over silently. Where they do not, the server's counts are all there is. A draw

@@ -2,9 +2,9 @@
 
 A draw with a seed is one request, one choice, our own seed: servers number the seeds of several choices one after the
 other, so that draws of neighbouring seeds would coincide. Draws without seeds are the choices of one request (`n`), in
-the server's order. The seed is hashed from the run's seed, the path, the draw and the
-position in the text, so a continued draw does not replay the numbers of its beginning. Sampling parameters are all
-stated, since a server fills gaps with the model's own defaults (a top_k of 20, a repetition penalty).
+the server's order. The seed is hashed from the run's seed, the path, the draw and the position in the text, so a
+continued draw does not replay the numbers of its beginning. Sampling parameters are all stated, since a server fills
+gaps with the model's own defaults (a top_k of 20, a repetition penalty).
 
 A stream that ends without a finish reason, or with one that says the server gave up, is a transient failure and never a
 completion. Unknown finish reasons (a content filter, a tool call) are kept as `abort`: not finished, so they can win no
