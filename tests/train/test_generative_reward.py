@@ -78,7 +78,10 @@ def test_the_reward_is_the_share_of_critiques_that_approve_and_they_are_kept(cip
 def test_a_rollout_whose_critiques_were_all_cut_has_no_reward(cipher_model, tmp_path, rollouts):
     source = CritiqueSource(str(cipher_model), "{prompt}{answer}", "s", 2, 1, 1.0)
     rows = judged(source, setting(tmp_path / "2-grpo", cipher_model), rollouts)
-    assert {row.reward for row in rows} == {None} and all("verifier_lm" not in row.parts for row in rows)
+    # of one token, a critique is whole only where the model says nothing at all; which say nothing is rounding's choice
+    cut = [row for row in rows if all(row.critique.split("\n---\n"))]
+    assert len(cut) > len(rows) / 2
+    assert {row.reward for row in cut} == {None} and all("verifier_lm" not in row.parts for row in cut)
 
 
 def test_a_policy_learns_from_critiques_alone_and_the_other_verdicts_decide_nothing(cipher_model, tmp_path):
