@@ -30,8 +30,8 @@ LAYERS = {
         "search agents replay.py engines/shared engines/embedded/kernels verifiers/instructions "
         "verifiers/procedural verifiers/programs verifiers/service",
         "engines/embedded/device engines/embedded/core",
-        "engines/embedded/gpu",
-        "search/policies tools engines/embedded engines/openai engines/vllm engines/sglang engines/ray cli",
+        "engines/embedded/gpu engines/openai",
+        "search/policies tools engines/embedded engines/vllm engines/sglang engines/ray cli",
         "scorers/reward_models commands/_doctor __main__.py",
         "scorers",
         "strategies verifiers",

@@ -56,6 +56,8 @@ class Behaviour:
     """Added to the completion tokens that are reported."""
     pause_s: float = 0.0
     """Between two chunks."""
+    updates: bool = False
+    """Has vLLM's routes for its developers, and takes new weights."""
 
 
 @dataclass
@@ -80,6 +82,7 @@ class OpenAIServer:
         self.headers: list[dict[str, str]] = []
         self.port, self.live, self.most_live, self.connections = port, 0, 0, 0
         self.die_after: int | None = None
+        self.weight_version = "default"
         self._make_engine, self._unseeded = make_engine, itertools.count(1000)
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
@@ -161,6 +164,8 @@ class OpenAIServer:
             return self._json(writer, 200, {"object": "list", "data": [card]})
         if path == "/version" and method == "GET" and self.behaviour.root is not None:
             return self._json(writer, 200, {"version": self.behaviour.version})
+        if self.behaviour.updates and path in _UPDATES:
+            return self._json(writer, 200, await self._update(path, body))
         routes = {
             "/v1/completions": (self.behaviour.completions, self._completion_prompt),
             "/v1/chat/completions": (self.behaviour.chat, self._chat_prompt),
@@ -182,6 +187,17 @@ class OpenAIServer:
         if prompt is None:
             return self._json(writer, 400, _error("prompt: a string is expected"))
         return await self._stream(reader, writer, body, prompt, fault, chat="messages" in body)
+
+    async def _update(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """What vLLM answers where its weights are replaced."""
+        if path == "/collective_rpc":
+            from safetensors.torch import load_file
+
+            assert body["method"] == "ttc_load_weights"
+            await self.engine.load_weights(load_file(f"{body['kwargs']['path']}/model.safetensors"))  # type: ignore[attr-defined]
+            return {"results": ["0.0"]}
+        self.weight_version = body.get("new_version", self.weight_version)
+        return {"weight_version": self.weight_version, "success": True}
 
     def _completion_prompt(self, body: Mapping[str, Any]) -> Prompt | None:
         given = body["prompt"]
@@ -335,6 +351,9 @@ class OpenAIServer:
         lines += [f"{name}: {content}" for name, content in (headers or {}).items()]
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + text)
         return True
+
+
+_UPDATES = ("/collective_rpc", "/reset_prefix_cache", "/update_weight_version", "/weight_info")
 
 
 def _error(message: str, code: int = 400) -> dict[str, Any]:

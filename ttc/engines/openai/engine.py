@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from ttc.concurrent import gather
 from ttc.core import Capabilities, Completion, Message, Prompt, Sampling, Tools, Usage, UsageSink
 from ttc.engines.openai.chat import CURE
-from ttc.engines.openai.client import Access, Client
+from ttc.engines.openai.client import Access, Chunk, Client
 from ttc.engines.openai.wire import Features, Outcome, Reader, ServerUsage, outcomes, seed_of
 from ttc.engines.shared.balance import Balancer, Retry, ServerState, Transient
 from ttc.engines.shared.text import Text
@@ -184,6 +184,14 @@ class RemoteEngine:
     def reconciliation(self) -> Reconciliation:
         """How the servers' counts compare with ours."""
         return self._ledger.compared
+
+    async def beside(self, url: str, route: str, body: Mapping[str, Any] | None = None) -> Chunk:
+        """Ask for a route of a server that stands beside its API: by GET, or with a `body` by POST.
+
+        Raises what `Client.stream` raises.
+        """
+        client, path = (await self._wires.here()).clients[url], url.removesuffix("/v1") + route
+        return await (client.get(path) if body is None else client.post(path, body))
 
     async def close(self) -> None:
         """See `ttc.core.Engine`; may be called twice."""

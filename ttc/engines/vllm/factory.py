@@ -3,42 +3,82 @@
 Kwon et al. 2023, "Efficient memory management for large language model serving with PagedAttention". Runs what vLLM
 runs, through `AsyncLLM` with its own processes; on a CPU its core is stepped in this process. Cost: one request per
 draw, whose prompt is found in the prefix cache. Its own thinking budget is used once a self-test has proven it
-exact (`ttc.engines.vllm.thinking_cap`). Left out: determinism across schedules, self-certainty, speculative decoding.
+exact (`ttc.engines.vllm.thinking_cap`). With `base_url` it is servers apart that draw (`ttc.engines.vllm.servers`),
+to which a trainer pushes its weights. Left out: determinism across schedules, self-certainty, speculative decoding.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ttc.config.signatures import checked_by
+from ttc.config.values import at_least
 from ttc.core import Engine
 from ttc.engines.shared.folder import check_model, generator_folder
 from ttc.engines.vllm.options import VllmOptions
-from ttc.identity.digests import ModelFolder, reads
+from ttc.errors import ConfigError
+from ttc.identity.digests import BESIDE_WEIGHTS, ModelFolder, reads
 
 __all__ = ["vllm"]
 
 
-def _reads(*, model: str | None, options: VllmOptions) -> list[ModelFolder]:
+def _reads(*, model: str | None, options: VllmOptions, base_url: str | None, **_: object) -> list[ModelFolder]:
+    if base_url is not None:
+        return [ModelFolder(generator_folder(model), BESIDE_WEIGHTS)]
     lora = options.lora
     adapter = [] if lora is None else [ModelFolder(Path(lora).expanduser(), owner=f"adapter {lora}")]
     return [ModelFolder(generator_folder(model)), *adapter]
 
 
+_THERE = ("dtype", "max_context", "seeded", "logprobs")
+"""Options that mean something where the model runs on servers."""
+
+
+def _check(*, model: str | None, options: VllmOptions, base_url: str | None, **_: object) -> None:
+    check_model(model)
+    usual = VllmOptions()
+    if base_url is not None and replace(options, **{name: getattr(usual, name) for name in _THERE}) != usual:
+        raise ConfigError(f"vllm: with base_url, options but {', '.join(_THERE)} belong to where the server is started")
+
+
 @reads(_reads)
-@checked_by(check_model)
-def vllm(model: str | None = None, options: VllmOptions = VllmOptions()) -> Engine:  # noqa: B008  a frozen value
-    """Load a model into vLLM.
+@checked_by(_check)
+def vllm(
+    model: str | None = None,
+    options: VllmOptions = VllmOptions(),  # noqa: B008  a frozen value
+    *,
+    base_url: str | None = None,
+    weights_dir: Path | None = None,
+    wait_s: float = 120.0,
+    api_key_env: str = "OPENAI_API_KEY",
+) -> Engine:
+    """Load a model into vLLM, or use servers of it.
 
     Args:
-        model: a model folder or a hub id; None is the packaged teacher.
-        options: how vLLM runs it.
+        model: a model folder or a hub id; None is the packaged teacher. With base_url, where its tokenizer is.
+        options: how vLLM runs it. With base_url, dtype says in what the servers run, so how closely they must agree.
+        base_url: servers to use instead: http://HOST:PORT/v1, several split by commas.
+        weights_dir: with base_url, a folder that the servers read, too, through which new weights go (default: the
+            temporary one, when they run on this machine).
+        wait_s: with base_url, seconds to wait where no server answers.
+        api_key_env: with base_url, the environment variable that holds the servers' key, if they want one.
 
     Raises:
-        MissingExtra: vLLM is not installed.
-        ConfigError: the folder, a file in it, or an option cannot be used.
+        MissingExtra: no base_url, and vLLM is not installed.
+        ConfigError: the folder, a file in it, an option, or a server cannot be used.
         EngineError: vLLM did not start.
     """
-    from ttc.engines.vllm.engine import VllmEngine
+    at_least("vllm", 0, wait_s=wait_s)
+    folder = generator_folder(model)
+    if base_url is None:
+        from ttc.engines.vllm.engine import VllmEngine
 
-    return VllmEngine(model or "nano-teacher", generator_folder(model), options)
+        return VllmEngine(model or "nano-teacher", folder, options)
+    from ttc.engines.vllm.servers import vllm_servers
+
+    urls = [url.strip().rstrip("/") for url in base_url.split(",") if url.strip()]
+    passed = {name: getattr(options, name) for name in ("max_context", "seeded", "logprobs")}
+    return vllm_servers(
+        urls, folder, weights_dir=weights_dir, wait_s=wait_s, options={**passed, "api_key_env": api_key_env}
+    )
