@@ -17,12 +17,26 @@ from typing import cast
 
 from evals.numbers.statistics import mean_interval, paired_interval
 from evals.task import Item, Task
+from train.base.models import load_model, merged_state
 from train.base.stage import Setting
 from train.registries import make_verifier
 from train.rollouts.rewards import close_verifier, served
 from ttc.answers import kind_of
+from ttc.config.recipes import parse_spec
 from ttc.config.registry import ENGINES
-from ttc.core import Answer, Engine, FinishReason, Problem, Sampling, Submission, Usage, Verifier
+from ttc.config.signatures import bind
+from ttc.core import (
+    Answer,
+    Engine,
+    FinishReason,
+    Problem,
+    Sampling,
+    Served,
+    Submission,
+    Usage,
+    Verifier,
+    WeightSync,
+)
 from ttc.records import iterate
 from ttc.session.session import Session, Shared
 from ttc.session.solve import Strategy
@@ -87,31 +101,52 @@ async def _complete(problem: Problem, session: Session) -> Answer:
     return session.answer(candidate, [candidate])
 
 
-def open_engine(folder: Path, setting: Setting) -> Engine:
-    """The embedded engine on a model folder: fp32, and on one machine the same bits whatever is batched."""
-    options = {"dtype": "float32", "device": setting.device, "threads": setting.threads, "batch_invariant": True}
-    return cast("Engine", ENGINES.load("embedded")(str(folder), **options))
+EXACT = "embedded:dtype=float32,batch_invariant=true"
+"""What measures by default: fp32, and on one machine the same bits whatever is batched."""
+
+
+def open_engine(folder: Path, setting: Setting, engine: str = EXACT) -> Engine:
+    """The engine of a spec, NAME or NAME:KEY=VALUE,..., on a model folder, the stage's device and number of threads."""
+    name, options = parse_spec(engine)
+    supply = {"model": str(folder), "device": setting.device, "threads": setting.threads}
+    supply = {key: value for key, value in supply.items() if key not in options}
+    return cast("Engine", ENGINES.create(name, options, supply=supply))
+
+
+def check_engine(engine: str) -> None:
+    """Raise ConfigError for an unknown engine, or an option that it has not."""
+    name, options = parse_spec(engine)
+    bind(ENGINES.load(name), options, supply={"model": None})
 
 
 @asynccontextmanager
-async def opened(folder: Path, task: Task, setting: Setting) -> AsyncIterator[tuple[Engine, Verifier]]:
-    """`open_engine` on a model folder and the verifier of a task behind a service, both closed at the end."""
-    engine, verifier = open_engine(folder, setting), served(make_verifier(task))
+async def opened(
+    folder: Path, task: Task, setting: Setting, engine: str = EXACT
+) -> AsyncIterator[tuple[Engine, Verifier]]:
+    """`open_engine` on a model folder and the verifier of a task behind a service, both closed at the end.
+
+    Servers apart are given the weights of the folder first: they hold those of whoever pushed last.
+    """
+    loaded, verifier = open_engine(folder, setting, engine), served(make_verifier(task))
     try:
-        yield engine, verifier
+        if isinstance(loaded, Served) and loaded.served and isinstance(loaded, WeightSync):
+            await loaded.load_weights(merged_state(load_model(folder, "cpu")))
+        yield loaded, verifier
     finally:
-        await engine.close()
+        await loaded.close()
         await close_verifier(verifier, setting.log)
 
 
-def task_gains(task: Task, limit: int, before: Path, after: Path, setting: Setting) -> dict[str, float]:
+def task_gains(
+    task: Task, limit: int, before: Path, after: Path, setting: Setting, engine: str = EXACT
+) -> dict[str, float]:
     """`gains` of accuracy on a task between two model folders: greedy (`held_out`) and sampled (`held_out_sampled`).
 
     Samples are drawn at the task's temperature, with equal seeds for both models. Greedy accuracy is nearly all or
     nothing in a small model; sampled accuracy shows what moved.
     """
     items = task.items(limit, 0)
-    first, last = (asyncio.run(_answered(task, items, folder, setting)) for folder in (before, after))
+    first, last = (asyncio.run(_answered(task, items, folder, setting, engine)) for folder in (before, after))
     greedy = gains("held_out", first[0], last[0], setting.seed)
     return {**greedy, **gains("held_out_sampled", first[1], last[1], setting.seed)}
 
@@ -129,13 +164,13 @@ def held_out_gains(path: Path, seed: int) -> dict[str, float]:
 
 
 async def _answered(
-    task: Task, items: Sequence[Item], folder: Path, setting: Setting
+    task: Task, items: Sequence[Item], folder: Path, setting: Setting, engine: str
 ) -> tuple[list[float], list[float]]:
     """1 or 0 per problem: whether the greedy answer is right, and whether a sampled one is."""
-    async with opened(folder, task, setting) as (engine, verifier):
+    async with opened(folder, task, setting, engine) as (loaded, verifier):
         held_out = HeldOut(items, verifier, task.sampling, setting.seed)
-        greedy, _ = await accuracy(held_out, engine)
-        samples, _ = await accuracy(held_out, engine, greedy=False)
+        greedy, _ = await accuracy(held_out, loaded)
+        samples, _ = await accuracy(held_out, loaded, greedy=False)
     return [float(value) for value in greedy], [float(value) for value in samples]
 
 

@@ -167,7 +167,7 @@ def stage_memory(
     whole = counts.parameters
     engine = {} if "engine" not in fields else {"engine": _engine_gb(str(fields["engine"]), counts, limit)}
     if kind not in _TRAINED:
-        return {"engine": 4 * whole / GB}
+        return engine or {"engine": 4 * whole / GB}
     rank = int(fields.get("lora") or 0)
     trained = rank * counts.per_rank if rank else whole
     each = 2 if rank and fields.get("autocast") else 4  # bytes of a frozen weight
@@ -262,8 +262,13 @@ def _counted_attention(
 
 
 def _engine_gb(spec: str, counts: ModelCounts, limit: float | None) -> float:
-    """What the engine takes of a device: its share, or weights in its type and as much again for keys and values."""
+    """What the engine takes of a device: its share, or weights in its type and as much again for keys and values.
+
+    Servers apart take nothing of the trainer's.
+    """
     _, options = parse_spec(spec)
+    if "base_url" in options:
+        return 0.0
     if "gpu_memory_utilization" in options and limit is not None:
         return float(str(options["gpu_memory_utilization"])) * limit
     return (8.0 if options.get("dtype") == "float32" else 4.0) * counts.parameters / GB

@@ -30,7 +30,7 @@ from train.base.optimiser import Optimiser, Schedule
 from train.base.rollout import Collector, RolloutFile, group_draws, read_rollouts
 from train.base.stage import Setting, StageResult, check_model, model_of, rollouts_path
 from train.examples.imitation import Ptx
-from train.measure.measure import HeldOut, held_out_gains
+from train.measure.measure import HeldOut, check_engine, held_out_gains, open_engine
 from train.registries import make, make_verifier
 from train.reward_models.generative import APPROVES, ASK, CritiqueSource
 from train.reward_models.reward_models import (
@@ -44,12 +44,12 @@ from train.reward_models.reward_models import (
 from train.reward_models.step_model import load_process
 from train.rl.loop import LoopPlan, Parts, learn, learn_async
 from train.rollouts.frontier import Frontier, Mode
-from train.rollouts.rewards import Rewarder, served, shaping_part
+from train.rollouts.rewards import Rewarder, rewarded_by, served, shaping_part
 from train.rollouts.sync import LIMITS, Syncer, revived
 from train.update.critic import Critic, ValueFit, ValueHead
 from train.update.update import Build, Objective, Updater
 from ttc.config.recipes import parse_spec
-from ttc.config.registry import ENGINES, VERIFIERS
+from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import bind
 from ttc.config.values import above, at_least
 from ttc.core import Engine, Sampling, Verifier
@@ -114,9 +114,7 @@ class PolicyStage:
     def check(self, has_model: bool) -> None:
         """See `Stage.check`: a model, a known engine, and no problem on both sides."""
         check_model(self.kind, has_model)
-        name, options = parse_spec(self.engine)
-        factory = ENGINES.load(name)
-        bind(factory, options, supply={"model": None})
+        check_engine(self.engine)
         for spec in self.shaping:
             shaping_part(spec)
         if self.judge is not None:
@@ -127,6 +125,11 @@ class PolicyStage:
         if self.build.shard and self.critic is not None and self.critic.start == "head":
             raise ConfigError(f"{self.kind}: critic head reads hidden states that shard splits; take copy")
         train, held_out = self._items()
+        alone = next((item for item in train if rewarded_by(item.target) == "learnt"), None)
+        if alone is not None and self.rewards is None:
+            raise ConfigError(
+                f"{self.kind}: {alone.problem.id} is rewarded by a learnt reward alone: name a reward_model"
+            )
         texts = own_texts([*train, *held_out])  # an instruction that all prompts share tells nothing
         shared = list(overlaps(texts[: len(train)], texts[len(train) :]))
         if shared:
@@ -279,10 +282,7 @@ class PolicyStage:
         return self.task.items(train_limit, 0), self.held_out.items(held_out_limit, 0)
 
     def _engine(self, source: Path, setting: Setting) -> Engine:
-        name, options = parse_spec(self.engine)
-        supply = {"model": str(source), "device": setting.device, "threads": setting.threads}
-        supply = {key: value for key, value in supply.items() if key not in options}
-        return revived(lambda: ENGINES.create(name, options, supply=supply), setting.log)
+        return revived(lambda: open_engine(source, setting, self.engine), setting.log)
 
 
 def some(items: Sequence[Item], most: int, seed: int) -> list[Item]:

@@ -36,7 +36,7 @@ from train.base.stage import Setting, Stage, StageResult, check_file, check_mode
 from train.examples.examples import Example, mismatched, parted
 from train.examples.imitation import completion_sums, imitation_batch, ranked_right
 from train.examples.pairs import LabelledBatch, LabelledLoss, Pairs, PairSource, Preferred
-from train.measure.measure import gains, task_gains
+from train.measure.measure import EXACT, check_engine, gains, task_gains
 from train.offline.epochs import FitFields, fit
 from train.offline.labels import MarkedUpdater, is_marked, moved_right, read_marked
 from train.registries import PREFERENCES, make, make_task
@@ -200,6 +200,7 @@ def preference(
     per_problem: int | None = 4,
     held_out: str | None = None,
     held_out_limit: int = 128,
+    engine: str = EXACT,
     course: _Course,
     build: Build,
 ) -> Stage:
@@ -213,6 +214,7 @@ def preference(
         per_problem: most pairs of one problem's rollouts; None is all.
         held_out: also measure the accuracy on this task, NAME or NAME:KEY=VALUE,...
         held_out_limit: most problems of that task.
+        engine: what answers that task, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
         course: see `FitFields`.
         build: see `Build`; rows of a pass are whole pairs, and weights are not split over processes here.
     """
@@ -222,7 +224,7 @@ def preference(
     at_least("preference", 0, likelihood=likelihood)
     task = None if held_out is None else make_task(held_out)
     make_loss = make(PREFERENCES, loss)
-    return _Preference(pairs, make_loss, _on_single(loss), likelihood, course, task, held_out_limit, build)
+    return _Preference(pairs, make_loss, _on_single(loss), likelihood, course, task, held_out_limit, engine, build)
 
 
 def _on_single(spec: str) -> bool:
@@ -240,10 +242,12 @@ class _Preference:
     course: FitFields
     task: Task | None
     limit: int
+    engine: str
     build: Build
 
     def check(self, has_model: bool) -> None:
         check_model("preference", has_model)
+        check_engine(self.engine)
         check_file("preference", self.source.data)
         if self.task is not None:
             self.task.items(self.limit, 0)
@@ -276,7 +280,7 @@ class _Preference:
         keys = [pair.key for pair in held_out]
         numbers = {**last, **gains("ranked", before, ranked_right(model, *sides, pad_id), setting.seed, keys)}
         if self.task is not None:
-            numbers |= task_gains(self.task, self.limit, source, folder, setting)
+            numbers |= task_gains(self.task, self.limit, source, folder, setting, self.engine)
         return StageResult(str(folder), numbers, stopped)
 
     def _marked(self, setting: Setting, source: Path, data: Path) -> StageResult:
@@ -306,7 +310,7 @@ class _Preference:
         keys = [row.key for row in held_out]
         numbers = {**last, **gains("moved", [0.5] * len(after), after, setting.seed, keys)}
         if self.task is not None:
-            numbers |= task_gains(self.task, self.limit, source, folder, setting)
+            numbers |= task_gains(self.task, self.limit, source, folder, setting, self.engine)
         return StageResult(str(folder), numbers, stopped)
 
     def _reference(self, setting: Setting, source: Path, pairs: Sequence[Preferred], pad_id: int) -> Reference:

@@ -35,7 +35,7 @@ from train.base.models import load_tokenizer
 from train.base.optimiser import Optimiser
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, one_of, pass_through
 from train.examples.examples import parted
-from train.measure.measure import gains, opened
+from train.measure.measure import EXACT, check_engine, gains, opened
 from train.offline.epochs import FitFields, fit
 from train.registries import make_task
 from train.reward_models.step_model import Form, StepModel, StepRow, Steps, new_step_model
@@ -65,6 +65,7 @@ def prm(
     good: str | None = None,
     bad: str | None = None,
     measured: str | None = None,
+    engine: str = EXACT,
     course: FitFields,
 ) -> Stage:
     """Learn to judge steps.
@@ -82,6 +83,7 @@ def prm(
         good: the token that says right, for form token.
         bad: the token that says wrong, for form token.
         measured: a file of labelled steps to measure on, instead of held-out rows of its own.
+        engine: what draws, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
         course: see `FitFields`.
     """
     one_of("prm", data=data, task=task)
@@ -91,7 +93,7 @@ def prm(
     files = [None if file is None else Path(file).expanduser() for file in (data, measured)]
     words = None if good is None or bad is None else (good, bad)
     problems, labels = None if task is None else make_task(task), (n, continuations, rounds, hard)
-    return _Prm(files[0], problems, step_delimiter, limit, labels, form, words, files[1], course)
+    return _Prm(files[0], problems, step_delimiter, limit, labels, form, words, files[1], engine, course)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +106,12 @@ class _Prm:
     form: Form
     words: tuple[str, str] | None
     measured: Path | None
+    engine: str
     course: FitFields
 
     def check(self, has_model: bool) -> None:
         check_model("prm", has_model)
+        check_engine(self.engine)
         check_file("prm", self.data)
         check_file("prm", self.measured)
         if self.task is not None:
@@ -163,7 +167,7 @@ class _Prm:
 
     async def _made(self, task: Task, setting: Setting, source: Path) -> tuple[list[StepRow], int]:
         sampling, steps = Sampling(temperature=1.0, max_tokens=task.sampling.max_tokens), Steps(source, self.delimiter)
-        async with opened(source, task, setting) as (engine, verifier):
+        async with opened(source, task, setting, self.engine) as (engine, verifier):
             labels = MonteCarlo(engine, verifier, sampling, setting.seed, steps, *self.labels)
             return await labels.rows(task.items(self.limit, 0))
 

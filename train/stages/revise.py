@@ -18,7 +18,7 @@ from evals.data.decontamination import prompt_text
 from evals.task import Item, Task
 from train.base.rollout import Collector, Rollout, write_rollouts
 from train.base.stage import Setting, Stage, StageResult, check_model, model_of, pass_through
-from train.measure.measure import gains, opened
+from train.measure.measure import EXACT, check_engine, gains, opened
 from train.registries import make_task
 from train.rollouts.rewards import Rewarder
 from ttc.config.values import at_least
@@ -43,6 +43,7 @@ def revise(
     n: int = 1,
     limit: int | None = None,
     max_tokens: int | None = None,
+    engine: str = EXACT,
 ) -> Stage:
     """Draw answers, critiques and revisions.
 
@@ -56,6 +57,7 @@ def revise(
         n: first answers per prompt.
         limit: most prompts.
         max_tokens: cap of an answer, a critique and a revision each; None is the task's.
+        engine: what draws, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
     """
     at_least("revise", 1, n=n, rounds=rounds)
     if bool(principles) != ("{principle}" in critique):
@@ -66,7 +68,7 @@ def revise(
                 raise ConfigError(f"revise: {name} must hold {{{field}}}")
     problems = make_task(task)
     cap = max_tokens or problems.sampling.max_tokens
-    return _Revise(problems, critique, revision, principles, rounds, accept, n, limit, cap)
+    return _Revise(problems, critique, revision, principles, rounds, accept, n, limit, cap, engine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +82,11 @@ class _Revise:
     n: int
     limit: int | None
     max_tokens: int
+    engine: str
 
     def check(self, has_model: bool) -> None:
         check_model("revise", has_model)
+        check_engine(self.engine)
         self.task.items(self.limit, 0)
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
@@ -103,7 +107,7 @@ class _Revise:
         """First answers as the verifier sees them, and their revisions, each with the model's own verdict."""
         items = self.task.items(self.limit, 0)
         prompts = {item.problem.id: prompt_text(item) for item in items}
-        async with opened(model_of("revise", setting), self.task, setting) as (engine, verifier):
+        async with opened(model_of("revise", setting), self.task, setting, self.engine) as (engine, verifier):
             answers = await self._answers(engine, items, self.n, setting.seed)
             questions = [{"prompt": prompts[r.problem_id], "answer": r.text} for r in answers]
             for number in range(self.rounds):

@@ -16,7 +16,7 @@ from evals.numbers.statistics import mean_interval
 from evals.task import Task
 from train.base.rollout import Collector, Rollout, write_rollouts
 from train.base.stage import Setting, Stage, StageResult, check_model, model_of, pass_through
-from train.measure.measure import opened
+from train.measure.measure import EXACT, check_engine, opened
 from train.registries import make_task
 from train.rollouts.rewards import Rewarder
 from ttc.errors import ConfigError
@@ -33,6 +33,7 @@ def sample(
     max_thinking: int | None = None,
     partial_credit: bool = False,
     round: int = 0,
+    engine: str = EXACT,
 ) -> Stage:
     """Draw and judge rollouts.
 
@@ -45,11 +46,12 @@ def sample(
         max_thinking: most thinking tokens of a rollout.
         partial_credit: take the verifier's score as the reward instead of right or wrong.
         round: number of the round; another round draws anew.
+        engine: what draws, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
     """
     if n < 1 or round < 0:
         raise ConfigError(f"sample: needs n >= 1 and round >= 0, got {n} and {round}")
     mode = Thinking(mode=thinking, max_tokens=max_thinking)
-    return _Sample(make_task(task), n, limit, max_tokens, mode, partial_credit, round)
+    return _Sample(make_task(task), n, limit, max_tokens, mode, partial_credit, round, engine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +63,11 @@ class _Sample:
     thinking: Thinking
     partial_credit: bool
     round: int
+    engine: str
 
     def check(self, has_model: bool) -> None:
         check_model("sample", has_model)
+        check_engine(self.engine)
         self.task.items(self.limit, 0)
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
@@ -82,7 +86,7 @@ class _Sample:
 
     async def _draw(self, source: Path, setting: Setting) -> list[Rollout]:
         cap = self.max_tokens or self.task.sampling.max_tokens
-        async with opened(source, self.task, setting) as (engine, verifier):
+        async with opened(source, self.task, setting, self.engine) as (engine, verifier):
             collector = Collector.plain(engine, self.n, cap, setting.seed, self.thinking)
             rollouts = await collector.collect(self.task.items(self.limit, 0), self.round)
             return await Rewarder(verifier, partial=self.partial_credit).judge(rollouts, self.round)

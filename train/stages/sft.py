@@ -22,7 +22,7 @@ from train.base.stage import Setting, Stage, StageResult, check_file, check_mode
 from train.examples.examples import CORPORA, Corpus, Example, corpus_examples, parted, read_examples, right_rollouts
 from train.examples.imitation import imitation_batch, mean_loss, probabilities
 from train.losses.ppo import ppo
-from train.measure.measure import gains, task_gains
+from train.measure.measure import EXACT, check_engine, gains, task_gains
 from train.offline.epochs import FitFields, fit
 from train.registries import make, make_task
 from train.update.batch import Normaliser
@@ -50,6 +50,7 @@ def sft(
     corpus_rows: int = 2048,
     held_out: str | None = None,
     held_out_limit: int = 128,
+    engine: str = EXACT,
     normaliser: Normaliser = "token",
     packed: int = 0,
     course: _Course,
@@ -66,6 +67,7 @@ def sft(
         corpus_rows: texts drawn from a corpus.
         held_out: also measure the accuracy on this task, NAME or NAME:KEY=VALUE,...
         held_out_limit: most problems of that task.
+        engine: what answers that task, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
         normaliser: token, or sequence for the mean of each completion first.
         packed: lay rows end to end in rows of so many tokens, none attending to another; 0 pads them instead.
         course: see `FitFields`.
@@ -83,6 +85,7 @@ def sft(
         course=course,
         task=None if held_out is None else make_task(held_out),
         limit=held_out_limit,
+        engine=engine,
         normaliser=normaliser,
         packed=packed,
         build=build,
@@ -98,6 +101,7 @@ class _Sft:
     course: FitFields
     task: Task | None
     limit: int
+    engine: str
     normaliser: Normaliser
     packed: int
     build: Build
@@ -106,6 +110,7 @@ class _Sft:
 
     def check(self, has_model: bool) -> None:
         check_model("sft", has_model)
+        check_engine(self.engine)
         check_file("sft", self.data)
         if self.task is not None:
             self.task.items(self.limit, 0)
@@ -147,7 +152,7 @@ class _Sft:
         keys = [example.key for example in held_out]
         numbers = {**last, **gains("likelihood", before, after, setting.seed, keys)}
         if self.task is not None:
-            numbers |= task_gains(self.task, self.limit, source, folder, setting)
+            numbers |= task_gains(self.task, self.limit, source, folder, setting, self.engine)
         return StageResult(str(folder), numbers, stopped)
 
     def _examples(self, setting: Setting, source: Path, end: int) -> list[Example]:

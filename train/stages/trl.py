@@ -26,7 +26,7 @@ from train.base.stage import Setting, Stage, StageResult, check_file, check_mode
 from train.examples.examples import Example, parted, read_examples, right_rollouts
 from train.examples.imitation import probabilities, ranked_right
 from train.examples.pairs import PairSource, Preferred
-from train.measure.measure import gains, task_gains
+from train.measure.measure import EXACT, check_engine, gains, task_gains
 from train.offline.epochs import FitFields
 from train.registries import make_task
 from train.reward_models.reward_models import RewardEnsemble, load_reward_model
@@ -150,6 +150,7 @@ def trl(
     held_out_share: float = 0.1,
     held_out: str | None = None,
     held_out_limit: int = 128,
+    engine: str = EXACT,
     save_every: int = 100,
     options: tuple[str, ...] = (),
 ) -> Stage:
@@ -166,6 +167,7 @@ def trl(
         held_out_share: share of prompts that are held out and measured.
         held_out: also measure the accuracy on this task, NAME or NAME:KEY=VALUE,...
         held_out_limit: most problems of that task.
+        engine: what answers that task, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
         save_every: steps between checkpoints.
         options: further fields of TRL's configuration, each KEY=VALUE with the value as JSON or text.
     """
@@ -175,7 +177,7 @@ def trl(
     course = FitFields(steps=steps, lr=lr, rows=rows, held_out_share=held_out_share, save_every=save_every)
     task = None if held_out is None else make_task(held_out)
     fields = {key: _value(text) for key, text in overrides(options).items()}
-    return _Trl(method, source, course, task, held_out_limit, fields)
+    return _Trl(method, source, course, task, held_out_limit, engine, fields)
 
 
 def _value(text: str) -> Any:
@@ -192,11 +194,13 @@ class _Trl:
     course: FitFields
     task: Task | None
     limit: int
+    engine: str
     options: Mapping[str, Any]
 
     def check(self, has_model: bool) -> None:
         """See `Stage.check`; TRL must be there, and its configuration must have the options."""
         check_model("trl", has_model)
+        check_engine(self.engine)
         check_file("trl", self.source.data)
         _check_options(self.method, self.options)
 
@@ -218,7 +222,7 @@ class _Trl:
         if self.method == "reward":
             return StageResult(pass_through(setting), numbers)
         if self.task is not None:
-            numbers |= task_gains(self.task, self.limit, source, folder, setting)
+            numbers |= task_gains(self.task, self.limit, source, folder, setting, self.engine)
         return StageResult(str(folder), numbers)
 
     def train(self, rows: Sequence[Any], source: Path, target: Path, setting: Setting) -> dict[str, float]:
