@@ -1,6 +1,7 @@
 """Tasks: one short file each; the file's name is the task's. `NAME:ARG` chooses within a task that has many kinds.
 
-A path to a JSON-lines file or to a TOML file is a task as well (`evals.tasks._files`).
+A path to a JSON-lines file or to a TOML file is a task as well (`evals.tasks._files`), or a mixture of several
+(`evals.tasks._mixture`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from evals.task import Task
 from ttc.config.plugins import PluginShape
-from ttc.config.recipes import split_model, user_file
+from ttc.config.recipes import load_toml, split_model, user_file
 from ttc.config.registry import Registry
 from ttc.errors import ConfigError
 
@@ -32,9 +33,7 @@ def load_task(name: str) -> Callable[..., Task]:
     if name.endswith((*_LINES, _TOML)):
         if not Path(name).expanduser().is_file():
             raise ConfigError(f"task file {name!r} does not exist")
-        from evals.tasks._files import jsonl, toml_task  # their parsers are needed by no named task
-
-        factory = partial(toml_task if name.endswith(_TOML) else jsonl, name)
+        factory = partial(_reader(name), name)
         factory.__name__ = Path(name).name  # type: ignore[attr-defined]
         return factory
     plain, argument = split_model(name)
@@ -49,6 +48,16 @@ def load_task(name: str) -> Callable[..., Task]:
     named_factory = partial(task_factory, argument)
     named_factory.__name__, named_factory.__wrapped__ = plain, task_factory  # type: ignore[attr-defined]
     return named_factory
+
+
+def _reader(name: str) -> Callable[..., Task]:
+    """What reads the task in a file; their parsers are needed by no named task."""
+    from evals.tasks._files import jsonl, toml_task
+    from evals.tasks._mixture import mixture
+
+    if not name.endswith(_TOML):
+        return jsonl
+    return mixture if "parts" in load_toml(Path(name).expanduser()) else toml_task
 
 
 def task_file(name: str) -> Path | None:

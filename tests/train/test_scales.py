@@ -128,3 +128,30 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_weights(home: Path, tmp_pat
     subprocess.run(words(out), env=environment, check=True, capture_output=True)
     first, second = ((tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "killed"))
     assert first == second
+
+
+EXAMPLES = Path(__file__).parents[2] / "train" / "recipes" / "examples"
+
+
+@pytest.mark.parametrize("path", [path for path in sorted(EXAMPLES.glob("*.toml")) if "[[stage]]" in path.read_text()])
+@pytest.mark.parametrize("scale", ["cpu", "1x24gb", "1x80gb", "8x80gb"])
+def test_every_example_is_bound_at_every_scale_and_says_how_to_run_it(
+    home: Path, path: Path, scale: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DATA, str(home / "data"))
+    monkeypatch.chdir(EXAMPLES.parents[2])
+    for number, step in enumerate(read_recipe(str(path), scale=scale).steps):
+        step.stage.check(number >= 0)
+    assert f"ttc train run {path.relative_to(EXAMPLES.parents[2])} --model" in path.read_text()
+
+
+def test_a_mixture_of_tasks_is_learnt_with_a_curve_for_each(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DATA, str(home / "data"))
+    monkeypatch.chdir(EXAMPLES.parents[2])
+    assert run(home, str(EXAMPLES / "mixture.toml"), tmp_path / "run", "--set", "ppo.prompts=12") == 0
+    steps = [row for row in rows(tmp_path / "run", "ppo") if "reward" in row]
+    families = [name for row in steps for name in row if name.startswith("family/")]
+    assert set(families) == {"family/words", "family/numbers"}
+    assert any("grad_norm" in row for row in steps)

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
 from tests.train.stages import make_stage
+from tests.ttc.vllm_server import vllm_server
 from train.base.models import load_model
 from train.base.stage import Setting
 from train.rollouts.sync import LIMITS, Syncer
 from ttc import nano
 from ttc.engines.vllm.factory import vllm
-from ttc.engines.vllm.options import VllmOptions
+from ttc.engines.vllm.options import WORKER_EXTENSION, VllmOptions
 from ttc.errors import TrainingError
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
@@ -52,6 +54,33 @@ def test_grpo_updates_the_policy_and_vllm_samples_from_the_updated_one(tmp_path)
     before, after = load_model(nano.path("teacher"), "cpu"), load_model(tmp_path / "stage" / "model", "cpu")
     moved = [(a - b).abs().max().item() for a, b in zip(before.parameters(), after.parameters(), strict=True)]
     assert max(moved) > 1e-5 and result.stopped == ""
+
+
+def test_a_server_apart_takes_the_trainers_weights_and_draws_from_them(tmp_path, monkeypatch):
+    """The head of the packaged teacher is tied to its embedding, which vLLM on a CPU packs: the stale copy would show."""
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    teacher = str(nano.path("teacher"))
+    options = ("--dtype", "float32", "--max-model-len", "256", "--worker-extension-cls", WORKER_EXTENSION)
+
+    async def go(url: str) -> None:
+        engine = vllm(teacher, VllmOptions(dtype="float32"), base_url=f"{url}/v1")
+        model = load_model(nano.path("teacher"), "cpu")
+        syncer = Syncer(engine, model, limit=LIMITS["float32"])
+        ids = [list(range(60, 90)), list(range(100, 130))]
+        try:
+            assert await syncer.probe(ids) < LIMITS["float32"]
+            with torch.no_grad():
+                model.get_output_embeddings().weight.mul_(1.05)
+            with pytest.raises(TrainingError, match="parity"):
+                await syncer.probe(ids)
+            await syncer.push()
+            assert await syncer.probe(ids) < LIMITS["float32"]
+        finally:
+            await engine.close()
+
+    with vllm_server(teacher, tmp_path, *options) as url:
+        asyncio.run(go(url))
 
 
 def test_weights_that_did_not_arrive_stop_the_run():

@@ -46,6 +46,10 @@ def _judge(folder: Path) -> dict[str, Any]:
     return {"engine": ScriptedEngine(_say)}
 
 
+def _parts(folder: Path) -> dict[str, Any]:
+    return {"parts": {"sums": {"verifier": "math"}, "letters": {"verifier": "choice"}}}
+
+
 def _say(prompt: Prompt, path: tuple[int, ...], key: int) -> str:
     """A judge that knows the cases of its card, and says anything otherwise."""
     right = "Paris.\n</answer>" in prompt.text
@@ -55,4 +59,4 @@ def _say(prompt: Prompt, path: tuple[int, ...], key: int) -> str:
     return ["Verdict: A", "Verdict: B", "verdict", "x" * 50, "</think>Verdict: tie"][said]
 
 
-_OPTIONS: Mapping[str, Callable[[Path], dict[str, Any]]] = {"composite": _reward, "judge": _judge}
+_OPTIONS: Mapping[str, Callable[[Path], dict[str, Any]]] = {"composite": _reward, "judge": _judge, "mixture": _parts}

@@ -351,12 +351,17 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 def _by_family(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Mean reward by difficulty or family of tasks, where there are several and not too many to show."""
-    rewards: dict[str, list[float]] = {}
-    for rollout in rollouts:
-        if rollout.reward is not None:
-            rewards.setdefault(rollout.difficulty, []).append(rollout.reward)
-    few = 1 < len(rewards) <= _MAX_FAMILIES
-    return {f"family/{name or 'none'}": _mean(values) for name, values in sorted(rewards.items())} if few else {}
+    judged = [(rollout.difficulty, rollout.reward) for rollout in rollouts if rollout.reward is not None]
+    return family_means("family", judged)
+
+
+def family_means(what: str, values: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """The mean of (family, value) by family, named `what/FAMILY`; nothing where there is one, or too many to show."""
+    families: dict[str, list[float]] = {}
+    for name, value in values:
+        families.setdefault(name, []).append(value)
+    few = 1 < len(families) <= _MAX_FAMILIES
+    return {f"{what}/{name or 'none'}": _mean(own) for name, own in sorted(families.items())} if few else {}
 
 
 def repeated_share(ids: Sequence[int], n: int) -> float:

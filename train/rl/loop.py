@@ -47,7 +47,16 @@ import torch
 from evals.task import Item
 from train.base.checkpoint import Checkpoints
 from train.base.health import AlarmFile, Health, act
-from train.base.rollout import Collector, Rollout, RolloutFile, by_group, check_groups, has_signal, rollout_metrics
+from train.base.rollout import (
+    Collector,
+    Rollout,
+    RolloutFile,
+    by_group,
+    check_groups,
+    family_means,
+    has_signal,
+    rollout_metrics,
+)
 from train.base.world import ALONE, World
 from train.measure.measure import HeldOut, accuracy, by_both
 from train.rollouts.frontier import Frontier
@@ -294,6 +303,8 @@ async def evaluate(state: LoopState, parts: Parts) -> dict[str, float]:
     text = f"held-out accuracy {value:.3f} greedy, {sampled_value:.3f} sampled"
     parts.log(f"step {state.step}: {text} ({len(right)} problems)")
     metrics = {"held_out": value, "held_out_sampled": sampled_value, "held_out_drop": drop}
+    families = [item.difficulty or "" for item in parts.held_out.items]
+    metrics |= family_means("held_out", zip(families, map(float, samples), strict=True))
     if parts.held_out.beside is not None:
         apart = sum(accepted) / len(accepted) - sampled_value
         state.apart = min(state.apart, apart)

@@ -205,7 +205,7 @@ class Rewarder:
         return verdict
 
     def _with_verdict(self, rollout: Rollout, verdict: Verdict) -> Rollout:
-        if not self._weight:
+        if not self._weight or rewarded_by(rollout.target) == "learnt":
             return replace(rollout, verdict=verdict, reward=0.0)
         if verdict.status in _NO_VERDICT:
             return replace(rollout, verdict=verdict, reward=None)
@@ -214,6 +214,12 @@ class Rewarder:
             value = verdict.score
         parts: Mapping[str, float] = {"verifier": value}
         return replace(rollout, verdict=verdict, reward=self._weight * value, parts=parts)
+
+
+def rewarded_by(target: TargetLike) -> str:
+    """What a row of a mixture is rewarded by (`evals.tasks._mixture`): both, verifier or learnt; others by both."""
+    named = isinstance(target, Mapping) and {"part", "target"} <= set(target)
+    return str(target.get("reward", "both")) if named and isinstance(target, Mapping) else "both"
 
 
 def _unended(rollout: Rollout, reward: float) -> Rollout:
@@ -237,7 +243,8 @@ def _add_learnt(judged: Sequence[Rollout], scored: Mapping[str, Sequence[float]]
     rollouts: list[Rollout] = []
     for i, rollout in enumerate(judged):
         parts = {name: values[i] for name, values in scored.items()}
-        reward = None if rollout.reward is None else rollout.reward + parts[total]
+        learnt = 0.0 if rewarded_by(rollout.target) == "verifier" else parts[total]
+        reward = None if rollout.reward is None else rollout.reward + learnt
         rollouts.append(replace(rollout, reward=reward, parts={**rollout.parts, **parts}))
     return rollouts
 
