@@ -57,7 +57,7 @@ def test_grpo_updates_the_policy_and_vllm_samples_from_the_updated_one(tmp_path)
 
 
 def test_a_server_apart_takes_the_trainers_weights_and_draws_from_them(tmp_path, monkeypatch):
-    """The head of the packaged teacher is tied to its embedding, which vLLM on a CPU packs: the stale copy would show."""
+    """The head of the teacher is tied to its embedding, which vLLM on a CPU packs: a stale copy would show."""
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     teacher = str(nano.path("teacher"))
