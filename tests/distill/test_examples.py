@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import distill
+from distill.commands.distill import _training
+from distill.plan.resolve import resolve
 from distill.spec.spec import read_spec
 from evals.data.sources import DATA
 from tests import qwen_like
@@ -20,6 +23,7 @@ RECIPES = [path for path in EXAMPLES if path not in JOBS]
 
 
 SERVED = {"deepseek-reasoner"}
+MODELS = {"Qwen/Qwen3-8B"}
 
 
 def made() -> set[str]:
@@ -50,3 +54,18 @@ def test_a_recipe_binds_and_says_what_it_deviates_in(path: Path) -> None:
     recipe = read_recipe(str(path))
     assert "eviation" in recipe.about
     assert recipe.steps
+
+
+@pytest.mark.parametrize("name", ["traces", "on_policy-8b"])
+def test_an_example_of_the_hub_is_planned_with_a_small_model_in_its_place(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DATA, str(qwen_like.data(tmp_path / "data")))
+    small = str(qwen_like.model(tmp_path / "model"))
+    path = next(path for path in JOBS if path.stem == name)
+    spec = read_spec(path, {"student": small, "limit": 16})
+    teachers = [replace(one, model=small) if one.model in MODELS else one for one in spec.teachers]
+    plan = resolve(replace(spec, teachers=tuple(teachers)), tmp_path / "job")
+    assert sum(len(prompts.items) for prompts in plan.prompts.values()) == 16
+    text = "\n".join(_training(plan))
+    assert "GB" in text and "steps" in text
