@@ -9,11 +9,10 @@ import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
+from benchmarks.over_seeds import T95, TUNED_ON, nested, t_interval
 
 TITLES: Mapping[str, str] = {
     "held_out_sampled": "held-out accuracy, sampled",
@@ -50,13 +49,6 @@ def stages(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
                     shown.add(line)
 
 
-TUNED_ON = 1
-"""The seed whose runs decided steps and rates: named, and left out of what is said over seeds."""
-_T95: Mapping[int, float] = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
-"""Student's t for a two-sided 95 % interval, by the number of seeds."""
-_DRAWS = 4_000
-
-
 def over_seeds(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """One line per stage that several training seeds measured: its gain over them in two intervals, and each gain.
 
@@ -75,7 +67,7 @@ def over_seeds(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     shown: set[tuple[float, ...]] = set()
     for (recipe, stage, title), metrics in found.items():
         gains = tuple(metric["gain"] for metric in metrics)
-        if len(gains) not in _T95 or (stage == "1-pretrain" and gains in shown):
+        if len(gains) not in T95 or (stage == "1-pretrain" and gains in shown):
             continue
         shared = stage == "1-pretrain" and sum(other[1:] == (stage, title) for other in found) > 1
         shown.add(gains)
@@ -84,36 +76,6 @@ def over_seeds(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         name = "the base of most" if shared else recipe
         cells = (name, stage, title, ends, _span(fmean(gains), low, high), _bounds(*nested(metrics)))
         yield f"| {' | '.join(cells)} | {', '.join(map(_points, gains))} | {'yes' if low > 0 else '**no**'} |"
-
-
-def t_interval(gains: Sequence[float]) -> tuple[float, float]:
-    """The 95 % t interval of the mean over training seeds."""
-    half = _T95[len(gains)] * stdev(gains) / len(gains) ** 0.5
-    return fmean(gains) - half, fmean(gains) + half
-
-
-def nested(metrics: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """The 95 % interval of the mean gain when seeds are drawn again, and in each of them its questions.
-
-    Where a stage kept no gain per question, the width of its own interval over them stands for drawing them again.
-    """
-    rng = np.random.default_rng(0)
-    total = np.zeros(_DRAWS)
-    for _ in metrics:  # as many seeds as there are, each drawn again with its questions
-        again = np.stack([_again(metric, rng) for metric in metrics])  # (seeds, draws)
-        total += again[rng.integers(len(metrics), size=_DRAWS), np.arange(_DRAWS)]
-    low, high = np.quantile(total / len(metrics), [0.025, 0.975])
-    return float(low), float(high)
-
-
-def _again(metric: Mapping[str, Any], rng: np.random.Generator) -> npt.NDArray[np.float64]:
-    """The gain of one seed, drawn again over its questions: (draws,)."""
-    if "gains" not in metric:
-        return rng.normal(metric["gain"], (metric["gain_high"] - metric["gain_low"]) / 3.92, _DRAWS)
-    gains = np.array(metric["gains"])
-    counts = rng.multinomial(len(gains), np.full(len(gains), 1 / len(gains)), _DRAWS)
-    means: npt.NDArray[np.float64] = counts @ gains / len(gains)
-    return means
 
 
 def _line(metric: str, found: Mapping[str, Any]) -> str:
