@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.over_seeds import T95, nested, t_interval
+from benchmarks.pages import placed
 
 __all__ = ["main", "tables"]
 
@@ -103,12 +103,6 @@ def _at(*keys: str) -> Callable[[Row], Sequence[float]]:
         return value if isinstance(value, list) else [value] * 3
 
     return figure
-
-
-def placed(page: str, found: Mapping[str, str]) -> str:
-    """The page with these tables in their places; raises KeyError for a place that nothing was measured for."""
-    place = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-    return place.sub(lambda match: f"{match[1]}{found[match[2]]}\n{match[3]}", page)
 
 
 def _runs(rows: Sequence[Row]) -> str:
