@@ -31,7 +31,7 @@ Measure = Callable[[Any], Mapping[str, float]]
 """Greedy and sampled held-out accuracy of a model."""
 
 
-def step_cost(train: Callable[[int], None], steps: int) -> dict[str, float]:
+def step_cost(train: Callable[[int], object], steps: int) -> dict[str, float]:
     """Processor and wall seconds a step of a trainer that is told how many steps to take."""
     train(1)  # what only the first run of a process pays
     spent: list[tuple[float, float]] = []

@@ -87,10 +87,10 @@ def row(seed: int, steps: int, folder: Path) -> dict[str, Any]:
     base = folder / "base" / "1-pretrain" / "model"
     curve = Curve(measurer(base, cipher(), PROBLEMS, TOKENS, seed), EVERY)
     theirs(base, folder / "trl", seed, steps, curve)
-    own = {"curve": ours(base, folder / "ours", seed, steps, EVERY)}
-    own |= step_cost(partial(ours, base, folder / "ours", seed), steps)  # type: ignore[operator]
-    other = {"curve": curve.points, **step_cost(partial(theirs, base, folder / "trl", seed), steps)}
-    ratios = {clock: round(own[clock] / other[clock], 3) for clock in ("cpu_s", "wall_s")}  # type: ignore[operator]
+    own: dict[str, Any] = {"curve": ours(base, folder / "ours", seed, steps, EVERY)}
+    own |= step_cost(partial(ours, base, folder / "ours", seed), steps)
+    other: dict[str, Any] = {"curve": curve.points, **step_cost(partial(theirs, base, folder / "trl", seed), steps)}
+    ratios = {clock: round(own[clock] / other[clock], 3) for clock in ("cpu_s", "wall_s")}
     return {"seed": seed, "ttc": own, "trl": other, "ratio": ratios}
 
 

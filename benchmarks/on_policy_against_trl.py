@@ -102,7 +102,7 @@ def row(place: Place, rates: dict[str, float]) -> dict[str, Any]:
     """Both from one seed's student."""
     points = curves(place, rates)
     costs = {
-        "ttc": step_cost(partial(ours, place, rates["ttc"]), TIMED),  # type: ignore[arg-type]
+        "ttc": step_cost(partial(ours, place, rates["ttc"]), TIMED),
         "trl": step_cost(partial(theirs, place, rates["trl"]), TIMED),
     }
     ratios = {clock: round(costs["ttc"][clock] / costs["trl"][clock], 3) for clock in ("cpu_s", "wall_s")}
