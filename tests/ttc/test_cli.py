@@ -55,8 +55,14 @@ def test_solve_prints_the_answer_on_stdout_and_the_cost_on_stderr(table: str) ->
     assert done.returncode == 0, done.stderr
     assert done.stdout == "72\n"
     assert done.stderr.startswith("majority: ")
-    assert "3 calls" in done.stderr
+    assert "3 calls, FLOPs –" in done.stderr  # of a model whose size nobody told
     assert "--seed 1" in done.stderr
+
+
+def test_the_packaged_model_says_what_it_can_do_before_it_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["solve", "12+30*2", "--strategy", "direct", "--seed", "1"])
+    said = capsys.readouterr().err.splitlines()
+    assert "integer arithmetic only" in said[0] and "GFLOP" in said[-1]
 
 
 def test_solve_as_json_is_one_object_that_agrees_with_its_ledger(
