@@ -123,10 +123,11 @@ def _print(answer: Answer, label: str, seed: int | None, options: SolveOptions) 
         print(json.dumps({"strategy": label, "seed": seed, **dump(answer)}))
     else:
         print(answer.text.strip() if answer.final is None else answer.final)
-    print(_cost_line(answer, label, seed), file=sys.stderr)
+    print(cost_line(answer, label, seed), file=sys.stderr)
 
 
-def _cost_line(answer: Answer, label: str, seed: int | None) -> str:
+def cost_line(answer: Answer, label: str, seed: int | None) -> str:
+    """What the answer cost, on one line; an unknown seed is that of a run that cannot be repeated."""
     usage = answer.usage
     parts = [f"{usage.generated:,} generated"]
     parts += [f"{usage.thinking:,} of them thinking"] if usage.thinking else []
