@@ -351,8 +351,8 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 def _by_family(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Mean reward by difficulty or family of tasks, where there are several and not too many to show."""
-    judged = [(rollout.difficulty, rollout.reward) for rollout in rollouts if rollout.reward is not None]
-    return family_means("family", judged)
+    rewards = [(rollout.difficulty, rollout.reward) for rollout in rollouts if rollout.reward is not None]
+    return family_means("family", rewards)
 
 
 def family_means(what: str, values: Iterable[tuple[str, float]]) -> dict[str, float]:

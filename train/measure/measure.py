@@ -127,13 +127,13 @@ async def opened(
 
     Servers apart are given the weights of the folder first: they hold those of whoever pushed last.
     """
-    loaded, verifier = open_engine(folder, setting, engine), served(make_verifier(task))
+    backend, verifier = open_engine(folder, setting, engine), served(make_verifier(task))
     try:
-        if isinstance(loaded, Served) and loaded.served and isinstance(loaded, WeightSync):
-            await loaded.load_weights(merged_state(load_model(folder, "cpu")))
-        yield loaded, verifier
+        if isinstance(backend, Served) and backend.served and isinstance(backend, WeightSync):
+            await backend.load_weights(merged_state(load_model(folder, "cpu")))
+        yield backend, verifier
     finally:
-        await loaded.close()
+        await backend.close()
         await close_verifier(verifier, setting.log)
 
 
@@ -167,10 +167,10 @@ async def _answered(
     task: Task, items: Sequence[Item], folder: Path, setting: Setting, engine: str
 ) -> tuple[list[float], list[float]]:
     """1 or 0 per problem: whether the greedy answer is right, and whether a sampled one is."""
-    async with opened(folder, task, setting, engine) as (loaded, verifier):
+    async with opened(folder, task, setting, engine) as (backend, verifier):
         held_out = HeldOut(items, verifier, task.sampling, setting.seed)
-        greedy, _ = await accuracy(held_out, loaded)
-        samples, _ = await accuracy(held_out, loaded, greedy=False)
+        greedy, _ = await accuracy(held_out, backend)
+        samples, _ = await accuracy(held_out, backend, greedy=False)
     return [float(value) for value in greedy], [float(value) for value in samples]
 
 

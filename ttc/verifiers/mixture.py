@@ -35,8 +35,8 @@ def mixture(*, parts: Mapping[str, Any]) -> MixtureVerifier:
     """Return the verifiers of the parts as one; raises ConfigError naming the part that is wrong."""
     if not parts:
         raise ConfigError("mixture: parts is empty")
-    chosen = {name: PartChoice.of(VERIFIERS, *_named(name, table)) for name, table in parts.items()}
-    return MixtureVerifier({name: choice.create_verifier() for name, choice in chosen.items()})
+    choices = {name: PartChoice.of(VERIFIERS, *_named(name, table)) for name, table in parts.items()}
+    return MixtureVerifier({name: choice.create_verifier() for name, choice in choices.items()})
 
 
 def _named(name: str, table: object) -> tuple[str, Mapping[str, Any]]:

@@ -78,7 +78,7 @@ def vllm(
     from ttc.engines.vllm.servers import vllm_servers
 
     urls = [url.strip().rstrip("/") for url in base_url.split(",") if url.strip()]
-    passed = {name: getattr(options, name) for name in ("max_context", "seeded", "logprobs")}
+    common = {name: getattr(options, name) for name in ("max_context", "seeded", "logprobs")}
     return vllm_servers(
-        urls, folder, weights_dir=weights_dir, wait_s=wait_s, options={**passed, "api_key_env": api_key_env}
+        urls, folder, weights_dir=weights_dir, wait_s=wait_s, options={**common, "api_key_env": api_key_env}
     )
