@@ -1,7 +1,6 @@
 """Tasks: one short file each; the file's name is the task's. `NAME:ARG` chooses within a task that has many kinds.
 
-A path to a JSON-lines file or to a TOML file is a task as well (`evals.tasks._files`), or a mixture of several
-(`evals.tasks._mixture`).
+A path to a JSON-lines file or to a TOML file is a task as well (`evals.tasks._files`), or a mixture of several.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ def load_task(name: str) -> Callable[..., Task]:
 
 def _reader(name: str) -> Callable[..., Task]:
     """What reads the task in a file; their parsers are needed by no named task."""
-    from evals.tasks._files import jsonl, toml_task
-    from evals.tasks._mixture import mixture
+    from evals.tasks._files import jsonl, mixture, toml_task
 
     if not name.endswith(_TOML):
         return jsonl

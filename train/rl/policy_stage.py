@@ -130,8 +130,7 @@ class PolicyStage:
             raise ConfigError(
                 f"{self.kind}: {alone.problem.id} is rewarded by a learnt reward alone: name a reward_model"
             )
-        texts = own_texts([*train, *held_out])  # an instruction that all prompts share tells nothing
-        shared = list(overlaps(texts[: len(train)], texts[len(train) :]))
+        shared = [overlap for part in by_part(train) for overlap in _overlaps(part, held_out)]
         if shared:
             raise ConfigError(
                 f"{self.kind}: {len(shared)} training problems are held-out problems too, such as "
@@ -283,6 +282,21 @@ class PolicyStage:
 
     def _engine(self, source: Path, setting: Setting) -> Engine:
         return revived(lambda: open_engine(source, setting, self.engine), setting.log)
+
+
+def by_part(items: Sequence[Item]) -> list[list[Item]]:
+    """The items by the part of a mixture that they are of; all together where they are of none."""
+    parts: dict[str, list[Item]] = {}
+    for item in items:
+        name = item.target.get("part") if isinstance(item.target, Mapping) else None
+        parts.setdefault(str(name), []).append(item)
+    return list(parts.values())
+
+
+def _overlaps(train: Sequence[Item], held_out: Sequence[Item]) -> list[Any]:
+    """What both sides share, but for an instruction that all prompts have, which tells nothing."""
+    texts = own_texts([*train, *held_out])
+    return list(overlaps(texts[: len(train)], texts[len(train) :]))
 
 
 def some(items: Sequence[Item], most: int, seed: int) -> list[Item]:
