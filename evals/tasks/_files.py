@@ -21,7 +21,7 @@ object: `target = {numbers = "nums", target = "goal"}` names fields; a value tha
 Every row is read when the task loads; what is broken is named by file, line and field. Left out: few-shot examples
 other than in the prompt, and rows from the hub.
 
-A TOML file of tables [parts.NAME] is a mixture of tasks, each row with the verifier, or the learnt reward, of the task it came from.
+A TOML file of tables [parts.NAME] is a mixture of tasks: each row has the verifier, or the learnt reward, of its task.
 
     [parts.gsm8k]                          a name for curves and targets
     task = "gsm8k:split=train"             any task, NAME or NAME:KEY=VALUE,..., or another file
