@@ -35,11 +35,13 @@ OPTILLM = (
     "numpy==2.3.5",
 )
 
+LOOPS = ("tqdm", "datasets", "regex", "latex2sympy2==1.9.1", "word2number==1.1", "pebble==5.2.3")
+
 ENVIRONMENTS: Mapping[str, Environment] = {
     "its_hub": Environment(("its_hub[lm]==1.2.0", *REWARD_MODEL), constrained=True),
     "optillm": Environment(OPTILLM, ("optillm==0.4.0",)),
-    "search_and_learn": Environment((*REWARD_MODEL, "tqdm", "datasets"), constrained=True),
-    "lm_eval": Environment(("lm-eval[api]==0.4.9.1",)),
+    "search_and_learn": Environment((*REWARD_MODEL, *LOOPS), constrained=True),
+    "lm_eval": Environment(("lm-eval[api]==0.4.13",)),
 }
 
 

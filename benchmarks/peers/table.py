@@ -54,9 +54,7 @@ def _line(name: str, saved: Sequence[Saved]) -> str:
 
     tokens = [row["server"]["generation_tokens_total"] for row in rows]
     pace = statistics.median(1000 * row["seconds"] / max(count, 1) for row, count in zip(rows, tokens, strict=True))
-    hits = [
-        row["server"]["prefix_cache_hits_total"] / max(row["server"]["prefix_cache_queries_total"], 1) for row in rows
-    ]
+    hits = 100 * statistics.median(_hits(row["server"]) for row in rows)
     failed = sum(len(row["tally"]["errors"]) for row in rows)
     return (
         f"| {name} | {len(rows)} | {_accuracy(rows)} | {middle('server', 'generation_tokens_total')} | "

@@ -11,6 +11,7 @@ import dataclasses
 import logging
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.answers import key_of
@@ -36,7 +37,7 @@ def reward_model(base: type, job: dict[str, Any], tally: kit.Tally) -> Any:
     # user's code
     class RewardModel(base):
         def __init__(self) -> None:
-            self.scorer, self.text, self.calls = SCORERS.load("prm")(), Text(job["folder"]), 0
+            self.scorer, self.text, self.calls = SCORERS.load("prm")(), Text(Path(job["folder"])), 0
 
         async def ascore(self, prompt: Any, responses: Any, **_: Any) -> Any:
             alone = isinstance(responses, str)

@@ -23,7 +23,7 @@ def prepare(job: dict[str, Any], tally: kit.Tally) -> Callable[[], list[str]]:
     port = str(job.get("proxy_port", PORT))
     command = [sys.executable, "-c", "import optillm.server as s; s.main()"]
     proxy = subprocess.Popen(
-        [*command, "--port", port, "--base-url", job["url"] + "/v1", "--approach", "none", "--log", "error"],
+        [*command, "--port", port, "--base-url", job["url"] + "/v1", "--log", "error"],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     wait_for(f"http://127.0.0.1:{port}/health", proxy)

@@ -59,7 +59,7 @@ def reward_model(job: dict[str, Any], tally: kit.Tally) -> Any:
     # user's code
     class RewardModel:
         def __init__(self) -> None:
-            self.scorer, self.text, self.calls = SCORERS.load("prm")(), Text(job["folder"]), 0
+            self.scorer, self.text, self.calls = SCORERS.load("prm")(), Text(Path(job["folder"])), 0
 
         def score(self, questions: Sequence[str], texts: Sequence[Sequence[str]]) -> list[list[list[float]]]:
             prompts, self.calls = [], self.calls + 1
