@@ -35,12 +35,15 @@ OPTILLM = (
     "numpy==2.3.5",
 )
 
-LOOPS = ("tqdm", "datasets", "regex", "latex2sympy2==1.9.1", "word2number==1.1", "pebble==5.2.3")
+LOOPS = ("tqdm", "datasets", "accelerate", "regex", "word2number==1.1", "pebble==5.2.3", "sympy")
+
+PARSER = ("latex2sympy2==1.9.1", "antlr4-python3-runtime==4.7.2")
+"""Of search-and-learn's imports; its runtime of ANTLR is older than the one that others of them ask for."""
 
 ENVIRONMENTS: Mapping[str, Environment] = {
     "its_hub": Environment(("its_hub[lm]==1.2.0", *REWARD_MODEL), constrained=True),
     "optillm": Environment(OPTILLM, ("optillm==0.4.0",)),
-    "search_and_learn": Environment((*REWARD_MODEL, *LOOPS), constrained=True),
+    "search_and_learn": Environment((*REWARD_MODEL, *LOOPS), PARSER, constrained=True),
     "lm_eval": Environment(("lm-eval[api]==0.4.13",)),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,10 +56,12 @@ def _line(name: str, saved: Sequence[Saved]) -> str:
     pace = statistics.median(1000 * row["seconds"] / max(count, 1) for row, count in zip(rows, tokens, strict=True))
     hits = 100 * statistics.median(_hits(row["server"]) for row in rows)
     failed = sum(len(row["tally"]["errors"]) for row in rows)
+    reasons = sum((Counter(row["tally"].get("reasons") or {}) for row in rows), Counter[str]())
+    why = "".join(f"; {count}: {reason[:80]}" for reason, count in reasons.items())
     return (
         f"| {name} | {len(rows)} | {_accuracy(rows)} | {middle('server', 'generation_tokens_total')} | "
         f"{middle('tally', 'generated')} | {middle('server', 'prompt_tokens_total')} | {hits:.0f} % | "
-        f"{middle('server', 'requests')} | {middle('tally', 'scored')} | {middle('tally', 'retries')} | "
+        f"{middle('server', 'requests')} | {middle('tally', 'scored')} | {middle('tally', 'retries')}{why} | "
         f"{middle('seconds', digits=1)} | {pace:.3f} | {middle('cpu_s', digits=1)} | {failed} | "
         f"{user_lines(rows[0]['client'])} |"
     )

@@ -26,6 +26,7 @@ class Tally:
     scored: int | None = None
     retries: int | None = None
     errors: list[str] = field(default_factory=list)
+    reasons: dict[str, int] = field(default_factory=dict)
 
     def add(self, **counts: int | None) -> None:
         """Add to the counts by name."""

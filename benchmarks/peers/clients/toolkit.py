@@ -50,6 +50,7 @@ def prepare(job: dict[str, Any], tally: kit.Tally) -> Callable[[], list[str]]:
         spent = engine.counters()
         tally.add(generated=spent.generated + spent.overrun, prompt=spent.prompt)
         tally.add(retries=spent.attempts - spent.calls)
+        tally.reasons.update(engine.failures)
         return [text_of(answers[problem.id], tally) for problem in problems]
 
     return texts
