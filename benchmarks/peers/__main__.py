@@ -107,7 +107,7 @@ def measure(row: Row, args: argparse.Namespace, url: str, folder: Path) -> dict[
     result: dict[str, Any] = {"status": status, "total_s": total, "server": counted, "load": os.getloadavg()[0]}
     if not result_file.exists():
         log = place.with_suffix(".log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return result | {"error": " | ".join(log[-3:])[-400:] or f"exit {status}"}
+        return result | {"error": "; ".join(log[-3:])[-400:].replace("|", "/") or f"exit {status}"}
     client_result = json.loads(result_file.read_text(encoding="utf-8"))
     texts = client_result.pop("texts")
     right = [is_right(text, gold, job["thinks"]) for text, gold in zip(texts, targets, strict=True)]

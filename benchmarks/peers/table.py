@@ -57,7 +57,7 @@ def _line(name: str, saved: Sequence[Saved]) -> str:
     hits = 100 * statistics.median(_hits(row["server"]) for row in rows)
     failed = sum(len(row["tally"]["errors"]) for row in rows)
     reasons = sum((Counter(row["tally"].get("reasons") or {}) for row in rows), Counter[str]())
-    why = "".join(f"; {count}: {reason[:80]}" for reason, count in reasons.items())
+    why = "".join(f"; {count}: {reason[:80].replace('|', '/')}" for reason, count in reasons.items())
     return (
         f"| {name} | {len(rows)} | {_accuracy(rows)} | {middle('server', 'generation_tokens_total')} | "
         f"{middle('tally', 'generated')} | {middle('server', 'prompt_tokens_total')} | {hits:.0f} % | "
