@@ -18,7 +18,7 @@ SYSTEMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "its_hub": ("its_hub", ("majority", "best_of_n", "beam", "particle")),
     "optillm": ("optillm_proxy", ("majority", "best_of_n")),
     "search_and_learn": ("search_and_learn", ("best_of_n", "dvts", "beam")),
-    "lm_eval": ("lm_eval_votes", ("majority",)),
+    "lm_eval": ("lm_eval_votes", ("majority", "majority_as_shipped")),
 }
 """System -> its client, and the algorithms that it has of ours."""
 CAPPED = {"ttc": ("toolkit", ("cap",)), "bare": ("bare", ("cap",))}

@@ -1,6 +1,8 @@
 """lm-eval's self-consistency: `repeats` of a generation task, a filter for the number, `majority_vote`.
 
-One request a repeat. The task is a file of a few lines, as its own `gsm8k-cot-self-consistency` has it.
+One request a repeat. The task is a file of a few lines, as its own `gsm8k-cot-self-consistency` has it. lm-eval 0.4.13
+sends the seed 1234 with every request, so that a server that heeds seeds draws the same text for every repeat: that is
+the algorithm `majority_as_shipped`. `majority` takes the seed out by a line of the task.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ test_split: test
 doc_to_text: "{{{{question}}}}"
 doc_to_target: "{{{{id}}}}"
 repeats: {n}
-generation_kwargs: {{until: [], do_sample: true, temperature: {temperature}, max_gen_toks: {max_tokens}}}
+generation_kwargs: {{until: [], do_sample: true, temperature: {temperature}, max_gen_toks: {max_tokens}{seed}}}
 filter_list:
   - name: vote
     filter:
@@ -44,6 +46,7 @@ def prepare(job: dict[str, Any], tally: kit.Tally) -> Callable[[], list[str]]:
     data = folder / "problems.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in job["problems"]), encoding="utf-8")
     fields = {name: job[name] for name in ("n", "temperature", "max_tokens")}
+    fields["seed"] = "" if job["algorithm"] == "majority_as_shipped" else ", seed: null"
     (folder / "votes.yaml").write_text(TASK.format(data=data, **fields), encoding="utf-8")
     tasks = TaskManager(include_path=str(folder), include_defaults=False)
 
