@@ -180,6 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit", type=int, default=400)
     parser.add_argument("--draws", default="8=5,4=1,16=1", help="N=number of draws, by commas; for cap: a number")
     parser.add_argument("--systems", default=",".join(SYSTEMS))
+    parser.add_argument("--algorithms", default="", help="only these, by commas")
     parser.add_argument("--signal", choices=("SIGKILL", "SIGINT"), default="SIGKILL")
     parser.add_argument("--search-and-learn", type=Path, help="a checkout of search-and-learn")
     parser.add_argument("--port", type=int, default=8120)
@@ -198,7 +199,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     args.envs = args.envs.resolve()
     if args.action == "run":
-        run_all(rows(name, args.limit, draws_of(args.draws), names), args, measure)
+        wanted = rows(name, args.limit, draws_of(args.draws), names)
+        only = args.algorithms.split(",") if args.algorithms else None
+        run_all((row for row in wanted if only is None or row.algorithm in only), args, measure)
     elif args.action == "cap":
         run_all(capped(args.limit, max(draws_of(args.draws))), args, measure)
     else:
