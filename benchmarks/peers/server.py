@@ -46,6 +46,9 @@ def serving(line: list[str], port: int, log: Path) -> Iterator[str]:
     """The server's address; it is started unless one answers there, and ended again if it was started here."""
     url = f"http://127.0.0.1:{port}"
     if _answers(url):
+        served = json.load(urllib.request.urlopen(url + "/v1/models", timeout=20))["data"][0]["id"]
+        if served not in line:
+            raise RuntimeError(f"port {port} serves {served}: end that server, or take another --port")
         yield url
         return
     with log.open("wb") as sink:

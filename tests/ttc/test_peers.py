@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers import environments, server
 from benchmarks.peers.answers import is_right
 from benchmarks.peers.rows import SYSTEMS, rows, user_lines
 from benchmarks.peers.table import COLUMNS, tables
@@ -61,3 +62,14 @@ def test_the_lines_that_a_user_writes_are_those_between_the_marks() -> None:
 def test_a_thought_that_was_never_closed_answers_nothing_where_the_model_thinks() -> None:
     assert not is_right("so 3+4=7", "7", True) and is_right("so it is 7", "7", False)
     assert is_right("3+4=7</think>\n\nThe answer is \\boxed{7}.", "7", True)
+
+
+def test_every_client_that_needs_one_has_an_environment_with_pinned_versions() -> None:
+    assert set(environments.ENVIRONMENTS) == set(SYSTEMS) - {"ttc", "bare"}
+    for entry in environments.ENVIRONMENTS.values():
+        assert entry.constrained or all("==" in package for package in (*entry.packages, *entry.bare))
+
+
+def test_what_was_counted_between_two_looks_leaves_out_what_goes_up_and_down() -> None:
+    before, after = {"generation_tokens_total": 5.0, "num_requests_running": 3.0}, {"generation_tokens_total": 9.0}
+    assert server.difference(before, after) == {"generation_tokens_total": 4}
