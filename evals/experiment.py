@@ -31,7 +31,7 @@ from evals.task import Item, Task, problems_digest
 from ttc.cli.rehearsal import rehearse
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.recipes import dump
-from ttc.core import Answer, Budget, Engine, Problem, Record, Sampling, Scorer, Served, Verifier
+from ttc.core import Answer, Budget, Engine, Problem, Record, Retrying, Sampling, Scorer, Served, Verifier
 from ttc.engines.shared.wrapped import with_markers
 from ttc.errors import ConfigError
 from ttc.identity.digests import file_digest, named, part_contents, source_digests, strategy_contents
@@ -97,6 +97,10 @@ class Watcher(Protocol):
 
     def add(self, arm: Arm, record: Record) -> None:
         """One more problem of `arm` is finished."""
+        ...
+
+    def failed(self, failures: Mapping[str, int]) -> None:
+        """How many attempts at requests failed by the end, by reason (`ttc.core.Retrying`)."""
         ...
 
 
@@ -194,7 +198,10 @@ async def execute(
         for arm in arms:
             if not running.spends_total(arm):  # else its planner asks
                 await running.rehearse(arm)
-        return [await running.run(arm, config) for arm, config in zip(arms, configs, strict=True)]
+        results = [await running.run(arm, config) for arm, config in zip(arms, configs, strict=True)]
+        if isinstance(loaded, Retrying):
+            watcher.failed(loaded.failures)
+        return results
 
 
 def _checked_configs(

@@ -630,6 +630,16 @@ class Served(Protocol):
         ...
 
 
+@runtime_checkable
+class Retrying(Protocol):
+    """An engine that asks servers, again where a failure may pass."""
+
+    @property
+    def failures(self) -> Mapping[str, int]:
+        """Reason, in the server's words -> number of attempts that failed for it, the last of a draw included."""
+        ...
+
+
 class Scorer(Protocol):
     """Blind: sees prompts, never a target. Keeps its own caches by (problem id, token ids)."""
 

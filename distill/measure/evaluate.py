@@ -34,6 +34,9 @@ class _Silent:
     def add(self, arm: Arm, record: Record) -> None:
         """See `evals.experiment.Watcher`."""
 
+    def failed(self, failures: Mapping[str, int]) -> None:
+        """See `evals.experiment.Watcher`."""
+
 
 def measure_model(job: DistillJob, tasks: Mapping[str, Task], model: Path, folder: Path) -> dict[str, TaskNumbers]:
     """Answer `tasks` (by their spec) with a model folder, greedily and sampled.

@@ -167,6 +167,11 @@ class ProgressBar:
         )
         self._bar.update()
 
+    def failed(self, failures: Mapping[str, int]) -> None:
+        """Say why servers were asked again: that costs time, and `overrun` where tokens had come."""
+        for reason, count in failures.items():
+            self._bar.write(f"asked again after {count} failed attempts: {reason}", file=sys.stderr)
+
     def close(self) -> None:
         """Leave the bar where it is."""
         self._bar.close()

@@ -15,6 +15,7 @@ from tests.ttc.openai_setup import CHAT, TEACHER, ask, by_ids, essential, free_p
 from tests.ttc.test_conformance import draw
 from ttc.cli.cli import main
 from ttc.core import Completion, Engine, Sampling, Usage
+from ttc.engines.openai.client import Access, Client
 from ttc.engines.openai.factory import openai
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong
 from ttc.session.solve import solve, spent
@@ -243,3 +244,11 @@ def test_a_problem_that_fails_keeps_what_it_had_cost(server: OpenAIServer) -> No
     with pytest.raises(EngineError) as caught:
         asyncio.run(go())
     assert spent(caught.value).overrun > 0 and spent(caught.value) == engine.counters()
+
+
+def test_an_idle_connection_is_left_before_the_server_closes_it() -> None:
+    """uvicorn closes after 5 s; a request on its way at that moment would fail for nothing."""
+    client = Client("http://127.0.0.1:9/v1", Access("", 1, 1))
+    pool = client._sdk._client._transport._pool
+    assert pool._keepalive_expiry < 5
+    assert pool._max_keepalive_connections >= 256

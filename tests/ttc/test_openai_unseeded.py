@@ -78,6 +78,8 @@ def test_a_failure_that_passes_is_retried_and_counted_on_one_draw(server: OpenAI
     usages: list[Usage] = []
     once(engine, range(4), usages)
     assert sum(usages, Usage()).attempts == 5 and sum(usages, Usage()).calls == 4
+    ((reason, count),) = engine.failures.items()
+    assert "503" in reason and count == 1
 
 
 def test_a_slow_answer_is_waited_for_as_long_as_its_server_answers_other_questions() -> None:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from ttc.engines.shared.balance import Balancer, Retry, Transient, is_transient, retry_after_s, retrying
+from ttc.engines.shared.balance import MAX_REASONS, Balancer, Retry, Transient, is_transient, retry_after_s, retrying
 from ttc.errors import ConfigError, EngineError, EngineTimeout
 
 QUICK = Retry(max_attempts=4, max_total_s=5.0, base_s=0.001)
@@ -223,3 +223,15 @@ def test_no_url_and_the_same_url_twice_are_refused() -> None:
     for urls in ([], ["a", "a"]):
         with pytest.raises(ConfigError, match="base_url"):
             Balancer(urls)
+
+
+def test_failed_attempts_are_counted_by_reason_however_many_reasons_there_are() -> None:
+    async def fails(url: str) -> str:
+        raise Transient(EngineError(f"broken {next(numbers)}"))
+
+    balancer, numbers = Balancer(["a"]), iter(range(100))
+    for _ in range(100):
+        with pytest.raises(EngineError):
+            asyncio.run(balancer.send("key", fails, Retry(max_attempts=1)))
+    assert balancer.failures["broken 0"] == 1
+    assert len(balancer.failures) == MAX_REASONS + 1 and sum(balancer.failures.values()) == 100

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 Chunk = Mapping[str, Any]
 MAX_MESSAGE = 400
+KEEP_S = 3.0
+"""An idle connection is closed after so many seconds: before the server does (5 s in vLLM and other users of uvicorn),
+which may close one while a request is on its way, an attempt that fails for nothing."""
+MAX_CONNECTIONS = 1000
 PATIENCE = 10
 """A whole answer may take so many times the idle time, as long as its server answers other questions."""
 _TOO_LONG = re.compile(r"context.?(length|window|size)|maximum context|max_model_len|too many tokens|too long", re.I)
@@ -67,10 +71,16 @@ class Client:
 
     def __init__(self, url: str, access: Access) -> None:
         """Open nothing yet."""
+        import httpx2
         import openai
 
         self._url, self._access = url, access
-        self._sdk: AsyncOpenAI = openai.AsyncOpenAI(**access.options(url, 0))
+        kept = httpx2.Limits(
+            max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS, keepalive_expiry=KEEP_S
+        )
+        options = access.options(url, 0)
+        pool = openai.DefaultAsyncHttpxClient(base_url=url, timeout=options["timeout"], limits=kept)
+        self._sdk: AsyncOpenAI = openai.AsyncOpenAI(**options, http_client=pool)
 
     @asynccontextmanager
     async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[Chunk]]:

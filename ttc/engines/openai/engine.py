@@ -151,6 +151,11 @@ class RemoteEngine:
         return self._features.served
 
     @property
+    def failures(self) -> Mapping[str, int]:
+        """See `ttc.core.Retrying`."""
+        return self._balancer.failures
+
+    @property
     def balancer(self) -> Balancer:
         """What chooses a server for each request, for others that ask the same servers."""
         return self._balancer

@@ -20,7 +20,7 @@ import asyncio
 import email.utils
 import random
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -128,6 +128,8 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 
 MAX_KEYS = 1 << 16
+MAX_REASONS = 32
+_OTHER = "other failures"
 
 
 @dataclass(slots=True)
@@ -166,11 +168,17 @@ class Balancer:
         self._servers = [ServerState(url) for url in urls]
         self._rest_s, self._max_rest_s, self._clock = rest_s, max_rest_s, clock
         self._home: OrderedDict[str, ServerState] = OrderedDict()
+        self._failures: Counter[str] = Counter()
 
     @property
     def servers(self) -> tuple[ServerState, ...]:
         """A copy of the state of every server."""
         return tuple(replace(server) for server in self._servers)
+
+    @property
+    def failures(self) -> Mapping[str, int]:
+        """What failed and was tried again, or given up: in the server's words -> number of attempts."""
+        return dict(self._failures)
 
     async def send(self, key: str, attempt: Callable[[str], Awaitable[T]], retry: Retry) -> T:
         """Await `attempt(url)` on the server of `key`, again elsewhere or later when it raises `Transient`."""
@@ -190,6 +198,8 @@ class Balancer:
             yield server.url
         except Transient as failure:
             self._fail(server, failure.retry_after_s)
+            reason = str(failure)
+            self._failures[reason if reason in self._failures or len(self._failures) < MAX_REASONS else _OTHER] += 1
             raise
         else:
             server.failures = 0

@@ -1,0 +1,1 @@
+"""The toolkit beside other systems for test-time compute, on one server."""

@@ -1,0 +1,101 @@
+"""The tables of saved rows: medians over draws, and intervals that cover the draws."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.rows import user_lines
+
+Saved = Mapping[str, Any]
+
+COLUMNS = (
+    *("system", "draws", "accuracy % (95 %)", "tokens generated (server)", "the system's own count"),
+    *("prompt tokens (server)", "prefix hits", "requests", "scored", "retries", "seconds", "s / 1,000 tokens"),
+    *("client's CPU s", "failed problems", "user's lines"),
+)
+
+
+def tables(folder: Path) -> Iterator[str]:
+    """Every table that the rows of a folder give."""
+    saved = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    groups: dict[tuple[str, int, int], dict[tuple[str, str], list[Saved]]] = defaultdict(lambda: defaultdict(list))
+    for row in saved:
+        if "drained_s" not in row:
+            groups[row["model"], row["limit"], row["n"]][row["system"], row["algorithm"]].append(row)
+    for (model, limit, n), systems in groups.items():
+        yield from ("", f"{model}, {limit} problems, N = {n}", "")
+        yield from _table(systems)
+    drained = [row for row in saved if "drained_s" in row]
+    if drained:
+        yield from ("", *_drains(drained))
+
+
+def _table(systems: Mapping[tuple[str, str], Sequence[Saved]]) -> Iterator[str]:
+    yield f"| {' | '.join(COLUMNS)} |"
+    yield "|" + "---|" * len(COLUMNS)
+    for (system, algorithm), rows in sorted(systems.items(), key=lambda pair: (pair[0][1], pair[0][0])):
+        yield _line(f"{system} {algorithm}", rows)
+
+
+def _line(name: str, saved: Sequence[Saved]) -> str:
+    rows = [row for row in saved if "texts" in row]
+    if not rows:
+        return f"| {name} | 0 | fails: {saved[0]['error']} |" + " |" * (len(COLUMNS) - 3)
+
+    def middle(*path: str, digits: int = 0) -> str:
+        values = [_value(row, path) for row in rows]
+        known = [value for value in values if value is not None]
+        return f"{statistics.median(known):,.{digits}f}" if known else "–"
+
+    tokens = [row["server"]["generation_tokens_total"] for row in rows]
+    pace = statistics.median(1000 * row["seconds"] / max(count, 1) for row, count in zip(rows, tokens, strict=True))
+    hits = 100 * statistics.median(_hits(row["server"]) for row in rows)
+    failed = sum(len(row["tally"]["errors"]) for row in rows)
+    reasons = sum((Counter(row["tally"].get("reasons") or {}) for row in rows), Counter[str]())
+    why = "".join(f"; {count}: {reason[:80].replace('|', '/')}" for reason, count in reasons.items())
+    return (
+        f"| {name} | {len(rows)} | {_accuracy(rows)} | {middle('server', 'generation_tokens_total')} | "
+        f"{middle('tally', 'generated')} | {middle('server', 'prompt_tokens_total')} | {hits:.0f} % | "
+        f"{middle('server', 'requests')} | {middle('tally', 'scored')} | {middle('tally', 'retries')}{why} | "
+        f"{middle('seconds', digits=1)} | {pace:.3f} | {middle('cpu_s', digits=1)} | {failed} | "
+        f"{user_lines(rows[0]['client'])} |"
+    )
+
+
+def _value(row: Saved, path: Sequence[str]) -> float | None:
+    if path == ("server", "requests"):
+        return float(sum(count for name, count in row["server"].items() if name.startswith("http_")))
+    value: Any = row
+    for name in path:
+        value = value[name]
+    return None if value is None else float(value)
+
+
+def _hits(counted: Mapping[str, int]) -> float:
+    """Share of the prompt tokens asked for that came from the prefix cache."""
+    return counted["prefix_cache_hits_total"] / max(counted["prefix_cache_queries_total"], 1)
+
+
+def _accuracy(rows: Sequence[Saved]) -> str:
+    """The mean over draws; the interval is over problems, each with its share of draws that were right."""
+    shares = [statistics.fmean(column) for column in zip(*(row["right"] for row in rows), strict=True)]
+    mean = statistics.fmean(shares)
+    half = 1.96 * statistics.stdev(shares) / len(shares) ** 0.5 if len(shares) > 1 else 0.0
+    return f"{100 * mean:.1f} ({100 * max(mean - half, 0):.1f} to {100 * min(mean + half, 1):.1f})"
+
+
+def _drains(rows: Sequence[Saved]) -> Iterator[str]:
+    yield "| system | sequences running when it was killed | seconds until idle | tokens after | finished after |"
+    yield "|---|---|---|---|---|"
+    for row in rows:
+        done = row["server"]
+        finished = done.get("ended_stop", 0) + done.get("ended_length", 0)
+        yield (
+            f"| {row['system']} {row['algorithm']} | {row['running']} | {row['drained_s']:.1f} | "
+            f"{done['generation_tokens_total']:,} | {finished:,} |"
+        )
