@@ -31,12 +31,12 @@ from evals.task import Item, Task, problems_digest
 from ttc.cli.rehearsal import rehearse
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.recipes import dump
-from ttc.core import Answer, Budget, Engine, Problem, Record, Sampling, Scorer, Served, Verifier
+from ttc.core import Answer, Budget, Engine, Problem, Record, Sampling, Scorer, Served, Strategy, Verifier
 from ttc.engines.shared.wrapped import with_markers
 from ttc.errors import ConfigError
 from ttc.identity.digests import file_digest, named, part_contents, source_digests, strategy_contents
 from ttc.session.session import Shared
-from ttc.session.solve import Strategy, fit_to_context, solve
+from ttc.session.solve import fit_to_context, solve
 from ttc.session.thinking import Thinking
 from ttc.verifiers.service.service import Service
 
@@ -154,6 +154,10 @@ def settings_of(choice: StrategyChoice, temperature: float, usual: float | None)
     }
     own = choice.params.get("temperature")
     drawn_at = temperature if own is None else own
+    for option, inner in choice.inner.items():
+        n = {f"{option}.n": inner.params["n"]} if "n" in inner.params else {}
+        inside = settings_of(inner, drawn_at, drawn_at)
+        changed |= {option: inner.name, **n, **{f"{option}.{name}": value for name, value in inside.items()}}
     return ({} if drawn_at == usual else {"temperature": drawn_at}) | changed
 
 

@@ -225,7 +225,7 @@ def _plan(options: EvalOptions, out: Path) -> Experiment:
         options.scorer, options.settings, [arm.choice for arm in arms], is_packaged=options.is_packaged
     )
     if options.seed is None:
-        readers = [arm.choice.function for arm in arms] + ([] if scorer is None else [scorer.factory])
+        readers = [each for arm in arms for each in arm.choice.functions] + ([] if scorer is None else [scorer.factory])
         engine = without_seeds(engine, options.settings, readers)
     thinking, budget = resolve_thinking(options, options.settings), resolve_budget(options.budget)
     arms = [replace(arm, choice=_with_total(arm.choice, budget)) for arm in arms]

@@ -22,10 +22,9 @@ from train.registries import make_verifier
 from train.rollouts.rewards import close_verifier, served
 from ttc.answers import kind_of
 from ttc.config.registry import ENGINES
-from ttc.core import Answer, Engine, FinishReason, Problem, Sampling, Submission, Usage, Verifier
+from ttc.core import Answer, Engine, FinishReason, Problem, Sampling, Strategy, Submission, Usage, Verifier
 from ttc.records import iterate
 from ttc.session.session import Session, Shared
-from ttc.session.solve import Strategy
 from ttc.session.thinking import Thinking
 
 
