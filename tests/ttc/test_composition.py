@@ -173,8 +173,9 @@ def test_what_an_inner_strategy_needs_the_outer_one_asks_for(tmp_path: Path) -> 
     assert list(strategy_contents(StrategyChoice.of("majority", {"of": f"{file}:mine"}))) == ["strategy file mine.py"]
 
 
-def test_log_probabilities_are_asked_for_where_an_inner_strategy_reads_them() -> None:
-    engine = PartChoice.of(ENGINES, "vllm", {}, "org/model")
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+def test_log_probabilities_are_asked_for_where_an_inner_strategy_reads_them(name: str) -> None:
+    engine = PartChoice.of(ENGINES, name, {}, "org/model")
     plain, reading = StrategyChoice.of("majority", {}), StrategyChoice.of("majority", {"of": "confidence"})
     assert without_seeds(engine, {}, plain.functions).params["logprobs"] is False
     assert "logprobs" not in without_seeds(engine, {}, reading.functions).params

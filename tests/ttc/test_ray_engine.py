@@ -46,7 +46,7 @@ def test_options_of_the_engine_in_each_actor_are_checked_before_anything_starts(
 
 
 def test_tensor_parallel_memory_share_and_context_reach_the_engine_in_the_actor() -> None:
-    options = {"tensor_parallel_size": "2", "gpu_memory_utilization": "0.8", "max_model_len": "4096"}
+    options = {"tensor_parallel_size": "2", "gpu_memory_utilization": "0.8", "max_context": "4096"}
     choice = PartChoice.of(ENGINES, "ray_workers", {"inner": "vllm", "gpus": "2", **options})
     assert {name: choice.params[name] for name in options} == options
 

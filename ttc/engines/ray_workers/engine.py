@@ -83,7 +83,7 @@ def ray_workers(
         device: of the inner engine, where it has a choice.
         threads: of the inner engine, where it has a choice.
         batch_invariant: of the inner engine, where it has a choice.
-        options: any other option of the inner engine: tensor_parallel_size, gpu_memory_utilization, max_model_len.
+        options: any other option of the inner engine: tensor_parallel_size, gpu_memory_utilization, max_context.
 
     Raises:
         MissingExtra: Ray is not installed.
