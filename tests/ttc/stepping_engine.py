@@ -44,6 +44,9 @@ class Stepping(TokenEngine):
         length = len(self._check(prompt, sampling))
         return await gather(self._one(prompt, sampling, draw, length, on_usage) for draw in draws)
 
+    async def close(self) -> None:
+        """See `ttc.core.Engine`; nothing is held."""
+
     async def _one(self, prompt: Prompt, sampling: Sampling, draw: int, length: int, on_usage: UsageSink) -> Completion:
         key = seeds.derive(sampling.seed or 0, *prompt.path, draw)
         ids = self.encode(f"1+2=3{'1' * (key % 3)}</think>\\boxed{{{key % 3}}}") + self.capabilities.eos_ids[:1]

@@ -115,8 +115,9 @@ _SUPPLIED = ("device", "threads", "batch_invariant")
 
 
 def _own(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the inner engine, as a user names them."""
-    return {name: value for name, value in given.items() if name not in (*_DRIVERS, *_SUPPLIED)}
+    """The options of the inner engine, as a user names them; its own default of dtype where none is asked for."""
+    named = {name: value for name, value in given.items() if name not in (*_DRIVERS, *_SUPPLIED)}
+    return {name: value for name, value in named.items() if (name, value) != ("dtype", "auto")}
 
 
 def _supply(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
