@@ -1,6 +1,8 @@
-"""Print the Markdown tables of `train/README.md` from what `benchmarks.recipes` saved.
+"""The Markdown tables of `train/README.md` from what `benchmarks.recipes` saved.
 
-python -m benchmarks.recipe_tables benchmarks/results/recipes.json
+    python -m benchmarks.recipe_tables benchmarks/results/recipes.json [--into train/README.md]
+
+The page holds what training seeds say together; printed are every seed's stages, too.
 """
 
 from __future__ import annotations
@@ -9,11 +11,11 @@ import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
+from benchmarks.over_seeds import T95, TUNED_ON, nested, t_interval
+from benchmarks.pages import placed
 
 TITLES: Mapping[str, str] = {
     "held_out_sampled": "held-out accuracy, sampled",
@@ -50,13 +52,6 @@ def stages(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
                     shown.add(line)
 
 
-TUNED_ON = 1
-"""The seed whose runs decided steps and rates: named, and left out of what is said over seeds."""
-_T95: Mapping[int, float] = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
-"""Student's t for a two-sided 95 % interval, by the number of seeds."""
-_DRAWS = 4_000
-
-
 def over_seeds(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """One line per stage that several training seeds measured: its gain over them in two intervals, and each gain.
 
@@ -75,7 +70,7 @@ def over_seeds(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     shown: set[tuple[float, ...]] = set()
     for (recipe, stage, title), metrics in found.items():
         gains = tuple(metric["gain"] for metric in metrics)
-        if len(gains) not in _T95 or (stage == "1-pretrain" and gains in shown):
+        if len(gains) not in T95 or (stage == "1-pretrain" and gains in shown):
             continue
         shared = stage == "1-pretrain" and sum(other[1:] == (stage, title) for other in found) > 1
         shown.add(gains)
@@ -86,57 +81,34 @@ def over_seeds(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} | {', '.join(map(_points, gains))} | {'yes' if low > 0 else '**no**'} |"
 
 
-def t_interval(gains: Sequence[float]) -> tuple[float, float]:
-    """The 95 % t interval of the mean over training seeds."""
-    half = _T95[len(gains)] * stdev(gains) / len(gains) ** 0.5
-    return fmean(gains) - half, fmean(gains) + half
-
-
-def nested(metrics: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """The 95 % interval of the mean gain when seeds are drawn again, and in each of them its questions.
-
-    Where a stage kept no gain per question, the width of its own interval over them stands for drawing them again.
-    """
-    rng = np.random.default_rng(0)
-    total = np.zeros(_DRAWS)
-    for _ in metrics:  # as many seeds as there are, each drawn again with its questions
-        again = np.stack([_again(metric, rng) for metric in metrics])  # (seeds, draws)
-        total += again[rng.integers(len(metrics), size=_DRAWS), np.arange(_DRAWS)]
-    low, high = np.quantile(total / len(metrics), [0.025, 0.975])
-    return float(low), float(high)
-
-
-def _again(metric: Mapping[str, Any], rng: np.random.Generator) -> npt.NDArray[np.float64]:
-    """The gain of one seed, drawn again over its questions: (draws,)."""
-    if "gains" not in metric:
-        return rng.normal(metric["gain"], (metric["gain_high"] - metric["gain_low"]) / 3.92, _DRAWS)
-    gains = np.array(metric["gains"])
-    counts = rng.multinomial(len(gains), np.full(len(gains), 1 / len(gains)), _DRAWS)
-    means: npt.NDArray[np.float64] = counts @ gains / len(gains)
-    return means
-
-
 def _line(metric: str, found: Mapping[str, Any]) -> str:
     gain = _span(*(found[part] for part in ("gain", "gain_low", "gain_high")))
     return f"{TITLES[metric]} | {100 * found['before']:.1f} | {100 * found['after']:.1f} | {gain}"
 
 
-def kept(row: Mapping[str, Any]) -> Iterator[str]:
-    """Every model of one recipe on every task: sampled accuracy, its change and the win rate over the model before."""
-    found = {(one["stage"], one["task"]): one for one in row["retention"]}
-    tasks = list(dict.fromkeys(task for _, task in found))
-    yield f"| {row['recipe']}, seed {row['seed']}, after | {' | '.join(tasks)} |"
+def kept(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Every model of one recipe on every task: means over its seeds of sampled accuracy, its change and its wins.
+
+    The interval is that of the mean change over seeds (t); wins are over the model before, ties counting one half.
+    """
+    cells: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        for one in row["retention"]:
+            cells.setdefault((one["stage"], one["task"]), []).append(one)
+    tasks = list(dict.fromkeys(task for _, task in cells))
+    yield f"| {rows[0]['recipe']}, after | {' | '.join(tasks)} |"
     yield f"|---|{'---|' * len(tasks)}"
-    for stage in dict.fromkeys(stage for stage, _ in found):
-        yield f"| {stage} | {' | '.join(_cell(found[stage, task]) for task in tasks)} |"
+    for stage in dict.fromkeys(stage for stage, _ in cells):
+        yield f"| {stage} | {' | '.join(_cell(cells[stage, task]) for task in tasks)} |"
 
 
-def _cell(one: Mapping[str, Any]) -> str:
-    value = f"{100 * one['sampled']['value']:.1f}"
-    if one["wins"] is None:
+def _cell(seeds: Sequence[Mapping[str, Any]]) -> str:
+    value = f"{100 * fmean(one['sampled']['value'] for one in seeds):.1f}"
+    if seeds[0]["wins"] is None:
         return value
-    change = f"{_points(one['change']['low'])} to {_points(one['change']['high'])}"
-    return f"{value} ({change}), wins {100 * one['wins']['value']:.0f}"
+    changes = [one["change"]["value"] for one in seeds]
+    low, high = t_interval(changes) if len(changes) in T95 else (changes[0], changes[0])
+    return f"{value} ({_bounds(low, high)}), wins {100 * fmean(one['wins']['value'] for one in seeds):.0f}"
 
 
 def _span(value: float, low: float, high: float) -> str:
@@ -151,16 +123,25 @@ def _points(value: float) -> str:
     return f"{100 * value:+.1f}"
 
 
+def retained(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A table of `kept` for every recipe that measured it."""
+    shown = [row for row in rows if row["retention"] and row["seed"] != TUNED_ON]
+    names = dict.fromkeys(row["recipe"] for row in shown)
+    return "\n\n".join("\n".join(kept([row for row in shown if row["recipe"] == name])) for name in names)
+
+
 def main() -> None:
-    """Print every table."""
+    """Print every table, or put those over seeds into a page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
-    rows = json.loads(parser.parse_args().file.read_text())["rows"]
-    print("\n".join([*stages(rows), "", *over_seeds(rows)]))
-    for row in rows:
-        if row["retention"]:
-            print()
-            print("\n".join(kept(row)))
+    parser.add_argument("--into", type=Path, metavar="PAGE", help="the page whose tables are replaced")
+    options = parser.parse_args()
+    rows = json.loads(options.file.read_text())["rows"]
+    tables = {"recipes": "\n".join(over_seeds(rows)), "retention": retained(rows)}
+    if options.into is None:
+        print("\n\n".join(["\n".join(stages(rows)), *tables.values()]))
+    else:
+        options.into.write_text(placed(options.into.read_text(encoding="utf-8"), tables), encoding="utf-8")
 
 
 if __name__ == "__main__":

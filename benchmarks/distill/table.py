@@ -2,17 +2,22 @@
 
     python -m benchmarks.distill.table benchmarks/results/distill.json [--into distill/README.md]
 
-In a page, the table of a claim takes the place of what stands between `<!-- table CLAIM -->` and `<!-- end -->`.
+In a page, the table of a claim takes the place of what stands between `<!-- table CLAIM -->` and `<!-- end -->`;
+`seeds` is what every claim says over training seeds. A seed whose job was refused stands in both, and its claim fails.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
+
+from benchmarks.over_seeds import T95, nested, t_interval
+from benchmarks.pages import placed
 
 __all__ = ["main", "tables"]
 
@@ -33,21 +38,71 @@ def main() -> None:
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
-    """A Markdown table per claim, a line per seed; `run` says what was run when."""
-    found = {"run": _runs(rows)}
+    """A Markdown table per claim, a line per seed; `run` says what was run when, `seeds` what holds over seeds."""
+    found = {"run": _runs(rows), "seeds": "\n".join(over_seeds(rows))}
     for claim, columns in COLUMNS.items():
         own = sorted((row for row in rows if row["claim"] == claim), key=lambda row: int(row["seed"]))
         if own:
             lines = [f"| seed | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
-            lines += [f"| {row['seed']} | {' | '.join(cell(row) for cell in columns.values())} |" for row in own]
+            lines += [_line(row, columns) for row in own]
             found[claim] = "\n".join(lines)
     return found
 
 
-def placed(page: str, found: Mapping[str, str]) -> str:
-    """The page with these tables in their places; raises KeyError for a place that nothing was measured for."""
-    place = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-    return place.sub(lambda match: f"{match[1]}{found[match[2]]}\n{match[3]}", page)
+def _line(row: Row, columns: Mapping[str, Callable[[Row], str]]) -> str:
+    cells = (
+        [row["refused"], *[""] * (len(columns) - 1)] if "refused" in row else [cell(row) for cell in columns.values()]
+    )
+    return f"| {row['seed']} | {' | '.join(cells)} |"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What is claimed of a figure over seeds: its mean, in points or per cent, lies above or below a bound."""
+
+    of: str
+    title: str
+    figure: Callable[[Row], Sequence[float]]
+    bound: float
+    above: bool = True
+
+    def line(self, rows: Sequence[Row]) -> str:
+        """Mean and intervals over the seeds that have the figure, each seed's, and whether the interval clears it."""
+        figures = [self.figure(row) for row in rows if "refused" not in row]
+        values = [figure[0] for figure in figures]
+        goal = f"{'above' if self.above else 'below'} {self.bound:g}"
+        if len(values) not in T95:
+            return f"| {self.title} | {goal} | – | – | {_each(values)} | **no** |"
+        low, high = t_interval(values)
+        again = nested([{"gain": value, "gain_low": ends[0], "gain_high": ends[1]} for value, *ends in figures])
+        holds = len(values) == len(rows) and (low > self.bound if self.above else high < self.bound)
+        cells = (self.title, goal, _interval((fmean(values), low, high)), f"{again[0]:+.1f} to {again[1]:+.1f}")
+        return f"| {' | '.join(cells)} | {_each(values)} | {'yes' if holds else '**no**'} |"
+
+
+def over_seeds(rows: Sequence[Row]) -> list[str]:
+    """One line per claim: its mean over training seeds by a t interval, the nested bootstrap, and every seed's."""
+    head = "| claim | goal | mean: t over seeds | nested bootstrap | by seed | holds |"
+    lines = [head, "|---|---|---|---|---|---|"]
+    for claim in CLAIMS:
+        own = [row for row in rows if row["claim"] == claim.of]
+        if own:
+            lines.append(claim.line(own))
+    return lines
+
+
+def _each(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:+.1f}" for value in values)
+
+
+def _at(*keys: str) -> Callable[[Row], Sequence[float]]:
+    def figure(row: Row) -> Sequence[float]:
+        value: Any = row
+        for key in keys:
+            value = value[key]
+        return value if isinstance(value, list) else [value] * 3
+
+    return figure
 
 
 def _runs(rows: Sequence[Row]) -> str:
@@ -163,6 +218,24 @@ COLUMNS: Mapping[str, Mapping[str, Callable[[Row], str]]] = {
         "ttc serve": _plain(lambda row: f"{row['ttc_serve']['right']} of {row['ttc_serve']['asked']} right"),
     },
 }
+CLAIMS: Sequence[Claim] = (
+    Claim("chain", "rejection lifts the student, greedy", _at("rejection_gain", "greedy"), 0),
+    Claim("chain", "the same, sampled", _at("rejection_gain", "sampled"), 0),
+    Claim("chain", "the teacher's lead over that student, sampled", _at("below_teacher", "sampled"), 5, above=False),
+    Claim("search", "distilled search lifts the student, greedy", _at("gain_of_student"), 0),
+    Claim("search", "share of the search's gain that the student has, %", lambda row: [100 * row["recovered"]] * 3, 50),
+    Claim("modes", "obedience of the fused student, %", _at("student", "obedience"), 99),
+    Claim("against_rl", "distilled before GRPO at equal FLOPs, sampled", _at("lead", "sampled"), 0),
+    Claim("on_policy", "on-policy before imitation on 64 problems, greedy", _at("lead", "greedy"), 0),
+    Claim("on_policy", "the same, sampled", _at("lead", "sampled"), 0),
+    Claim("control", "on-policy before imitation on fresh problems, sampled", _at("lead", "sampled"), 0, above=False),
+    Claim("specialists", "lead of the specialist in sums", _at("sums", "below_specialist", "greedy"), 3, above=False),
+    Claim(
+        "specialists", "lead of the specialist in products", _at("products", "below_specialist", "greedy"), 3,
+        above=False,
+    ),
+)  # fmt: skip
+"""What `distill/README.md` claims; goals are those of the claims' modules."""
 
 
 if __name__ == "__main__":

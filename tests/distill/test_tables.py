@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.distill.table import placed, tables
+from benchmarks.distill.table import tables
+from benchmarks.pages import placed
 
 ROOT = Path(__file__).parents[2]
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmarks.recipe_tables import nested, over_seeds, t_interval
+from benchmarks.over_seeds import nested, t_interval
+from benchmarks.recipe_tables import over_seeds
 
 
 def metric(gain, spread=0.0, gains=None):

@@ -14,7 +14,9 @@ import time
 import pytest
 
 from ttc.cli.cli import main
+from ttc.commands.solve import cost_line
 from ttc.config.registry import plugins
+from ttc.core import Answer, Usage
 
 TABLE = {
     "12+30*2": [
@@ -57,6 +59,17 @@ def test_solve_prints_the_answer_on_stdout_and_the_cost_on_stderr(table: str) ->
     assert done.stderr.startswith("majority: ")
     assert "3 calls" in done.stderr
     assert "--seed 1" in done.stderr
+
+
+def test_the_packaged_model_says_what_it_can_do_before_it_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["solve", "12+30*2", "--strategy", "direct", "--seed", "1"])
+    said = capsys.readouterr().err.splitlines()
+    assert "integer arithmetic only" in said[0] and "GFLOP" in said[-1]
+
+
+def test_the_flops_of_a_model_whose_size_nobody_told_are_unknown_and_not_zero() -> None:
+    line = cost_line(Answer("72", "72", usage=Usage(generated=3, calls=1)), "direct", 1)
+    assert "1 call, FLOPs –, " in line and "GFLOP" not in line
 
 
 def test_solve_as_json_is_one_object_that_agrees_with_its_ledger(

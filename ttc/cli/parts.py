@@ -44,6 +44,10 @@ def strategies(default: str, more: str = "") -> tuple[str, ...]:
     return kind
 
 
+TOY = "the packaged model does integer arithmetic only, such as 12+30*2; --model names one of yours"
+"""Said where somebody may ask it anything."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
     """Which engine and model run."""

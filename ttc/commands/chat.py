@@ -16,6 +16,7 @@ from typing import Any
 
 from ttc.cli.options import add_options, option, read_options
 from ttc.cli.parts import (
+    TOY,
     EngineOptions,
     SamplingOptions,
     ThinkingOptions,
@@ -68,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
         engine = with_markers(choice.create_engine(), thinking)
         chat = Chat(engine, thinking, sampling, seed, options.system, fit=options.max_tokens is None)
         _say(f"{choice.label}, seed {seed}; /help shows the commands")
+        if options.is_packaged:
+            _say(TOY)
         try:
             while (line := _read()) is not None:
                 if line.startswith("/"):

@@ -18,6 +18,7 @@ from ttc.answers import KINDS
 from ttc.cli.options import add_options, add_recipe_option, option, read_options
 from ttc.cli.parts import (
     NOT_REPRODUCIBLE,
+    TOY,
     EngineOptions,
     SamplingOptions,
     StrategyOptions,
@@ -78,6 +79,9 @@ def run(args: argparse.Namespace) -> int:
         engine_choice = without_seeds(engine_choice, options.settings, readers)
     refuse_early(strategies, has_scorer=scorer_choice is not None, sampling=sampling, thinking=thinking)
 
+    if options.is_packaged:
+        print(TOY, file=sys.stderr)
+
     async def work() -> Answer:
         engine = with_markers(engine_choice.create_engine(), thinking)
         try:
@@ -119,17 +123,19 @@ def _print(answer: Answer, label: str, seed: int | None, options: SolveOptions) 
         print(json.dumps({"strategy": label, "seed": seed, **dump(answer)}))
     else:
         print(answer.text.strip() if answer.final is None else answer.final)
-    print(_cost_line(answer, label, seed), file=sys.stderr)
+    print(cost_line(answer, label, seed), file=sys.stderr)
 
 
-def _cost_line(answer: Answer, label: str, seed: int | None) -> str:
+def cost_line(answer: Answer, label: str, seed: int | None) -> str:
+    """What the answer cost, on one line; an unknown seed is that of a run that cannot be repeated."""
     usage = answer.usage
     parts = [f"{usage.generated:,} generated"]
     parts += [f"{usage.thinking:,} of them thinking"] if usage.thinking else []
     parts += [f"{usage.scored:,} scored"] if usage.scored else []
     parts += [f"{usage.judged:,} judged"] if usage.judged else []
     calls = "1 call" if usage.calls == 1 else f"{usage.calls} calls"
-    line = f"{label}: {usage.tokens:,} tokens ({', '.join(parts)}), {calls}, {usage.flops / 1e9:,.2f} GFLOP"
+    work = f"{usage.flops / 1e9:,.2f} GFLOP" if usage.flops else "FLOPs –"  # an endpoint tells no size of its model
+    line = f"{label}: {usage.tokens:,} tokens ({', '.join(parts)}), {calls}, {work}"
     line += f", {answer.seconds:.2f} s, " + (NOT_REPRODUCIBLE if seed is None else f"--seed {seed}")
     if answer.finish_reason != "stop":
         limit = "--budget" if answer.stop_cause == "budget" else "--max-tokens"

@@ -1,0 +1,81 @@
+"""What the comparisons with TRL share: a clock over everything, answers measured by one code, and the facts of a run.
+
+What a step costs is the cost of a whole training run of `steps` steps less that of a run of one step, divided by the
+steps between: models and engines that are opened, first compilations and the last files are in both and fall out; what
+a trainer does at every step (metrics, health rules, records, the log) is in, on both sides. Processor seconds of the
+process by its own clock, and wall seconds. Curves come from a third run, whose models are measured on the way by one
+function of this toolkit; nothing of it is timed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+from evals.task import Task
+from train.measure.measure import HeldOut, accuracy
+from train.registries import make_verifier
+from ttc.core import Sampling
+from ttc.engines.embedded.engine import embedded
+
+Measure = Callable[[Any], Mapping[str, float]]
+"""Greedy and sampled held-out accuracy of a model."""
+
+
+def step_cost(train: Callable[[int], object], steps: int) -> dict[str, float]:
+    """Processor and wall seconds a step of a trainer that is told how many steps to take."""
+    train(1)  # what only the first run of a process pays
+    spent: list[tuple[float, float]] = []
+    for count in (1, steps):
+        began = time.process_time(), time.perf_counter()
+        train(count)
+        spent.append((time.process_time() - began[0], time.perf_counter() - began[1]))
+    cpu, wall = ((last - first) / (steps - 1) for first, last in zip(*spent, strict=True))
+    return {"cpu_s": round(cpu, 4), "wall_s": round(wall, 4)}
+
+
+def measurer(folder: Path, task: Task, limit: int, tokens: int, seed: int) -> Measure:
+    """How models of the shape in `folder` answer the task: greedily, and once at temperature 1 from the same seeds."""
+    engine = embedded(str(folder), dtype="float32", device="cpu")
+    sampling = Sampling(temperature=1.0, max_tokens=tokens)
+    held_out = HeldOut(task.items(limit, 0), make_verifier(task), sampling, seed)
+
+    async def go(model: Any) -> dict[str, float]:
+        await engine.load_weights(model.state_dict())  # type: ignore[attr-defined]
+        values = {}
+        for name, greedy in (("greedy", True), ("sampled", False)):
+            right, _ = await accuracy(held_out, engine, greedy=greedy)
+            values[name] = round(sum(right) / len(right), 4)
+        return values
+
+    return lambda model: asyncio.run(go(model))
+
+
+class Curve(TrainerCallback):  # type: ignore[misc]
+    """TRL's model, measured every so many steps."""
+
+    def __init__(self, measure: Measure, every: int) -> None:
+        self._measure, self._every = measure, every
+        self.points: list[dict[str, float]] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **rest: Any) -> None:
+        """A point where one is due."""
+        if state.global_step % self._every == 0:
+            self.points.append({"step": state.global_step, **self._measure(model)})
+
+
+def facts() -> dict[str, Any]:
+    """When, on what code and libraries, on how many threads."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "trl")}
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"date": date, "commit": commit, **versions, "threads": torch.get_num_threads()}
