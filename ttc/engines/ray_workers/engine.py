@@ -45,7 +45,8 @@ _MAX_HOMES = 1 << 16
 
 def check_inner(**arguments: Any) -> None:
     """Refuse options that the inner engine has not, before anything is started; raises ConfigError."""
-    given = {**arguments, **arguments.pop("options", {})}
+    further = arguments.pop("options", {})  # a table where the function is called, names like others where it is bound
+    given = {**arguments, **further}
     at_least("ray_workers", 1, workers=given["workers"])
     try:
         bind(ENGINES.load(given["inner"]), _own(given), supply=_supply("", given))
