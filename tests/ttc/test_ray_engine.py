@@ -145,14 +145,14 @@ def test_a_node_that_is_lost_changes_no_answer_and_no_ledger_of_a_run(cluster: A
 def busy(cluster: Any) -> Any:
     """A node, not the first, on which an actor runs."""
     import ray
-    from ray.util.state import list_actors
+    from ray._private.state import available_resources_per_node
 
     ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
     try:
-        living = {actor.node_id for actor in list_actors(filters=[("state", "=", "ALIVE")])}
+        free = available_resources_per_node()
     finally:
         ray.shutdown()
-    return next(node for node in cluster.list_all_nodes()[1:] if node.node_id in living)
+    return next(node for node in cluster.list_all_nodes()[1:] if free[node.node_id].get("CPU", 0) < 1)
 
 
 def lines(file: Path) -> list[str]:
