@@ -31,12 +31,12 @@ from evals.task import Item, Task, problems_digest
 from ttc.cli.rehearsal import rehearse
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.recipes import dump
-from ttc.core import Answer, Budget, Engine, Problem, Record, Retrying, Sampling, Scorer, Served, Verifier
+from ttc.core import Answer, Budget, Engine, Problem, Record, Retrying, Sampling, Scorer, Served, Strategy, Verifier
 from ttc.engines.shared.wrapped import with_markers
 from ttc.errors import ConfigError
 from ttc.identity.digests import file_digest, named, part_contents, source_digests, strategy_contents
 from ttc.session.session import Shared
-from ttc.session.solve import Strategy, fit_to_context, solve
+from ttc.session.solve import fit_to_context, solve
 from ttc.session.thinking import Thinking
 from ttc.verifiers.service.service import Service
 
@@ -158,20 +158,25 @@ def settings_of(choice: StrategyChoice, temperature: float, usual: float | None)
     }
     own = choice.params.get("temperature")
     drawn_at = temperature if own is None else own
+    for option, inner in choice.inner.items():
+        n = {f"{option}.n": inner.params["n"]} if "n" in inner.params else {}
+        inside = settings_of(inner, drawn_at, drawn_at)
+        changed |= {option: inner.name, **n, **{f"{option}.{name}": value for name, value in inside.items()}}
     return ({} if drawn_at == usual else {"temperature": drawn_at}) | changed
 
 
 async def execute(
     experiment: Experiment,
     *,
-    concurrency: int,
+    concurrency: int | None = None,
     retry_errors: bool = False,
     watcher: Watcher,
     spend_total: TotalSpender | None,
 ) -> list[Result]:
     """Run all arms and return their results in order; cancelling leaves every folder resumable.
 
-    `spend_total` spends the total of a strategy that has one; without it the total is each problem's own.
+    `concurrency` is of problems; None follows the engine (`problems_in_flight`). `spend_total` spends the total of a
+    strategy that has one; without it the total is each problem's own.
 
     Raises:
         ConfigError: a gold that does not verify, a folder that holds another run, a part that cannot be made, or a
@@ -253,7 +258,7 @@ class _Running:
     engine: Engine
     scorer: Scorer | None
     verifier: Verifier
-    concurrency: int
+    concurrency: int | None
     retry_errors: bool
     watcher: Watcher
     spend_total: TotalSpender | None
@@ -297,6 +302,7 @@ class _Running:
 
     async def run(self, arm: Arm, config: Mapping[str, Any]) -> Result:
         experiment, solving = self.experiment, partial(self.solve, shared={})
+        concurrency = self.concurrency or problems_in_flight(self.engine, arm.choice)
         solver: Solve = partial(solving, strategy=self.strategy(arm), budget=experiment.budget)
         if self.spend_total is not None and self.spends_total(arm):
             claim(arm.folder, config)
@@ -308,7 +314,7 @@ class _Running:
                 scorer=self.scorer if arm.choice.takes_scorer else None,
                 max_tokens=experiment.sampling.max_tokens,
                 seed=experiment.seed,
-                concurrency=self.concurrency,
+                concurrency=concurrency,
             )
         records = await evaluate(
             arm.folder,
@@ -316,7 +322,7 @@ class _Running:
             experiment.items,
             solver,
             self.verifier,
-            concurrency=self.concurrency,
+            concurrency=concurrency,
             retry_errors=self.retry_errors,
             on_kept=partial(self.watcher.resumed, arm),
             on_record=partial(self.watcher.add, arm),
@@ -335,6 +341,18 @@ def limits(experiment: Experiment, arm: Arm) -> Budget | None:
     if any((budget.flops, budget.seconds, budget.calls)):
         raise ConfigError(f"{arm.choice.name} spends a total of tokens; it takes no other --budget beside it")
     return None
+
+
+_WAITING = 2
+"""Draws at hand for each one that runs: a search waits for its scorer meanwhile."""
+_FEWEST = 64
+
+
+def problems_in_flight(engine: Engine, choice: StrategyChoice) -> int:
+    """Return how many problems keep an engine busy: as many as twice what it runs at once has room for, at least 64."""
+    n = choice.all_params().get("n")
+    width = n if isinstance(n, int) and n > 0 else 1
+    return max(_FEWEST, -(-_WAITING * engine.capabilities.max_concurrency // width))
 
 
 def check_golds(items: Sequence[Item], verifier: Verifier, task: Task) -> None:

@@ -31,7 +31,7 @@ LAYERS = {
         "verifiers/procedural verifiers/programs verifiers/service",
         "engines/embedded/device engines/embedded/core",
         "engines/embedded/gpu engines/openai",
-        "search/policies tools engines/embedded engines/vllm engines/sglang engines/ray cli",
+        "search/policies tools engines/embedded engines/vllm engines/sglang engines/ray_workers cli",
         "scorers/reward_models commands/_doctor __main__.py",
         "scorers",
         "strategies verifiers",

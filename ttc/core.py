@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -671,6 +671,15 @@ class WholeAnswerScorer(Protocol):
     @property
     def whole_answers(self) -> bool:
         """True where an unfinished path has no score that means anything."""
+        ...
+
+
+@runtime_checkable
+class Strategy(Protocol):
+    """A strategy whose keyword parameters are bound; as the type of an option it makes one that takes another."""
+
+    def __call__(self, problem: Problem, session: Any, /) -> Awaitable[Answer]:
+        """Solve `problem` through its `ttc.session.session.Session`."""
         ...
 
 

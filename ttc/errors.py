@@ -15,7 +15,7 @@ TTCError
  ├─ TrainingError (RuntimeError)    training cannot go on: lost parity, a health rule's stop, a broken checkpoint
  ├─ RecordError (ValueError)        a record or task file is broken: names file, line and field
  ├─ PluginError (RuntimeError)      code of the user's own raised, or returned what it must not: names file and line
- └─ BudgetExceeded                  the budget of a session is spent; `solve` turns it into the best answer so far
+ └─ BudgetExceeded                  a budget is spent; `Session.attempt` turns it into the best answer so far
 
 Foreign exceptions are translated once, in the file that talks to the foreign package, with `from exc`.
 """

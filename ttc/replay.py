@@ -30,12 +30,12 @@ from ttc.core import (
     Record,
     Sampling,
     Score,
+    Strategy,
     Usage,
     UsageSink,
 )
 from ttc.errors import ConfigError
 from ttc.session.session import Session
-from ttc.session.solve import Strategy, attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +174,12 @@ class PoolSession(Session):
         )
         self._pool = pool
 
+    async def run(self, strategy: Strategy, index: int) -> Answer:
+        """Refused: what was recorded are plain draws."""
+        raise ConfigError(
+            "a recorded run holds plain draws, of which no other strategy (of=) can be made: leave it out"
+        )
+
     def candidate_at(
         self, whole: Prompt, finish_reason: str, score: float | None = None, num_tokens: int = 0
     ) -> Candidate:
@@ -201,5 +207,5 @@ async def replay(
     """
     started = time.perf_counter()
     session = PoolSession(problem, pool, seed=seed, sampling=sampling, budget=budget)
-    answer = await attempt(problem, session, strategy)
+    answer = await session.attempt(strategy)
     return replace(answer, usage=session.usage, trace=session.trace, seconds=time.perf_counter() - started)

@@ -20,10 +20,10 @@ from typing import Any, Protocol, TypeAlias
 from distill.generation.ledger import AnswerLedger, Failure, Outcome, WorkUnit
 from distill.spec.teacher import Teacher
 from ttc.config.plugins import described, leaf
-from ttc.core import Engine
+from ttc.core import Engine, Strategy
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
 from ttc.session.session import Shared
-from ttc.session.solve import Strategy, solve, spent
+from ttc.session.solve import solve, spent
 
 MAX_STREAK = 8
 """So many failures in a row, however different their problems, mean that the engine is gone."""

@@ -18,11 +18,10 @@ from ttc.cli.rehearsal import refuse_early
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.recipes import dump, parse_spec
 from ttc.config.registry import ENGINES, SCORERS
-from ttc.core import Engine, Sampling, Scorer
+from ttc.core import Engine, Sampling, Scorer, Strategy
 from ttc.engines.shared.wrapped import with_markers
 from ttc.errors import ConfigError
 from ttc.identity.digests import digest_of, model_digests, named, part_contents, strategy_contents
-from ttc.session.solve import Strategy
 from ttc.session.thinking import Thinking
 
 

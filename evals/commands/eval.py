@@ -103,7 +103,9 @@ class EvalOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptio
     out: str | None = option(
         None, "run folder; an existing one is continued (default: runs/...)", metavar="DIR", group="run"
     )
-    concurrency: int = option(64, "problems in flight", metavar="N", group="run")
+    concurrency: int | None = option(
+        None, "problems in flight (default: what keeps the engine busy, at least 64)", metavar="N", group="run"
+    )
     retry_errors: bool = option(False, "run problems again that failed before", group="run")
     baseline: str | None = option(
         None,
@@ -120,7 +122,7 @@ class EvalOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptio
 
     def __post_init__(self) -> None:
         """Refuse a number of problems in flight that fits into no memory."""
-        if not 1 <= self.concurrency <= MAX_CONCURRENCY:
+        if self.concurrency is not None and not 1 <= self.concurrency <= MAX_CONCURRENCY:
             raise ConfigError(f"--concurrency must be >= 1 and <= {MAX_CONCURRENCY}, got {self.concurrency}")
 
     @property
@@ -230,7 +232,7 @@ def _plan(options: EvalOptions, out: Path) -> Experiment:
         options.scorer, options.settings, [arm.choice for arm in arms], is_packaged=options.is_packaged
     )
     if options.seed is None:
-        readers = [arm.choice.function for arm in arms] + ([] if scorer is None else [scorer.factory])
+        readers = [each for arm in arms for each in arm.choice.functions] + ([] if scorer is None else [scorer.factory])
         engine = without_seeds(engine, options.settings, readers)
     thinking, budget = resolve_thinking(options, options.settings), resolve_budget(options.budget)
     arms = [replace(arm, choice=_with_total(arm.choice, budget)) for arm in arms]

@@ -22,7 +22,6 @@ from serve.running.watch import Board, DrawnPiece, RequestEngine, WatchedSession
 from ttc import seeds
 from ttc.concurrent import gather
 from ttc.core import Answer, Candidate, LogprobEngine, Problem, Prompt, ToolCall, Top, Usage
-from ttc.session.solve import attempt
 from ttc.session.thinking import split
 
 Emit = Callable[[events.ServeEvent], None]
@@ -118,7 +117,7 @@ async def _choice(
     try:
         if request.echo:
             emit(events.AnswerDelta(index, prompt.text))
-        answer = await attempt(session.problem, session, plan.call)
+        answer = await session.attempt(plan.call)
         if request.echo and request.logprobs:
             echo = await _echoed(plan, prompt, charge)
     finally:

@@ -119,7 +119,7 @@ def test_an_engine_that_takes_no_weights_is_left_as_it_is():
 @pytest.mark.filterwarnings("ignore")
 def test_ray_actors_give_the_run_of_one_process_bit_for_bit(cipher_model, tmp_path):
     ray = pytest.importorskip("ray", reason="needs ray")
-    from ttc.engines.ray.ray_workers import ray_workers
+    from ttc.engines.ray_workers.engine import ray_workers
 
     alone = outcome(learn, make_parts(cipher_model, tmp_path / "one"))
 

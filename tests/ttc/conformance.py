@@ -24,6 +24,7 @@ from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.session.solve import solve
 from ttc.session.thinking import Thinking
 from ttc.strategies.adaptive import adaptive
+from ttc.strategies.aggregate import aggregate
 from ttc.strategies.auto import auto
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.budget_forcing import budget_forcing
@@ -147,6 +148,23 @@ VARIANTS: dict[str, Case] = {
     "tree puct": Case(lambda: noisy_tree(policy="puct", n=4)),
 }
 """Further ways to run some of them."""
+COMPOSITIONS: dict[str, Case] = {
+    "best_of_n of refine": Case(
+        lambda: partial(best_of_n, n=3, scorer=simulated_scorer(noise=1.0), of=partial(refine, rounds=1))
+    ),
+    "majority of trees": Case(lambda: partial(majority, n=3, of=noisy_tree(n=4))),
+    "aggregate of a tree": Case(lambda: partial(aggregate, n=4, k=2, rounds=2, of=noisy_tree(n=4))),
+    "majority of best_of_n of knockout": Case(
+        lambda: partial(majority, n=2, of=partial(best_of_n, n=2, scorer=likelihood(), of=partial(knockout, n=2, k=2)))
+    ),
+}
+"""Strategies of strategies."""
+EVERY_INNER: dict[str, Case] = {
+    f"majority of {name}": Case(lambda name=name: partial(majority, n=2, of=case_of(name).make()))
+    for name in registry.STRATEGIES.names()
+}
+"""Every strategy as the voter of another: where a draw costs next to nothing."""
+VARIANTS |= COMPOSITIONS
 STRATEGIES: dict[str, Case] = {name: case_of(name) for name in registry.STRATEGIES.names()} | VARIANTS
 THINKING_STRATEGIES: dict[str, Case] = {
     "budget_forcing with a wait": Case(lambda: partial(budget_forcing, num_waits=1)),
@@ -172,7 +190,7 @@ PRM_STRATEGIES: dict[str, Case] = {
     "best_of_n by the reward model": Case(lambda: partial(best_of_n, scorer=exact_prm(), n=4)),
 }
 EXTRA: dict[str, dict[str, Case]] = {
-    "scripted": THINKING_STRATEGIES,
+    "scripted": THINKING_STRATEGIES | EVERY_INNER,
     "simulated": {},
     "embedded": THINKING_STRATEGIES | PRM_STRATEGIES,
 }

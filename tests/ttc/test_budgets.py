@@ -20,11 +20,11 @@ from tests.oracles.tools import SIGMAS
 from tests.ttc import conformance as suite
 from tests.ttc.questions import ask
 from ttc.config.registry import POLICIES, STRATEGIES
-from ttc.core import Answer, Budget, Engine, Problem, Sampling
+from ttc.core import Answer, Budget, Engine, Problem, Sampling, Strategy
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.simulated import simulated, truth
 from ttc.scorers.simulated import simulated as simulated_scorer
-from ttc.session.solve import Strategy, solve
+from ttc.session.solve import solve
 from ttc.session.thinking import Thinking
 from ttc.strategies.direct import direct
 

@@ -16,12 +16,11 @@ from ttc.cli.rehearsal import refuse_early, rehearse
 from ttc.config.choices import StrategyChoice
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES
 from ttc.config.signatures import bind, call
-from ttc.core import Answer, Message, Problem, Sampling
+from ttc.core import Answer, Message, Problem, Sampling, Strategy
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError
 from ttc.session.draws import MAX_SAMPLES
 from ttc.session.session import Session
-from ttc.session.solve import Strategy
 from ttc.session.thinking import Thinking
 
 

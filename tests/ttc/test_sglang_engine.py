@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,6 +29,8 @@ from ttc.engines.embedded.engine import embedded
 from ttc.engines.sglang.factory import sglang
 from ttc.engines.sglang.wire import ending
 from ttc.errors import ConfigError, EngineError, EngineTimeout, MissingExtra, PromptTooLong, Unsupported
+from ttc.session.solve import solve
+from ttc.strategies.majority import majority
 
 Runner = Callable[..., Any]
 Shared = tuple[fake.Machine, str]
@@ -171,6 +174,18 @@ def test_log_probabilities_are_the_models_own_sampled_and_given(shared: Shared) 
             await engine.logprobs(prompt, 0, usages.append)
 
     with_engine(shared[1], body)
+
+
+def test_log_probabilities_that_nothing_reads_are_asked_of_no_request(shared: Shared) -> None:
+    machine, url = shared
+    before = len(machine.requests)
+    answer = with_engine(
+        url,
+        lambda engine: solve(suite.problems(1)[0], engine=engine, strategy=partial(majority, n=3), seed=1),
+        logprobs=False,
+    )
+    assert len(answer.candidates) == 3 and all(candidate.logprob is None for candidate in answer.candidates)
+    assert not any(request["return_logprob"] for request in machine.requests[before:])
 
 
 def test_a_server_that_scales_log_probabilities_is_noticed_and_none_are_promised(alone: Runner) -> None:

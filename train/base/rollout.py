@@ -29,11 +29,22 @@ from typing import Any, TypeAlias
 from evals.task import Item
 from ttc.answers import kind_of
 from ttc.concurrent import gather
-from ttc.core import Answer, Candidate, Completion, Engine, Problem, Prompt, Sampling, TargetLike, Usage, Verdict
+from ttc.core import (
+    Answer,
+    Candidate,
+    Completion,
+    Engine,
+    Problem,
+    Prompt,
+    Sampling,
+    Strategy,
+    TargetLike,
+    Usage,
+    Verdict,
+)
 from ttc.errors import ConfigError, RecordError
 from ttc.records import LineFile, decode, encode, iterate
 from ttc.session.session import Session, Shared
-from ttc.session.solve import Strategy, attempt
 from ttc.session.thinking import Thinking
 
 
@@ -167,7 +178,7 @@ class Collector:
             thinking=self._thinking, shared=self._shared,
         )  # fmt: skip
         try:
-            answer = await attempt(problem, session, self._strategy)
+            answer = await session.attempt(self._strategy)
         finally:
             session.close()
             self.usage += session.usage

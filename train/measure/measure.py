@@ -32,6 +32,7 @@ from ttc.core import (
     Problem,
     Sampling,
     Served,
+    Strategy,
     Submission,
     Usage,
     Verifier,
@@ -39,7 +40,6 @@ from ttc.core import (
 )
 from ttc.records import iterate
 from ttc.session.session import Session, Shared
-from ttc.session.solve import Strategy
 from ttc.session.thinking import Thinking
 
 

@@ -52,11 +52,10 @@ from ttc.config.recipes import parse_spec
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import bind
 from ttc.config.values import above, at_least
-from ttc.core import Engine, Sampling, Verifier
+from ttc.core import Engine, Sampling, Strategy, Verifier
 from ttc.errors import ConfigError
 from ttc.records import LineFile
 from ttc.seeds import derive
-from ttc.session.solve import Strategy
 from ttc.session.thinking import Thinking
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ttc.agents.markup import MarkupName
-from ttc.session.solve import Strategy
+from ttc.core import Strategy
 from ttc.strategies.tools import tools as play
 
 

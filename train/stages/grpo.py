@@ -27,9 +27,8 @@ from ttc.config.recipes import parse_spec
 from ttc.config.registry import STRATEGIES
 from ttc.config.signatures import bind
 from ttc.config.values import at_least
-from ttc.core import Sampling
+from ttc.core import Sampling, Strategy
 from ttc.errors import ConfigError
-from ttc.session.solve import Strategy
 from ttc.session.thinking import Thinking
 
 

@@ -129,8 +129,6 @@ def without_seeds(
     `readers` (strategies, scorers) reads them; what the settings say stands.
     """
     names = options_of(engine.factory)
-    if "seeded" not in names:
-        return engine
     unasked = {"seeded": False} | ({} if any(map(wants_logprobs, readers)) else {"logprobs": False})
     own = section(settings, "engine")
     left_out = {name: value for name, value in unasked.items() if name in names and name not in own}

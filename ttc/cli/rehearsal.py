@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 
 from ttc.config.choices import StrategyChoice
 from ttc.config.plugins import is_own, leaf
-from ttc.core import Budget, Completion, Engine, Message, Problem, Prompt, Sampling, Score, UsageSink
+from ttc.core import Budget, Completion, Engine, Message, Problem, Prompt, Sampling, Score, Strategy, UsageSink
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared.wrapped import Wrapped
-from ttc.session.solve import Strategy, solve
+from ttc.session.solve import solve
 from ttc.session.thinking import Thinking
 
 _QUESTION = Problem("rehearsal", (Message("user", "1+1"),))
@@ -83,7 +83,7 @@ def refuse_early(
     """
     engine = ScriptedEngine(lambda prompt, path, key: "")
     for choice in choices:
-        if is_own(choice.function):
+        if all(is_own(function) for function in choice.functions):
             strategy = choice.bind(_Blind() if has_scorer and choice.takes_scorer else None)
             asyncio.run(
                 rehearse(_QUESTION, engine, strategy, seed=0, sampling=sampling, thinking=thinking, budget=None)

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     engine_choice = resolve_engine(options, options.settings)
     scorer_choice = resolve_scorer(options.scorer, options.settings, strategies, is_packaged=options.is_packaged)
     if options.seed is None:
-        readers = [strategies[0].function, *([] if scorer_choice is None else [scorer_choice.factory])]
+        readers = [*strategies[0].functions, *([] if scorer_choice is None else [scorer_choice.factory])]
         engine_choice = without_seeds(engine_choice, options.settings, readers)
     refuse_early(strategies, has_scorer=scorer_choice is not None, sampling=sampling, thinking=thinking)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
-from ttc.config.recipes import dump, label_of, split_model
+from ttc.config.recipes import dump, label_of, parse_spec, section, split_model
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS, Registry
-from ttc.config.signatures import bind, call
+from ttc.config.signatures import bind, call, strategy_options
 from ttc.core import Answer, Engine, Scorer, Verifier
 from ttc.errors import ConfigError
 
@@ -70,39 +70,80 @@ class PartChoice:
 
 @dataclass(frozen=True, slots=True)
 class StrategyChoice:
-    """A strategy with its parameters checked; `label` tells it from the same strategy with others."""
+    """A strategy with its parameters checked; `label` tells it from the same strategy with others.
+
+    `inner` are those of its options that are strategies themselves: `best_of_n:n=4,of=refine,of.rounds=1`.
+    """
 
     name: str
     label: str
     function: Callable[..., Awaitable[Answer]]
     params: Mapping[str, Any]
+    inner: Mapping[str, StrategyChoice] = field(default_factory=dict)
 
     @classmethod
     def of(cls, name: str, params: Mapping[str, object], label: str | None = None) -> StrategyChoice:
         """Choose the strategy called `name` and check its parameters; raises ConfigError for what does not fit."""
         function = STRATEGIES.load(name)
-        arguments = bind(function, params, supply={"scorer": None})
-        own = {key: value for key, value in arguments.items() if key != "scorer"}
-        return cls(name, label or label_of(name, params), function, own)
+        plain, inner = _parted(name, strategy_options(function), params)
+        arguments = bind(function, plain, supply={"scorer": None, **inner})
+        own = {key: value for key, value in arguments.items() if key != "scorer" and key not in inner}
+        return cls(name, label or label_of(name, params), function, own, inner)
+
+    @property
+    def functions(self) -> list[Callable[..., Awaitable[Answer]]]:
+        """The strategy's function and those of the strategies in it."""
+        return [self.function, *(each for choice in self.inner.values() for each in choice.functions)]
 
     @property
     def takes_scorer(self) -> bool:
-        """Whether the strategy has a `scorer` parameter."""
-        return "scorer" in inspect.signature(self.function).parameters
+        """Whether the strategy, or one in it, has a `scorer` parameter."""
+        return any("scorer" in inspect.signature(function).parameters for function in self.functions)
 
     @property
     def needs_scorer(self) -> bool:
-        """Whether the strategy cannot run without a scorer."""
-        parameter = inspect.signature(self.function).parameters.get("scorer")
-        return parameter is not None and parameter.default is parameter.empty
+        """Whether the strategy, or one in it, cannot run without a scorer."""
+        parameters = [inspect.signature(function).parameters.get("scorer") for function in self.functions]
+        return any(each is not None and each.default is each.empty for each in parameters)
 
     def bind(self, scorer: Scorer | None = None) -> Callable[..., Awaitable[Answer]]:
-        """Return the strategy as a function of problem and session."""
-        supply = {} if scorer is None else {"scorer": scorer}
+        """Return the strategy as a function of problem and session; all that take a scorer have the same."""
+        supply: dict[str, object] = {name: choice.bind(scorer) for name, choice in self.inner.items()}
+        supply |= {} if scorer is None else {"scorer": scorer}
         return functools.partial(self.function, **bind(self.function, self.params, supply=supply))
 
     def all_params(self) -> dict[str, Any]:
-        """The parameters with the defaults of the strategy's signature filled in, as plain data."""
+        """The parameters with the signature's defaults filled in, as plain data; those of inner strategies dotted."""
         keywords = [p for p in inspect.signature(self.function).parameters.values() if p.kind is p.KEYWORD_ONLY]
         defaults = {p.name: p.default for p in keywords if p.default is not p.empty and p.name != "scorer"}
-        return {name: dump(value) for name, value in {**defaults, **self.params}.items()}
+        own = {name: dump(value) for name, value in {**defaults, **self.params}.items()}
+        for name, choice in self.inner.items():
+            own |= {name: choice.name} | {f"{name}.{key}": value for key, value in choice.all_params().items()}
+        return own
+
+
+def _parted(
+    owner: str, options: Sequence[str], params: Mapping[str, object]
+) -> tuple[dict[str, object], dict[str, StrategyChoice]]:
+    """Part what is said of options that are strategies (`of=NAME`, `of.KEY=VALUE`, a table) from all else."""
+    said = {option: {k: v for k, v in params.items() if k.partition(".")[0] == option} for option in options}
+    chosen = {option: _chosen(f"{owner}.{option}", option, said[option]) for option in options}
+    inner = {option: choice for option, choice in chosen.items() if choice is not None}
+    return {k: v for k, v in params.items() if k.partition(".")[0] not in inner}, inner
+
+
+def _chosen(where: str, option: str, said: Mapping[str, object]) -> StrategyChoice | None:
+    """The strategy that an option names; None where it names none, or holds a function already."""
+    value, own = said.get(option), section(said, option)
+    if isinstance(value, Mapping):
+        own = {**value, **own}
+        value = own.pop("strategy", None)
+    if isinstance(value, str) and value.lower() != "none":
+        name, inline = parse_spec(value)
+        try:
+            return StrategyChoice.of(name, {**inline, **own})
+        except ConfigError as exc:
+            raise ConfigError(f"{where}: {exc}") from exc
+    if own:
+        raise ConfigError(f"{where}: {', '.join(own)} without a strategy: name it, as in {option}=refine")
+    return None

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
 from ttc.config.values import nearest, read_named, tag_of, type_text, variant, variants
+from ttc.core import Strategy
 from ttc.errors import ConfigError
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
@@ -112,6 +113,12 @@ def options_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the default of every option that a user can name; None of a required one."""
     options = _Schema.of(function).options.items()
     return {name: None if default is _REQUIRED else default for name, (_, default) in options}
+
+
+def strategy_options(function: Callable[..., Any]) -> list[str]:
+    """Return the options of `function` whose value is itself a strategy."""
+    options = _Schema.of(function).options.items()
+    return [name for name, (kind, _) in options if Strategy in (kind, *typing.get_args(kind))]
 
 
 def arguments_of(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:

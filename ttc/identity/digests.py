@@ -331,8 +331,9 @@ def part_contents(part: PartChoice) -> dict[str, str]:
 
 
 def strategy_contents(choice: StrategyChoice) -> dict[str, str]:
-    """Return the digests of a strategy's own file, if it has one, and of the files among its parameters."""
-    return code_digests("strategy", choice.name) | _parameter_digests(f"strategy {choice.name}", choice.params)
+    """Return the digests of a strategy's own file, if any, of the files among its parameters, and of inner ones'."""
+    own = code_digests("strategy", choice.name) | _parameter_digests(f"strategy {choice.name}", choice.params)
+    return own | {name: digest for inner in choice.inner.values() for name, digest in strategy_contents(inner).items()}
 
 
 def code_digests(kind: str, name: str) -> dict[str, str]:

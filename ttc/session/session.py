@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from ttc.choosing.selection import choose, fallback, vote
 from ttc.concurrent import gather, gather_until
-from ttc.config.plugins import read_scores
+from ttc.config.plugins import call_strategy, read_scores
 from ttc.core import (
     Answer,
     AnswerReader,
@@ -38,6 +38,7 @@ from ttc.core import (
     Score,
     Scorer,
     SearchAware,
+    Strategy,
     Usage,
 )
 from ttc.errors import BudgetExceeded, ConfigError
@@ -133,6 +134,8 @@ class Session:
         self._scorers: list[Scorer] = []
         self._shared: Shared = {} if shared is None else shared
         self._held: list[Enforced] = []
+        self._inner: dict[Path, Prompt] = {}
+        self.root: Path = ()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -159,10 +162,16 @@ class Session:
     def render(self, thinking: Thinking | None = None) -> Prompt:
         """Render the problem as the root of the tree; `thinking` overrides the session's."""
         prompt = self._engine.render(self.problem.messages, (thinking or self.thinking).template)
-        return replace(prompt, problem_id=self.problem.id, messages=self.problem.messages)
+        return replace(prompt, problem_id=self.problem.id, messages=self.problem.messages, path=self.root)
 
     def ask(self, messages: Sequence[Message], path: Path) -> Prompt:
-        """Render a question of the strategy's own (to compare, to revise), at a `path` that no other draw has."""
+        """Render a question of the strategy's own (to compare, to revise), at a `path` that no other draw has.
+
+        Raises:
+            ConfigError: the path is not below `root`, where another strategy may draw.
+        """
+        if path[: len(self.root)] != self.root:
+            raise ConfigError(f"path {list(path)} is not below {list(self.root)}: begin it with session.root")
         prompt = self._engine.render(messages, self.thinking.template)
         return replace(prompt, problem_id=self.problem.id, messages=tuple(messages), path=path)
 
@@ -180,7 +189,48 @@ class Session:
 
     def chance(self, *purpose: int | str) -> float:
         """Return the uniform number in [0, 1) that belongs to `purpose`: a strategy's own dice, keyed like a draw."""
-        return uniform(derive(self.sampling.seed or 0, "strategy", *purpose), 0)
+        place: tuple[int | str, ...] = ("at", *self.root) if self.root else ()
+        return uniform(derive(self.sampling.seed or 0, "strategy", *place, *purpose), 0)
+
+    async def attempt(self, strategy: Strategy) -> Answer:
+        """Run `strategy`; where the budget ends it, answer by the best of what the session has in hand."""
+        try:
+            return await call_strategy(strategy, self.problem, self)
+        except BudgetExceeded:
+            return self.best_so_far()
+
+    async def run(self, strategy: Strategy, index: int) -> Answer:
+        """Run another strategy on the problem, on the same budget and ledger; its tree stands below draw `index`.
+
+        The number decides its randomness like a draw's. Where the budget ends it, its best so far comes back.
+
+        Raises:
+            TTCError: what the strategy raises.
+        """
+        view = copy.copy(self)
+        view.root = (*self.root, index)
+        return await view.attempt(strategy)
+
+    def answering(self, candidate: Candidate) -> Prompt:
+        """The path of a candidate of `run` as an answer to the problem itself, whatever it was asked meanwhile.
+
+        Raises:
+            ConfigError: the candidate did not come from `Session.candidate`.
+        """
+        whole, root = self._inner.get(candidate.path), self.render()
+        if whole is None:
+            raise ConfigError(
+                f"no session has drawn path {list(candidate.path)}: make candidates with session.candidate"
+            )
+        return replace(
+            whole,
+            text=root.text + whole.generated_text,
+            token_ids=None if root.token_ids is None else root.token_ids + whole.generated_ids,
+            rendered_len=root.rendered_len,
+            rendered_chars=root.rendered_chars,
+            think_state=root.think_state,
+            messages=root.messages,
+        )
 
     def subtree(self, parts: int, index: int) -> Session:
         """Return a view of this session that may spend share `index` of `parts` equal ones of what is left."""
@@ -507,15 +557,18 @@ class Session:
             logprob=sum(logprobs) if logprobs else None,
         )
         self._closed[candidate.path] = candidate
+        if self.root:
+            self._inner[candidate.path] = whole
         return candidate
 
     def best_so_far(self) -> Answer:
         """What is in hand when the budget ended before the strategy did: the best score, else the vote."""
+        here = len(self.root)
         for path, (prompt, completion) in self._ends.items():
-            if path not in self._closed:
+            if path not in self._closed and path[:here] == self.root:
                 score = self._scores.get(path)
                 self.candidate(prompt, completion, None if score is None else score.value)
-        candidates = [self._closed[path] for path in sorted(self._closed)]
+        candidates = [self._closed[path] for path in sorted(self._closed) if path[:here] == self.root]
         best = choose(candidates, self.key, "argmax") or vote(candidates, self.key) or fallback(candidates)
         return self.answer(best, candidates, "budget")
 

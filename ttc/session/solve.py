@@ -10,23 +10,19 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import replace
 from typing import cast
 
 from ttc.answers import kind_of
 from ttc.config.choices import PartChoice, StrategyChoice
-from ttc.config.plugins import call_strategy
 from ttc.config.recipes import parse_spec
 from ttc.config.registry import ENGINES, SCORERS
-from ttc.core import Answer, Budget, Engine, Message, Problem, Sampling, Scorer, Usage
-from ttc.errors import BudgetExceeded, ConfigError, PromptTooLong, TTCError
+from ttc.core import Answer, Budget, Engine, Message, Problem, Sampling, Scorer, Strategy, Usage
+from ttc.errors import ConfigError, PromptTooLong, TTCError
 from ttc.session.meter import Clock
 from ttc.session.session import Session, Shared
 from ttc.session.thinking import Thinking
-
-Strategy = Callable[[Problem, Session], Awaitable[Answer]]
-"""A strategy whose keyword parameters are already bound."""
 
 _INJECTION_RESERVE = 128
 """Tokens kept free for hand-over and wait texts."""
@@ -89,21 +85,13 @@ async def solve(
         clock=clock,
     )
     try:
-        answer = await attempt(problem, session, strategy)
+        answer = await session.attempt(strategy)
     except Exception as error:
         error.__dict__[_SPENT] = session.usage
         raise
     finally:
         session.close()
     return replace(answer, usage=session.usage, trace=session.trace, seconds=time.perf_counter() - started)
-
-
-async def attempt(problem: Problem, session: Session, strategy: Strategy) -> Answer:
-    """Run `strategy`; where the budget ends it, answer by the best of what the session has in hand."""
-    try:
-        return await call_strategy(strategy, problem, session)
-    except BudgetExceeded:
-        return session.best_so_far()
 
 
 def spent(error: BaseException) -> Usage:

@@ -5,6 +5,8 @@ Each round makes n new answers; each from a prompt that shows k random answers o
 one. The last round votes. Cost: n * (rounds + 1) completions, and n * rounds prompts that hold k answers each (their
 thinking left out): no verifier, but the most expensive strategy here. Ties, abstentions: see `ttc.choosing.selection`.
 
+With `of` the first population is what one run of another strategy considered: a tree whose leaves are aggregated.
+
 Answer j of a round lives below the first answer that it was shown, so its path says where it came from. Left out: the
 training of the aggregation.
 """
@@ -16,8 +18,9 @@ from collections.abc import Sequence
 from ttc.choosing.selection import fallback, vote
 from ttc.concurrent import gather
 from ttc.config.values import at_least, at_most
-from ttc.core import Answer, Candidate, Message, Problem
+from ttc.core import Answer, Candidate, Message, Problem, Strategy
 from ttc.session.draws import check_n
+from ttc.session.samples import run_inner
 from ttc.session.session import Session
 
 _ASK = """Here are {count} attempts at the problem above. Some of them may be wrong. Combine what is right in them, \
@@ -26,7 +29,9 @@ correct what is not, and give one solution of your own with its final answer.
 {attempts}"""
 
 
-async def aggregate(problem: Problem, session: Session, *, n: int = 8, k: int = 3, rounds: int = 2) -> Answer:
+async def aggregate(
+    problem: Problem, session: Session, *, n: int = 8, k: int = 3, rounds: int = 2, of: Strategy | None = None
+) -> Answer:
     """Return the majority answer of the last round that gave one.
 
     Args:
@@ -35,21 +40,20 @@ async def aggregate(problem: Problem, session: Session, *, n: int = 8, k: int = 
         n: size of the population.
         k: answers that each aggregation is shown.
         rounds: rounds of aggregation; 0 is a plain vote.
+        of: the strategy whose candidates are the first population, however many; absent: n draws.
 
     Raises:
-        ConfigError: n < 1, k outside 1..n, rounds < 0, or n > 1 at temperature 0.
+        ConfigError: n < 1, k outside 1..n, rounds < 0, or n > 1 at temperature 0; or what `of` refuses.
     """
     check_n("aggregate", n, session.sampling)
     at_least("aggregate", 1, k=k)
     at_most("aggregate", n, "n", k=k)
     at_least("aggregate", 0, rounds=rounds)
-    prompt = session.render()
-    completions = await session.generate(prompt, n)
-    population = [session.candidate(prompt, completion) for completion in completions]
+    population = await _first(session, n, of)
     candidates = list(population)
     leader = vote(population, session.key)
     for number in range(rounds):
-        if len(population) < n:
+        if len(population) < (n if number or of is None else 1):
             break
         attempts_of = [_shown(session, population, k, number, place) for place in range(n)]
         answers = await gather(_improve(session, attempts, place) for place, attempts in enumerate(attempts_of))
@@ -59,10 +63,17 @@ async def aggregate(problem: Problem, session: Session, *, n: int = 8, k: int = 
     return session.answer(leader or fallback(candidates), candidates)
 
 
+async def _first(session: Session, n: int, of: Strategy | None) -> list[Candidate]:
+    if of is not None:
+        return list((await run_inner(session, of, 0, "aggregate.of")).candidates)
+    prompt = session.render()
+    return [session.candidate(prompt, completion) for completion in await session.generate(prompt, n)]
+
+
 def _shown(session: Session, population: Sequence[Candidate], k: int, number: int, place: int) -> list[Candidate]:
-    """Draw k members without replacement, by the dice of this round and place."""
+    """Draw k members, or as many as there are, without replacement, by the dice of this round and place."""
     pool = sorted(population, key=lambda candidate: candidate.path)
-    return [pool.pop(int(session.chance("aggregate", number, place, i) * len(pool))) for i in range(k)]
+    return [pool.pop(int(session.chance("aggregate", number, place, i) * len(pool))) for i in range(min(k, len(pool)))]
 
 
 async def _improve(session: Session, attempts: Sequence[Candidate], place: int) -> Candidate | None:

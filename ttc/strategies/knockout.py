@@ -79,7 +79,7 @@ class _Match:
         """Ask k times, the odd ones in the other order; the questions live beside the draws, at n + number."""
         question = compare(self._session.problem.messages, pair[0].text.strip(), pair[1].text.strip())
         votes = await gather(
-            self._ask(text, (self._n + number, order), len(range(order, self._k, 2)))
+            self._ask(text, (*self._session.root, self._n + number, order), len(range(order, self._k, 2)))
             for order, text in enumerate((question.one, question.other))
             if order < self._k
         )

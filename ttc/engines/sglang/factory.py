@@ -46,6 +46,7 @@ def sglang(
     *,
     base_url: str | None = None,
     deterministic: bool = True,
+    logprobs: bool = True,
     max_context: int | None = None,
     max_requests: int = 512,
     device: str | None = None,
@@ -72,6 +73,7 @@ def sglang(
         model: a model folder or a hub id; with base_url, where its tokenizer is (default: what the server names).
         base_url: servers to use instead of an engine in this process: http://HOST:PORT, several split by commas.
         deterministic: key all sampling by our seeds; a server must run with --enable-deterministic-inference.
+        logprobs: report them; false where nothing reads them, which saves SGLang a softmax and a transfer per token.
         max_context: a limit below SGLang's own, in tokens.
         max_requests: most requests at once.
         device: in process: "cuda", "cpu", ...; None is what SGLang finds.
@@ -117,7 +119,7 @@ def sglang(
     if base_url is None:
         remote = {"api_key_env": api_key_env, "admin_key_env": admin_key_env, "weights_dir": weights_dir}
         _refuse(remote, "belongs to a server: set engine.base_url as well")
-        return _in_process(model, local, deterministic, max_context, max_requests)
+        return _in_process(model, local, deterministic, logprobs, max_context, max_requests)
     _refuse(local, "is decided where the server at base_url was started")
     wire = HttpAccess(
         urls=parse_urls(base_url),
@@ -129,7 +131,7 @@ def sglang(
         retry=Retry(max_attempts=max_attempts),
         weights_dir=weights_dir,
     )
-    return _over_http(model, wire, deterministic, max_context)
+    return _over_http(model, wire, deterministic, logprobs, max_context)
 
 
 def _refuse(options: Mapping[str, Any], why: str) -> None:
@@ -141,7 +143,12 @@ def _refuse(options: Mapping[str, Any], why: str) -> None:
 
 
 def _in_process(
-    model: str | None, options: Mapping[str, Any], deterministic: bool, max_context: int | None, max_requests: int
+    model: str | None,
+    options: Mapping[str, Any],
+    deterministic: bool,
+    logprobs: bool,
+    max_context: int | None,
+    max_requests: int,
 ) -> SGLangEngine:
     if model is None:
         raise ConfigError("sglang needs a model: --model FOLDER or a hub id, or engine.base_url of a server")
@@ -160,10 +167,12 @@ def _in_process(
             "grammar_backend": GRAMMARS,
         }
     )
-    return _engine(server, text, folder, model, max_context, max_requests)
+    return _engine(server, text, folder, model, logprobs, max_context, max_requests)
 
 
-def _over_http(model: str | None, wire: HttpAccess, deterministic: bool, max_context: int | None) -> SGLangEngine:
+def _over_http(
+    model: str | None, wire: HttpAccess, deterministic: bool, logprobs: bool, max_context: int | None
+) -> SGLangEngine:
     folders: list[Path] = []
     server = HttpServers(wire, lambda: folders[0])
     if deterministic and not server.info.honours_seeds:
@@ -178,18 +187,24 @@ def _over_http(model: str | None, wire: HttpAccess, deterministic: bool, max_con
     kind = read_config(folders[0]).get("model_type")
     if server.info.model_type not in (None, kind):
         raise ConfigError(f"sglang: {wire.urls[0]} serves a {server.info.model_type} model, {folders[0]} is {kind}")
-    return _engine(server, Text(folders[0]), folders[0], server.info.model, max_context, wire.max_requests)
+    return _engine(server, Text(folders[0]), folders[0], server.info.model, logprobs, max_context, wire.max_requests)
 
 
 def _engine(
-    server: SGLangServer, text: Text, folder: Path, name: str, max_context: int | None, max_requests: int
+    server: SGLangServer,
+    text: Text,
+    folder: Path,
+    name: str,
+    logprobs: bool,
+    max_context: int | None,
+    max_requests: int,
 ) -> SGLangEngine:
     info = server.info
     capabilities = Capabilities(
         model=name,
         max_context=min(info.max_input, max_context or info.max_input),
         token_ids=True,
-        logprobs=all(_logprobs_are_raw(send, text) for send in server.senders),
+        logprobs=logprobs and all(_logprobs_are_raw(send, text) for send in server.senders),
         think_open=text.think_open,
         think_close=text.think_close,
         think_texts=text.think_texts,

@@ -81,7 +81,7 @@ class VllmEngine(StreamingTokenEngine):
             eos_ids=text.eos_ids,
             handover=text.handover,
             shape=_shape(config),
-            max_concurrency=options.max_num_seqs,
+            max_concurrency=options.max_num_seqs * options.data_parallel_size,
             extras=frozenset({*PENALTIES, "top_logprobs", "cache_salt", "grammar"}),
         )
         super().__init__(text, capabilities)

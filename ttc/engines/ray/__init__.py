@@ -1,1 +1,0 @@
-"""Several engines in processes of Ray, on one node or many."""
