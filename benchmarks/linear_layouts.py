@@ -2,9 +2,9 @@
 
     python -m benchmarks.linear_layouts [--save benchmarks/results/linear_layouts.json]
 
-Products of rows with the large matrices of SmolLM2-135M and of Qwen2.5-1.5B, plain and packed in turns, by processor
-time, one thread; reported is how many times as fast the packed one is, by the least of five turns on both sides. Many
-matrices of a size take turns, so that none stays in a cache. A minute.
+Products of rows with the matrices of SmolLM2-135M and the large ones of Qwen2.5-1.5B, plain and as they are kept, in
+turns, by processor time, one thread; reported is how many times as fast the latter are, by the least of five turns on
+both sides. Many matrices of a size take turns, so that none stays in a cache. A minute.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from ttc.engines.embedded.core.weights import Linear
 
 SHAPES = {
     "SmolLM2-135M": ((576, 3072), (1536, 576), (576, 49_152)),
+    "SmolLM2-135M, small": ((576, 960), (576, 576)),
     "Qwen2.5-1.5B": ((1536, 2048), (1536, 17_920), (8960, 1536)),
 }
-"""(in, out) of the matrices that are large enough to be packed."""
+"""(in, out) of the matrices that are large enough to be packed, and of small ones, which lie by columns instead."""
 ROWS = (1, 4, 16, 64, 256, 1024)
 TURNS = 5
 COLD = 30_000_000

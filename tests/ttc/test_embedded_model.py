@@ -204,7 +204,8 @@ def test_a_batch_that_shares_prefixes_equals_each_item_alone(folder, seed: int) 
     for _ in range(12):
         chosen = [rng.choice(known) for _ in range(rng.choice([1, 3, 9]))]
         items = [
-            (ids, handle, [rng.randrange(200) for _ in range(rng.choice([1, 2, 9, 30]))]) for ids, handle in chosen
+            (ids, handle, [rng.randrange(200) for _ in range(rng.choice([1, 2, 9, 30, 45, 60]))])
+            for ids, handle in chosen
         ]
         outputs = body.extend([(handle, new) for _, handle, new in items])
         for (ids, _, new), (hidden, handle) in zip(items, outputs, strict=True):

@@ -10,6 +10,7 @@ values in order of position.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ __all__ = ["PrefixAttention", "partial_attention"]
 
 _WORTH = 2 << 20
 """Bytes that reading a run of tokens once must save in a layer to be worth a product of its own."""
+
+_APART = 32
+"""New tokens of an item, on average, from which on items of unlike length are attended one by one."""
 
 Slots: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
@@ -185,6 +189,8 @@ class PrefixAttention:
     def _within(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Partial:
         """Attention of every item over its own new tokens."""
         dims, (cells, width) = self._dims, self._own
+        if cells is not None and q.device.type == "cpu" and self._starts[-1] >= _APART * len(self._lengths):
+            return self._one_by_one(q, k, v)
         queries, keys, values = (self._grid(x, cells, width) for x in (q, k, v))
         num = queries.shape[0]
         queries = queries.view(num, width, dims.num_kv_heads, dims.group, -1).permute(0, 2, 3, 1, 4)
@@ -195,6 +201,19 @@ class PrefixAttention:
         out = out.reshape(num, dims.num_heads, width, -1).transpose(1, 2).flatten(0, 1)
         total = total.reshape(num, dims.num_heads, width).transpose(1, 2).flatten(0, 1)
         return (out.contiguous(), total.contiguous()) if cells is None else (out[cells], total[cells])
+
+    def _one_by_one(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Partial:
+        """The same item after item, which neither pads nor copies what goes in."""
+        dims = self._dims
+        shape = (len(q), dims.num_kv_heads, dims.group)
+        out, total = torch.empty_like(q, memory_format=torch.contiguous_format), q.new_empty(shape, dtype=torch.float32)
+        outs, queries = (x.view(*shape, -1).permute(1, 2, 0, 3) for x in (out, q))  # (kv heads, group, T, D)
+        keys, values = (x.transpose(0, 1).unsqueeze(1).expand(-1, dims.group, -1, -1) for x in (k, v))
+        totals = total.permute(1, 2, 0)
+        for start, end in itertools.pairwise(self._starts):
+            parts = (x[:, :, start:end] for x in (queries, keys, values))
+            outs[:, :, start:end], totals[:, :, start:end] = partial_attention(*parts, causal=True)
+        return out, total.flatten(1)
 
     def _join(self, out: torch.Tensor, total: torch.Tensor, run: _Run, q: torch.Tensor) -> None:
         """Add to `out` and `total` what the keys of `run` contribute."""
