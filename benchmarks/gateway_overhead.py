@@ -1,11 +1,13 @@
 """What `ttc serve --upstream A,B` adds to a chat that it passes through: the same chats to A and B, and through it.
 
     python -m benchmarks.gateway_overhead --json benchmarks/results/gateway_overhead.json
+    python -m benchmarks.gateway_overhead --requests 150 --against CHECKOUT
 
 A and B are processes that answer every chat at once with a stream of a few words, so nothing but the way is measured.
 Runs straight and through the gateway alternate and take turns in going first. Reported are medians of a request's time
 over all runs, their difference (goal: less than 2 ms), and the gateway's processor time per request. Two minutes on an
-idle machine; on a busy one only the processor time says something.
+idle machine; on a busy one only the processor time says something: `--against` compares that of this checkout's gateway
+with another's, in turn over the same A and B, for one client.
 """
 
 from __future__ import annotations
@@ -43,7 +45,11 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=200, help="of a run")
     parser.add_argument("--runs", type=int, default=6)
     parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--against", type=pathlib.Path, help="another checkout of this repository")
     args = parser.parse_args()
+    if args.against is not None:
+        compare((args.against, pathlib.Path.cwd()), args)
+        return
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     load = round(os.getloadavg()[0], 2)
     with upstream() as one, upstream() as two, gateway(f"{one},{two}") as (front, pid):
@@ -92,6 +98,23 @@ def measured(clients: int, behind: tuple[str, str], front: str, pid: int, args: 
     }
 
 
+def compare(roots: tuple[pathlib.Path, ...], args: argparse.Namespace) -> None:
+    """Print the processor time a request of the gateways of several checkouts."""
+    spent: dict[pathlib.Path, list[float]] = {root: [] for root in roots}
+    with contextlib.ExitStack() as stack:
+        behind = ",".join(stack.enter_context(upstream()) for _ in range(2))
+        gateways = {root: stack.enter_context(gateway(behind, root)) for root in roots}
+        for number in range(args.runs + 1):
+            for root in roots if number % 2 else reversed(roots):
+                url, pid = gateways[root]
+                before = cpu_s(pid)
+                asyncio.run(run((url,), 1, args.requests))
+                if number:  # the first pair warms both up
+                    spent[root].append((cpu_s(pid) - before) * 1000 / args.requests)
+    for root, times in spent.items():
+        print(f"{root}: {statistics.median(times):.2f} ms a chat ({min(times):.2f} to {max(times):.2f})")
+
+
 async def run(urls: tuple[str, ...], clients: int, requests: int) -> list[float]:
     """Seconds of each request."""
     taken: list[float] = []
@@ -122,11 +145,12 @@ def cpu_s(pid: int) -> float:
 
 
 @contextlib.contextmanager
-def gateway(behind: str) -> Iterator[tuple[str, int]]:
-    """The address of `ttc serve` in front of `behind`, and its process."""
+def gateway(behind: str, root: pathlib.Path | None = None) -> Iterator[tuple[str, int]]:
+    """The address of `ttc serve`, of the checkout at `root`, in front of `behind`, and its process."""
+    place = {} if root is None else {"PYTHONPATH": str(root.resolve())}
     with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
         command = [sys.executable, "-m", "ttc", "serve", "up", "--upstream", behind, "--port", "0"]
-        server = subprocess.Popen(command, stderr=log)
+        server = subprocess.Popen(command, stderr=log, cwd=root, env=os.environ | place)
         try:
             yield f"{address_of(log, server)}/v1", server.pid
         finally:
@@ -178,7 +202,7 @@ def listed() -> bytes:
 
 def streamed() -> bytes:
     """A reply as a stream."""
-    events = [
+    events: list[dict[str, Any]] = [
         {"id": "x", "choices": [{"index": 0, "delta": {"content": word}, "finish_reason": None}]} for word in WORDS
     ]
     events += [{"id": "x", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}]

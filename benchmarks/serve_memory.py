@@ -1,11 +1,12 @@
 """Memory of the endpoint over thousands of requests that are all different, for several sizes of the prefix cache.
 
     python -m benchmarks.serve_memory --kv-mib 64 128 --json benchmarks/results/serve_memory.json
+    python -m benchmarks.serve_memory --engine simulated --json benchmarks/results/serve_memory_simulated.json
 
-Starts `ttc serve` with the packaged model for each size and sends `--requests` chats, `--clients` at once, no two of
-which share more than their template. Resident memory (VmRSS of /proc) is read every 500 requests. There is a plateau
-where the last half adds less than 2 % to what the first half has reached. About six minutes of a core for 10,000
-requests and one size.
+Starts `ttc serve` with the packaged model for each size, or with an engine that computes nothing (the server alone),
+and sends `--requests` chats, `--clients` at once, no two of which share more than their template. Resident memory
+(VmRSS of /proc) is read every 500 requests. There is a plateau where the last half adds less than 2 % to what the first
+half has reached. About six minutes of a core for 10,000 requests and one size; without a model two.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def main() -> None:
     """Measure each size and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kv-mib", type=int, nargs="+", default=[64], help="engine.kv_bytes, in MiB; 0 is the default")
+    parser.add_argument("--engine", choices=("embedded", "simulated"), default="embedded")
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--max-tokens", type=int, default=8)
@@ -45,6 +47,7 @@ def main() -> None:
         "date": datetime.date.today().isoformat(),
         "commit": commit.stdout.strip(),
         "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.system()},
+        "engine": args.engine,
         "requests": args.requests,
         "clients": args.clients,
         "max_tokens": args.max_tokens,
@@ -59,7 +62,8 @@ def main() -> None:
 
 def measured(size: int, args: argparse.Namespace) -> dict[str, Any]:
     """Resident MiB every 500 requests with a cache of `size` MiB."""
-    options = ["--set", f"engine.kv_bytes={size << 20}"] if size else []
+    options = ["--set", f"engine.kv_bytes={size << 20}"] if size and args.engine == "embedded" else []
+    options = options if args.engine == "embedded" else ["--engine", args.engine, "--scorer", args.engine]
     with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
         command = [sys.executable, "-m", "ttc", "serve", "--port", "0", *options]
         server = subprocess.Popen(command, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -78,18 +82,19 @@ async def waves(url: str, pid: int, args: argparse.Namespace) -> list[float]:
     resident = [resident_mib(pid)]
     limits = httpx2.Limits(max_connections=args.clients)
     async with httpx2.AsyncClient(base_url=url, timeout=None, limits=limits) as client:
+        model = (await client.get("/v1/models")).json()["data"][0]["id"]
         for begin in range(0, args.requests, EVERY):
             numbers = iter(range(begin, min(begin + EVERY, args.requests)))
-            await asyncio.gather(*(worker(client, numbers, args.max_tokens) for _ in range(args.clients)))
+            await asyncio.gather(*(worker(client, model, numbers, args.max_tokens) for _ in range(args.clients)))
             resident.append(resident_mib(pid))
     return resident
 
 
-async def worker(client: httpx2.AsyncClient, numbers: Any, max_tokens: int) -> None:
+async def worker(client: httpx2.AsyncClient, model: str, numbers: Any, max_tokens: int) -> None:
     """One client: the next of `numbers`, until there is none."""
     for number in numbers:
         text = f"{number}+{number * 7919 % 100003}*{number * 104729 % 99991}-{number % 97}"
-        body = {"model": "nano-teacher", "messages": [{"role": "user", "content": text}], "max_tokens": max_tokens}
+        body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": max_tokens}
         reply = await client.post("/v1/chat/completions", json={**body, "seed": number})
         reply.raise_for_status()
 

@@ -52,7 +52,7 @@ class ServedModel:
     def tools(self) -> ToolFormat | None:
         """How it writes calls, where it runs here and can be held to them; None where a server behind must be asked."""
         engine = self.engine
-        if not isinstance(engine, ToolEngine) or "grammar" not in extras_of(engine.capabilities):
+        if "grammar" not in extras_of(engine.capabilities) or not isinstance(engine, ToolEngine):  # the dear one last
             return None
         return TOOL_FORMATS.get(engine.tool_format)
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from serve.requests.errors import ApiError
-from ttc.config.recipes import dump
 from ttc.core import Usage
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
@@ -142,6 +141,9 @@ class WholeReply:
     done: Done
 
 
+_COLUMNS = tuple(Usage.__dataclass_fields__)
+
+
 def ledger(usage: Usage) -> dict[str, Any]:
     """Every column of the ledger, and `tokens`: what a budget counts."""
-    return {**dump(usage), "tokens": usage.tokens}
+    return {**{name: getattr(usage, name) for name in _COLUMNS}, "tokens": usage.tokens}

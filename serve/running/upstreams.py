@@ -31,6 +31,8 @@ T = TypeVar("T")
 _log = logging.getLogger("serve")
 PAUSE_S = 0.2
 """Before the only server is asked again."""
+SLACK = 0.05
+"""By how much of itself a gap may be longer: the clock is not set anew for every word of a fast server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +123,11 @@ class Upstreams:
         patience, loop = self._patience, asyncio.get_running_loop()
 
         async def watched(chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
+            until = 0.0
             async for chunk in chunks:
-                limit.reschedule(loop.time() + patience.gap_s)
+                if until < (now := loop.time()) + patience.gap_s:
+                    until = now + patience.gap_s * (1 + SLACK)
+                    limit.reschedule(until)
                 yield chunk
 
         try:

@@ -139,4 +139,4 @@ def test_ray_actors_give_the_run_of_one_process_bit_for_bit(cipher_model, tmp_pa
 
     parts.rewarder.judge = kill_then_judge
     assert same(alone, outcome(learn, parts))
-    assert engine._engine is not first
+    assert first.num_lost == 1  # an actor heals by itself: the engine stays
