@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import functools
 import pathlib
 import pkgutil
@@ -55,6 +56,20 @@ def test_the_example_of_the_package_runs_with_the_simulated_engine() -> None:
     assert answer.usage.calls == 8
     engine, majority = ttc.ENGINES.load("simulated")(), functools.partial(ttc.STRATEGIES.load("majority"), n=8)
     assert ttc.run("12+30*2", engine=engine, strategy=majority, seed=1).final == answer.final
+
+
+def test_the_door_opens_in_a_running_loop_as_notebooks_have_one() -> None:
+    async def cell() -> tuple[ttc.Answer, ttc.Answer]:
+        waited = await ttc.arun("12+30*2", engine="simulated", strategy="majority", n=8, seed=1)
+        return waited, ttc.run("12+30*2", engine="simulated", strategy="majority", n=8, seed=1)
+
+    waited, blocked = asyncio.run(cell())
+    assert waited.candidates == blocked.candidates and len(waited.candidates) == 8
+
+
+def test_without_a_seed_every_call_draws_anew() -> None:
+    first, second = (ttc.run("12+30*2", engine="simulated", strategy="majority", n=32) for _ in range(2))
+    assert first.candidates != second.candidates
 
 
 def test_the_door_refuses_a_parameter_by_name() -> None:

@@ -2,10 +2,10 @@
 
     import ttc
 
-    answer = ttc.run("12+30*2", strategy="majority", n=8, seed=1)
+    answer = ttc.run("12+30*2", strategy="majority", n=8)
     print(answer.final, answer.usage.tokens)
 
-`ttc.session.solve.solve` is the asynchronous form, `solve_all` runs many problems at once.
+`await ttc.arun(...)` is the asynchronous form, `ttc.solve_all` runs many problems at once.
 
 Names are resolved on first use: `import ttc` itself loads neither torch nor anything else that is heavy.
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     )
     from ttc.errors import TTCError
     from ttc.session.session import Session
-    from ttc.session.solve import run, solve_all
+    from ttc.session.solve import arun, run, solve_all
     from ttc.session.thinking import Thinking
 
 __version__ = "0.1.0"
@@ -66,6 +66,7 @@ __all__ = [
     "Usage",
     "Verdict",
     "Verifier",
+    "arun",
     "run",
     "solve_all",
 ]
@@ -74,7 +75,7 @@ _HOMES = {
     "ttc.errors": ("TTCError",),
     "ttc.config.registry": ("ENGINES", "SCORERS", "STRATEGIES", "VERIFIERS"),
     "ttc.session.session": ("Session",),
-    "ttc.session.solve": ("run", "solve_all"),
+    "ttc.session.solve": ("arun", "run", "solve_all"),
     "ttc.session.thinking": ("Thinking",),
 }
 

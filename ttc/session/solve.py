@@ -1,18 +1,21 @@
 """Solve problems: bind a strategy to a session per problem and return answers.
 
 `solve` is one problem; `solve_all` runs many at once and turns a failed problem into data instead of cancelling its
-siblings; `run` is the one synchronous door. There is no barrier between problems: the engine batches across them.
-`fit_to_context` makes a default length fit the model.
+siblings; `arun` names everything as on the command line, and `run` is that from synchronous code. There is no barrier
+between problems: the engine batches across them. `fit_to_context` makes a default length fit the model.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
+import secrets
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import cast
+from typing import Any, ParamSpec, cast
 
 from ttc.answers import kind_of
 from ttc.config.choices import PartChoice, StrategyChoice
@@ -24,6 +27,7 @@ from ttc.session.meter import Clock
 from ttc.session.session import Session, Shared
 from ttc.session.thinking import Thinking
 
+_Parameters = ParamSpec("_Parameters")
 _INJECTION_RESERVE = 128
 """Tokens kept free for hand-over and wait texts."""
 _SPENT = "ttc_usage"
@@ -152,11 +156,11 @@ async def solve_all(
         await asyncio.gather(*running, *ended, return_exceptions=True)
 
 
-def run(
+async def arun(
     problem: Problem | str,
     *,
     strategy: str | Strategy = "direct",
-    seed: int,
+    seed: int | None = None,
     n: int | None = None,
     params: Mapping[str, object] | None = None,
     engine: str | Engine = "embedded",
@@ -165,11 +169,12 @@ def run(
     thinking: Thinking | None = None,
     budget: Budget | None = None,
 ) -> Answer:
-    """Solve one problem from synchronous code: `ttc.run("12+30*2", strategy="majority", n=8, seed=1)`.
+    """Solve one problem: `await ttc.arun("12+30*2", strategy="majority", n=8)`.
 
     Strategy, engine and scorer are named as on the command line (`majority`, `mine.py:vote`, `embedded:MODEL`,
     `prm:MODEL`), or are objects; an engine that is named is closed at the end. `n` and `params` are parameters of a
-    strategy that is named. A strategy that needs a scorer has the packaged one with the packaged model.
+    strategy that is named. A strategy that needs a scorer has the packaged one with the packaged model. Without `seed`
+    every call draws anew.
 
     Raises:
         ConfigError: a name, a parameter or a value that does not fit.
@@ -188,22 +193,39 @@ def run(
     else:
         choice = None
 
-    async def work() -> Answer:
-        own = PartChoice.of(ENGINES, engine, {}).create_engine() if isinstance(engine, str) else None
-        running = own or cast("Engine", engine)
-        try:
-            judge = PartChoice.of(SCORERS, scorer, {}).create_scorer(running) if isinstance(scorer, str) else scorer
-            return await solve(
-                problem,
-                engine=running,
-                strategy=cast("Strategy", strategy) if choice is None else choice.bind(judge),
-                seed=seed,
-                sampling=sampling,
-                thinking=thinking,
-                budget=budget,
-            )
-        finally:
-            if own is not None:
-                await own.close()
+    own = PartChoice.of(ENGINES, engine, {}).create_engine() if isinstance(engine, str) else None
+    running = own or cast("Engine", engine)
+    try:
+        judge = PartChoice.of(SCORERS, scorer, {}).create_scorer(running) if isinstance(scorer, str) else scorer
+        return await solve(
+            problem,
+            engine=running,
+            strategy=cast("Strategy", strategy) if choice is None else choice.bind(judge),
+            seed=secrets.randbelow(1 << 31) if seed is None else seed,
+            sampling=sampling,
+            thinking=thinking,
+            budget=budget,
+        )
+    finally:
+        if own is not None:
+            await own.close()
 
-    return asyncio.run(work())
+
+def _synchronous(function: Callable[_Parameters, Coroutine[Any, Any, Answer]]) -> Callable[_Parameters, Answer]:
+    """The same from synchronous code; where a loop runs already, as in a notebook, in a thread of its own."""
+
+    @functools.wraps(function)
+    def call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> Answer:
+        work = function(*args, **kwargs)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(work)
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, work).result()
+
+    return call
+
+
+run = _synchronous(arun)
+"""`arun` from synchronous code, in notebooks too: `ttc.run("12+30*2", strategy="majority", n=8)`."""
