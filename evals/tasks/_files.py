@@ -41,7 +41,6 @@ curves (`family/NAME`, `held_out/NAME`) go by part. Left out: shares that change
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -215,10 +214,7 @@ def toml_task(path: str) -> Task:
 
 
 def _read(file: Path) -> _Spec:
-    try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
-        raise ConfigError(f"{file} cannot be read: {exc}") from exc
+    table = load_toml(file)
     _refuse_unknown(table, TOML_FIELDS, file, ConfigError)
     kind = _text(file, table, "kind", "")
     check = _check(file, table.get("verifier"), kind)

@@ -17,7 +17,6 @@ from typing import cast
 
 from evals.numbers.statistics import mean_interval, paired_interval
 from evals.task import Item, Task
-from train.base.models import load_model, merged_state
 from train.base.stage import Setting
 from train.registries import make_verifier
 from train.rollouts.rewards import close_verifier, served
@@ -130,6 +129,8 @@ async def opened(
     backend, verifier = open_engine(folder, setting, engine), served(make_verifier(task))
     try:
         if isinstance(backend, Served) and backend.served and isinstance(backend, WeightSync):
+            from train.base.models import load_model, merged_state  # commands that only tell of a run load no torch
+
             await backend.load_weights(merged_state(load_model(folder, "cpu")))
         yield backend, verifier
     finally:

@@ -276,6 +276,7 @@ PANELS: tuple[Panel, ...] = (
           ("length_over_accuracy",)),
     Panel("Second thoughts", "words of self-correction in a rollout's thinking", ("self_correction",)),
     Panel("Reward by difficulty or family", "", ("family/*",)),
+    Panel("Held-out accuracy by difficulty or family", "", ("held_out/*",)),
     Panel("Distance from the reference", "nats per token: of the rollouts, and of the update where it is pulled back",
           ("kl_reference", "kl")),
     Panel("Probability ratio", "share of tokens by the ratio's lower edge; all near 1 means that no clip can act",

@@ -140,7 +140,7 @@ def load_toml(path: pathlib.Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ConfigError(f"recipe {str(path)!r} does not exist") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
-        raise ConfigError(f"recipe {str(path)!r} cannot be read: {exc}") from exc
+        raise ConfigError(f"{path} cannot be read: {exc}") from exc
 
 
 def merge(values: Mapping[str, Any], dotted: Mapping[str, object]) -> dict[str, Any]:
