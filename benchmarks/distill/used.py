@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +25,19 @@ START_S = 300.0
 
 def measure(place: Place) -> dict[str, Any]:
     """Accuracy by `ttc eval`, greedily, and whether the served model answers the first problems alike."""
-    model, command = rejection_student(place), str(Path(sys.executable).parent / "ttc")
+    model, command = rejection_student(place), (sys.executable, "-m", "ttc")
     out = place.folder / "used"
-    asked = [command, "eval", "--model", str(model), "--task", "chain", "--strategy", "direct", "--baseline", "none"]
+    asked = [*command, "eval", "--model", str(model), "--task", "chain", "--strategy", "direct", "--baseline", "none"]
     asked += ["--temperature", "0", "--limit", str(LIMIT), "--out", str(out), "--json"]
     done = subprocess.run(asked, capture_output=True, text=True, check=True)
     summary = json.loads(done.stdout.splitlines()[-1])
     return {"ttc_eval": summary["accuracy"], "ttc_serve": _served(command, model)}
 
 
-def _served(command: str, model: Path) -> dict[str, int]:
+def _served(command: Sequence[str], model: Path) -> dict[str, int]:
     """How many of the first problems the endpoint answers, and answers right."""
     items = chain(count=20).items(None, 0)
-    serving = [command, "serve", str(model), "--name", "student", "--port", "0"]
+    serving = [*command, "serve", str(model), "--name", "student", "--port", "0"]
     with subprocess.Popen(serving, stderr=subprocess.PIPE, text=True) as server:
         try:
             with httpx2.Client(base_url=_address(server), timeout=60) as client:
@@ -63,8 +65,9 @@ def _address(server: subprocess.Popen[str]) -> str:
         raise RuntimeError("the server has no stderr")
     began = time.monotonic()
     for line in server.stderr:
-        if "http://" in line:
-            return "http://" + line.split("http://")[1].split()[0].rstrip("/.,;")
+        address = re.search(r'"listening on ([^"\s]+)"', line)
+        if address:
+            return address[1]
         if time.monotonic() - began > START_S:
             break
     raise RuntimeError("ttc serve did not come up")
