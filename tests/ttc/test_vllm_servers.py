@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.ttc import conformance as suite
 from tests.ttc.openai_server import Behaviour, OpenAIServer
 from tests.ttc.openai_setup import TEACHER, ask, free_port
 from train.base.models import load_model
@@ -16,14 +15,20 @@ from train.rollouts.sync import Syncer, revived
 from ttc.config.registry import ENGINES
 from ttc.config.signatures import bind
 from ttc.core import Completion, Engine, Sampling
+from ttc.engines.embedded.engine import embedded
 from ttc.engines.vllm.servers import VllmServers
 from ttc.errors import ConfigError, EngineError, TrainingError
 
 IDS = [tuple(range(60, 80)), tuple(range(100, 120))]
 
 
+def exact() -> Engine:
+    """The teacher in fp32: "auto" is bf16 where the processor has it, and the trainer has fp32 weights."""
+    return embedded(batch_invariant=True, dtype="float32")
+
+
 def server(port: int = 0, **behaviour) -> OpenAIServer:
-    return OpenAIServer(suite.embedded, Behaviour(max_model_len=512, **{"updates": True, **behaviour}), port)
+    return OpenAIServer(exact, Behaviour(max_model_len=512, **{"updates": True, **behaviour}), port)
 
 
 def connected(*servers: OpenAIServer, wait_s: float = 0.0) -> VllmServers:
