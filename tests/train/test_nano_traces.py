@@ -63,6 +63,11 @@ def test_one_problem_has_several_orders():
     assert len(written) > 10
 
 
+def test_a_product_that_a_lapse_left_without_a_split_is_finished_at_once():
+    for seed in range(20):
+        assert [step.left for step in traces.solve(random.Random(seed), parse("0*11"))] == ["0*11"]
+
+
 def test_solve_returns_the_value():
     steps = traces.solve(random.Random(0), parse("(23+48)*38-17"))
     while True:

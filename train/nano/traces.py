@@ -76,8 +76,8 @@ def solve(
     """
     while not isinstance(node, int):
         pair = rng.choice([step for step in reductions(node) if not step.split])
-        if rng.random() < _split_chance(pair.left):
-            halves = [step for step in reductions(parse(pair.left)) if step.split]
+        # A wrong result may leave a product without a split, such as 0*11.
+        if rng.random() < _split_chance(pair.left) and (halves := _halves(pair.left)):
             half = rng.choice(halves)
             value = compute(half)
             yield WrittenStep(half.left, value, half.value)
@@ -87,6 +87,10 @@ def solve(
             yield WrittenStep(pair.left, value, pair.value)
         node = pair.rebuild(value)
     return node
+
+
+def _halves(left: str) -> list[Reduction]:
+    return [step for step in reductions(parse(left)) if step.split]
 
 
 def thinking(rng: random.Random, expression: ArithmeticProblem, noise: Noise) -> list[Piece]:
