@@ -50,9 +50,10 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _line(row: Row, columns: Mapping[str, Callable[[Row], str]]) -> str:
-    cells = (
-        [row["refused"], *[""] * (len(columns) - 1)] if "refused" in row else [cell(row) for cell in columns.values()]
-    )
+    if "refused" in row:
+        cells = [row["refused"].partition(";")[0], *[""] * (len(columns) - 1)]
+    else:
+        cells = [cell(row) for cell in columns.values()]
     return f"| {row['seed']} | {' | '.join(cells)} |"
 
 
