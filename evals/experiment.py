@@ -25,13 +25,28 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import ttc
+from evals.numbers.prices import with_dollars
 from evals.numbers.summary import summarise, write_summary
 from evals.run_folder import CONTENTS, SERVED, Solve, check_folder, claim, evaluate
 from evals.task import Item, Task, problems_digest
 from ttc.cli.rehearsal import rehearse
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.recipes import dump
-from ttc.core import Answer, Budget, Engine, Problem, Record, Retrying, Sampling, Scorer, Served, Strategy, Verifier
+from ttc.core import (
+    Answer,
+    Budget,
+    Engine,
+    Priced,
+    Prices,
+    Problem,
+    Record,
+    Retrying,
+    Sampling,
+    Scorer,
+    Served,
+    Strategy,
+    Verifier,
+)
 from ttc.engines.shared.wrapped import with_markers
 from ttc.errors import ConfigError
 from ttc.identity.digests import file_digest, named, part_contents, source_digests, strategy_contents
@@ -56,7 +71,7 @@ class Experiment:
 
     `fit`: nobody asked for `sampling.max_tokens`, it is the task's, and where a problem's prompt leaves less of the
     model's context, it is lowered to what is left. `problems_seed`: None where the task's problems do not depend on
-    one. `task_file`: the user's file that defines the task, if one does.
+    one. `task_file`: the user's file that defines the task, if one does. `prices`: the user's; None: the server's.
     """
 
     task: Task
@@ -73,6 +88,7 @@ class Experiment:
     arms: Sequence[Arm]
     problems_seed: int | None = None
     task_file: Path | None = None
+    prices: Prices | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +215,9 @@ async def execute(
         engine = with_markers(loaded, experiment.thinking)
         _check_length(experiment, engine)
         scorer = experiment.scorer.create_scorer(engine) if experiment.scorer else None
-        running = _Running(experiment, engine, scorer, verifier, concurrency, retry_errors, watcher, spend_total)
+        running = _Running(
+            experiment, loaded, engine, scorer, verifier, concurrency, retry_errors, watcher, spend_total
+        )
         for arm in arms:
             if not running.spends_total(arm):  # else its planner asks
                 await running.rehearse(arm)
@@ -255,6 +273,7 @@ class _Running:
     """An experiment whose parts are loaded."""
 
     experiment: Experiment
+    loaded: Engine
     engine: Engine
     scorer: Scorer | None
     verifier: Verifier
@@ -328,7 +347,8 @@ class _Running:
             on_record=partial(self.watcher.add, arm),
         )
         model = experiment.engine.model or self.engine.capabilities.model
-        entry = {**summarise(records, config), "model": model, "records": "."}
+        prices = experiment.prices or (self.loaded.prices if isinstance(self.loaded, Priced) else None)
+        entry = with_dollars({**summarise(records, config), "model": model, "records": "."}, prices)
         write_summary(arm.folder, [entry])
         return Result(arm, entry, records)
 

@@ -37,7 +37,15 @@ LAYERS = {
         "strategies verifiers",
         "commands",
     ],
-    "evals": ["task.py numbers", "data run_folder.py", "tasks allocation", "experiment.py", "report", "commands"],
+    "evals": [
+        "task.py numbers",
+        "data run_folder.py",
+        "tasks allocation",
+        "experiment.py",
+        "report",
+        "commands/_quickstart",
+        "commands",
+    ],
     "train": [
         "base",
         "registries.py update nano",

@@ -630,6 +630,24 @@ class Served(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Dollars per million tokens: of prompts, and of what is generated."""
+
+    prompt: float
+    generated: float
+
+
+@runtime_checkable
+class Priced(Protocol):
+    """An engine whose server may say what its tokens cost."""
+
+    @property
+    def prices(self) -> Prices | None:
+        """What the server says; None where it says nothing."""
+        ...
+
+
 @runtime_checkable
 class Retrying(Protocol):
     """An engine that asks servers, again where a failure may pass."""

@@ -29,6 +29,7 @@ from typing import Any, NoReturn
 from tqdm import tqdm
 
 from evals.experiment import Arm, Experiment, Result, TotalSpender, execute
+from evals.numbers.prices import prices_of
 from evals.numbers.summary import write_summary
 from evals.report import render_table, write_report
 from evals.task import Task
@@ -115,6 +116,15 @@ class EvalOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptio
         group="run",
     )
     json: bool = option(False, "end stdout with one JSON line per strategy", group="run")
+    price_in: float | None = option(
+        None,
+        "price of a million tokens of prompts (default: what the server says, if it does)",
+        metavar="DOLLARS",
+        group="run",
+    )
+    price_out: float | None = option(
+        None, "price of a million generated tokens; given together with --price-in", metavar="DOLLARS", group="run"
+    )
     strategy: tuple[str, ...] = strategies("tree", SEVERAL)
     seed: int | None = option(
         None, "what all random draws are keyed by (default: 0; --problems-seed picks the problems)", group="sampling"
@@ -190,7 +200,16 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Evaluate; see EPILOG for the exit codes."""
     options = read_options(EvalOptions, args)
-    out = Path(options.out or _default_out(options)).expanduser()
+    return evaluate(options, Path(options.out or _default_out(options)).expanduser())[0]
+
+
+def evaluate(options: EvalOptions, out: Path) -> tuple[int, list[Result]]:
+    """Evaluate into the folder `out` and print the table; returns the exit code, and what each strategy gave.
+
+    Raises:
+        ConfigError: a name, parameter or file that cannot be used; nothing was started.
+        TTCError: the engine or the verifier is broken; the run can be continued.
+    """
     experiment = _plan(options, out)
     check_writable("--out", out)
     if experiment.engine.name == DEFAULT_ENGINE:
@@ -211,11 +230,11 @@ def run(args: argparse.Namespace) -> int:
             )
     except KeyboardInterrupt:
         print(f"\ninterrupted; continue with: {_command(out)}", file=sys.stderr)
-        return 130
+        return 130, []
     _report(results, out, as_json=options.json)
     if not is_reproducible(experiment.engine):
         print(f"{experiment.engine.label}: {NOT_REPRODUCIBLE}", file=sys.stderr)
-    return 3 if any(result.entry["errors"] for result in results) else 0
+    return 3 if any(result.entry["errors"] for result in results) else 0, results
 
 
 def _plan(options: EvalOptions, out: Path) -> Experiment:
@@ -223,7 +242,7 @@ def _plan(options: EvalOptions, out: Path) -> Experiment:
     task_settings, options = options.task_settings, options.without_task
     choices = resolve_strategies(options)
     engine = resolve_engine(options, options.settings)
-    task = _task(options.task, task_settings)
+    task = read_task(options.task, task_settings)
     problems_seed = _problems_seed(options.problems_seed, task)
     sampling = replace(resolve_sampling(options, task.sampling), seed=None)
     _check_spread(choices, sampling.temperature)
@@ -255,6 +274,7 @@ def _plan(options: EvalOptions, out: Path) -> Experiment:
         arms=arms,
         problems_seed=problems_seed if task.procedural else None,
         task_file=task_file(options.task),
+        prices=prices_of(options.price_in, options.price_out),
     )
 
 
@@ -295,7 +315,8 @@ def _check_spread(choices: Sequence[StrategyChoice], temperature: float) -> None
             raise ConfigError(f"{choice.label}: n={n} needs temperature > 0: at 0 all samples are equal")
 
 
-def _task(name: str, params: Mapping[str, object]) -> Task:
+def read_task(name: str, params: Mapping[str, object]) -> Task:
+    """Return the task of --task with its parameters; TTC_DATA names the folder of datasets where nothing else does."""
     supply = {"data": os.environ["TTC_DATA"]} if os.environ.get("TTC_DATA") and "data" not in params else {}
     task: Task = TASKS.checked(name, call(load_task(name), params, supply=supply))
     return task

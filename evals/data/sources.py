@@ -131,7 +131,7 @@ def json_lines(path: Path) -> Iterator[tuple[Mapping[str, Any], str, int]]:
     """Yield (object, "file, line n", n) of a JSON-lines file, plain or gzipped; blank lines are skipped."""
     opener = gzip.open if path.suffix == ".gz" else open
     try:
-        with opener(path, "rt", encoding="utf-8") as file:
+        with opener(path, "rt", encoding="utf-8-sig") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     where = f"{path}, line {number}"
@@ -140,9 +140,23 @@ def json_lines(path: Path) -> Iterator[tuple[Mapping[str, Any], str, int]]:
         raise ConfigError(f"{path} cannot be read: {exc}") from exc
 
 
+def rows_of(path: Path) -> Iterator[tuple[Mapping[str, Any], str, int]]:
+    """Yield (row, where it stands, its number) of a file of JSON lines or CSV, whose empty cells are left out.
+
+    Raises:
+        ConfigError: the file cannot be read.
+        RecordError: a line is no JSON object.
+    """
+    if path.suffix != ".csv":
+        yield from json_lines(path)
+        return
+    for row in _csv_rows(path):
+        yield {name: cell for name, cell in row.data.items() if name and cell}, row.where, row.number
+
+
 def _csv_rows(path: Path) -> Iterator[Row]:
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             for number, row in enumerate(csv.DictReader(file), start=1):
                 yield Row(row, f"{path}, row {number}", number, local=False)
     except (OSError, UnicodeDecodeError, csv.Error) as exc:

@@ -146,3 +146,11 @@ def seconds(value: float | None) -> str:
     if value is None:
         return MISSING
     return f"{value:.3f} s" if value < 1 else f"{value:.1f} s" if value < 10 else f"{value:,.0f} s"
+
+
+def money(value: float | None) -> str:
+    """0.00123 -> "$0.0012", 12.5 -> "$12.50"; two figures at least, never an exponent."""
+    if value is None:
+        return MISSING
+    places = 2 if value >= 1 or value <= 0 else max(2, 1 - math.floor(math.log10(value)))
+    return f"${value:,.{places}f}"

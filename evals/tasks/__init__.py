@@ -1,6 +1,6 @@
 """Tasks: one short file each; the file's name is the task's. `NAME:ARG` chooses within a task that has many kinds.
 
-A path to a JSON-lines file or to a TOML file is a task as well (`evals.tasks._files`), or a mixture of several.
+A path to a JSON-lines, CSV or TOML file is a task as well (`evals.tasks._files`), or a mixture of several.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ttc.errors import ConfigError
 __all__ = ["TASKS", "load_task", "task_file"]
 
 TASKS = Registry("task", "evals.tasks", "ttc.tasks", PluginShape(("evals.task:Task",), num_free=1))
-_LINES, _TOML = (".jsonl", ".jsonl.gz"), ".toml"
+_LINES, _TOML = (".jsonl", ".jsonl.gz", ".csv"), ".toml"
 
 
 def load_task(name: str) -> Callable[..., Task]:
-    """Return the factory of the task called `name`, of NAME:ARG, or of the task in a file (.jsonl, .jsonl.gz, .toml).
+    """Return the factory of the task called `name`, of NAME:ARG, or of the task in a file (JSON lines, CSV, TOML).
 
     Raises:
         UnknownName: no task of that name.

@@ -1,12 +1,8 @@
 """Tasks in a user's file: problems in JSON lines (`--task capitals.jsonl`), or their description in TOML.
 
-JSON lines, plain or gzipped, one problem per line:
+JSON lines, plain or gzipped, one problem per line, or CSV with a line of names (`evals.tasks._rows` has all fields):
 
     {"id": "p1", "problem": "What is 2+2?", "answer": "4"}
-    {"messages": [{"role": "user", "content": "..."}], "target": {"answer": "4"}, "kind": "math", "cluster": "c7"}
-
-`problem` is asked with the instruction of its kind; `messages` are sent as they are. `answer` (text or number) or
-`target` (what the verifier takes) is required; `id` defaults to the line's number; `kind` must be the same throughout.
 
 TOML, for rows that have their own fields:
 
@@ -46,8 +42,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from evals.data.sources import json_lines
-from evals.task import CHECKS, INSTRUCTIONS, Item, Task, VerifierSpec, sample
+from evals.data.sources import json_lines, rows_of
+from evals.task import CHECKS, Item, Task, VerifierSpec, sample
+from evals.tasks._rows import as_text, items_of
 from ttc.answers import KINDS
 from ttc.config.recipes import load_toml, parse_spec
 from ttc.config.registry import VERIFIERS
@@ -55,20 +52,17 @@ from ttc.config.signatures import bind, call
 from ttc.config.values import above, at_least, build, nearest
 from ttc.core import Json, Message, Problem, Sampling, TargetLike
 from ttc.errors import ConfigError, RecordError, TTCError
-from ttc.verifiers.maths.asked import with_question
-
-FIELDS = ("id", "problem", "messages", "answer", "target", "kind", "cluster", "difficulty", "meta")
 
 
 def jsonl(path: str, *, kind: str | None = None) -> Task:
-    """Problems of a JSON-lines file.
+    """Problems of a file of rows.
 
     Args:
         path: the file.
         kind: answer kind where the lines do not say; absent: math.
     """
     file = Path(path).expanduser()
-    items = list(_items(file, kind or "math"))
+    items = list(items_of(rows_of(file), kind or "math", file.name.split(".")[0]))
     kinds = {item.problem.kind for item in items}
     return Task(
         name=file.name,
@@ -79,93 +73,12 @@ def jsonl(path: str, *, kind: str | None = None) -> Task:
     )
 
 
-def _items(file: Path, default_kind: str) -> Iterator[Item]:
-    common: str | None = None
-    for data, where, number in json_lines(file):
-        _refuse_unknown(data, FIELDS, where)
-        kind = _optional(data, "kind", where) or default_kind
-        if kind not in CHECKS:
-            raise RecordError(f"{where}: kind: {kind!r} is not one of {', '.join(CHECKS)}")
-        common = common or kind
-        if kind != common:
-            raise RecordError(f"{where}: kind: {kind!r}, but the lines before are {common!r}; split the file by kind")
-        meta = data.get("meta", {})
-        if not isinstance(meta, dict):
-            raise RecordError(f"{where}: meta: expected an object, got {meta!r}")
-        name = _optional(data, "id", where) or f"{file.name.split('.')[0]}-{number}"
-        problem = Problem(name, _messages(data, where, kind), kind, meta)
-        yield Item(
-            problem,
-            _asked(_target(data, where), data, kind),
-            _optional(data, "cluster", where) or "",
-            _optional(data, "difficulty", where),
-        )
-
-
 def _refuse_unknown(
     data: Mapping[str, Any], fields: tuple[str, ...], where: object, error: type[TTCError] = RecordError
 ) -> None:
     for name in data:
         if name not in fields:
             raise error(f"{where}: {name}: no such field{nearest(name, fields)} (known: {', '.join(fields)})")
-
-
-def _optional(data: Mapping[str, Any], name: str, where: str) -> str | None:
-    """Return a text field, or None when absent; whole numbers are written out."""
-    value = data.get(name)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    if value is not None and (not isinstance(value, str) or not value):
-        raise RecordError(f"{where}: {name}: expected a non-empty string, got {value!r}")
-    return value
-
-
-def _messages(data: Mapping[str, Any], where: str, kind: str) -> tuple[Message, ...]:
-    if ("problem" in data) == ("messages" in data):
-        raise RecordError(f"{where}: problem: give either problem or messages")
-    if "problem" in data:
-        text = _optional(data, "problem", where)
-        if text is None:
-            raise RecordError(f"{where}: problem: expected a non-empty string, got null")
-        return (Message("user", f"{text}\n\n{INSTRUCTIONS[kind]}".rstrip()),)
-    messages = data["messages"]
-    if not isinstance(messages, list) or not messages:
-        raise RecordError(f"{where}: messages: expected a non-empty list")
-    return tuple(_message(message, f"{where}: messages[{i}]") for i, message in enumerate(messages))
-
-
-def _message(value: Any, where: str) -> Message:
-    if not isinstance(value, dict) or set(value) != {"role", "content"}:
-        raise RecordError(f"{where}: expected an object with role and content")
-    if value["role"] not in ("system", "user", "assistant") or not isinstance(value["content"], str):
-        raise RecordError(f"{where}: role must be system, user or assistant, and content a string")
-    return Message(value["role"], value["content"])
-
-
-def _target(data: Mapping[str, Any], where: str) -> TargetLike:
-    if ("answer" in data) == ("target" in data):
-        raise RecordError(f"{where}: answer: give either answer or target")
-    if "target" in data:
-        target = data["target"]
-        if target is None:
-            raise RecordError(f"{where}: target: must not be null")
-        return target
-    answer = _written(data["answer"])
-    if not isinstance(answer, str) or not answer.strip():
-        raise RecordError(f"{where}: answer: expected a non-empty string or a number, got {answer!r}")
-    return answer
-
-
-def _asked(target: TargetLike, data: Mapping[str, Any], kind: str) -> TargetLike:
-    """An answer in mathematics with its question, where that decides something."""
-    if kind not in ("math", "number") or not isinstance(target, str) or "problem" not in data:
-        return target
-    return with_question(target, str(data["problem"]))
-
-
-def _written(value: Any) -> Any:
-    """A number as text; everything else as it is."""
-    return repr(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 TOML_FIELDS = (
@@ -322,7 +235,7 @@ def _column(spec: _Spec, row: Mapping[str, Any], where: str, column: str) -> str
 
 def _toml_target(spec: _Spec, row: Mapping[str, Any], where: str) -> TargetLike:
     if isinstance(spec.target, str):
-        return _written(_field(row, spec.target, where))
+        return as_text(_field(row, spec.target, where))
     return {key: _field(row, value, where) if isinstance(value, str) else value for key, value in spec.target.items()}
 
 

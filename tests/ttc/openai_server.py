@@ -56,6 +56,8 @@ class Behaviour:
     """Added to the completion tokens that are reported."""
     pause_s: float = 0.0
     """Between two chunks."""
+    pricing: Mapping[str, str] | None = None
+    """What the model's card says of prices."""
     updates: bool = False
     """Has vLLM's routes for its developers, and takes new weights."""
 
@@ -161,6 +163,7 @@ class OpenAIServer:
         if path == "/v1/models" and method == "GET":
             card = {"id": self.behaviour.model, "object": "model", "max_model_len": self.behaviour.max_model_len}
             card |= {} if self.behaviour.root is None else {"root": self.behaviour.root, "owned_by": "vllm"}
+            card |= {} if self.behaviour.pricing is None else {"pricing": self.behaviour.pricing}
             return self._json(writer, 200, {"object": "list", "data": [card]})
         if path == "/version" and method == "GET" and self.behaviour.root is not None:
             return self._json(writer, 200, {"version": self.behaviour.version})

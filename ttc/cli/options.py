@@ -6,6 +6,7 @@
 
     add_options(parser, EvalOptions)                    --limit N, and those of the bases
     read_options(EvalOptions, args)                     EvalOptions(limit="100", ...), once and frozen
+    command_line(EvalOptions(limit="20"))               ["--limit", "20"], the way back
 
 A recipe is a TOML file whose keys are options: `ttc eval --config recipe.toml`.
 
@@ -105,6 +106,25 @@ def read_options(kind: type[T], args: argparse.Namespace) -> T:
             value = _read(f"--{names[field.name]}", value, hints[field.name])
         values[field.name] = value
     return kind(**values)
+
+
+def command_line(options: Any) -> list[str]:
+    """Return the arguments that `read_options` reads as `options`: those that are not the default."""
+    arguments: list[str] = []
+    for name, field in _options(type(options)).items():
+        value = getattr(options, field.name)
+        usual = field.default if field.default is not dataclasses.MISSING else {}
+        if value == usual:
+            continue
+        if isinstance(value, bool):
+            arguments.append(f"--{name}")
+        elif isinstance(value, Mapping):
+            arguments += [word for key, item in value.items() for word in (f"--{name}", f"{key}={_text(item)}")]
+        elif isinstance(value, tuple):
+            arguments += [word for item in value for word in (f"--{name}", str(item))]
+        else:
+            arguments += [f"--{name}", str(value)]
+    return arguments
 
 
 def _options(kind: type) -> dict[str, dataclasses.Field[Any]]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ttc.concurrent import gather
-from ttc.core import Capabilities, Completion, Message, Prompt, Sampling, Tools, Usage, UsageSink
+from ttc.core import Capabilities, Completion, Message, Prices, Prompt, Sampling, Tools, Usage, UsageSink
 from ttc.engines.openai.chat import CURE
 from ttc.engines.openai.client import Access, Chunk, Client
 from ttc.engines.openai.wire import Features, Outcome, Reader, ServerUsage, outcomes, seed_of
@@ -149,6 +149,11 @@ class RemoteEngine:
     def served(self) -> Mapping[str, str]:
         """See `ttc.core.Served`."""
         return self._features.served
+
+    @property
+    def prices(self) -> Prices | None:
+        """See `ttc.core.Priced`."""
+        return self._features.prices
 
     @property
     def failures(self) -> Mapping[str, int]:

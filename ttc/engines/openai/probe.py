@@ -8,11 +8,12 @@ most some 50 otherwise, charged to nobody and not part of `counters()`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ttc.core import Sampling, ThinkState
+from ttc.core import Prices, Sampling, ThinkState
 from ttc.engines.openai.chat import PREFILL, STATES, switch_fields
 from ttc.engines.openai.client import Busy, Chunk, NotFound, SyncClient
 from ttc.engines.openai.ids import ids_of, prompt_logprobs, scoring_body
@@ -57,7 +58,31 @@ def served_model(client: SyncClient, url: str, model: str | None) -> Features:
         raise ConfigError(f"{url} does not serve {model!r}; it serves {', '.join(sorted(models)[:8])}")
     card = models.get(model, {})
     served = {name: str(card[key]) for name, key in (("model id", "id"), ("model root", "root")) if card.get(key)}
-    return Features(model, card.get("max_model_len"), served=served | _version(client, url, card))
+    return Features(
+        model,
+        card.get("max_model_len"),
+        served=served | _version(client, url, card),
+        prices=_prices(card.get("pricing")),
+    )
+
+
+_PER_MILLION = ("input", "output")
+_PER_TOKEN = ("prompt", "completion")
+"""How price lists are written: as Together does, and as OpenRouter does."""
+
+
+def _prices(listed: object) -> Prices | None:
+    """The prices of a model's card; None for a form that is not known, and for what is no price."""
+    if not isinstance(listed, Mapping):
+        return None
+    for names, factor in ((_PER_MILLION, 1.0), (_PER_TOKEN, 1e6)):
+        try:
+            found = [factor * float(listed[name]) for name in names]
+        except (KeyError, TypeError, ValueError):  # the other form, or no price
+            continue
+        if all(math.isfinite(price) and price >= 0 for price in found) and any(found):
+            return Prices(*found)
+    return None
 
 
 def _version(client: SyncClient, url: str, card: Mapping[str, Any]) -> dict[str, str]:

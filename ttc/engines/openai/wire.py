@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ttc import seeds
-from ttc.core import FinishReason, Logprobs, Prompt, Sampling, ThinkState
+from ttc.core import FinishReason, Logprobs, Prices, Prompt, Sampling, ThinkState
 from ttc.engines.openai.client import Chunk
 from ttc.engines.shared.balance import Transient
 from ttc.engines.shared.tokens import check_seed
@@ -38,7 +38,7 @@ class Features:
     stood; `stops`: tells a stop string from the end of the sequence; `extras`: accepts the sampling parameters that
     OpenAI's own API has not; `grammars`: holds an answer to one (`ttc.core.ExtraSampling`); `seeds`: accepts a seed;
     `usage`: reports token counts in streams; `limit_field`: what it calls max_tokens; `served`: what it says of its
-    model (`ttc.core.Served`).
+    model (`ttc.core.Served`); `prices`: what it says its tokens cost.
     """
 
     model: str
@@ -55,6 +55,7 @@ class Features:
     usage: bool = False
     limit_field: str = "max_tokens"
     served: Mapping[str, str] = field(default_factory=dict)
+    prices: Prices | None = None
 
 
 def seed_of(prompt: Prompt, sampling: Sampling, draw: int) -> int | None:

@@ -1,0 +1,1 @@
+"""`ttc quickstart`: what is there, and what works on it."""

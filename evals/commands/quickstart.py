@@ -1,0 +1,165 @@
+"""`ttc quickstart`: from what you have to a first measured result, and the command after it.
+
+    ttc quickstart                                                    nothing needed: the packaged toy
+    ttc quickstart --model HuggingFaceTB/SmolLM2-135M-Instruct        a folder or a hub id, in this process
+    OPENAI_API_KEY=... ttc quickstart --base-url https://api.example.com/v1 --model NAME --data problems.jsonl
+
+Looks at what is there, proposes the strategy that works on it and says why, runs it on twenty problems beside one plain
+draw, and prints accuracy with its 95 % interval, tokens, seconds and money. --data takes JSON lines or CSV with the
+columns question (or prompt, problem) and answer (or target); without it there are twenty problems in the package.
+Cost on an endpoint: nine answers to each of twenty problems, as a rule; --look stops before.
+
+The run is one of `ttc eval`: its folder is read by `ttc compare` and `ttc report`. The key is read from the environment
+and never written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from evals.commands._quickstart.finding import Finding, look
+from evals.commands._quickstart.proposal import Proposal, propose
+from evals.commands.eval import EvalOptions, evaluate, read_task
+from evals.data.sources import rows_of
+from evals.experiment import Result
+from evals.report.kit import money, seconds
+from evals.report.runs import headline, read_runs
+from evals.tasks._rows import kind_of_rows
+from ttc.cli.options import add_options, command_line, option, read_options
+from ttc.cli.parts import TOY
+from ttc.config.values import at_least
+from ttc.core import Usage
+from ttc.errors import ConfigError
+
+PLAIN = "direct"
+"""What the proposal stands beside: one draw, as anybody would ask."""
+ENOUGH = 200
+"""So many problems tell a difference of some ten points from luck."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuickstartOptions:
+    """The options of `ttc quickstart`."""
+
+    base_url: str | None = option(None, "an OpenAI-compatible endpoint: https://api.example.com/v1", metavar="URL")
+    model: str | None = option(
+        None, "model folder, hub id, or an endpoint's name (default: its only one, or the toy)", metavar="MODEL"
+    )
+    api_key_env: str | None = option(
+        None, "environment variable that holds the key (default: OPENAI_API_KEY)", metavar="NAME"
+    )
+    engine: str | None = option(
+        None, "engine of a model folder: embedded, vllm, sglang (default: embedded)", metavar="NAME"
+    )
+    data: str | None = option(None, "your problems: a .jsonl, .csv or .toml file", metavar="FILE")
+    limit: int = option(20, "problems", metavar="N")
+    n: int | None = option(None, "samples of the proposed strategy (default: as proposed)", metavar="N")
+    price_in: float | None = option(None, "price of a million tokens of prompts", metavar="DOLLARS")
+    price_out: float | None = option(None, "price of a million generated tokens", metavar="DOLLARS")
+    max_tokens: int | None = option(None, "cap on one answer, thinking included", metavar="TOKENS")
+    out: str | None = option(None, "run folder (default: runs/...)", metavar="DIR")
+    look: bool = option(False, "stop after looking: what is there, what would run, the command for it")
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that measure nothing."""
+        at_least("quickstart", 1, limit=self.limit, n=self.n)
+
+
+def register(subparsers: Any) -> None:
+    """Add `ttc quickstart`."""
+    parser = subparsers.add_parser("quickstart", description=__doc__)
+    add_options(parser, QuickstartOptions)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look, propose, run, and say what to type next; the exit codes of `ttc eval`."""
+    options = read_options(QuickstartOptions, args)
+    if options.data is not None and not Path(options.data).expanduser().is_file():
+        raise ConfigError(f"--data {options.data}: there is no such file")
+    found = look(options.engine, options.model, options.base_url, options.api_key_env)
+    proposal = propose(found)
+    out = Path(options.out or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-quickstart").expanduser()
+    chosen = _evaluation(options, found, proposal, out)
+    width = max(len(name) for name, _ in found.facts)
+    print("\n".join(f"{name:<{width}}  {text}" for name, text in found.facts))
+    print(f"\nproposed: {_spec(options, proposal)}: {proposal.why}")
+    if found.packaged:
+        print(f"a toy: {TOY}")
+    if options.look:
+        print(f"next: {_command(chosen)}")
+        return 0
+    print(f"{options.limit} problems of {chosen.task}, beside one plain draw ({PLAIN}); records in {out}\n", flush=True)
+    code, results = evaluate(chosen, out)
+    if results:
+        print("\n".join(_lines(results, chosen, out)))
+    return code
+
+
+def _spec(options: QuickstartOptions, proposal: Proposal) -> str:
+    return f"{proposal.strategy} of {options.n or proposal.n}"
+
+
+def _evaluation(options: QuickstartOptions, found: Finding, proposal: Proposal, out: Path) -> EvalOptions:
+    """The evaluation as options of `ttc eval`, which runs it."""
+    settings: dict[str, object] = {f"engine.{name}": value for name, value in found.settings.items()}
+    if options.data is not None and not options.data.endswith(".toml"):
+        file = Path(options.data).expanduser()
+        kind = kind_of_rows([row for row, _, _ in rows_of(file)])
+        settings |= {} if kind == "math" else {"task.kind": kind}
+    return EvalOptions(
+        engine=found.engine,
+        model=found.model,
+        task=options.data or ("arithmetic" if found.packaged else "starters"),
+        limit=str(options.limit),
+        strategy=(PLAIN, proposal.strategy),
+        n=options.n or proposal.n,
+        scorer=None if found.packaged else found.scorer,
+        settings=settings,
+        max_tokens=options.max_tokens,
+        price_in=options.price_in,
+        price_out=options.price_out,
+        out=str(out),
+    )
+
+
+def _lines(results: Sequence[Result], chosen: EvalOptions, out: Path) -> list[str]:
+    """What it gave, and what to type next."""
+    entries = [dict(result.entry) for result in results]
+    usages = [Usage(**entry["usage"]) for entry in entries]
+    tokens = sum(usage.prompt + usage.tokens + usage.overrun for usage in usages)
+    spent = [f"{tokens:,} tokens, prompts included", seconds(sum(float(entry["seconds"]) for entry in entries))]
+    priced = all("dollars" in entry for entry in entries)
+    spent.append(money(sum(float(entry["dollars"]) for entry in entries)) if priced else _UNPRICED)
+    lines = [headline(read_runs(entries)), f"in all: {'; '.join(spent)}"]
+    if entries[0]["problems"] < ENOUGH:
+        lines.append(f"{entries[0]['problems']} problems are a first look; {ENOUGH} tell ten points from luck")
+    return [*lines, f"next: {_next(chosen, len(results[0].records), out)}"]
+
+
+_UNPRICED = "money not known: no prices were given or told"
+
+
+def _next(chosen: EvalOptions, num_problems: int, out: Path) -> str:
+    """The command that measures on more problems; where there are no more, the one that tests what there is."""
+    longer = replace(chosen, limit=str(ENOUGH), out=f"{out}-{ENOUGH}")
+    if num_problems >= min(ENOUGH, _num_problems(longer)):
+        return shlex.join(["ttc", "compare", str(out)])
+    return _command(longer)
+
+
+def _num_problems(options: EvalOptions) -> int:
+    """How many problems there are for these options."""
+    task = read_task(options.task, options.task_settings)
+    return len(task.sequence(int(options.limit), 0))
+
+
+def _command(options: EvalOptions) -> str:
+    """The evaluation as it is typed."""
+    return shlex.join(["ttc", "eval", *command_line(options)])

@@ -1,0 +1,201 @@
+"""`ttc quickstart`: what it finds, what it proposes, what it prints, and that the command it ends with works."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from evals.commands._quickstart.finding import Finding
+from evals.commands._quickstart.proposal import propose
+from evals.commands.eval import EvalOptions
+from evals.numbers.prices import dollars, prices_of
+from evals.numbers.summary import read_summary
+from evals.tasks._rows import items_of, kind_of_rows
+from evals.tasks.starters import PROBLEMS, starters
+from tests.ttc.openai_server import Behaviour, Fault, OpenAIServer
+from tests.ttc.openai_setup import CHAT
+from ttc.cli.cli import main
+from ttc.cli.options import add_options, command_line, read_options
+from ttc.core import Prices, Usage
+from ttc.engines.scripted import ScriptedEngine
+from ttc.errors import ConfigError
+
+HOSTED = replace(CHAT, model="gpt-x", key="sk-test-123", limit_field="max_completion_tokens")
+"""As a hosted API: a key, messages only, its own name for max_tokens, no fields that it does not know."""
+ROWS = [
+    {"question": "What is 3+4?", "answer": 7, "solution": "3+4=7", "topic": "sums"},
+    {"question": "What is 2+5?", "answer": "2+5=7\n#### 7", "topic": "sums"},
+    {"question": "What is 9-1?", "answer": "8", "topic": "differences"},
+]
+
+
+def hosted(behaviour: Behaviour = HOSTED) -> OpenAIServer:
+    """Answers 7 three times in four, whatever is asked."""
+    return OpenAIServer(
+        lambda: ScriptedEngine(lambda prompt, path, key: f"\\boxed{{{8 if key % 4 == 0 else 7}}}"), behaviour
+    )
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main([*arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def next_command(screen: str) -> list[str]:
+    (line,) = re.findall(r"^next: ttc (.+)$", screen, re.MULTILINE)
+    return shlex.split(line)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test-123")
+    (tmp_path / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return tmp_path
+
+
+def test_an_endpoint_with_a_key_and_a_file_give_a_measured_result_and_the_next_command(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with hosted() as server:
+        server.faults.extend([Fault(status=429, headers={"retry-after": "0.01"})] * 2)
+        prices = ["--price-in", "1", "--price-out", "10"]
+        code, screen, _ = run(
+            capsys, "quickstart", "--base-url", server.url, "--data", "problems.jsonl", *prices, "--out", "q"
+        )
+        assert code == 0
+        assert re.search(r"^token ids +no$", screen, re.MULTILINE)
+        assert "proposed: majority of 8: it gives whole answers only" in screen
+        assert re.search(r"^direct .*\$0", screen, re.MULTILINE) and "majority N=8" in screen
+        plain, vote = read_summary(folder / "q")
+        assert (plain["strategy"], vote["n"], vote["problems"]) == ("direct", 8, 3)
+        for entry in (plain, vote):
+            usage = Usage(**entry["usage"])
+            assert entry["dollars"] == pytest.approx((usage.prompt + 10 * usage.generated) / 1e6)
+        assert f"${plain['dollars'] + vote['dollars']:.6f}"[:6] in screen
+        assert next_command(screen) == ["compare", "q"]
+        assert run(capsys, *next_command(screen))[0] == 0
+        assert "sk-test" not in screen + "".join(path.read_text() for path in folder.glob("q/*/*.json*"))
+
+
+def test_a_longer_file_is_measured_next_on_more_of_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with hosted() as server:
+        arguments = ["quickstart", "--base-url", server.url, "--data", "problems.jsonl", "--limit", "2", "--out", "q"]
+        code, screen, _ = run(capsys, *arguments)
+        assert code == 0 and "money not known" in screen
+        command = next_command(screen)
+        assert command[0] == "eval" and run(capsys, *command)[0] == 0
+        assert [entry["problems"] for entry in read_summary(folder / "q-200")] == [3, 3]
+
+
+def test_prices_that_the_server_tells_are_taken(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with hosted(replace(HOSTED, pricing={"prompt": "0.000002", "completion": "0.000008"})) as server:
+        code, screen, _ = run(
+            capsys, "quickstart", "--base-url", server.url, "--data", "problems.jsonl", "--limit", "1", "--out", "q"
+        )
+    assert code == 0 and "$2 in, $8 out per million tokens, as the server says" in screen
+    assert all(entry["prices"] == {"in": 2.0, "out": 8.0} for entry in read_summary(folder / "q"))
+
+
+def test_looking_spends_nothing_on_problems_and_ends_with_a_command_that_works(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with hosted() as server:
+        code, screen, _ = run(capsys, "quickstart", "--base-url", server.url, "--look", "--n", "3", "--limit", "2")
+        assert code == 0 and not (folder / "runs").exists()
+        command = next_command(screen)
+        assert "--task starters" in shlex.join(command)
+        assert run(capsys, *command)[0] == 0
+
+
+def test_the_toy_is_searched_and_says_that_it_is_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, screen, _ = run(capsys, "quickstart", "--look", "--limit", "1", "--n", "4", "--out", "q")
+    assert code == 0 and "proposed: tree of 4" in screen and "a toy: the packaged model does" in screen
+    assert run(capsys, *next_command(screen))[0] == 0
+    assert {entry["strategy"] for entry in read_summary(folder / "q")} == {"direct", "tree"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "none.jsonl"], "--data none.jsonl: there is no such file"),
+        (["--base-url", "localhost"], "engine.base_url must look like http://127.0.0.1:8000/v1"),
+        (["--base-url", "http://127.0.0.1:9/v1"], "no OpenAI-compatible server answers at http://127.0.0.1:9/v1"),
+        (["--limit", "0"], "limit must be at least 1, got 0"),
+        (["--model", "nowhere"], "model 'nowhere' is neither a folder nor a hub id"),
+        (["--price-in", "3"], "--price-in and --price-out are given together"),
+        (["--price-in=-1", "--price-out", "2"], "--price-in must be dollars per million tokens, 0 or more, got -1"),
+        (["--engine", "embedded", "--base-url", "http://x/v1"], "leave out --engine embedded"),
+        (["--engine", "embeded"], "unknown engine 'embeded'; did you mean 'embedded'?"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_one_line(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    code, _, stderr = run(capsys, "quickstart", *arguments)
+    assert (code, len(stderr.strip().splitlines())) == (2, 1) and message in stderr
+
+
+@pytest.mark.parametrize(
+    ("continues", "scorer", "strategy"),
+    [(False, None, "majority"), (True, None, "majority"), (True, "prm:X", "tree"), (False, "prm:X", "majority")],
+)
+def test_a_search_is_proposed_only_where_steps_can_be_taken_and_scored(
+    continues: bool, scorer: str | None, strategy: str
+) -> None:
+    found = Finding("vllm", "M", "M", (), continues, {}, scorer)
+    assert propose(found).strategy == strategy
+
+
+def test_options_become_the_arguments_that_give_them() -> None:
+    settings = {"engine.base_url": "http://x/v1", "engine.seeded": "false"}
+    options = EvalOptions(strategy=("direct", "majority"), n=4, settings=settings, price_in=0.5, json=True)
+    parser = argparse.ArgumentParser()
+    add_options(parser, EvalOptions)
+    read = read_options(EvalOptions, parser.parse_args(command_line(options)))
+    assert (read.strategy, read.n, read.price_in, read.json) == (options.strategy, 4, 0.5, True)
+    assert dict(read.settings) == settings
+    assert command_line(EvalOptions()) == []
+
+
+def test_money_is_prompts_and_all_that_was_decoded() -> None:
+    usage = Usage(prompt=1000, cached=400, generated=200, judged=30, overrun=20, scored=999)
+    assert dollars(usage, Prices(2.0, 8.0)) == pytest.approx((1000 * 2 + 250 * 8) / 1e6)
+    assert prices_of(None, None) is None
+    with pytest.raises(ConfigError, match="given together"):
+        prices_of(None, 1.0)
+
+
+def test_columns_that_people_have_are_read_and_the_solution_stays_out_of_sight() -> None:
+    items = list(items_of([(row, f"row {i}", i) for i, row in enumerate(ROWS, start=1)], "math", "mine"))
+    assert [item.problem.id for item in items] == ["mine-1", "mine-2", "mine-3"]
+    targets = [item.target["answer"] if isinstance(item.target, dict) else item.target for item in items]
+    assert targets == ["7", "7", "8"]
+    assert all("3+4=7" not in str(item.problem) for item in items)
+
+
+@pytest.mark.parametrize(
+    ("golds", "kind"),
+    [(["7", "1/2"], "math"), (["A", "(C)"], "choice"), (["Paris", "New York"], "exact"), (["\\pi", "Paris"], "math")],
+)
+def test_the_kind_of_answers_is_told_by_what_they_look_like(golds: list[str], kind: str) -> None:
+    assert kind_of_rows([{"answer": gold} for gold in golds]) == kind
+    assert kind_of_rows([{"answer": golds[0], "kind": "number"}]) == "number"
+
+
+def test_the_built_in_problems_are_twenty_with_whole_answers() -> None:
+    assert len(PROBLEMS) == 20 and all(isinstance(answer, int) for _, answer in PROBLEMS)
+    assert dict(PROBLEMS)[PROBLEMS[8][0]] == 13  # 17 chickens and 13 cows: 30 heads, 34 + 52 legs
+    assert len(starters().items(None, 0)) == 20
