@@ -23,14 +23,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from evals.commands._quickstart.finding import Finding, look
+from evals.commands._quickstart.finding import Discovery, look
 from evals.commands._quickstart.proposal import Proposal, propose
 from evals.commands.eval import EvalOptions, evaluate, read_task
 from evals.data.sources import rows_of
 from evals.experiment import Result
 from evals.report.kit import money, seconds
 from evals.report.runs import headline, read_runs
-from evals.tasks._rows import kind_of_rows
+from evals.tasks._files import kind_of_rows
 from ttc.cli.options import add_options, command_line, option, read_options
 from ttc.cli.parts import TOY
 from ttc.config.values import at_least
@@ -106,7 +106,7 @@ def _spec(options: QuickstartOptions, proposal: Proposal) -> str:
     return f"{proposal.strategy} of {options.n or proposal.n}"
 
 
-def _evaluation(options: QuickstartOptions, found: Finding, proposal: Proposal, out: Path) -> EvalOptions:
+def _evaluation(options: QuickstartOptions, found: Discovery, proposal: Proposal, out: Path) -> EvalOptions:
     """The evaluation as options of `ttc eval`, which runs it."""
     settings: dict[str, object] = {f"engine.{name}": value for name, value in found.settings.items()}
     if options.data is not None and not options.data.endswith(".toml"):

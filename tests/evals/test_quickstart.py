@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from evals.commands._quickstart.finding import Finding
+from evals.commands._quickstart.finding import Discovery
 from evals.commands._quickstart.proposal import propose
 from evals.commands.eval import EvalOptions
 from evals.numbers.prices import dollars, prices_of
 from evals.numbers.summary import read_summary
-from evals.tasks._rows import items_of, kind_of_rows
+from evals.tasks._files import items_of, kind_of_rows
 from evals.tasks.starters import PROBLEMS, starters
 from tests.ttc.openai_server import Behaviour, Fault, OpenAIServer
 from tests.ttc.openai_setup import CHAT
@@ -155,7 +155,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(
 def test_a_search_is_proposed_only_where_steps_can_be_taken_and_scored(
     continues: bool, scorer: str | None, strategy: str
 ) -> None:
-    found = Finding("vllm", "M", "M", (), continues, {}, scorer)
+    found = Discovery("vllm", "M", "M", (), continues, {}, scorer)
     assert propose(found).strategy == strategy
 
 

@@ -35,7 +35,7 @@ REWARD_MODELS: Mapping[str, float] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Discovery:
     """What was found. `facts` are (name, text) in the order of telling.
 
     `continues`: goes on with a text it has begun, and tells a stop string from an end, so that a search step by step
@@ -57,7 +57,7 @@ class Finding:
         return self.engine == DEFAULT_ENGINE and self.model is None
 
 
-def look(engine: str | None, model: str | None, base_url: str | None, api_key_env: str | None) -> Finding:
+def look(engine: str | None, model: str | None, base_url: str | None, api_key_env: str | None) -> Discovery:
     """Find out what is there.
 
     Raises:
@@ -77,7 +77,7 @@ def _is_hosted(model: str) -> bool:
     return has_key and "/" not in model and not Path(model).expanduser().exists()
 
 
-def _endpoint(model: str | None, base_url: str | None, api_key_env: str | None) -> Finding:
+def _endpoint(model: str | None, base_url: str | None, api_key_env: str | None) -> Discovery:
     given = {"base_url": base_url, "api_key_env": api_key_env}
     settings: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     probed = _probed(settings, model)
@@ -97,7 +97,7 @@ def _endpoint(model: str | None, base_url: str | None, api_key_env: str | None) 
         ("prices", _prices_text(features.prices)),
         *_reward_facts(scorer, steps),
     )
-    return Finding(ENDPOINT, model, features.model, facts, steps, settings, scorer, features.prices)
+    return Discovery(ENDPOINT, model, features.model, facts, steps, settings, scorer, features.prices)
 
 
 def _probed(settings: Mapping[str, object], model: str | None) -> RemoteEngine:
@@ -122,7 +122,7 @@ def _prices_text(prices: Prices | None) -> str:
     return f"${prices.prompt:g} in, ${prices.generated:g} out per million tokens, as the server says"
 
 
-def _local(engine: str, model: str | None) -> Finding:
+def _local(engine: str, model: str | None) -> Discovery:
     from ttc.engines.shared.folder import generator_folder
     from ttc.engines.shared.shape import read_config
     from ttc.engines.shared.text import Text
@@ -143,7 +143,7 @@ def _local(engine: str, model: str | None) -> Finding:
         ("thinks", thinks),
         *((("reward model", "the packaged one"),) if packaged else _reward_facts(scorer, True)),
     )
-    return Finding(engine, model, folder.name, facts, True, {}, scorer)
+    return Discovery(engine, model, folder.name, facts, True, {}, scorer)
 
 
 def _memory_text(size: int) -> str:
