@@ -686,7 +686,8 @@ def test_a_lora_adapter_computes_what_its_merged_weights_compute(tmp_path: Path)
     got, wanted, plain = asyncio.run(go())
     assert got == pytest.approx(wanted, abs=0.3)
     distance = sum(abs(a - b) for a, b in zip(got, wanted, strict=True))
-    assert distance < 0.2 * sum(abs(a - b) for a, b in zip(plain, wanted, strict=True))
+    # Both sides round to bf16 where the processor multiplies it (0.24 there); an adapter at half its scale gives 0.5.
+    assert distance < 0.35 * sum(abs(a - b) for a, b in zip(plain, wanted, strict=True))
 
 
 # -- its own processes -------------------------------------------------------------------------------------------------
