@@ -35,7 +35,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ttc.cli.memory import collect_rarely, keep_little
+from ttc.cli.process import collect_rarely, keep_little
 from ttc.concurrent import gather
 from ttc.core import Completion, Engine, Message, Problem, Prompt, Sampling, Score, Scorer, Usage, UsageSink
 from ttc.engines.scripted import ScriptedEngine

@@ -51,6 +51,7 @@ CONFIGURATION = (
 Left out is what only later commits have: the shapes of plug-ins and the identity of recipes.
 """
 
+DOOR = "ttc/__init__.py"
 Graph = dict[str, set[str]]
 
 
@@ -85,13 +86,17 @@ def modules(root: Path) -> list[Module]:
 
 
 def imports(house: Iterable[Module]) -> Graph:
-    """File -> files that it imports, lazy and type-checking imports included."""
+    """File -> files that it imports, lazy and type-checking imports included.
+
+    The door, `ttc/__init__`, hands names on and imports none of them: who reads its version opens nothing more.
+    """
     house = list(house)
     paths = {module.name: module.path for module in house}
     graph: Graph = {}
     for module in house:
         names = {name for node in ast.walk(module.tree) for name in _imported(node)}
         graph[module.path] = {paths[name] for name in names if name in paths} - {module.path}
+    graph[DOOR] = set()
     return graph
 
 

@@ -209,12 +209,18 @@ def _same(before: os.stat_result, after: os.stat_result) -> bool:
 
 # -- table -------------------------------------------------------------------------------------------------------------
 GROUPS: Mapping[str, str] = {
-    "escape": "Attempts to get out: each must be held (the exception it met; ZeroDivisionError: it got nothing)",
+    "escape": "Attempts to get out: each must be held",
     "exhaustion": "Programs that take all they can get: each must be ended by a limit, or fail",
     "forgery": "Answers that forge their verdict: none may be correct",
     "liar": "Answers that lie to tests with objects, functions, nodes and arrays: none may be correct",
     "honest": "Honest programs: each must be correct (those with numpy, where the interpreter has it)",
 }
+
+LEGENDS: Mapping[str, str] = {
+    "escape": "A cell is the exception that stopped the program. `ZeroDivisionError` is its own last line: it came "
+    "that far, with nothing.",
+}
+"""What the cells of a group mean, where a word is not enough."""
 
 
 def table(result: Mapping[str, Any]) -> str:
@@ -243,7 +249,8 @@ def table(result: Mapping[str, Any]) -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     for group, title in GROUPS.items():
-        lines += ["", f"## {title}", "", "| program | " + " | ".join(_column(run) for run in runs) + " |"]
+        legend = [LEGENDS[group], ""] if group in LEGENDS else []
+        lines += ["", f"## {title}", "", *legend, "| program | " + " | ".join(_column(run) for run in runs) + " |"]
         lines.append("|---|" + "---|" * len(runs))
         names = [row["program"] for row in runs[0]["programs"] if row["group"] == group]
         cells = [{row["program"]: row for row in run["programs"]} for run in runs]

@@ -17,6 +17,7 @@ server says of itself; the versions of torch and of engines in this process.
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -109,6 +110,10 @@ class Watcher(Protocol):
 
     def resumed(self, arm: Arm, count: int) -> None:
         """`count` problems of `arm` were found finished."""
+        ...
+
+    def spent(self, arm: Arm, tokens: int) -> None:
+        """So many tokens more of the total that `arm` spends over all problems are gone."""
         ...
 
     def add(self, arm: Arm, record: Record) -> None:
@@ -320,7 +325,7 @@ class _Running:
         )
 
     async def run(self, arm: Arm, config: Mapping[str, Any]) -> Result:
-        experiment, solving = self.experiment, partial(self.solve, shared={})
+        experiment, solving, started = self.experiment, partial(self.solve, shared={}), time.monotonic()
         concurrency = self.concurrency or problems_in_flight(self.engine, arm.choice)
         solver: Solve = partial(solving, strategy=self.strategy(arm), budget=experiment.budget)
         if self.spend_total is not None and self.spends_total(arm):
@@ -334,6 +339,7 @@ class _Running:
                 max_tokens=experiment.sampling.max_tokens,
                 seed=experiment.seed,
                 concurrency=concurrency,
+                on_spent=partial(self.watcher.spent, arm),
             )
         records = await evaluate(
             arm.folder,
@@ -343,6 +349,7 @@ class _Running:
             self.verifier,
             concurrency=concurrency,
             retry_errors=self.retry_errors,
+            started=started,
             on_kept=partial(self.watcher.resumed, arm),
             on_record=partial(self.watcher.add, arm),
         )

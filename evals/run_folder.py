@@ -87,13 +87,15 @@ async def evaluate(
     *,
     concurrency: int,
     retry_errors: bool = False,
+    started: float | None = None,
     on_kept: Callable[[int], None] = lambda count: None,
     on_record: OnRecord = lambda record: None,
 ) -> Sequence[Record]:
     """Solve and verify what `folder` does not hold yet; return all records in the order of `items`.
 
     They are read from the folder, and where they are many not before they are looked at (`evals.run_folder`).
-    `on_kept` is told how many records are kept, `on_record` each new one. Cancelling leaves a folder that can be
+    `started`, of the monotonic clock, is when the work of this session began, if it was before this call. `on_kept` is
+    told how many records are kept, `on_record` each new one. Cancelling leaves a folder that can be
     continued.
 
     Raises:
@@ -107,7 +109,7 @@ async def evaluate(
         places, sessions = _found(file.path, items, folder, retry_errors)
         on_kept(sum(place >= 0 for place in places))
         labels = {"run": digest(config), "strategy": config.get("strategy"), "session": sessions + 1}
-        writer = _Writer(file, labels, places, on_record)
+        writer = _Writer(file, labels, places, on_record, time.monotonic() if started is None else started)
         todo = ((index, item) for index, item in enumerate(items) if places[index] < 0)
         try:
             async with asyncio.TaskGroup() as group:
@@ -138,10 +140,15 @@ class _Writer:
     """Appends records, remembers where they stand, and stops the run when engine or plug-in keep failing."""
 
     def __init__(
-        self, file: store.RecordFile, labels: Mapping[str, Any], places: MutableSequence[int], on_record: OnRecord
+        self,
+        file: store.RecordFile,
+        labels: Mapping[str, Any],
+        places: MutableSequence[int],
+        on_record: OnRecord,
+        started: float,
     ) -> None:
         self._file, self._labels, self._places, self._on_record = file, labels, places, on_record
-        self._started = time.monotonic()
+        self._started = started
         self._streak = self._num_written = self._num_faults = 0
 
     def write(
@@ -191,11 +198,11 @@ async def _work(todo: Iterator[tuple[int, Item]], solve: Solve, verifier: Verifi
                 raise error from None
             writer.write(index, item, None, (), error)
             continue
-        writer.write(index, item, answer, await _verify(item, answer, verifier), None)
+        writer.write(index, item, answer, await verdicts_of(item, answer, verifier), None)
 
 
-async def _verify(item: Item, answer: Answer, verifier: Verifier) -> list[Verdict]:
-    """Return the verdicts of the answer and of its candidates; equal submissions are verified once."""
+async def verdicts_of(item: Item, answer: Answer, verifier: Verifier) -> list[Verdict]:
+    """Return the verdicts of the answer and then those of its candidates; equal submissions are verified once."""
     judges_form = item.problem.kind == "format"  # only then the thinking matters, and hardly two are equal
     paths: list[Answer | Candidate] = [answer, *answer.candidates]
     submissions = [Submission(path.text, path.thinking if judges_form else "", path.finish_reason) for path in paths]

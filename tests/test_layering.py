@@ -43,7 +43,7 @@ LAYERS = {
         "tasks allocation",
         "experiment.py",
         "report",
-        "commands/_quickstart",
+        "commands/_quickstart door.py",
         "commands",
     ],
     "train": [
@@ -93,7 +93,10 @@ def _files(package: str) -> list[pathlib.Path]:
 def test_a_package_imports_only_the_packages_below_it(package: str) -> None:
     forbidden = set(ALLOWED) - ALLOWED[package] - {package}
     for file in _files(package):
-        wrong = _imports(ast.parse(file.read_text(encoding="utf-8"))) & forbidden
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        if file == ROOT / "ttc" / "__init__.py":  # the door of the whole distribution: it names what is in all of it
+            tree.body = [node for node in tree.body if not isinstance(node, ast.If)]
+        wrong = _imports(tree) & forbidden
         assert not wrong, f"{file.relative_to(ROOT)} imports {sorted(wrong)}"
 
 

@@ -5,7 +5,11 @@
     answer = ttc.run("12+30*2", strategy="majority", n=8)
     print(answer.final, answer.usage.tokens)
 
-`await ttc.arun(...)` is the asynchronous form, `ttc.solve_all` runs many problems at once.
+    result = ttc.evaluate([{"question": "What is 2+2?", "answer": "4"}], strategy="majority", n=8)
+    print(result)                                       accuracy with its interval, tokens, seconds
+
+`await ttc.arun(...)` and `await ttc.aevaluate(...)` are the asynchronous forms; both kinds work in a notebook.
+`ttc.solve_all` runs many problems at once. Strategy, scorer and verifier may be names, objects or functions.
 
 Names are resolved on first use: `import ttc` itself loads neither torch nor anything else that is heavy.
 """
@@ -16,6 +20,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from evals.door import EvaluatedProblem, Evaluation, aevaluate, evaluate
     from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS
     from ttc.core import (
         Answer,
@@ -24,20 +29,23 @@ if TYPE_CHECKING:
         Completion,
         Engine,
         Message,
+        Prices,
         Problem,
         Prompt,
         Record,
         Sampling,
         Score,
         Scorer,
+        Strategy,
         Submission,
         Usage,
         Verdict,
         Verifier,
     )
     from ttc.errors import TTCError
+    from ttc.session.door import arun, run
     from ttc.session.session import Session
-    from ttc.session.solve import arun, run, solve_all
+    from ttc.session.solve import solve_all
     from ttc.session.thinking import Thinking
 
 __version__ = "0.1.0"
@@ -52,7 +60,10 @@ __all__ = [
     "Candidate",
     "Completion",
     "Engine",
+    "EvaluatedProblem",
+    "Evaluation",
     "Message",
+    "Prices",
     "Problem",
     "Prompt",
     "Record",
@@ -60,31 +71,43 @@ __all__ = [
     "Score",
     "Scorer",
     "Session",
+    "Strategy",
     "Submission",
     "TTCError",
     "Thinking",
     "Usage",
     "Verdict",
     "Verifier",
+    "aevaluate",
     "arun",
+    "evaluate",
     "run",
     "solve_all",
 ]
 
 _HOMES = {
+    "evals.door": ("EvaluatedProblem", "Evaluation", "aevaluate", "evaluate"),
     "ttc.errors": ("TTCError",),
     "ttc.config.registry": ("ENGINES", "SCORERS", "STRATEGIES", "VERIFIERS"),
     "ttc.session.session": ("Session",),
-    "ttc.session.solve": ("arun", "run", "solve_all"),
+    "ttc.session.door": ("arun", "run"),
+    "ttc.session.solve": ("solve_all",),
     "ttc.session.thinking": ("Thinking",),
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'ttc' has no attribute {name!r}")
-    home = next((module for module, names in _HOMES.items() if name in names), "ttc.core")
-    return getattr(importlib.import_module(home), name)
+if not TYPE_CHECKING:  # to a type checker, a name that is not listed does not exist
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'ttc' has no attribute {name!r}")
+        home = next((module for module, names in _HOMES.items() if name in names), "ttc.core")
+        try:
+            return getattr(importlib.import_module(home), name)
+        except ImportError as exc:
+            from ttc.cli.own import hiding
+
+            raise hiding(home.partition(".")[0], exc) from exc
 
 
 def __dir__() -> list[str]:

@@ -2,6 +2,6 @@
 
 import sys
 
-from ttc.cli.cli import main
+from ttc.cli.process import main
 
 sys.exit(main())

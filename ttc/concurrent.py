@@ -6,7 +6,10 @@ Also the event loop for a thread that does nothing else: uvloop's where it is in
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+import signal
+import threading
+from collections.abc import Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -19,6 +22,25 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
+
+
+@contextmanager
+def stopped_at_once() -> Iterator[None]:
+    """Let Ctrl-C end work that holds the event loop, such as loading a model, and not wait for its end.
+
+    asyncio only cancels at the next step of the loop. Outside the main thread, which alone is interrupted, and where
+    whoever owns the process has a handler that is no loop's, nothing changes.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    is_loops = getattr(getattr(handler, "func", None), "__name__", "") == "_on_sigint"
+    if not is_loops or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 async def gather(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

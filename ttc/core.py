@@ -12,7 +12,6 @@ only some engines honour.
 from __future__ import annotations
 
 import dataclasses
-import math
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -227,6 +226,10 @@ def join_logprobs(before: Logprobs | None, new: Logprobs | None, kept: int) -> L
     return None if before is None or new is None else before + new[:kept]
 
 
+MAX_TOKENS = 10_000_000
+"""More tokens than any model's context holds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How to draw. `temperature` 0 is greedy; `max_tokens` caps the sampled tokens of one draw (injected excluded).
@@ -248,10 +251,10 @@ class Sampling:
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
         checks = [
-            (math.isfinite(self.temperature) and self.temperature >= 0, "temperature", "a number >= 0"),
+            (0 <= self.temperature <= 100, "temperature", "a number >= 0 and <= 100"),
             (0 < self.top_p <= 1, "top_p", "in (0, 1]"),
-            (self.top_k is None or self.top_k >= 1, "top_k", "None or >= 1"),
-            (self.max_tokens >= 1, "max_tokens", ">= 1"),
+            (self.top_k is None or 1 <= self.top_k <= MAX_TOKENS, "top_k", f"None, or >= 1 and <= {MAX_TOKENS}"),
+            (1 <= self.max_tokens <= MAX_TOKENS, "max_tokens", f">= 1 and <= {MAX_TOKENS}"),
             (all(self.stop), "stop", "non-empty strings"),
         ]
         for ok, name, rule in checks:
@@ -366,6 +369,30 @@ class Problem:
     messages: tuple[Message, ...]
     kind: str = "math"
     meta: Mapping[str, Json] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse text that no model can be given."""
+        for message in self.messages:
+            place = half_character(message.content)
+            if place is not None:
+                raise ConfigError(
+                    f"problem {self.id!r}: its {message.role} message holds half of a character "
+                    f"({message.content[place]!r} at {place}), which is no text: give it as UTF-8"
+                )
+
+
+def half_character(text: str) -> int | None:
+    """Return where `text` first holds half of a pair of UTF-16 (a cut emoji, a byte that was no UTF-8), or None."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as exc:
+        return exc.start
+    return None
+
+
+def mended(text: str) -> str:
+    """Return `text` with halves that belong together joined, and U+FFFD in the place of others."""
+    return text if half_character(text) is None else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 @dataclass(frozen=True, slots=True)

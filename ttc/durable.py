@@ -4,6 +4,9 @@ Whoever reads sees the old content or the new one, also after a kill or a loss o
 absent for the moment between two renames. What a killed writer left is hidden beside the place (`is_scratch`) and in
 nobody's way. Cost: the disk is waited for once per file and per folder. Left out: several writers of one folder, which
 a lock of its owner must keep apart.
+
+A disk that is full is told with the file that found no room, whoever wrote it (`about`): the system names none for a
+write, torch and safetensors have errors of their own. What was half written is deleted, so that its room is free again.
 """
 
 from __future__ import annotations
@@ -16,6 +19,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""No room: of the disk, of the user's share, of what one file may take."""
+_FOREIGN = re.compile(
+    r"No space left on device|Disk quota exceeded|File too large"
+    r"|PytorchStreamWriter failed writing|inline_container\.cc\S* \. unexpected pos"  # torch's ways to say so
+)
 _SCRATCH = re.compile(r"\..+\.(partial|old)")
 
 
@@ -29,13 +38,14 @@ def replace_text(path: Path, text: str, errors: str = "strict") -> None:
 def replaced_file(path: Path) -> Iterator[Path]:
     """Give the path to write to; it takes the place of `path` at the end, and is deleted after an error."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        yield scratch
-        _sync(scratch)
-        os.replace(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    with about(path):
+        try:
+            yield scratch
+            _sync(scratch)
+            os.replace(scratch, path)
+        finally:
+            scratch.unlink(missing_ok=True)
+        sync_folder(path.parent)
 
 
 @contextmanager
@@ -44,9 +54,14 @@ def replaced_folder(path: Path) -> Iterator[Path]:
     scratch, before = (path.with_name(f".{path.name}.{ending}") for ending in ("partial", "old"))
     for leftover in (scratch, before):
         shutil.rmtree(leftover, ignore_errors=True)
-    scratch.mkdir(parents=True)
-    yield scratch
-    sync_tree(scratch)
+    with about(path):
+        try:
+            scratch.mkdir(parents=True)
+            yield scratch
+            sync_tree(scratch)
+        except BaseException:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
     if path.is_symlink():
         path.unlink()
     elif path.exists():
@@ -54,6 +69,24 @@ def replaced_folder(path: Path) -> Iterator[Path]:
     os.replace(scratch, path)
     sync_folder(path.parent)
     shutil.rmtree(before, ignore_errors=True)
+
+
+@contextmanager
+def about(path: Path) -> Iterator[None]:
+    """Let an error inside that says there is no room name `path`, as an OSError, whatever library raised it.
+
+    So does every other OSError that names no file.
+    """
+    try:
+        yield
+    except OSError as exc:
+        if exc.filename is None and exc.errno is not None:
+            exc.filename = str(path)
+        raise
+    except Exception as exc:
+        if _FOREIGN.search(str(exc)) is None:
+            raise
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from exc
 
 
 def replace_link(link: Path, target: Path) -> None:

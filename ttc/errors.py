@@ -4,6 +4,7 @@ TTCError
  ├─ ConfigError (ValueError)        a name, parameter, file or value the user gave; raised before work starts
  │   ├─ UnknownName                 no such strategy, engine, task, scorer, ...: carries the nearest name
  │   ├─ MissingExtra (ImportError)  an optional package is absent: carries the install command
+ │   ├─ HiddenPackage (ImportError) another package or file answers to the name of one of ours
  │   └─ ServerRefused               a server of the configuration refuses our key, or has not what it should
  ├─ EngineError (RuntimeError)      an engine failed or died
  │   ├─ EngineTimeout (TimeoutError)
@@ -23,7 +24,26 @@ Foreign exceptions are translated once, in the file that talks to the foreign pa
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import importlib.metadata
+import json
+import pathlib
+import shlex
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from urllib.request import url2pathname
+
+DISTRIBUTION = "ttckit"
+EXTRA_OF: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "jinja2"), "local"),
+        "datasets": "data",
+        "matplotlib": "plots",
+        "pandas": "frames",
+    }
+)
+"""The extra that brings a package which the light core does without."""
 
 
 class TTCError(Exception):
@@ -59,7 +79,7 @@ class MissingExtra(ConfigError, ImportError):
     """An optional package is not installed; the message is the exact install command."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed; run: pip install 'ttckit[{extra}]'")
+        super().__init__(f"{package} is not installed; run: {install_command(extra)}")
         self.package, self.extra = package, extra
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -67,8 +87,52 @@ class MissingExtra(ConfigError, ImportError):
         return (MissingExtra, (self.package, self.extra))
 
 
+def missing_extra(error: ImportError) -> ImportError:
+    """Return the error that names the extra which brings the package that is missing, or `error` itself."""
+    package = (error.name or "").partition(".")[0]
+    if isinstance(error, MissingExtra) or not isinstance(error, ModuleNotFoundError) or package not in EXTRA_OF:
+        return error
+    return MissingExtra(package.replace("_", "-"), EXTRA_OF[package])
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra of this distribution from where it came: checkout, wheel or index."""
+    source = _origin()
+    address = urlsplit(source.get("url", ""))
+    if address.scheme == "file":
+        flag = "-e " if source.get("dir_info", {}).get("editable") else ""
+        return f"pip install {flag}{shlex.quote(f'{url2pathname(unquote(address.path))}[{extra}]')}"
+    return f"pip install '{DISTRIBUTION}[{extra}]{' @ ' + source['url'] if address.scheme else ''}'"
+
+
+def install_again() -> str:
+    """Return the command that puts every file of this distribution back, from where it came, and touches no other."""
+    source = _origin()
+    address = urlsplit(source.get("url", ""))
+    place = shlex.quote(url2pathname(unquote(address.path))) if address.scheme == "file" else DISTRIBUTION
+    if address.scheme not in ("", "file"):
+        place = shlex.quote(f"{DISTRIBUTION} @ {source['url']}")
+    return f"pip install --force-reinstall --no-deps {place}"
+
+
+def _origin() -> Mapping[str, Any]:
+    """Where this distribution was installed from, as pip keeps it (PEP 610); empty where an index was asked by name."""
+    try:
+        text = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        checkout = pathlib.Path(__file__).parents[1]
+        is_here = (checkout / "pyproject.toml").is_file()
+        return {"url": checkout.as_uri(), "dir_info": {"editable": True}} if is_here else {}
+    source: Mapping[str, Any] = json.loads(text) if text else {}
+    return source
+
+
 class ServerRefused(ConfigError):
     """A server that the configuration names refuses our key, or has no such route or model."""
+
+
+class HiddenPackage(ConfigError, ImportError):
+    """A package of ours cannot be imported, for something else answers to its name; carries the command that helps."""
 
 
 class EngineError(TTCError, RuntimeError):

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, Self, TypeVar, Union
 
 from ttc.core import Record
-from ttc.durable import sync_folder
+from ttc.durable import about, sync_folder
 from ttc.errors import ConfigError, RecordError
 
 Decoder = Callable[[Any, str], Any]
@@ -266,7 +266,7 @@ class LineFile:
         `sync` waits until it is on the disk, without it a loss of power may take it.
         """
         line = json.dumps(data, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-        with self._lock:
+        with self._lock, about(self.path):
             self._file.write(line)
             self._file.flush()
             if sync:
@@ -275,7 +275,7 @@ class LineFile:
 
     def close(self) -> None:
         """Bring what was written to the disk and let the next writer in."""
-        with self._lock:
+        with self._lock, about(self.path):
             if not self._file.closed:
                 os.fsync(self._file.fileno())
             self._file.close()

@@ -48,7 +48,7 @@ def register(subparsers: Any) -> None:
     ):
         verb = verbs.add_parser(name, help=help_text)
         _add_spec(verb)
-        verb.set_defaults(run=act)
+        verb.set_defaults(run=act, continues=act is _run)
     for name, act, help_text in (
         ("status", _status, "how far a job is"),
         ("report", _report, "write the page of a job, and print its summary"),

@@ -19,7 +19,9 @@ exports, and its digest, are in the order of keys: independent of who finished f
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sqlite3
 import zlib
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -144,6 +146,15 @@ class LedgerRow:
     verdicts: tuple[tuple[str, str], ...]
 
 
+_NO_ROOM = ("SQLITE_FULL", *(f"SQLITE_IOERR_{part}" for part in ("WRITE", "TRUNCATE", "SHMSIZE", "SHMOPEN", "FSYNC")))
+
+
+def _refuse_full(error: sqlite3.Error, path: Path) -> None:
+    """Raise OSError naming the file when the database says that there was no room to write."""
+    if getattr(error, "sqlite_errorname", "") in _NO_ROOM:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+
+
 class AnswerLedger:
     """One job's ledger, open for this process. Raises RecordError when the file is no ledger."""
 
@@ -159,6 +170,7 @@ class AnswerLedger:
             if schema == 0:
                 self._base.executescript(f"BEGIN; {_TABLES} PRAGMA user_version={SCHEMA}; COMMIT;")
         except sqlite3.Error as exc:
+            _refuse_full(exc, path)
             raise RecordError(f"{path} is not a ledger ({exc}); move it away to start anew") from exc
 
     def missing(self, units: Iterable[WorkUnit]) -> list[WorkUnit]:
@@ -188,7 +200,7 @@ class AnswerLedger:
         )  # fmt: skip
         marks = ", ".join("?" * len(row))
         # only a failed row may be replaced: an answer that was paid for is never overwritten
-        cursor = self._base.execute(
+        cursor = self._write(
             f"INSERT INTO units VALUES ({marks}) ON CONFLICT (key, max_tokens) DO UPDATE SET state = excluded.state, "
             "finish_reason = excluded.finish_reason, answer = excluded.answer, usage = excluded.usage, "
             "seconds = excluded.seconds, error = excluded.error, attempts = excluded.attempts "
@@ -197,6 +209,14 @@ class AnswerLedger:
         )
         if cursor.rowcount != 1:
             raise ConfigError(f"unit {unit.key} is on the ledger already; it was asked for twice")
+
+    def _write(self, statement: str, row: Sequence[Any]) -> sqlite3.Cursor:
+        """Execute; raises OSError naming the file where the disk has no room for it."""
+        try:
+            return self._base.execute(statement, row)
+        except sqlite3.Error as exc:
+            _refuse_full(exc, self.path)
+            raise
 
     def entries(self, units: Iterable[WorkUnit]) -> Iterator[tuple[WorkUnit, LedgerEntry]]:
         """(unit, its row) in the order of `units`, for those that are there: the row that finished, else the last."""
@@ -228,9 +248,13 @@ class AnswerLedger:
             (entry.key, entry.max_tokens, verifier, target, json.dumps(encode(replace(verdict, seconds=0.0))))
             for entry, verifier, target, verdict in verdicts
         ]
-        with self._base:
-            self._base.execute("BEGIN")
-            self._base.executemany("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?, ?, ?)", rows)
+        try:
+            with self._base:
+                self._base.execute("BEGIN")
+                self._base.executemany("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?, ?, ?)", rows)
+        except sqlite3.Error as exc:
+            _refuse_full(exc, self.path)
+            raise
 
     def story(self, key: str) -> list[LedgerRow]:
         """All rows of a unit, the lowest cap first, with what verifiers said of them."""

@@ -31,6 +31,9 @@ class _Silent:
     def resumed(self, arm: Arm, count: int) -> None:
         """See `evals.experiment.Watcher`."""
 
+    def spent(self, arm: Arm, tokens: int) -> None:
+        """See `evals.experiment.Watcher`."""
+
     def add(self, arm: Arm, record: Record) -> None:
         """See `evals.experiment.Watcher`."""
 

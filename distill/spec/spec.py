@@ -32,9 +32,10 @@ from typing import Any
 from distill.spec.registries import METHODS
 from ttc.config.recipes import load_toml, merge
 from ttc.config.signatures import bind
-from ttc.config.values import at_least, build, check_threads, nearest, parse
+from ttc.config.values import at_least, at_most, build, check_seed, check_threads, nearest, parse
 from ttc.core import Sampling
 from ttc.errors import ConfigError
+from ttc.session.draws import MAX_SAMPLES
 from ttc.session.thinking import Thinking
 
 _WRITTEN = ("teacher", "task", "held_out", "domain")
@@ -138,6 +139,8 @@ class JobSpec:
         """Refuse numbers and names that mean nothing."""
         check_threads("spec", self.threads)
         at_least("spec", 1, n=self.n, concurrency=self.concurrency, limit=self.limit)
+        at_most("spec", MAX_SAMPLES, n=self.n, concurrency=self.concurrency)
+        check_seed("spec", seed=self.seed)
         at_least("spec", 0, smoke=self.smoke, smoke_failures=self.smoke_failures, shards=self.shards)
         names = [teacher.name for teacher in self.teachers]
         if len(set(names)) < len(names):

@@ -87,8 +87,12 @@ class Planner:
         seed: int,
         plan: Plan | None = None,
         concurrency: int = CHUNK,
+        on_spent: Callable[[int], None] = lambda tokens: None,
     ) -> None:
-        """`max_tokens` is the longest completion; a run without a `plan` takes draws of `kind`."""
+        """`max_tokens` is the longest completion; a run without a `plan` takes draws of `kind`.
+
+        `on_spent` is told the tokens of each wave of a problem.
+        """
         if plan is not None and total < plan.first * len(problems):
             raise ConfigError(
                 f"auto: budget.tokens {total} does not pay for the first samples of {len(problems)} problems; "
@@ -97,7 +101,7 @@ class Planner:
         self._folder, self._problems, self._draw = folder, problems, draw
         self._max_tokens, self._kind, self._seed = max_tokens, kind, seed
         self._plan, self._left, self._total = plan, total, total
-        self._slots = asyncio.Semaphore(concurrency)
+        self._slots, self._on_spent = asyncio.Semaphore(concurrency), on_spent
         usual: Select = "weighted" if kind.scored else "majority"
         self._state = {problem.id: _Progress([], usual) for problem in problems}
         self._waves: list[dict[str, Any]] = []
@@ -253,6 +257,7 @@ class Planner:
         progress = self._state[problem.id]
         earlier = self._drawn.get((wave, problem.id))
         if earlier is not None and earlier.answer is not None:
+            self._on_spent(earlier.answer.usage.tokens)
             return progress.add(wave, earlier.answer)
         try:
             async with self._slots:
@@ -263,6 +268,7 @@ class Planner:
             progress.error = error
             return spent(error).tokens
         self._journal.append(Record(problem, answer=answer, provenance={"wave": wave}))
+        self._on_spent(answer.usage.tokens)
         return progress.add(wave, answer)
 
     def _persisted(self, number: int, members: Sequence[Problem], draws: range) -> list[Problem]:
@@ -303,10 +309,11 @@ async def spend_total(
     max_tokens: int,
     seed: int,
     concurrency: int,
+    on_spent: Callable[[int], None],
 ) -> Callable[[Problem], Awaitable[Answer]]:
     """Spend the `total` of `auto`'s parameters over a run; returns what then answers each problem.
 
-    `solving(problem, strategy=, budget=)` takes the draws of a wave for one problem.
+    `solving(problem, strategy=, budget=)` takes the draws of a wave for one problem; `on_spent` is told their tokens.
     """
     plan_path = params.get("plan")
     shape = {name: params.get(name) for name in ("width", "policy")}
@@ -326,6 +333,7 @@ async def spend_total(
         seed=seed,
         plan=plan,
         concurrency=concurrency,
+        on_spent=on_spent,
     )
     await planner.run()
     return planner.answer

@@ -23,6 +23,8 @@ from evals.allocation.calibrate import fit, halves, read_pools, routes, worth
 from evals.numbers.statistics import mean_interval
 from evals.run_folder import digest, read_run
 from ttc.allocation.plan import save_plan
+from ttc.cli.parts import check_writable
+from ttc.config.values import at_least, check_seed
 
 ROWS, MARGIN = 12, 1.02
 """Rows of the table, each of twice the tokens of the one before; the first a little above the cheapest answer."""
@@ -42,6 +44,9 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the plan and print what it is worth; returns 0."""
+    check_seed("calibrate", seed=args.seed)
+    at_least("calibrate", 1, pilot=args.pilot)
+    check_writable("--out", args.out.parent)
     runs = [read_pools(source) for source in args.sources]
     source = {"runs": [digest(read_run(source).config) for source in args.sources]}
     plan = fit(runs, pilot=args.pilot, seed=args.seed, source=source)

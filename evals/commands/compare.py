@@ -22,6 +22,7 @@ from evals.numbers.compare import RunComparison, Side, compare_all
 from evals.numbers.summary import IDENTITY, SUMMARY, read_summary
 from evals.report.runs import labels
 from evals.run_folder import read_run
+from ttc.config.values import check_seed
 from ttc.core import Record
 
 
@@ -36,6 +37,7 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print every comparison; returns 0."""
+    check_seed("compare", seed=args.seed)
     runs = [run for folder in args.runs for run in _runs(folder)]
     names = labels([entry for entry, _ in runs])
     sides = [Side(name, records) for name, (_, records) in zip(names, runs, strict=True)]

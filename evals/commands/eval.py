@@ -5,9 +5,10 @@
     ttc eval --task gsm8k --engine vllm --model Qwen/Qwen3-4B --scorer prm:Qwen/Qwen2.5-Math-PRM-7B --strategy best_of_n
 
 The folder holds records.jsonl (one synced line per problem), run.json, summary.json, report.html, curve.csv and
-figure.png; several strategies have a folder each. Interrupted or killed, the same command with the same --out goes on
-where it stopped; failed problems are kept unless --retry-errors is given. What decides a run stands in run.json, with
-models, user files and problems by content: over other weights or a changed strategy file it is refused by name.
+figure.png, .svg and .pdf; several strategies have a folder each. Interrupted or killed, the same command with the same
+--out goes on where it stopped; failed problems are kept unless --retry-errors is given. What decides a run stands in
+run.json, with models, user files and problems by content: over other weights or a changed strategy file it is refused
+by name.
 """
 
 from __future__ import annotations
@@ -23,18 +24,17 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from tqdm import tqdm
-
+from evals.commands._progress import ProgressReport
 from evals.experiment import Arm, Experiment, Result, TotalSpender, execute
 from evals.numbers.prices import prices_of
 from evals.numbers.summary import write_summary
 from evals.report import render_table, write_report
 from evals.task import Task
 from evals.tasks import TASKS, load_task, task_file
-from ttc.cli.memory import keep_little
 from ttc.cli.options import add_options, add_recipe_option, option, read_options
 from ttc.cli.parts import (
     NOT_REPRODUCIBLE,
@@ -54,13 +54,15 @@ from ttc.cli.parts import (
     strategies,
     without_seeds,
 )
+from ttc.cli.process import keep_little
 from ttc.cli.rehearsal import refuse_early
 from ttc.config.choices import DEFAULT_ENGINE, PartChoice, StrategyChoice
 from ttc.config.plugins import without_scores
 from ttc.config.recipes import label_of, parse_spec, section, split_specs
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import call
-from ttc.core import Budget, Record, Sampling
+from ttc.config.values import check_seed
+from ttc.core import Budget, Sampling
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking
 
@@ -74,10 +76,12 @@ exit codes:
 
 Results go to stdout, everything else to stderr. --json ends stdout with one line per strategy that was asked for."""
 LEGEND = (
-    "tokens, FLOPs and seconds are per problem; covered: some candidate is right; regret: points that choosing lost; "
-    "cut: ran out of tokens"
+    "tokens, FLOPs and seconds are per problem; covered: some candidate is right; "
+    "regret: accuracy lost by picking the wrong candidate; cut: ran out of tokens"
 )
 GREEDY = "direct:temperature=0"
+MAX_LIMIT = 10_000_000
+"""More problems than any task holds; a task that makes its problems would go on making them."""
 MAX_CONCURRENCY = 65536
 """Problems in flight that still fit into memory; no engine runs as many at once."""
 
@@ -132,6 +136,8 @@ class EvalOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptio
 
     def __post_init__(self) -> None:
         """Refuse a number of problems in flight that fits into no memory."""
+        super().__post_init__()
+        check_seed("eval", seed=self.seed, problems_seed=self.problems_seed)
         if self.concurrency is not None and not 1 <= self.concurrency <= MAX_CONCURRENCY:
             raise ConfigError(f"--concurrency must be >= 1 and <= {MAX_CONCURRENCY}, got {self.concurrency}")
 
@@ -147,48 +153,6 @@ class EvalOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptio
         return replace(self, settings={k: v for k, v in self.settings.items() if not k.startswith("task.")})
 
 
-class ProgressBar:
-    """Problems done, accuracy so far, tokens per second and errors, on stderr; nothing where that is no terminal."""
-
-    def __init__(self, total: int) -> None:
-        self._bar: tqdm[NoReturn] = tqdm(
-            total=total, unit=" problems", file=sys.stderr, disable=None, dynamic_ncols=True
-        )
-        self._started = time.monotonic()
-        self._arm: Arm | None = None
-        self._done = self._right = self._errors = self._tokens = 0
-
-    def resumed(self, arm: Arm, count: int) -> None:
-        """Move the bar past problems that an earlier session finished."""
-        if count:
-            self._bar.write(f"{arm.choice.label}: {count} problems were finished before", file=sys.stderr)
-            self._bar.update(count)
-
-    def add(self, arm: Arm, record: Record) -> None:
-        """Count one record; the accuracy is that of its arm."""
-        if arm is not self._arm:
-            self._arm, self._done, self._right = arm, 0, 0
-            self._bar.set_description(arm.choice.label, refresh=False)
-        self._done += 1
-        self._right += record.verdict is not None and record.verdict.correct
-        self._errors += record.error is not None
-        self._tokens += record.answer.usage.tokens if record.answer else 0
-        rate = self._tokens / max(time.monotonic() - self._started, 1e-9)
-        self._bar.set_postfix_str(
-            f"{100 * self._right / self._done:.1f}% right, {rate:,.0f} tok/s, {self._errors} errors", refresh=False
-        )
-        self._bar.update()
-
-    def failed(self, failures: Mapping[str, int]) -> None:
-        """Say why servers were asked again: that costs time, and `overrun` where tokens had come."""
-        for reason, count in failures.items():
-            self._bar.write(f"asked again after {count} failed attempts: {reason}", file=sys.stderr)
-
-    def close(self) -> None:
-        """Leave the bar where it is."""
-        self._bar.close()
-
-
 def register(subparsers: Any) -> None:
     """Add `ttc eval`."""
     parser = subparsers.add_parser("eval", description=__doc__, epilog=EPILOG)
@@ -200,7 +164,9 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Evaluate; see EPILOG for the exit codes."""
     options = read_options(EvalOptions, args)
-    return evaluate(options, Path(options.out or _default_out(options)).expanduser())[0]
+    out = Path(options.out or _default_out(options)).expanduser()
+    args.again = continuation(out)
+    return evaluate(options, out)[0]
 
 
 def evaluate(options: EvalOptions, out: Path) -> tuple[int, list[Result]]:
@@ -210,34 +176,29 @@ def evaluate(options: EvalOptions, out: Path) -> tuple[int, list[Result]]:
         ConfigError: a name, parameter or file that cannot be used; nothing was started.
         TTCError: the engine or the verifier is broken; the run can be continued.
     """
-    experiment = _plan(options, out)
+    experiment = plan(options, out)
     check_writable("--out", out)
     if experiment.engine.name == DEFAULT_ENGINE:
         keep_little()
     if experiment.task.note:
         print(f"{experiment.task.name}: {experiment.task.note}", file=sys.stderr)
-    total = len(experiment.items) * len(experiment.arms)
-    try:
-        with closing(ProgressBar(total)) as progress:
-            results = asyncio.run(
-                execute(
-                    experiment,
-                    concurrency=options.concurrency,
-                    retry_errors=options.retry_errors,
-                    watcher=progress,
-                    spend_total=_total_spender(experiment.arms),
-                )
+    with closing(ProgressReport(len(experiment.items), len(experiment.arms))) as progress:
+        results = asyncio.run(
+            execute(
+                experiment,
+                concurrency=options.concurrency,
+                retry_errors=options.retry_errors,
+                watcher=progress,
+                spend_total=_total_spender(experiment.arms),
             )
-    except KeyboardInterrupt:
-        print(f"\ninterrupted; continue with: {_command(out)}", file=sys.stderr)
-        return 130, []
+        )
     _report(results, out, as_json=options.json)
     if not is_reproducible(experiment.engine):
         print(f"{experiment.engine.label}: {NOT_REPRODUCIBLE}", file=sys.stderr)
     return 3 if any(result.entry["errors"] for result in results) else 0, results
 
 
-def _plan(options: EvalOptions, out: Path) -> Experiment:
+def plan(options: EvalOptions, out: Path) -> Experiment:
     """Check every name, parameter and file; nothing heavy is loaded."""
     task_settings, options = options.task_settings, options.without_task
     choices = resolve_strategies(options)
@@ -332,8 +293,8 @@ def _check_params(unsafe: bool, task: Task) -> Mapping[str, object]:
 def _limit(text: str) -> int | None:
     if text == "all":
         return None
-    if not text.isdecimal() or int(text) < 1:
-        raise ConfigError(f"--limit must be a whole number >= 1 or all, got {text!r}")
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_LIMIT:
+        raise ConfigError(f"--limit must be a whole number >= 1 and <= {MAX_LIMIT}, or all, got {text!r}")
     return int(text)
 
 
@@ -387,7 +348,7 @@ def _default_out(options: EvalOptions) -> str:
     return f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{label}"
 
 
-def _command(out: Path) -> str:
+def continuation(out: Path) -> str:
     """Return the command line that continues this run."""
     arguments = [argument for argument in sys.argv[1:] if not argument.startswith("--out=")]
     if "--out" in arguments:
@@ -400,7 +361,7 @@ def _report(results: Sequence[Result], out: Path, *, as_json: bool) -> None:
     entries = [{**result.entry, "records": os.path.relpath(result.arm.folder, out)} for result in results]
     out.mkdir(parents=True, exist_ok=True)
     write_summary(out, entries)
-    page = write_report(out, entries, [result.records for result in results])
+    page = write_report(out, entries, [result.records for result in results], partial(print, file=sys.stderr))
     print(render_table(entries))
     print(f"{LEGEND}\nreport: {page}\npaired tests: {shlex.join(['ttc', 'compare', str(out)])}", file=sys.stderr)
     for result, entry in zip(results, entries, strict=True):

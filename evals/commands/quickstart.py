@@ -25,14 +25,14 @@ from typing import Any
 
 from evals.commands._quickstart.finding import Discovery, look
 from evals.commands._quickstart.proposal import Proposal, propose
-from evals.commands.eval import EvalOptions, evaluate, read_task
+from evals.commands.eval import EvalOptions, continuation, evaluate, plan, read_task
 from evals.data.sources import rows_of
 from evals.experiment import Result
 from evals.report.kit import money, seconds
 from evals.report.runs import headline, read_runs
 from evals.tasks._files import kind_of_rows
 from ttc.cli.options import add_options, command_line, option, read_options
-from ttc.cli.parts import TOY
+from ttc.cli.parts import TOY, check_writable
 from ttc.config.values import at_least
 from ttc.core import Usage
 from ttc.errors import ConfigError
@@ -86,7 +86,10 @@ def run(args: argparse.Namespace) -> int:
     found = look(options.engine, options.model, options.base_url, options.api_key_env)
     proposal = propose(found)
     out = Path(options.out or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-quickstart").expanduser()
+    args.again = continuation(out)
     chosen = _evaluation(options, found, proposal, out)
+    planned = plan(chosen, out)  # refuses what cannot run, before anything is said or spent
+    check_writable("--out", out)
     width = max(len(name) for name, _ in found.facts)
     print("\n".join(f"{name:<{width}}  {text}" for name, text in found.facts))
     print(f"\nproposed: {_spec(options, proposal)}: {proposal.why}")
@@ -95,7 +98,9 @@ def run(args: argparse.Namespace) -> int:
     if options.look:
         print(f"next: {_command(chosen)}")
         return 0
-    print(f"{options.limit} problems of {chosen.task}, beside one plain draw ({PLAIN}); records in {out}\n", flush=True)
+    count = len(planned.items)
+    problems = f"{count} problem{'s' if count > 1 else ''} of {chosen.task}"
+    print(f"{problems}, beside one plain draw ({PLAIN}); records in {out}\n", flush=True)
     code, results = evaluate(chosen, out)
     if results:
         print("\n".join(_lines(results, chosen, out)))
@@ -139,7 +144,10 @@ def _lines(results: Sequence[Result], chosen: EvalOptions, out: Path) -> list[st
     spent.append(money(sum(float(entry["dollars"]) for entry in entries)) if priced else _UNPRICED)
     lines = [headline(read_runs(entries)), f"in all: {'; '.join(spent)}"]
     if entries[0]["problems"] < ENOUGH:
-        lines.append(f"{entries[0]['problems']} problems are a first look; {ENOUGH} tell ten points from luck")
+        count = entries[0]["problems"]
+        lines.append(
+            f"{count} problem{'s are' if count > 1 else ' is'} a first look; {ENOUGH} tell ten points from luck"
+        )
     return [*lines, f"next: {_next(chosen, len(results[0].records), out)}"]
 
 

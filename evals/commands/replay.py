@@ -31,7 +31,7 @@ from evals.task import Item
 from ttc.cli.options import add_options, read_options
 from ttc.cli.parts import SEVERAL, StrategyOptions, resolve_budget, resolve_strategies, strategies
 from ttc.config.choices import StrategyChoice
-from ttc.config.recipes import dump
+from ttc.config.recipes import dump, section
 from ttc.core import Answer, Budget, Candidate, Problem, Record, Sampling, Submission, TargetLike, Verdict
 from ttc.errors import ConfigError, VerifierError
 from ttc.identity.digests import file_digest, strategy_contents
@@ -180,6 +180,9 @@ def run(args: argparse.Namespace) -> int:
     options = read_options(ReplayOptions, args)
     if options.scorer is not None:
         raise ConfigError("--scorer has no effect: a replay uses the recorded scores")
+    for name in ("engine", "scorer", "thinking"):
+        if section(options.settings, name):
+            raise ConfigError(f"--set {name}.KEY has no effect: a replay uses what was recorded")
     source = open_source(options.source)
     choices = [_sized(choice, source.num_samples) for choice in resolve_strategies(options)]
     budget = resolve_budget(options.budget)

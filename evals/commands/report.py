@@ -1,7 +1,8 @@
 """`ttc report RUN [RUN…]`: write the report of runs again, without a model.
 
-These are the table, report.html, curve.csv and figure.png of finished or interrupted runs. The numbers are those of
-each run's summary.json; a run that was interrupted before it had one is summarised from the records it holds.
+These are the table, report.html, curve.csv and figure.png, .svg and .pdf of finished or interrupted runs. The
+numbers are those of each run's summary.json; a run that was interrupted before it had one is summarised from the
+records it holds.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from evals.report import render_table, write_report
 
     summaries, records = [entry for entry, _ in pairs], [rows for _, rows in pairs]
-    page = write_report(out, summaries, records)
+    page = write_report(out, summaries, records, partial(print, file=sys.stderr))
     print(render_table(summaries))
     print(f"report: {page}", file=sys.stderr)
     return 0

@@ -30,7 +30,8 @@ from typing import Any
 
 from evals.task import Item, Loader, sample
 from ttc.config.recipes import overrides
-from ttc.errors import ConfigError, RecordError
+from ttc.core import half_character, mended
+from ttc.errors import ConfigError, RecordError, missing_extra
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +171,17 @@ def _object(line: str, where: str) -> Mapping[str, Any]:
         raise RecordError(f"{where}: not JSON ({exc})") from exc
     if not isinstance(value, dict):
         raise RecordError(f"{where}: expected a JSON object, got {type(value).__name__}")
+    for name, field in value.items() if "\\u" in line else ():
+        if half_character(json.dumps([name, field], ensure_ascii=False)) is not None:
+            raise RecordError(f"{where}: {mended(name)}: holds half of a character (\\ud800 to \\udfff): give it whole")
     return value
 
 
 def _hub_rows(source: Source, repository: str) -> Iterator[Row]:
-    import datasets  # takes a second; only the hub's format needs it
-
+    try:
+        import datasets  # takes a second; only the hub's format needs it
+    except ImportError as exc:
+        raise missing_extra(exc) from exc
     try:
         table = datasets.load_dataset(repository, source.config, split=source.split)
     except Exception as exc:  # foreign errors of many kinds: no network, no such name, broken files

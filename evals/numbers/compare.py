@@ -155,4 +155,4 @@ def _check_same_targets(
 
 
 def _ratio(above: float, below: float) -> float | None:
-    return above / below if below else None
+    return above / below if above and below else None

@@ -14,7 +14,7 @@ holds the expected accuracy at every smaller k from the same pool, with clustere
     best_of_n   the best-scored of k; weighted: the score-weighted vote; both cost the scorer's tokens as well
 
 The cost at k is k/n of the run's: exact for generated tokens, and for a scorer but for the prompt it reads once. FLOPs
-of a vote within a scored pool are not known apart from the scorer's and are null.
+of a vote within a scored pool are not known apart from the scorer's and are null, and so are those of an endpoint.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def summarise(records: Sequence[Record], config: Mapping[str, Any]) -> dict[str,
         "verdicts": dict(totals.verdicts),
         "stop_causes": dict(totals.stop_causes),
         "tokens_per_problem": usage.tokens / count,
-        "flops_per_problem": usage.flops / count,
+        "flops_per_problem": usage.flops / count if usage.flops else None,
         "usage": dataclasses.asdict(usage),
         "seconds": seconds,
         "seconds_per_problem": seconds / count,
@@ -267,7 +267,7 @@ def _kinds_of(found: RunTotals) -> tuple[str, ...]:
 
 def _point(kind: str, k: int, interval: Interval, found: RunTotals) -> dict[str, Any]:
     usage, draws, blind = found.usage, found.candidates, kind in ("pass", "majority")
-    flops = None if blind and usage.scored else usage.flops / draws * k
+    flops = None if not usage.flops or (blind and usage.scored) else usage.flops / draws * k
     return {
         "kind": kind,
         "k": k,

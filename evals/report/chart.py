@@ -1,10 +1,10 @@
-"""The figures: accuracy against cost as SVG and PNG, per-problem success, score against success, and tokens by role.
+"""The figures: accuracy against cost, per-problem success, score against success, and tokens by role.
 
 The main figure has a log axis of cost, 95 % error bars and the frontier. One colour and one marker shape per run; the
 run's own point is large and labelled; the curves sub-sampled from its pool are thin, their dash says how the answer is
 chosen; pass@k (chosen with the answer key) is dotted and stands outside the frontier. Drawn twice for the page, wide
-and narrow, because a shrunk figure cannot be read on a phone, and once by matplotlib (`figure.png`), for slides and
-papers: on a figure of its own, so no global state is touched and no display is needed.
+and narrow, because a shrunk figure cannot be read on a phone, and once by matplotlib (`figure.png`, `.svg`, `.pdf`),
+for slides and papers: on a figure of its own, so no display is needed.
 
 Success of a problem is the share of its candidates whose verdict is `correct`, among those that have a verdict
 (timeout, limit and error are no verdict). Brown et al. 2024, "Large Language Monkeys": the tail of that histogram
@@ -30,6 +30,7 @@ from evals.report.kit import count, element, finite, interval, level, percent, q
 from evals.report.runs import ORACLE_KINDS, Axis, Curve, Point, RunSummary, drawn_curves, frontier, headline
 from ttc.core import Candidate, Record, Verdict
 from ttc.durable import replaced_file
+from ttc.errors import missing_extra
 
 NUM_COLOURS = 8
 DASHES = {"majority": "none", "best_of_n": "7 3", "best_of_k": "7 3", "weighted": "2 3 7 3"}
@@ -411,7 +412,7 @@ def _bin_name(index: int) -> str:
     return "none right" if index == 0 else f"over {10 * (index - 1)} to {10 * index} % right"
 
 
-# -- figure.png --------------------------------------------------------------------------------------------------------
+# -- figures of papers -------------------------------------------------------------------------------------------------
 _LEGEND_WIDTH = 44
 """Characters of a line of the legend: a longer one would leave no room for the axes."""
 _COLOURS = ("#0b62c4", "#c2410c", "#15803d", "#7c3aed", "#0e7490", "#be185d", "#7a6400", "#475569")
@@ -419,16 +420,32 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "h", "s")
 _LINE_STYLES: dict[str, Any] = {"best_of_n": (0, (6, 3)), "best_of_k": (0, (6, 3)), "weighted": (0, (2, 2, 6, 2))}
 
 
-def write_png(path: Path, groups: dict[str, list[RunSummary]]) -> None:
-    """Draw one panel per group of runs to `path`; groups without a positive token cost are left out."""
+_UNDATED: Mapping[str, dict[str, None]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+"""The formats, each with what would make the same records give other bytes."""
+
+
+def write_figures(folder: Path, groups: dict[str, list[RunSummary]]) -> list[Path]:
+    """Draw one panel per group of runs as figure.png, .svg and .pdf; groups without a positive token cost are left out.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
     panels = {name: runs for name, runs in groups.items() if any(run.point.cost("tokens") for run in runs)}
-    from matplotlib.figure import Figure  # takes a second; only here is it needed
+    try:
+        import matplotlib as mpl  # takes a second; only here is it needed
+        from matplotlib.figure import Figure
+    except ImportError as exc:
+        raise missing_extra(exc) from exc
 
     figure = Figure(figsize=(8.6, 4.9 * max(len(panels), 1)), layout="constrained")
     for i, runs in enumerate(panels.values(), start=1):
         _png_panel(figure.add_subplot(len(panels), 1, i), runs)
-    with replaced_file(path) as scratch:
-        figure.savefig(scratch, dpi=160, format="png")
+    paths = [folder / f"figure{ending}" for ending in _UNDATED]
+    with mpl.rc_context({"svg.hashsalt": "ttc", "svg.fonttype": "none"}):
+        for path in paths:
+            with replaced_file(path) as scratch:
+                figure.savefig(scratch, dpi=160, format=path.suffix[1:], metadata=_UNDATED[path.suffix])
+    return paths
 
 
 def _png_panel(axes: Any, runs: Sequence[RunSummary]) -> None:

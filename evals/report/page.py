@@ -1,4 +1,4 @@
-r"""The report of one or more runs: the table for stdout, `report.html`, `curve.csv` and `figure.png`.
+r"""The report of one or more runs: the table for stdout, `report.html`, `curve.csv` and the figure.
 
 Everything is drawn from summaries (see `evals.numbers.summary`) and records; no model is needed, so `ttc report` can
 rebuild it at any time. Columns that no run has a value for are left out of tables. Cost: a second or two for 1,000
@@ -33,7 +33,7 @@ from evals.report.chart import (
     score_figures,
     slot,
     success_figures,
-    write_png,
+    write_figures,
 )
 from evals.report.kit import (
     MISSING,
@@ -56,18 +56,24 @@ from evals.report.problems import group_data
 from evals.report.runs import ORACLE_KINDS, Axis, Point, RunSummary, facts, groups, headline, read_runs
 from ttc.core import Record
 from ttc.durable import replace_text
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, MissingExtra
 
 SIZES = {"wide": (1090, 450), "narrow": (420, 400)}
 
 
-def write_report(out_dir: Path, summaries: Sequence[Mapping[str, Any]], records: Sequence[Sequence[Record]]) -> Path:
-    """Write `report.html`, `curve.csv` and `figure.png` into `out_dir`; returns the path of the page.
+def write_report(
+    out_dir: Path,
+    summaries: Sequence[Mapping[str, Any]],
+    records: Sequence[Sequence[Record]],
+    note: Callable[[str], None] = lambda text: None,
+) -> Path:
+    """Write `report.html`, `curve.csv` and `figure.png`, `.svg` and `.pdf` into `out_dir`; returns the page's path.
 
     Args:
         out_dir: Folder to write into; created when it does not exist.
         summaries: Entries of `summary.json`, one per run.
         records: The records of each entry, in the same order; may be empty lists.
+        note: Is told when the figure is left out, since matplotlib is not installed.
 
     Raises:
         ConfigError: there is nothing to report, or the two sequences do not match.
@@ -85,7 +91,10 @@ def write_report(out_dir: Path, summaries: Sequence[Mapping[str, Any]], records:
     # A lone surrogate in model text has no UTF-8 form; it is shown as "?".
     replace_text(page, _page(sections, by_key), "replace")
     replace_text(out_dir / "curve.csv", curve_csv(summaries))
-    write_png(out_dir / "figure.png", sections)
+    try:
+        write_figures(out_dir, sections)
+    except MissingExtra as exc:
+        note(f"no figure.png: {exc}")
     return page
 
 
@@ -137,8 +146,8 @@ def _details(
     yield "By difficulty", "Accuracy with its 95 % interval.", "card", difficulty_table(runs)
     yield (
         "How often a problem is solved",
-        "Problems by the share of their candidates that are right. Mass at 0 is out of reach for any choice among "
-        "samples; mass in the middle is what choosing well can win.",
+        "Problems by the share of their candidates that are right. At 0 no candidate is right, so no choice among "
+        "them helps; in the middle a better choice would.",
         "card smalls",
         success_figures(runs, records),
     )

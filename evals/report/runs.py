@@ -230,7 +230,7 @@ def _read(entry: Mapping[str, Any], label: str, index: int) -> RunSummary:
 
 def _point(row: Mapping[str, Any], k: int, tokens: object, flops: object) -> Point:
     low, high = finite(row.get("low")), finite(row.get("high"))
-    return Point(k, float(row["accuracy"]), low, high, finite(tokens), finite(flops))
+    return Point(k, float(row["accuracy"]), low, high, finite(tokens), finite(flops) or None)
 
 
 def _curves(rows: Sequence[Mapping[str, Any]]) -> tuple[Curve, ...]:
@@ -268,7 +268,8 @@ def facts(runs: Sequence[RunSummary]) -> list[str]:
     lines += [f"seed {', '.join(sorted(seeds))}"] if seeds else []
     detectable = [mde for run in runs if (mde := run.share("mde")) is not None]
     if detectable:
-        lines.append(f"an unpaired difference of {points(max(detectable)).lstrip('+')} points would be detected")
+        size = points(max(detectable)).lstrip("+")
+        lines.append(f"unpaired, differences below {size} points would mostly go unseen (ttc compare pairs them)")
     if _overlaps(runs):
         lines.append("the two intervals overlap (ttc compare gives the paired test)")
     return lines

@@ -42,6 +42,7 @@ curves (`family/NAME`, `held_out/NAME`) go by part. Left out: shares that change
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -453,6 +454,8 @@ def _target(data: Mapping[str, Any], where: str) -> TargetLike:
     if ("answer" in data) == ("target" in data):
         raise RecordError(f"{where}: answer: give either answer or target")
     name = "answer" if "answer" in data else "target"
+    if isinstance(data[name], float) and not math.isfinite(data[name]):
+        raise RecordError(f"{where}: {name}: {data[name]} is no number to hold an answer to")
     value = as_text(data[name])
     if name == "target" and not isinstance(value, str | None):
         verified: TargetLike = value

@@ -17,7 +17,7 @@ import pathlib
 import sys
 from typing import Any
 
-from ttc.cli.memory import keep_little
+from ttc.cli.process import keep_little
 from ttc.concurrent import new_event_loop
 from ttc.config.recipes import overrides
 from ttc.errors import ConfigError, MissingExtra

@@ -107,7 +107,7 @@ def _read_key(name: str, table: Mapping[str, Any], where: str) -> Key:
             raise ConfigError(f"{where}: keys.{name}: the environment variable {table['env']} is not set")
         return key_from_secret(name, secret, limits)
     try:
-        secret = pathlib.Path(str(table["file"])).expanduser().read_text(encoding="utf-8")
+        secret = pathlib.Path(str(table["file"])).expanduser().read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"{where}: keys.{name}: {table['file']} cannot be read") from exc
     return key_from_secret(name, secret, limits)

@@ -222,9 +222,9 @@ def test_a_scorer_without_any_usable_score_is_told_and_one_with_some_is_not(
 def test_a_length_beyond_the_context_is_refused_before_any_problem_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [*SIMULATED, "--strategy", "direct", "--max-tokens", "100000000", "--out", str(tmp_path / "run")]
+    arguments = [*SIMULATED, "--strategy", "direct", "--max-tokens", "10000000", "--out", str(tmp_path / "run")]
     code, _, stderr = run(capsys, *arguments)
-    assert code == 2 and "--max-tokens 100000000 exceeds the context of scripted: " in stderr
+    assert code == 2 and "--max-tokens 10000000 exceeds the context of scripted: " in stderr
     assert not (tmp_path / "run").exists()
 
 

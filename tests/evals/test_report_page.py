@@ -85,7 +85,9 @@ def tags_of(path):
 
 
 def test_report_writes_page_curve_and_figure(page):
-    assert sorted(p.name for p in page.parent.iterdir()) == ["curve.csv", "figure.png", "report.html"]
+    assert sorted(p.name for p in page.parent.iterdir()) == [
+        "curve.csv", "figure.pdf", "figure.png", "figure.svg", "report.html",
+    ]  # fmt: skip
 
 
 def test_page_prints_the_numbers_of_the_summary(page):

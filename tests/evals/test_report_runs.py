@@ -202,9 +202,13 @@ def test_numbers_print_missing_values_as_missing():
     assert (percent(0.7134), count(1449.6), quantity(3.2e12), points(-0.05)) == ("71.3 %", "1,450", "3.2 T", "−5.0")
 
 
-def test_png_is_written_for_several_groups(tmp_path):
-    from evals.report.chart import write_png
+def test_a_figure_of_several_groups_is_written_for_slides_and_papers_with_the_same_bytes_again(tmp_path):
+    from evals.report.chart import write_figures
 
-    path = tmp_path / "figure.png"
-    write_png(path, groups(read_runs([entry("direct", 0.4, 90), entry("tree", 0.7, 900, 16, level=5)])))
-    assert path.read_bytes().startswith(b"\x89PNG")
+    sections = groups(read_runs([entry("direct", 0.4, 90), entry("tree", 0.7, 900, 16, level=5)]))
+    first = {path.suffix: path.read_bytes() for path in write_figures(tmp_path, sections)}
+    assert {name: content[:4] for name, content in first.items()} == {
+        ".png": b"\x89PNG", ".svg": b"<?xm", ".pdf": b"%PDF",
+    }  # fmt: skip
+    assert b"accuracy, with 95 % interval" in first[".svg"]
+    assert {path.suffix: path.read_bytes() for path in write_figures(tmp_path, sections)} == first

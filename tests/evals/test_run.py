@@ -248,3 +248,9 @@ def test_sessions_are_numbered_and_timed(tmp_path: Path) -> None:
     records = run(folder, items(3))
     assert sorted(record.provenance["session"] for record in records) == [1, 1, 2]
     assert all(record.provenance["at_s"] >= 0 for record in records)
+
+
+def test_what_was_done_before_the_first_problem_is_timed_too(tmp_path: Path) -> None:
+    """As the draws of a planner, which spends a total before any problem is answered."""
+    records = run(tmp_path / "run", items(2), started=time.monotonic() - 100)
+    assert all(100 <= record.provenance["at_s"] < 160 for record in records)

@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import json
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
@@ -60,6 +61,9 @@ class Behaviour:
     """What the model's card says of prices."""
     updates: bool = False
     """Has vLLM's routes for its developers, and takes new weights."""
+    rate: int | None = None
+    """Requests for text in `rate_s` seconds; further ones are told to come again after as long, with 429."""
+    rate_s: float = 1.0
 
 
 @dataclass
@@ -85,6 +89,8 @@ class OpenAIServer:
         self.port, self.live, self.most_live, self.connections = port, 0, 0, 0
         self.die_after: int | None = None
         self.weight_version = "default"
+        self.refused = 0
+        self._taken: deque[float] = deque()
         self._make_engine, self._unseeded = make_engine, itertools.count(1000)
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
@@ -176,6 +182,10 @@ class OpenAIServer:
         served, read = routes.get(path, (False, self._chat_prompt))
         if not served:
             return self._json(writer, 404, {"detail": "Not Found"})
+        if self._is_too_many():
+            self.refused += 1
+            wish = {"retry-after-ms": str(1000 * self.behaviour.rate_s)}
+            return self._json(writer, 429, _error("Rate limit reached for requests"), wish)
         fault = self.faults.popleft() if self.faults else None
         if fault is not None and fault.kind == "status":
             return self._json(writer, fault.status, _error(fault.message), fault.headers)
@@ -190,6 +200,18 @@ class OpenAIServer:
         if prompt is None:
             return self._json(writer, 400, _error("prompt: a string is expected"))
         return await self._stream(reader, writer, body, prompt, fault, chat="messages" in body)
+
+    def _is_too_many(self) -> bool:
+        """Whether the last `rate_s` hold as many requests as are allowed; one that is refused does not count."""
+        if self.behaviour.rate is None:
+            return False
+        now = time.monotonic()
+        while self._taken and self._taken[0] <= now - self.behaviour.rate_s:
+            self._taken.popleft()
+        if len(self._taken) >= self.behaviour.rate:
+            return True
+        self._taken.append(now)
+        return False
 
     async def _update(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """What vLLM answers where its weights are replaced."""

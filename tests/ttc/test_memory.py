@@ -13,7 +13,7 @@ import pytest
 SIZE = 8 << 20
 SCRIPT = f"""
 import ctypes, json, os
-from ttc.cli.memory import keep_little
+from ttc.cli.process import keep_little
 
 class Info(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd a b c d e".split()]
@@ -57,7 +57,7 @@ def test_what_the_user_has_set_stays() -> None:
 
 
 def test_a_command_looks_for_cycles_less_often_than_python_does() -> None:
-    script = "import gc; from ttc.cli.memory import collect_rarely; usual = gc.get_threshold(); collect_rarely()"
+    script = "import gc; from ttc.cli.process import collect_rarely; usual = gc.get_threshold(); collect_rarely()"
     shown = "print(gc.get_threshold()[0] > 10 * usual[0], gc.isenabled())"
     done = subprocess.run([sys.executable, "-c", f"{script}; {shown}"], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "True"]

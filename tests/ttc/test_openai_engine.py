@@ -19,7 +19,7 @@ from ttc.cli.cli import main
 from ttc.core import Completion, Engine, LogprobEngine, Problem, Sampling, StreamingEngine, Usage
 from ttc.engines.openai.factory import openai
 from ttc.errors import ConfigError
-from ttc.session.solve import run
+from ttc.session.door import run
 from ttc.strategies.direct import direct
 
 CANARY = "sk-canary-4d1f"

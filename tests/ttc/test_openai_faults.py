@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +18,7 @@ from ttc.cli.cli import main
 from ttc.core import Completion, Engine, Sampling, Usage
 from ttc.engines.openai.client import Access, Client
 from ttc.engines.openai.factory import openai
+from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong
 from ttc.session.solve import solve, spent
 from ttc.strategies.direct import direct
@@ -252,3 +254,30 @@ def test_an_idle_connection_is_left_before_the_server_closes_it() -> None:
     pool = client._sdk._client._transport._pool
     assert pool._keepalive_expiry < 5
     assert pool._max_keepalive_connections >= 256
+
+
+def test_a_rate_limit_costs_seconds_and_no_problem() -> None:
+    """Forty draws at once where eight are allowed in a tenth of a second: five rounds, and few are sent in vain."""
+    limited = replace(CHAT, rate=8, rate_s=0.1)
+    with OpenAIServer(lambda: ScriptedEngine(lambda prompt, path, key: "\\boxed{7}"), limited) as server:
+        engine = openai("served", base_url=server.url, attempts=3, retry_s=2.0)
+
+        async def go() -> list[str | None]:
+            answers = [solve(ask(f"{i}+1"), engine=engine, strategy=direct, seed=0) for i in range(40)]
+            try:
+                return [answer.final for answer in await asyncio.gather(*answers)]
+            finally:
+                await engine.close()
+
+        started = time.monotonic()
+        assert asyncio.run(go()) == ["7"] * 40
+        assert 0.3 < time.monotonic() - started < 10
+        assert 0 < server.refused < 120
+        assert any("429" in reason for reason in engine.failures)
+
+
+def test_a_server_that_never_has_room_is_given_up(server: OpenAIServer) -> None:
+    engine = by_ids(server, attempts=3)
+    server.faults.extend([Fault(status=429, headers={"retry-after-ms": "10"})] * 3)
+    with pytest.raises(EngineError, match=r"answered 429: something broke \(gave up after 3 attempts\)"):
+        once(engine)

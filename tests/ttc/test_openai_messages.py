@@ -18,7 +18,7 @@ from ttc.errors import ConfigError, EngineError, Unsupported
 from ttc.scorers.constant import constant
 from ttc.scorers.likelihood import likelihood
 from ttc.scorers.simulated import simulated as simulated_scorer
-from ttc.session.solve import run
+from ttc.session.door import run
 from ttc.session.thinking import Thinking
 from ttc.strategies.direct import direct
 from ttc.strategies.majority import majority

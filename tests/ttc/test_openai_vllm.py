@@ -22,7 +22,7 @@ from tests.ttc.vllm_server import counted, vllm_server
 from ttc.core import Engine, LogprobEngine, Sampling, StreamingEngine, Usage, extras_of
 from ttc.engines.openai.engine import RemoteEngine
 from ttc.engines.openai.factory import openai
-from ttc.session.solve import run
+from ttc.session.door import run
 from ttc.strategies.majority import majority
 from ttc.strategies.tools import tools
 

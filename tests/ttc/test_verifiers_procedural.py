@@ -108,7 +108,7 @@ def test_a_broken_target_names_its_field(target: object, message: str) -> None:
 
 @pytest.mark.skipif(INSTALLED, reason="reasoning-gym is installed")
 def test_a_missing_package_gives_its_install_command() -> None:
-    with pytest.raises(MissingExtra, match=r"pip install 'ttckit\[procedural\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install .*\[procedural\]"):
         next(problems("gcd", seed=1, count=1))
 
 

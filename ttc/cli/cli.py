@@ -15,6 +15,7 @@ import argparse
 import ast
 import importlib.util
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -22,11 +23,22 @@ from importlib.abc import InspectLoader
 from typing import Any, NoReturn
 
 from ttc import __version__
-from ttc.cli.memory import collect_rarely
+from ttc.cli.own import check_own, damage_text
+from ttc.cli.process import leave_quietly, reader_is_gone
 from ttc.config.plugins import blamed, described, leaf
 from ttc.config.registry import plugins
 from ttc.config.values import nearest
-from ttc.errors import ConfigError, PluginError, PromptTooLong, RecordError, TTCError, UnknownName, Unsupported
+from ttc.durable import FULL
+from ttc.errors import (
+    ConfigError,
+    PluginError,
+    PromptTooLong,
+    RecordError,
+    TTCError,
+    UnknownName,
+    Unsupported,
+    missing_extra,
+)
 
 GROUP = "ttc.commands"
 EPILOG = """\
@@ -57,32 +69,40 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
-    if argv is None:  # the process is the command's own
-        collect_rarely()
     arguments = list(sys.argv[1:] if argv is None else argv)
+    args = argparse.Namespace(again=None, continues=False)
     try:
         args = _parse(arguments)
+        args.again = shlex.join(["ttc", *arguments]) if args.continues else None
         code = int(args.run(args))
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        return _fail("interrupted", 130)
-    except BrokenPipeError:
-        # The reader of our output went away (ttc list | head): not an error, but stdout must not be flushed again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _fail("interrupted" if args.again is None else f"interrupted; continue with: {args.again}", 130)
     except Exception as exc:
-        return _fail_with(exc)
+        return _fail_with(exc, args.again or shlex.join(["ttc", *arguments]))
 
 
-def _fail_with(error: Exception) -> int:
-    """Report an error; of the failures of concurrent tasks the first, the others are its company."""
+def _fail_with(error: Exception, again: str) -> int:
+    """Report an error; of the failures of concurrent tasks the first, the others are its company.
+
+    `again` is the command that goes on after a full disk has room again.
+    """
     first = leaf(blamed(error))
+    if isinstance(first, BrokenPipeError) and reader_is_gone():  # ttc list | head
+        leave_quietly()
+        return 0
+    if isinstance(first, ImportError):
+        first = missing_extra(first)
     match first:
         case TTCError():
             return _fail(f"error: {first}", 2 if isinstance(first, BAD_INPUT) else 1)
         case OSError():
-            return _fail(f"error: {_reason(first)}", 1)
+            hint = f"; make room, then continue with: {again}" if first.errno in FULL else ""
+            return _fail(f"error: {_reason(first)}{hint}", 1)
+    damage = damage_text()
+    if damage is not None:
+        return _fail(f"error: {'; run: '.join(damage)}", 2)
     return _fail(f"internal error: {described(first)} (TTC_DEBUG=1 shows where)", 1)
 
 
@@ -108,14 +128,19 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"ttc {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     commands = plugins(GROUP)
+    parser.set_defaults(continues=False)  # a command that goes on where it stopped, when it is given again
     command = next((item for item in arguments if not item.startswith("-")), None)
     if command is not None and command not in commands:
         raise UnknownName("command", command, commands)
     if command is not None:
+        if not commands[command].module.startswith("ttc."):
+            check_own()
         commands[command].load()(subparsers)
         args, left = parser.parse_known_args(arguments)
+        innermost = _innermost(subparsers.choices[command], arguments)
         if left:
-            _refuse(left[0], _innermost(subparsers.choices[command], arguments))
+            _refuse(left[0], innermost)
+        _refuse_empty(arguments, innermost)
         return args
     for name, entry in sorted(commands.items()):
         subparsers.add_parser(name, help=_summary(entry.module))
@@ -140,6 +165,17 @@ def _innermost(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> arg
         if nested is not None and item in nested.choices:
             parser = nested.choices[item]
     return parser
+
+
+def _refuse_empty(arguments: Sequence[str], parser: argparse.ArgumentParser) -> None:
+    """Refuse an option whose value is no text at all, as an unset variable of a shell gives; free text may be empty."""
+    for item, after in zip(arguments, [*arguments[1:], None], strict=True):
+        name, equals, value = item.partition("=")
+        action = parser._option_string_actions.get(name)
+        if action is None or action.nargs == 0 or action.metavar == "TEXT":
+            continue
+        if not (value if equals else after or "").strip():
+            parser.error(f"{name} is empty: give it a value, or leave it out")
 
 
 def _refuse(argument: str, parser: argparse.ArgumentParser) -> NoReturn:

@@ -21,10 +21,10 @@ from ttc.config.recipes import label_of, overrides, parse_spec, section, section
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES
 from ttc.config.signatures import options_of, wants_logprobs
 from ttc.config.values import build, nearest
-from ttc.core import Budget, Sampling
+from ttc.core import MAX_TOKENS, Budget, Sampling
 from ttc.errors import ConfigError
 from ttc.search.tree import make_policy
-from ttc.session.thinking import Thinking
+from ttc.session.thinking import MAX_WAITS, Thinking
 
 NOT_REPRODUCIBLE = "not reproducible on this server (--seed makes it so, and slower)"
 PARTS = ("engine", "scorer", "thinking")
@@ -99,6 +99,16 @@ class ThinkingOptions:
     min_thinking: int | None = option(None, "keep thinking at least so long", metavar="TOKENS", group="thinking")
     waits: int | None = option(None, "suppress the end of thinking so many times", metavar="TIMES", group="thinking")
 
+    def __post_init__(self) -> None:
+        """Refuse what no thinking can be, by the names of the options."""
+        spans = {"--max-thinking": self.max_thinking, "--min-thinking": self.min_thinking, "--waits": self.waits}
+        for name, value in spans.items():
+            most = MAX_WAITS if name == "--waits" else MAX_TOKENS
+            if value is not None and not 0 <= value <= most:
+                raise ConfigError(f"{name} must be >= 0 and <= {most}, got {value}")
+        if self.thinking == "off" and any(spans.values()):
+            raise ConfigError(f"--thinking off and {next(name for name in spans if spans[name])} contradict each other")
+
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingOptions:
@@ -156,7 +166,10 @@ def resolve_scorer(
         if not is_packaged:
             who = next(choice.name for choice in strategies if choice.needs_scorer)
             scorer_names = ", ".join(SCORERS.names())
-            raise ConfigError(f"{who} needs a scorer for this model: add --scorer prm:PATH (known: {scorer_names})")
+            raise ConfigError(
+                f"{who} needs a scorer for this model: take a strategy without one, --strategy majority, or add "
+                f"--scorer NAME:PATH with a reward model where the engine can continue a text (known: {scorer_names})"
+            )
         name = DEFAULT_SCORER
     if name is None:
         if section(settings, "scorer"):

@@ -25,6 +25,7 @@ from ttc.cli.parts import (
     resolve_thinking,
     settings,
 )
+from ttc.cli.process import typed_in
 from ttc.config.plugins import leaf
 from ttc.config.recipes import sections
 from ttc.config.values import nearest
@@ -163,7 +164,7 @@ def _read() -> str | None:
     """Return the next line, or None at the end of the input."""
     if sys.stdin.isatty():
         print("> ", end="", file=sys.stderr, flush=True)
-    line = sys.stdin.readline()
+    line = typed_in(sys.stdin.readline)
     return line.strip() if line else None
 
 

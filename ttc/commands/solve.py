@@ -32,6 +32,7 @@ from ttc.cli.parts import (
     resolve_thinking,
     without_seeds,
 )
+from ttc.cli.process import typed_in
 from ttc.cli.rehearsal import refuse_early
 from ttc.config.plugins import without_scores
 from ttc.config.recipes import dump
@@ -107,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
 def _problem(options: SolveOptions) -> Problem:
     if options.kind not in KINDS:
         raise UnknownName("kind", options.kind, KINDS)
-    question = sys.stdin.read() if options.question == "-" else options.question
+    question = typed_in(sys.stdin.read) if options.question == "-" else options.question
     if not question.strip():
         raise ConfigError("the question is empty")
     system = () if options.system is None else (Message("system", options.system),)

@@ -158,7 +158,8 @@ def from_lines(lines: Iterable[str], source: str) -> Iterator[Asked]:
     """Read {"id", "target", "text", "thinking", "finish_reason"}; raises RecordError naming line and field."""
     number = 0
     try:
-        for number, line in enumerate(lines, start=1):
+        for number, text in enumerate(lines, start=1):
+            line = text.removeprefix("\ufeff") if number == 1 else text
             if line.strip():
                 yield _parsed(line, f"{source} line {number}")
     except UnicodeDecodeError as exc:

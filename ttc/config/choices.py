@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from ttc.concurrent import stopped_at_once
 from ttc.config.recipes import dump, label_of, parse_spec, section, split_model
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS, Registry
 from ttc.config.signatures import bind, call, strategy_options
-from ttc.core import Answer, Engine, Scorer, Verifier
-from ttc.errors import ConfigError
+from ttc.core import Answer, Engine, Problem, Scorer, Strategy, Verifier
+from ttc.errors import ConfigError, missing_extra
 
 DEFAULT_ENGINE, DEFAULT_SCORER = "embedded", "prm"
 """What runs the packaged model, and scores its steps."""
@@ -60,7 +61,11 @@ class PartChoice:
 
     def _create(self, supply: Mapping[str, Any]) -> Any:
         model = {} if self.model is None else {"model": self.model}
-        return call(self.factory, self.params, supply={**supply, **model})
+        try:
+            with stopped_at_once():
+                return call(self.factory, self.params, supply={**supply, **model})
+        except ImportError as exc:
+            raise missing_extra(exc) from exc
 
     @property
     def label(self) -> str:
@@ -89,6 +94,25 @@ class StrategyChoice:
         arguments = bind(function, plain, supply={"scorer": None, **inner})
         own = {key: value for key, value in arguments.items() if key != "scorer" and key not in inner}
         return cls(name, label or label_of(name, params), function, own, inner)
+
+    @classmethod
+    def of_function(cls, strategy: Strategy, params: Mapping[str, object]) -> StrategyChoice:
+        """Choose a strategy that is a function of Python's own; raises ConfigError where form or parameter do not fit.
+
+        What is bound already (a partial, an object that can be called) takes no parameters more.
+        """
+        plain: Any = strategy
+        while isinstance(plain, functools.partial):
+            plain = plain.func
+        name = str(getattr(plain, "__name__", type(plain).__name__))
+        STRATEGIES.shape.check_function(f"strategy {name}", strategy)
+        if not inspect.isfunction(strategy):
+            if params:
+                raise ConfigError(f"{', '.join(params)}: strategy {name} is bound already: bind these with it")
+            return cls(name, name, _as_function(strategy), {})
+        arguments = bind(strategy, params, supply={"scorer": None})
+        own = {key: value for key, value in arguments.items() if key != "scorer"}
+        return cls(name, label_of(name, params), strategy, own)
 
     @property
     def functions(self) -> list[Callable[..., Awaitable[Answer]]]:
@@ -120,6 +144,15 @@ class StrategyChoice:
         for name, choice in self.inner.items():
             own |= {name: choice.name} | {f"{name}.{key}": value for key, value in choice.all_params().items()}
         return own
+
+
+def _as_function(strategy: Strategy) -> Callable[..., Awaitable[Answer]]:
+    """What can be called, as a plain function without parameters of its own."""
+
+    async def bound(problem: Problem, session: Any) -> Answer:
+        return await strategy(problem, session)
+
+    return bound
 
 
 def _parted(

@@ -136,7 +136,7 @@ def load_toml(path: pathlib.Path) -> dict[str, Any]:
         ConfigError: the file is missing, unreadable or not TOML; names the file and the line.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"recipe {str(path)!r} does not exist") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:

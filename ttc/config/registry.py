@@ -30,9 +30,7 @@ from typing import Any, cast
 from ttc.config.plugins import LABEL, PluginShape, line_in
 from ttc.config.recipes import user_file
 from ttc.config.signatures import Description, call, describe
-from ttc.errors import ConfigError, MissingExtra, UnknownName
-
-DISTRIBUTION = "ttckit"
+from ttc.errors import DISTRIBUTION, ConfigError, MissingExtra, UnknownName, missing_extra
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,11 @@ class Registry:
         plain = name.replace("-", "_")
         file = _files(self.package).get(plain)
         if file is not None and _defines(file, plain):
-            return cast("Callable[..., Any]", getattr(importlib.import_module(f"{self.package}.{plain}"), plain))
+            try:
+                module = importlib.import_module(f"{self.package}.{plain}")
+            except ImportError as exc:
+                raise missing_extra(exc) from exc
+            return cast("Callable[..., Any]", getattr(module, plain))
         entry = plugins(self.group)
         if plain in entry:
             loaded: Callable[..., Any] = entry[plain].load()

@@ -40,6 +40,7 @@ _DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _NONE = ("none", "null", "")
+_MAX_SEED = 2**63 - 1
 _MAX_THREADS = 1024
 """More than any machine's cores; OpenMP ends the process when the system refuses it a thread."""
 
@@ -254,6 +255,12 @@ def above(owner: str, limit: float, /, **values: float | None) -> None:
 def within(owner: str, low: float, high: float, /, **values: float | None) -> None:
     """Raise ConfigError that names the first parameter outside [low, high]."""
     _check(owner, f"in [{low:g}, {high:g}]", values, lambda value: low <= value <= high)
+
+
+def check_seed(owner: str, **seeds: int | None) -> None:
+    """Refuse a seed that is negative, or too long for the generators of numbers; raises ConfigError."""
+    at_least(owner, 0, **seeds)
+    at_most(owner, _MAX_SEED, **seeds)
 
 
 def check_threads(owner: str, threads: int) -> None:

@@ -213,7 +213,7 @@ def scripted(model: str | None = None, *, thinking: bool = False) -> ScriptedEng
     if model is None:
         raise ConfigError("engine scripted needs model=PATH of a JSON file {question: [reply, ...]}")
     try:
-        table = json.loads(pathlib.Path(model).read_text(encoding="utf-8"))
+        table = json.loads(pathlib.Path(model).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as exc:
         raise ConfigError(f"engine scripted cannot read model={model!r}: {exc}") from exc
     return ScriptedEngine(replies(table), thinking=thinking)

@@ -1,33 +1,25 @@
 """Solve problems: bind a strategy to a session per problem and return answers.
 
 `solve` is one problem; `solve_all` runs many at once and turns a failed problem into data instead of cancelling its
-siblings; `arun` names everything as on the command line, and `run` is that from synchronous code. There is no barrier
-between problems: the engine batches across them. `fit_to_context` makes a default length fit the model.
+siblings. There is no barrier between problems: the engine batches across them. `fit_to_context` makes a default length
+fit the model. Names in place of objects: `ttc.session.door`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
-import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
-from typing import Any, ParamSpec, cast
 
 from ttc.answers import kind_of
-from ttc.config.choices import PartChoice, StrategyChoice
-from ttc.config.recipes import parse_spec
-from ttc.config.registry import ENGINES, SCORERS
-from ttc.core import Answer, Budget, Engine, Message, Problem, Sampling, Scorer, Strategy, Usage
+from ttc.core import Answer, Budget, Engine, Problem, Sampling, Strategy, Usage
 from ttc.errors import ConfigError, PromptTooLong, TTCError
 from ttc.session.meter import Clock
 from ttc.session.session import Session, Shared
 from ttc.session.thinking import Thinking
 
-_Parameters = ParamSpec("_Parameters")
 _INJECTION_RESERVE = 128
 """Tokens kept free for hand-over and wait texts."""
 _SPENT = "ttc_usage"
@@ -154,78 +146,3 @@ async def solve_all(
         for task in running:
             task.cancel()
         await asyncio.gather(*running, *ended, return_exceptions=True)
-
-
-async def arun(
-    problem: Problem | str,
-    *,
-    strategy: str | Strategy = "direct",
-    seed: int | None = None,
-    n: int | None = None,
-    params: Mapping[str, object] | None = None,
-    engine: str | Engine = "embedded",
-    scorer: str | Scorer | None = None,
-    sampling: Sampling | None = None,
-    thinking: Thinking | None = None,
-    budget: Budget | None = None,
-) -> Answer:
-    """Solve one problem: `await ttc.arun("12+30*2", strategy="majority", n=8)`.
-
-    Strategy, engine and scorer are named as on the command line (`majority`, `mine.py:vote`, `embedded:MODEL`,
-    `prm:MODEL`), or are objects; an engine that is named is closed at the end. `n` and `params` are parameters of a
-    strategy that is named. A strategy that needs a scorer has the packaged one with the packaged model. Without `seed`
-    every call draws anew.
-
-    Raises:
-        ConfigError: a name, a parameter or a value that does not fit.
-        TTCError: as `solve`.
-    """
-    if isinstance(problem, str):
-        problem = Problem(id="ask", messages=(Message("user", problem),))
-    named = {**({} if n is None else {"n": n}), **(params or {})}
-    if isinstance(strategy, str):
-        name, inline = parse_spec(strategy)
-        choice = StrategyChoice.of(name, {**named, **inline})
-        if scorer is None and choice.needs_scorer and engine == "embedded":
-            scorer = "prm"
-    elif named:
-        raise ConfigError(f"{', '.join(named)} belongs to a strategy that is named: bind it with functools.partial")
-    else:
-        choice = None
-
-    own = PartChoice.of(ENGINES, engine, {}).create_engine() if isinstance(engine, str) else None
-    running = own or cast("Engine", engine)
-    try:
-        judge = PartChoice.of(SCORERS, scorer, {}).create_scorer(running) if isinstance(scorer, str) else scorer
-        return await solve(
-            problem,
-            engine=running,
-            strategy=cast("Strategy", strategy) if choice is None else choice.bind(judge),
-            seed=secrets.randbelow(1 << 31) if seed is None else seed,
-            sampling=sampling,
-            thinking=thinking,
-            budget=budget,
-        )
-    finally:
-        if own is not None:
-            await own.close()
-
-
-def _synchronous(function: Callable[_Parameters, Coroutine[Any, Any, Answer]]) -> Callable[_Parameters, Answer]:
-    """The same from synchronous code; where a loop runs already, as in a notebook, in a thread of its own."""
-
-    @functools.wraps(function)
-    def call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> Answer:
-        work = function(*args, **kwargs)
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run(work)
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(asyncio.run, work).result()
-
-    return call
-
-
-run = _synchronous(arun)
-"""`arun` from synchronous code, in notebooks too: `ttc.run("12+30*2", strategy="majority", n=8)`."""

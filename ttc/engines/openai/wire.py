@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ttc import seeds
-from ttc.core import FinishReason, Logprobs, Prices, Prompt, Sampling, ThinkState
+from ttc.core import FinishReason, Logprobs, Prices, Prompt, Sampling, ThinkState, mended
 from ttc.engines.openai.client import Chunk
 from ttc.engines.shared.balance import Transient
 from ttc.engines.shared.tokens import check_seed
@@ -256,7 +256,7 @@ class TextReader:
         """See `Reader`."""
         if self._count is None:
             return self._chunks
-        return self._count("".join(self._content)) + self._count("".join(self._reasoning))
+        return self._count(mended("".join(self._content))) + self._count(mended("".join(self._reasoning)))
 
     def add(self, chunk: Chunk) -> tuple[bool, tuple[int, ...]]:
         """See `Reader`; the server alone decides where the text ends."""
@@ -271,7 +271,7 @@ class TextReader:
 
     def result(self) -> Outcome:
         """See `Reader`."""
-        reason, content = self._tail.reason(), "".join(self._content)
+        reason, content = self._tail.reason(), mended("".join(self._content))
         stop: str | None = None
         if reason == "stop":
             stop = self._stop(content)
@@ -281,7 +281,7 @@ class TextReader:
         server = self._tail.server
         num = self.num_streamed if server.generated is None else server.generated
         return Outcome(
-            text=_joined("".join(self._reasoning), content, self._inside),
+            text=_joined(mended("".join(self._reasoning)), content, self._inside),
             token_ids=(),
             finish_reason=reason,
             stop_reason=stop,

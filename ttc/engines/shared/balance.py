@@ -5,6 +5,10 @@ only when that server is resting. A server that fails rests for a back-off that 
 afterwards one request tries it before the others follow. When all are resting, the one that rests least is asked.
 Which server answers is no part of the randomness of a draw. Cost: a table of the latest keys.
 
+A server that says it is too busy (429) is believed: nobody asks it again before the time it names, then only as many
+requests go to it at once as it took before, and one more for every round that it answers. So a rate limit costs
+seconds, and no problem fails by it.
+
 Trying again (`Retry`): transient failures only, bounded in attempts and in seconds, with exponential back-off and full
 jitter (Brooker 2015, "Exponential Backoff And Jitter", AWS Architecture Blog). The jitter comes from the operating
 system's entropy: it moves only when a request is sent, never what is sampled. A server's own wish (`Retry-After`,
@@ -18,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import math
 import random
 import time
 from collections import Counter, OrderedDict
@@ -32,6 +37,9 @@ T = TypeVar("T")
 
 _ENTROPY = random.SystemRandom()
 _STATUSES = frozenset({408, 409, 429})
+_TOO_BUSY = 429
+_LOOK_S = 0.1
+"""How often a request looks whether a server that had no room has some now."""
 
 
 class Transient(Exception):
@@ -50,8 +58,10 @@ class Transient(Exception):
 class Retry:
     """How long to insist. `max_attempts` counts the first one; the others are seconds.
 
-    No attempt starts later than `max_total_s` after the first failure. The pause before attempt k + 1 is uniform in
-    [0, min(max_pause_s, base_s * 2**(k - 1))], or what the server asks for, at most `max_wish_s`, and a little more.
+    No attempt starts later than `max_total_s` after the first failure. Where a server is only too busy (429), both are
+    counted anew whenever it has answered somebody in between: it goes on, and so does the queue. The pause before
+    attempt k + 1 is uniform in [0, min(max_pause_s, base_s * 2**(k - 1))], or what the server asks for, at most
+    `max_wish_s`, and a little more.
     """
 
     max_attempts: int = 6
@@ -76,17 +86,27 @@ class Retry:
         return min(retry_after_s, self.max_wish_s) + min(jitter, self.base_s)
 
 
-async def retrying(attempt: Callable[[], Awaitable[T]], policy: Retry) -> T:
+def _none_answered() -> int:
+    return 0
+
+
+async def retrying(
+    attempt: Callable[[], Awaitable[T]], policy: Retry, answered: Callable[[], int] = _none_answered
+) -> T:
     """Await `attempt()` until it succeeds, fails for good, or `policy` is used up.
+
+    `answered` counts the requests of anybody that were answered so far.
 
     Raises:
         EngineError: the last transient failure, with the number of attempts; any other exception passes through.
     """
-    failures, first = 0, 0.0
+    failures, first, before = 0, 0.0, answered()
     while True:
         try:
             return await attempt()
         except Transient as failure:
+            if failure.status == _TOO_BUSY and answered() > before:
+                failures, before = 0, answered()
             failures += 1
             now = time.monotonic()
             first = now if failures == 1 else first
@@ -134,17 +154,32 @@ _OTHER = "other failures"
 
 @dataclass(slots=True)
 class ServerState:
-    """One server: requests under way, keys that were given to it, failures in a row, when its rest ends (monotonic)."""
+    """One server: requests under way, keys that were given to it, failures in a row, when its rest ends (monotonic).
+
+    `room`: how many requests at once it has been found to take, `busy_until`: when it wants to be asked again;
+    `answered` requests in all, of them `answered_before` when it was last too busy, `took` between the last two times.
+    """
 
     url: str
     outstanding: int = 0
     keys: int = 0
     failures: int = 0
     rests_until: float = 0.0
+    room: float = math.inf
+    busy_until: float = 0.0
+    answered: int = 0
+    answered_before: int = 0
+    took: int = 0
 
     def available(self, now: float) -> bool:
         """Whether it may be asked: in good health, or rested and not yet being tried."""
         return not self.failures or (now >= self.rests_until and not self.outstanding)
+
+    def wait_s(self, now: float) -> float:
+        """Seconds until it is worth to look again whether it takes one more request; 0 where it does."""
+        if now < self.busy_until:
+            return self.busy_until - now
+        return _LOOK_S if self.outstanding >= self.room else 0.0
 
 
 class Balancer:
@@ -184,10 +219,12 @@ class Balancer:
         """Await `attempt(url)` on the server of `key`, again elsewhere or later when it raises `Transient`."""
 
         async def once() -> T:
+            while (pause := self._choose(key).wait_s(self._clock())) > 0:
+                await asyncio.sleep(pause)
             with self.lease(key) as url:
                 return await attempt(url)
 
-        return await retrying(once, retry)
+        return await retrying(once, retry, lambda: sum(server.answered for server in self._servers))
 
     @contextmanager
     def lease(self, key: str) -> Iterator[str]:
@@ -197,12 +234,14 @@ class Balancer:
         try:
             yield server.url
         except Transient as failure:
-            self._fail(server, failure.retry_after_s)
+            self._fail(server, failure.retry_after_s, is_busy=failure.status == _TOO_BUSY)
             reason = str(failure)
             self._failures[reason if reason in self._failures or len(self._failures) < MAX_REASONS else _OTHER] += 1
             raise
         else:
             server.failures = 0
+            server.room += 1 / server.room
+            server.answered += 1
         finally:
             server.outstanding -= 1
 
@@ -236,11 +275,16 @@ class Balancer:
         if len(self._home) > MAX_KEYS:
             self._home.popitem(last=False)[1].keys -= 1
 
-    def _fail(self, server: ServerState, retry_after_s: float | None) -> None:
+    def _fail(self, server: ServerState, retry_after_s: float | None, *, is_busy: bool = False) -> None:
         """Send a server to rest; requests that were under way when it failed do not lengthen the rest."""
         now = self._clock()
-        if server.failures and now < server.rests_until:
-            return
-        server.failures += 1
-        rest = min(self._rest_s * 2.0 ** (server.failures - 1), self._max_rest_s)
-        server.rests_until = now + max(rest, min(retry_after_s or 0.0, self._max_rest_s))
+        rests = server.failures > 0 and now < server.rests_until
+        if not rests:
+            server.failures += 1
+            rest = min(self._rest_s * 2.0 ** (server.failures - 1), self._max_rest_s)
+            server.rests_until = now + max(rest, min(retry_after_s or 0.0, self._max_rest_s))
+        if is_busy and now >= server.busy_until:
+            server.busy_until = server.rests_until if retry_after_s is None else now + retry_after_s
+            server.took, server.answered_before = server.answered - server.answered_before, server.answered
+        if is_busy:
+            server.room = min(server.room, max(1, server.outstanding - 1, server.took // 2))

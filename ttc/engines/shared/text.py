@@ -25,7 +25,7 @@ from ttc.core import (
     Tools,
 )
 from ttc.engines.shared.toolformats import plain_turns, shows_tools, texts_of, tool_format_of, turn_of
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, missing_extra
 from ttc.session.thinking import default_handover
 
 MARKERS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<thinking>", "</thinking>"))
@@ -38,6 +38,8 @@ class Text:
     def __init__(self, folder: Path) -> None:
         try:
             self._tokenizer: Any = _load(folder)
+        except ImportError as exc:
+            raise missing_extra(exc) from exc
         except Exception as exc:  # the tokenizers library raises bare exceptions
             raise ConfigError(f"{folder} holds no tokenizer that transformers can read: {exc}") from exc
         if not getattr(self._tokenizer, "is_fast", False):

@@ -1,0 +1,127 @@
+"""How an evaluation goes on, on stderr: a bar on a terminal, plain lines elsewhere.
+
+The bar has no estimate of what is left: the next strategy may cost a hundred times as much a problem. Without a
+terminal there is a line when a strategy is done, and in between after 5, 15, 35, 75 seconds and then once a minute,
+also while no problem is finished; no carriage returns. Cost: a thread that sleeps.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import NoReturn
+
+from tqdm import tqdm
+
+from evals.experiment import Arm
+from ttc.core import Record
+
+FIRST_S, LONGEST_S, REFRESH_S = 5.0, 60.0, 1.0
+"""Seconds before the first line and at most between two; and between two looks at the bar's clock."""
+_FORMAT = "{desc}{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} problems [{elapsed}{postfix}]"
+
+
+class ProgressReport:
+    """Watches an evaluation of `num_problems` by `num_arms` strategies; to be closed at the end."""
+
+    def __init__(self, num_problems: int, num_arms: int) -> None:
+        self._num_problems, self._started = num_problems, time.monotonic()
+        self._bar: tqdm[NoReturn] = tqdm(
+            total=num_problems * num_arms, file=sys.stderr, disable=None, dynamic_ncols=True, bar_format=_FORMAT
+        )
+        self._bar.set_description("starting", refresh=False)
+        self._arm: Arm | None = None
+        self._kept = self._done = self._right = self._errors = self._spent = 0
+        self._arm_started = self._started
+        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._clock = threading.Thread(target=self._tick, daemon=True)
+        self._clock.start()
+
+    @property
+    def _is_plain(self) -> bool:
+        return bool(self._bar.disable)
+
+    def resumed(self, arm: Arm, count: int) -> None:
+        """Move past problems that an earlier session finished."""
+        with self._lock:
+            self._on(arm)
+            self._kept = count
+            if count:
+                tqdm.write(f"{arm.choice.label}: {count} problems were finished before", file=sys.stderr)
+                self._bar.update(count)
+
+    def spent(self, arm: Arm, tokens: int) -> None:
+        """Count tokens of a total; its problems are finished together, at the end."""
+        with self._lock:
+            self._on(arm)
+            self._spent += tokens
+            self._describe()
+
+    def add(self, arm: Arm, record: Record) -> None:
+        """Count one record; the accuracy is that of its arm."""
+        with self._lock:
+            self._on(arm)
+            self._done += 1
+            self._right += record.verdict is not None and record.verdict.correct
+            self._errors += record.error is not None
+            self._describe()
+            self._bar.update()
+            if self._is_plain and self._kept + self._done == self._num_problems:
+                self._line()
+
+    def failed(self, failures: Mapping[str, int]) -> None:
+        """Say why servers were asked again: that costs time, and `overrun` where tokens had come."""
+        for reason, count in failures.items():
+            tqdm.write(f"asked again after {count} failed attempts: {reason}", file=sys.stderr)
+
+    def close(self) -> None:
+        """Leave the bar where it is."""
+        self._ended.set()
+        self._clock.join()
+        self._bar.close()
+
+    def _on(self, arm: Arm) -> None:
+        """Begin to count anew where this is the first of another strategy."""
+        if arm is self._arm:
+            return
+        self._arm, self._kept, self._done, self._right, self._errors, self._spent = arm, 0, 0, 0, 0, 0
+        self._arm_started = time.monotonic()
+        self._bar.set_description(arm.choice.label, refresh=False)
+        self._bar.set_postfix_str("", refresh=False)
+
+    def _describe(self) -> None:
+        self._bar.set_postfix_str(self._state(), refresh=False)
+
+    def _state(self) -> str:
+        """What there is to say of this strategy beside the number of its problems."""
+        parts = []
+        if self._done:
+            parts.append(f"{100 * self._right / self._done:.1f} % right")
+        elif self._spent and self._arm is not None:
+            parts.append(f"{self._spent:,} of {self._arm.choice.params['total']:,} tokens spent")
+        if self._errors:
+            parts.append(f"{self._errors} failed")
+        return ", ".join(parts)
+
+    def _line(self) -> None:
+        now = time.monotonic()
+        if self._arm is None:
+            text = f"starting: {now - self._started:.0f} s"
+        else:
+            counts = f"{self._kept + self._done} of {self._num_problems} problems"
+            state = self._state()
+            text = f"{self._arm.choice.label}: {counts}{', ' if state else ''}{state}, {now - self._arm_started:.0f} s"
+        print(text, file=sys.stderr, flush=True)
+
+    def _tick(self) -> None:
+        """Show that time goes on."""
+        pause = FIRST_S if self._is_plain else REFRESH_S
+        while not self._ended.wait(pause):
+            with self._lock:
+                if self._is_plain:
+                    pause = min(2 * pause, LONGEST_S)
+                    self._line()
+                else:
+                    self._bar.refresh()

@@ -1,0 +1,389 @@
+"""`ttc.evaluate`: a strategy on problems of one's own, from Python, with intervals and prices.
+
+    result = ttc.evaluate(rows, strategy="majority", n=8)
+    print(result)                           accuracy with its 95 % interval, tokens and seconds
+    result.accuracy.low, result.usage.tokens, result[0].answer.final
+    result.to_frame()                       a row per problem (pandas)
+
+Problems are rows: a list of dictionaries or a data frame, with the columns of a task file (`evals.tasks._files`):
+`question` (or `prompt`, `problem`, `messages`) and `answer` (or `target`), optionally `id`, `kind`, `cluster`,
+`difficulty`. Numbers are those of `ttc eval`: the same verifiers, draws and intervals.
+
+Cost: the strategy's, and a millisecond a verdict. Left out: run folders, so nothing is resumed (`ttc eval --data FILE`
+keeps one), and several strategies at once: two results over the same rows are paired by their ids.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload
+
+from evals.experiment import problems_in_flight
+from evals.numbers.prices import dollars
+from evals.numbers.statistics import Interval
+from evals.numbers.summary import summarise
+from evals.report.kit import count, interval, money, percent, seconds
+from evals.run_folder import MAX_STREAK, verdicts_of
+from evals.task import CHECKS, Item
+from evals.tasks._files import items_of, kind_of_rows
+from ttc.concurrent import gather
+from ttc.config.choices import PartChoice, StrategyChoice
+from ttc.config.functions import CheckFunction, ScoreFunction, as_verifier
+from ttc.config.plugins import described, leaf
+from ttc.config.recipes import dump
+from ttc.config.registry import VERIFIERS
+from ttc.config.values import at_least
+from ttc.core import (
+    Answer,
+    Budget,
+    Engine,
+    Priced,
+    Prices,
+    Record,
+    Sampling,
+    Scorer,
+    Strategy,
+    TargetLike,
+    Usage,
+    Verdict,
+    Verifier,
+)
+from ttc.errors import ConfigError, EngineError, MissingExtra, PluginError, PromptTooLong, TTCError, Unsupported
+from ttc.session.door import check_scorer, choose_scorer, choose_strategy, opened, synchronous
+from ttc.session.solve import fit_to_context, solve, spent
+from ttc.session.thinking import Thinking
+from ttc.verifiers.service.service import Service
+
+if TYPE_CHECKING:
+    import pandas
+
+USUAL = Sampling(max_tokens=1024)
+"""How a task file is asked where nobody says it."""
+
+
+class DataFrame(Protocol):
+    """A data frame of pandas, polars (through `to_pandas`) or another library that has this method."""
+
+    def to_dict(self, orient: Any, /) -> Any:
+        """The rows as dictionaries, for orient "records"."""
+        ...
+
+
+Problems: TypeAlias = Iterable[Mapping[str, Any]] | DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatedProblem:
+    """One problem: what was asked, answered and judged. `error` says why there is no answer."""
+
+    id: str
+    question: str
+    target: TargetLike
+    answer: Answer | None
+    verdict: Verdict | None
+    error: str | None
+    usage: Usage
+
+    @property
+    def correct(self) -> bool:
+        """Whether the answer is right; a problem that failed is not."""
+        return self.verdict is not None and self.verdict.correct
+
+    def to_row(self) -> dict[str, Any]:
+        """The problem as one flat row; what is not known is None."""
+        answer, verdict = self.answer, self.verdict
+        return {
+            "id": self.id,
+            "question": self.question,
+            "target": self.target,
+            "final": None if answer is None else answer.final,
+            "correct": self.correct,
+            "status": None if verdict is None else verdict.status,
+            "score": None if verdict is None else verdict.score,
+            "text": None if answer is None else answer.text,
+            "thinking": None if answer is None else answer.thinking,
+            "finish_reason": None if answer is None else answer.finish_reason,
+            "prompt_tokens": self.usage.prompt,
+            "tokens": self.usage.tokens,
+            "seconds": None if answer is None else answer.seconds,
+            "error": self.error,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation(Sequence[EvaluatedProblem]):
+    """What a strategy gave: a sequence of problems in the order of the rows, and the numbers over all of them.
+
+    `accuracy` has its 95 % interval; `coverage` is the share of problems with a right candidate; `dollars` is None
+    where no prices are known. `summary` has what `summary.json` of a run has, curves included.
+    """
+
+    strategy: str
+    problems: tuple[EvaluatedProblem, ...]
+    accuracy: Interval
+    coverage: float
+    usage: Usage
+    seconds: float
+    dollars: float | None
+    seed: int
+    summary: Mapping[str, Any] = field(repr=False)
+
+    @overload
+    def __getitem__(self, index: int) -> EvaluatedProblem: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[EvaluatedProblem, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> EvaluatedProblem | tuple[EvaluatedProblem, ...]:
+        """A problem by its number."""
+        return self.problems[index]
+
+    def __len__(self) -> int:
+        """How many problems there are."""
+        return len(self.problems)
+
+    def __iter__(self) -> Iterator[EvaluatedProblem]:
+        """The problems in order."""
+        return iter(self.problems)
+
+    @property
+    def errors(self) -> tuple[EvaluatedProblem, ...]:
+        """The problems that failed."""
+        return tuple(problem for problem in self.problems if problem.error is not None)
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """A flat dictionary per problem."""
+        return [problem.to_row() for problem in self.problems]
+
+    def to_frame(self) -> pandas.DataFrame:
+        """The rows as a data frame.
+
+        Raises:
+            MissingExtra: pandas is not installed; `to_rows` needs nothing.
+        """
+        try:
+            import pandas
+        except ImportError as exc:
+            raise MissingExtra("pandas", "frames") from exc
+        return pandas.DataFrame(self.to_rows())
+
+    def __str__(self) -> str:
+        """One line: accuracy with interval, tokens, seconds, money."""
+        bounds = interval(self.accuracy.low, self.accuracy.high)
+        parts = [
+            f"{self.strategy}: {percent(self.accuracy.value)} ({bounds}) of {len(self)} problems",
+            f"{count(self.usage.tokens / len(self))} tokens a problem",
+            seconds(self.seconds),
+            *([] if self.dollars is None else [money(self.dollars)]),
+            *([f"{len(self.errors)} failed"] if self.errors else []),
+        ]
+        return ", ".join(parts)
+
+
+async def aevaluate(
+    problems: Problems,
+    *,
+    strategy: str | Strategy = "direct",
+    n: int | None = None,
+    params: Mapping[str, object] | None = None,
+    engine: str | Engine = "embedded",
+    scorer: str | Scorer | ScoreFunction | None = None,
+    verifier: str | Verifier | CheckFunction | None = None,
+    kind: str | None = None,
+    seed: int | None = None,
+    sampling: Sampling | None = None,
+    thinking: Thinking | None = None,
+    budget: Budget | None = None,
+    concurrency: int | None = None,
+    prices: Prices | None = None,
+) -> Evaluation:
+    """Evaluate a strategy on rows: `await ttc.aevaluate(rows, strategy="majority", n=8)`.
+
+    Strategy, engine and scorer are as in `ttc.arun`; the verifier is named, an object, or a function of target and
+    submission (`ttc.config.functions`), which may give a reward in [0, 1]. Without one the answer kind decides, which
+    `kind` names and the answers show otherwise.
+
+    Args:
+        problems: a list of dictionaries, or a data frame.
+        strategy: what spends the compute.
+        n: samples, where the strategy has that parameter.
+        params: its other parameters.
+        engine: what runs the model; closed at the end where it is named.
+        scorer: for strategies that rank.
+        verifier: what holds answers to targets.
+        kind: answer kind: math, number, choice, exact, ...
+        seed: keys all draws; a new one without it, which the result tells.
+        sampling: how tokens are drawn; without it the length is fitted to the model's context.
+        thinking: caps and mode of thinking.
+        budget: limits of a single problem.
+        concurrency: problems in flight; without it what keeps the engine busy.
+        prices: dollars per million tokens; without them what the server says, if it does.
+
+    Raises:
+        ConfigError: a row, name, parameter or value that does not fit; nothing was spent.
+        TTCError: the engine, scorer or verifier is broken. A single problem that fails is a row with its error.
+    """
+    if concurrency is not None:
+        at_least("evaluate", 1, concurrency=concurrency)
+    choice = choose_strategy(strategy, n, params)
+    if scorer is None and choice.needs_scorer and engine == "embedded":
+        scorer = "prm"
+    check_scorer(choice, scorer)
+    items = _items(problems, kind)
+    checker = _verifier(verifier, items[0].problem.kind)
+    base_seed = secrets.randbelow(1 << 31) if seed is None else seed
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(checker.close)
+        for item in items:
+            checker.check_gold(item.target, f"problem {item.problem.id!r}")
+        running = await stack.enter_async_context(opened(engine))
+        work = _Work(
+            running,
+            choice.bind(choose_scorer(scorer, running)),
+            checker,
+            base_seed,
+            sampling,
+            thinking or Thinking(),
+            budget,
+        )
+        started = time.perf_counter()
+        records = await work.run(items, concurrency or problems_in_flight(running, choice))
+        lasted = time.perf_counter() - started
+        known = prices or (running.prices if isinstance(running, Priced) else None)
+    return _evaluation(choice, records, base_seed, lasted, known, sampling or USUAL)
+
+
+evaluate = synchronous(aevaluate)
+"""`aevaluate` from synchronous code, in notebooks too: `ttc.evaluate(rows, strategy="majority", n=8)`."""
+
+
+def _items(problems: Problems, kind: str | None) -> list[Item]:
+    """The rows as items; raises TTCError naming the row and the column that does not fit."""
+    listed: Any = problems.to_dict("records") if hasattr(problems, "to_dict") else problems
+    if isinstance(listed, str | bytes | Mapping) or not isinstance(listed, Iterable):
+        raise ConfigError(f"problems: give a list of dictionaries or a data frame, got {type(problems).__name__}")
+    rows = list(listed)
+    if not rows:
+        raise ConfigError("problems: there are none")
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, Mapping):
+            raise ConfigError(f"problems: row {number} is no dictionary but {type(row).__name__}")
+    if kind is not None and kind not in CHECKS:
+        raise ConfigError(f"kind must be one of {', '.join(CHECKS)}, got {kind!r}")
+    numbered = [(_without_blanks(row), f"row {number}", number) for number, row in enumerate(rows, start=1)]
+    items = list(items_of(numbered, kind or kind_of_rows(rows), "row"))
+    ids = [item.problem.id for item in items]
+    twice = next((name for name in ids if ids.count(name) > 1), None) if len(set(ids)) < len(ids) else None
+    if twice is not None:
+        raise ConfigError(f"problems: two rows have the id {twice!r}")
+    return items
+
+
+def _without_blanks(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row without the empty cells of a data frame, which are None or NaN; an answer must be there."""
+    return {str(key): value for key, value in row.items() if key in ("answer", "target") or not _blank(value)}
+
+
+def _blank(value: object) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _verifier(verifier: str | Verifier | CheckFunction | None, kind: str) -> Verifier:
+    """The verifier that was given, or that of the answer kind; one that is named stands behind a service."""
+    if verifier is not None and not isinstance(verifier, str):
+        return as_verifier(verifier)
+    check = CHECKS[kind]
+    name, params = (check.verifier, check.params) if verifier is None else (verifier, {})
+    return Service(PartChoice.of(VERIFIERS, name, params).create_verifier())
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """An evaluation whose parts are loaded."""
+
+    engine: Engine
+    strategy: Strategy
+    verifier: Verifier
+    seed: int
+    sampling: Sampling | None
+    thinking: Thinking
+    budget: Budget | None
+
+    async def run(self, items: Sequence[Item], concurrency: int) -> list[Record]:
+        """Solve and verify all, so many at once."""
+        records: dict[int, Record] = {}
+        streak: list[BaseException] = []
+        todo = iter(enumerate(items))
+        shared: dict[Any, Any] = {}
+        started = time.monotonic()
+
+        async def worker() -> None:
+            for index, item in todo:
+                record, error = await self._record(item, shared)
+                at_s = time.monotonic() - started
+                records[index] = replace(record, provenance={**record.provenance, "at_s": at_s})
+                in_engine = isinstance(error, EngineError) and not isinstance(error, PromptTooLong)
+                streak[:] = [*streak, error] if error is not None and in_engine else []
+                if len(streak) >= min(MAX_STREAK, len(items)):
+                    raise streak[-1]
+
+        await gather(worker() for _ in range(min(concurrency, len(items))))
+        return [records[index] for index in range(len(items))]
+
+    async def _record(self, item: Item, shared: dict[Any, Any]) -> tuple[Record, TTCError | None]:
+        labels: dict[str, Any] = {"cluster": item.cluster or item.problem.id, "difficulty": item.difficulty}
+        try:
+            answer = await self._solve(item, shared)
+        except TTCError as raised:
+            error = leaf(raised)
+            if isinstance(error, ConfigError | Unsupported | PluginError):  # would fail every problem alike
+                raise
+            labels |= {"spent": asdict(spent(raised))}
+            return Record(item.problem, item.target, error=described(error), provenance=labels), raised
+        verdict, *verdicts = await verdicts_of(item, answer, self.verifier)
+        return Record(item.problem, item.target, answer, verdict, tuple(verdicts), provenance=labels), None
+
+    async def _solve(self, item: Item, shared: dict[Any, Any]) -> Answer:
+        sampling = self.sampling or fit_to_context(USUAL, self.engine, item.problem, self.thinking)
+        return await solve(
+            item.problem,
+            engine=self.engine,
+            strategy=self.strategy,
+            seed=self.seed,
+            sampling=sampling,
+            thinking=self.thinking,
+            budget=self.budget,
+            shared=shared,
+        )
+
+
+def _evaluation(
+    choice: StrategyChoice, records: Sequence[Record], seed: int, lasted: float, prices: Prices | None, usual: Sampling
+) -> Evaluation:
+    config = {"seed": seed, "strategy": choice.name, "params": choice.all_params(), "sampling": dump(usual)}
+    summary = summarise(records, config)
+    usage = Usage(**summary["usage"])
+    return Evaluation(
+        strategy=choice.label,
+        problems=tuple(map(_problem, records)),
+        accuracy=Interval(summary["accuracy"], summary["low"], summary["high"]),
+        coverage=summary["coverage"],
+        usage=usage,
+        seconds=lasted,
+        dollars=None if prices is None else dollars(usage, prices),
+        seed=seed,
+        summary=summary,
+    )
+
+
+def _problem(record: Record) -> EvaluatedProblem:
+    usage = record.answer.usage if record.answer else Usage(**record.provenance["spent"])
+    question = record.problem.messages[-1].content
+    return EvaluatedProblem(
+        record.problem.id, question, record.target, record.answer, record.verdict, record.error, usage
+    )

@@ -1,0 +1,169 @@
+"""`ttc.evaluate`: rows and data frames in, functions for every part, typed results out."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+
+import ttc
+from evals.commands.eval import EvalOptions, evaluate
+from evals.numbers.summary import read_summary
+from ttc.core import Prices
+from ttc.engines.scripted import ScriptedEngine
+
+ROWS = [
+    {"question": "What is 3+4?", "answer": 7, "topic": "sums"},
+    {"question": "What is 9-1?", "answer": "9-1=8\n#### 8", "topic": "differences"},
+    {"id": "last", "question": "What is 2*3?", "answer": "6"},
+]
+
+
+class Table:
+    """As pandas gives its rows: empty cells are NaN."""
+
+    def to_dict(self, orient: str) -> list[dict[str, object]]:
+        assert orient == "records"
+        return [{"id": float("nan"), **row} for row in ROWS]
+
+
+def engine(final: int = 7) -> ScriptedEngine:
+    """Answers the same, whatever is asked."""
+    return ScriptedEngine(lambda prompt, path, key: f"\\boxed{{{final}}}")
+
+
+async def first(problem: ttc.Problem, session: ttc.Session, *, n: int = 2) -> ttc.Answer:
+    prompt = session.render()
+    candidates = [session.candidate(prompt, completion) for completion in await session.generate(prompt, n)]
+    return session.answer(candidates[0], candidates)
+
+
+def test_rows_give_accuracy_with_an_interval_a_ledger_and_a_row_for_each() -> None:
+    result = ttc.evaluate(ROWS, engine=engine(), strategy="majority", n=4, seed=1, prices=Prices(1.0, 10.0))
+    assert [problem.correct for problem in result] == [True, False, False] and len(result) == 3
+    assert result.accuracy.value == pytest.approx(1 / 3) and result.accuracy.low < 1 / 3 < result.accuracy.high
+    assert result.usage == sum((problem.usage for problem in result), ttc.Usage())
+    assert result.dollars == pytest.approx((result.usage.prompt + 10 * result.usage.generated) / 1e6)
+    assert [row["id"] for row in result.to_rows()] == ["row-1", "row-2", "last"]
+    assert result.to_rows()[1] | {"final": "7", "target": "8", "status": "incorrect"} == result.to_rows()[1]
+    assert str(result).startswith("majority-n4: 33.3 %") and "of 3 problems" in str(result)
+
+
+def test_a_data_frame_is_read_and_given_back() -> None:
+    pandas = pytest.importorskip("pandas")
+    given = ttc.evaluate(pandas.DataFrame(ROWS), engine=engine(), seed=1)
+    assert given.to_rows()[2]["id"] == "last" and ttc.evaluate(Table(), engine=engine(), seed=1).errors == ()
+    frame = given.to_frame()
+    assert list(frame["correct"]) == [True, False, False] and set(frame.columns) == set(given.to_rows()[0])
+
+
+def test_without_pandas_the_error_says_what_to_install_and_rows_need_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = ttc.evaluate(ROWS, engine=engine(), seed=1)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ttc.TTCError, match=r"pandas is not installed.*\[frames\]"):
+        result.to_frame()
+    assert len(result.to_rows()) == 3
+
+
+def test_functions_stand_for_strategy_scorer_and_verifier() -> None:
+    varied = ScriptedEngine(lambda prompt, path, key: f"\\boxed{{{path[-1]}}}")
+
+    async def later(prompt: ttc.Prompt) -> float:
+        return float(prompt.generated_text[7])
+
+    own = ttc.evaluate(ROWS, engine=varied, strategy=first, n=3, seed=1, verifier=lambda target, submission: 0.5)
+    assert [len(problem.answer.candidates) for problem in own if problem.answer] == [3, 3, 3]
+    assert [row["score"] for row in own.to_rows()] == [0.5] * 3 and own.accuracy.value == 0
+    best = ttc.evaluate(ROWS, engine=varied, strategy="best_of_n", n=9, scorer=later, seed=1)
+    assert [problem.correct for problem in best] == [False, True, False]
+    answer = ttc.run("2*3", engine=varied, strategy="best_of_n", n=4, scorer=lambda prompt: -later_value(prompt))
+    assert answer.final == "0"
+
+
+def later_value(prompt: ttc.Prompt) -> float:
+    return float(prompt.generated_text[7])
+
+
+def test_a_check_is_not_shown_what_was_cut_and_may_give_no_verdict() -> None:
+    seen: list[str] = []
+
+    def check(target: str, submission: ttc.Submission) -> bool | None:
+        seen.append(submission.text)
+        return None
+
+    cut = ttc.evaluate(ROWS, engine=engine(), verifier=check, sampling=ttc.Sampling(max_tokens=2), seed=1)
+    assert [row["status"] for row in cut.to_rows()] == ["no_answer"] * 3 and not seen
+    whole = ttc.evaluate(ROWS, engine=engine(), verifier=check, seed=1)
+    assert [row["status"] for row in whole.to_rows()] == ["error"] * 3 and len(seen) == 3
+
+
+def test_it_opens_in_a_running_loop_as_notebooks_have_one() -> None:
+    async def cell() -> tuple[ttc.Evaluation, ttc.Evaluation]:
+        return await ttc.aevaluate(ROWS, engine=engine(), seed=1), ttc.evaluate(ROWS, engine=engine(), seed=1)
+
+    waited, blocked = asyncio.run(cell())
+    assert [problem.answer.final for problem in waited if problem.answer] == ["7"] * 3
+    assert waited.accuracy == blocked.accuracy
+
+
+def test_a_problem_that_fails_is_a_row_with_its_error_and_costs_nothing_else() -> None:
+    class Moody(ScriptedEngine):
+        async def generate(self, prompt, sampling, draws, on_usage):  # type: ignore[no-untyped-def]
+            if "9-1" in prompt.text:
+                raise ttc.TTCError("gone")
+            return await super().generate(prompt, sampling, draws, on_usage)
+
+    result = ttc.evaluate(ROWS, engine=Moody(lambda prompt, path, key: "\\boxed{7}"), seed=1)
+    assert [problem.id for problem in result.errors] == ["row-2"] and "gone" in str(result[1].error)
+    assert result.accuracy.value == pytest.approx(1 / 3) and "1 failed" in str(result)
+
+
+def test_what_a_function_raises_goes_through_as_it_is() -> None:
+    def broken(target: str, submission: ttc.Submission) -> bool:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        ttc.evaluate(ROWS, engine=engine(), verifier=broken, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("problems", "options", "message"),
+    [
+        ("rows.jsonl", {}, "give a list of dictionaries or a data frame, got str"),
+        ([], {}, "problems: there are none"),
+        ([1], {}, "row 1 is no dictionary but int"),
+        ([{"question": "a"}], {}, "row 1: answer: give either answer or target"),
+        ([{"question": "a", "answer": float("nan")}], {}, "row 1: answer: nan is no number"),
+        ([{"id": "a", **ROWS[0]}] * 2, {}, "two rows have the id 'a'"),
+        (ROWS, {"kind": "sums"}, "kind must be one of math, number"),
+        (ROWS, {"n": 4}, "direct has no parameter 'n'"),
+        (ROWS, {"strategy": first, "params": {"m": 2}}, "first has no parameter 'm'"),
+        (ROWS, {"strategy": lambda problem, session: None}, "is not an async function"),
+        (ROWS, {"strategy": "majority", "scorer": lambda prompt: 1.0}, "scorer has no effect: majority takes none"),
+        (ROWS, {"strategy": "best_of_n", "scorer": 3}, "scorer: a int is neither a name"),
+        (ROWS, {"verifier": lambda target: True}, "is given target, submission: write def check"),
+        (ROWS, {"verifier": lambda target, submission: "yes"}, "returned 'yes'; return True, False"),
+        (ROWS, {"concurrency": 0}, "concurrency must be at least 1, got 0"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(problems: object, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ttc.TTCError, match=message.replace("(", r"\(")):
+        ttc.evaluate(problems, engine=engine(), seed=1, **options)  # type: ignore[arg-type]
+
+
+def test_the_door_and_the_command_line_measure_the_same(tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+    file = tmp_path / "rows.csv"
+    file.write_text("id,question,answer\n" + "".join(f"row-{i},What is {i}+{i}?,{2 * i}\n" for i in range(1, 5)))
+    options = EvalOptions(
+        engine="simulated", task=str(file), strategy=("majority",), n=4, seed=3, limit="all", out=str(tmp_path / "r"),
+        baseline="none",
+    )  # fmt: skip
+    assert evaluate(options, tmp_path / "r")[0] == 0
+    rows = [{"id": f"row-{i}", "question": f"What is {i}+{i}?", "answer": str(2 * i)} for i in range(1, 5)]
+    result = ttc.evaluate(rows, engine="simulated", strategy="majority", n=4, seed=3)
+    (entry,) = read_summary(tmp_path / "r")
+    assert (entry["accuracy"], entry["low"], entry["high"]) == (
+        result.accuracy.value, result.accuracy.low, result.accuracy.high,
+    )  # fmt: skip
+    assert ttc.Usage(**entry["usage"]) == result.usage

@@ -1,0 +1,62 @@
+"""What an evaluation says while it runs, on a terminal and in a log."""
+
+from __future__ import annotations
+
+import io
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from evals.commands import _progress
+from evals.commands._progress import ProgressReport
+from evals.experiment import Arm
+from ttc.config.choices import StrategyChoice
+from ttc.core import Message, Problem, Record, Verdict
+
+RECORD = Record(Problem("1", (Message("user", "1+1"),)), verdict=Verdict("correct"))
+
+
+def arm(name: str, **params: object) -> Arm:
+    return Arm(StrategyChoice.of(name, params, name), Path(name))
+
+
+def test_a_log_gets_a_line_for_each_strategy_and_no_carriage_return(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = arm("direct"), arm("majority")
+    with closing(ProgressReport(2, 2)) as progress:
+        for each in (first, second):
+            progress.resumed(each, 0)
+            progress.add(each, RECORD)
+            progress.add(each, RECORD)
+    log = capsys.readouterr().err
+    assert log == "direct: 2 of 2 problems, 100.0 % right, 0 s\nmajority: 2 of 2 problems, 100.0 % right, 0 s\n"
+
+
+def test_a_log_says_that_time_goes_on_while_nothing_is_finished(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_progress, "FIRST_S", 0.02)
+    spending = arm("auto", total=30_000)
+    with closing(ProgressReport(20, 1)) as progress:
+        time.sleep(0.03)
+        progress.spent(spending, 12_400)
+        time.sleep(0.2)
+    log = capsys.readouterr().err.splitlines()
+    assert log[0] == "starting: 0 s"
+    assert log[-1] == "auto: 0 of 20 problems, 12,400 of 30,000 tokens spent, 0 s"
+    assert 2 < len(log) < 8  # every pause is twice the one before
+
+
+def test_a_terminal_has_a_bar_that_promises_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(_progress.sys, "stderr", screen)
+    with closing(ProgressReport(1, 2)) as progress:
+        progress.resumed(arm("direct"), 0)
+        progress.add(arm("direct"), RECORD)
+    last = screen.getvalue().split("\r")[-1]
+    assert "direct:  50%" in last and "1/2 problems" in last and "100.0 % right" in last and "<" not in last

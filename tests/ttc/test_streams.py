@@ -1,0 +1,121 @@
+"""A command survives what its streams are: closed, narrow, not text, or without a reader."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ttc.core import Message, Problem, half_character, mended
+from ttc.engines.openai.wire import TextReader
+from ttc.errors import ConfigError
+
+TTC = f"{sys.executable} -m ttc"
+EVAL = f"{TTC} eval --engine simulated --limit 2 --strategy majority --n 2 --baseline none --out run"
+SOLVE = f"{TTC} solve 1+1 --engine simulated --seed 1"
+ROW = '{"id":1,"target":"1","text":"1"}'
+
+
+def shell(line: str, folder: Path, **variables: str) -> tuple[int, str, str]:
+    """Exit code of the first command of a pipe, output, errors."""
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": root, **variables}
+    command = ["bash", "-c", f"{line}; exit ${{PIPESTATUS[0]}}"]
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False, timeout=120)
+    return ended.returncode, ended.stdout.decode(), ended.stderr.decode()
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_change_nothing_else(closed: str, tmp_path: Path) -> None:
+    code, _, errors = shell(f"{EVAL} {closed}", tmp_path)
+    assert (code, (tmp_path / "run/report.html").is_file()) == (0, True), errors
+    assert len((tmp_path / "run/records.jsonl").read_text().splitlines()) == 2, "the number of no closed stream"
+
+
+def test_a_reader_that_leaves_ends_a_command_without_an_error(tmp_path: Path) -> None:
+    code, output, errors = shell(f"yes '{ROW}' | {TTC} verify --verifier exact | head -1", tmp_path)
+    assert output.startswith('{"id": 1, "verdict": "correct"')
+    assert "ttc:" not in errors
+    assert shell(f"{TTC} list strategies | head -1", tmp_path)[0] == 0
+
+
+def test_a_job_whose_messages_nobody_reads_any_more_goes_on(tmp_path: Path) -> None:
+    code, _, _ = shell(f"({EVAL}; echo $? > code) 2>&1 | true", tmp_path)
+    assert (tmp_path / "code").read_text() == "0\n"
+    assert (tmp_path / "run/report.html").is_file()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_an_output_that_lacks_our_signs_gets_plain_ones(encoding: str, tmp_path: Path) -> None:
+    code, output, errors = shell(EVAL, tmp_path, PYTHONIOENCODING=encoding)
+    assert (code, "Error" in errors) == (0, False), errors
+    assert "majority N=2" in output
+    assert ("–" in output) == (encoding == "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (f"{TTC} solve $'1\\xff' --engine simulated", "holds half of a character ('\\udcff' at 1)"),
+        (f"{TTC} solve - --engine simulated < bytes", "standard input is not utf-8: invalid start byte at byte 1"),
+        (f"{TTC} chat --engine simulated < bytes", "standard input is not utf-8: invalid start byte at byte 1"),
+        (f"{EVAL} --task half.jsonl", "half.jsonl, line 2: question: holds half of a character"),
+    ],
+)
+def test_what_is_no_text_is_refused_by_its_place(line: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "bytes").write_bytes(b"1\xff\n")
+    (tmp_path / "half.jsonl").write_text('{"question": "1", "answer": "1"}\n{"question": "\\ud83d", "answer": "1"}\n')
+    code, _, errors = shell(line, tmp_path, LC_ALL="C.UTF-8")
+    assert (code, words in errors.splitlines()[-1]) == (2, True), errors
+
+
+def test_a_byte_order_mark_is_no_part_of_what_is_read(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_bytes(b"\xef\xbb\xbfquestion,answer\r\n1+1,2\r\n")
+    (tmp_path / "rows.jsonl").write_bytes(b'\xef\xbb\xbf{"question": "1+1", "answer": "2"}\n')
+    (tmp_path / "task.toml").write_bytes(
+        b'\xef\xbb\xbfdata = "rows.jsonl"\nprompt = "{question}"\ntarget = "answer"\nkind = "math"\n'
+    )
+    (tmp_path / "recipe.toml").write_bytes(b"\xef\xbb\xbflimit = 1\n")
+    (tmp_path / "answers.jsonl").write_bytes(b"\xef\xbb\xbf" + ROW.encode() + b"\n")
+    for number, task in enumerate(("rows.csv", "rows.jsonl", "task.toml")):
+        line = f"{EVAL}{number} --config recipe.toml --task {task}"
+        assert shell(line, tmp_path)[0] == 0, shell(line, tmp_path)
+    assert shell(f"{TTC} verify --verifier exact < answers.jsonl", tmp_path)[0] == 0
+
+
+def test_halves_that_belong_together_are_joined_and_others_replaced() -> None:
+    assert mended("a\ud83d\ude00b\ud83d") == "a\U0001f600b\ufffd"
+    assert mended("é") == "é"
+    assert half_character("ab\ud83d") == 2
+    with pytest.raises(ConfigError, match="problem 'p': its user message holds half"):
+        Problem("p", (Message("user", "\ud83d"),))
+
+
+def test_a_reply_with_half_a_character_is_text_again() -> None:
+    reader = TextReader((), (), False, None)
+    for delta in ({"content": "4 \ud83d"}, {"content": "\ude00 \ud83d"}, {"reasoning": "\ude00"}):
+        reader.add({"choices": [{"delta": delta}]})
+    reader.add({"choices": [{"delta": {}, "finish_reason": "stop"}]})
+    assert reader.result().text == "<think>\ufffd</think>4 \U0001f600 \ufffd"
+
+
+@pytest.mark.parametrize("seconds", [0.1, 1.0, 2.0])
+def test_ctrl_c_while_a_model_loads_ends_in_one_line(seconds: float, tmp_path: Path) -> None:
+    words = [*TTC.split(), "eval", "--strategy", "direct", "--limit", "500", "--out", "run"]
+    root = str(Path(__file__).parents[2])
+    process = subprocess.Popen(
+        words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": root}, stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    errors = process.communicate(timeout=60)[1]
+    if process.returncode == -signal.SIGINT:
+        pytest.skip("the interpreter itself had not started yet")
+    assert process.returncode == 130
+    assert errors.splitlines()[-1].startswith("ttc: interrupted")
+    assert "Traceback" not in errors

@@ -1,0 +1,153 @@
+r"""A process of the command `ttc`: how it begins, what its streams are, how it uses memory.
+
+The command line's own modules are imported inside, so that Ctrl-C from the first moment on ends in one line.
+
+A stream that was closed when the process began takes what is written and keeps none of it, and its number goes to no
+other file. Signs that the output's encoding has not become plain ones (– is -), other characters what Python calls
+them (\xe9), halves of characters, too. What is written to standard error when nobody reads it any more is dropped, for
+a job must not die of a message; a reader of results that leaves ends the command (see `reader_is_gone`).
+
+Few compiled kernels are kept, no large freed blocks, and garbage is collected rarely.
+torch keeps a compiled kernel for every shape of a matrix product it has met, by default the last 1,024, which came to
+a gigabyte. glibc takes a block from the heap once one of its size has been freed, up to 32 MiB, and returns the heap
+only from its end: a process stays as large as it was at its widest, by some percent more or less after a burst.
+Here blocks of 4 MiB or more are always the system's own pages, which go back at once. No more CPU time was measured for
+either. What the user has set in the environment stays; where the C library is not glibc, only the first holds.
+
+Python looks for cycles after every 700 new objects, and now and then among the hundreds of thousands that torch and a
+model leave, which stops all threads for a while. Cycles are rare here, so it is enough to look after 20,000.
+"""
+
+from __future__ import annotations
+
+import codecs
+import ctypes
+import gc
+import io
+import os
+import select
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ttc.errors import ConfigError
+
+
+def main() -> int:
+    """Run the command line of this process; returns the exit code."""
+    try:
+        collect_rarely()
+        settle_streams()
+        from ttc.cli.cli import main as run
+        from ttc.cli.own import run_own
+
+        run_own()
+    except KeyboardInterrupt:
+        os.write(2, b"ttc: interrupted\n")
+        return 130
+    return run()
+
+
+PLAIN = {
+    **dict.fromkeys("–—−─", "-"),
+    **dict.fromkeys("│├", "|"),
+    **{"└": "`", "…": "...", "×": "x", "±": "+-", "≥": ">=", "≤": "<=", "→": "->", "·": ".", "’": "'"},
+}
+_HANDLER = "ttc_plain"
+
+
+def settle_streams() -> None:
+    """Settle the three streams of this process."""
+    codecs.register_error(_HANDLER, plain)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, _nowhere(number))
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="strict")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors=_HANDLER)
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        kept = io.BufferedWriter(_Unheard(sys.stderr.fileno(), "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(kept, sys.stderr.encoding, _HANDLER, line_buffering=True, write_through=True)
+
+
+def plain(error: UnicodeError) -> tuple[str, int]:
+    """Stand in for what an encoding has not: a plain sign, else the character's number; an error handler of codecs."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    signs = (PLAIN.get(sign) for sign in error.object[error.start : error.end])
+    numbers = (
+        sign.encode("ascii", "backslashreplace").decode("ascii") for sign in error.object[error.start : error.end]
+    )
+    return "".join(sign or number for sign, number in zip(signs, numbers, strict=True)), error.end
+
+
+def typed_in(read: Callable[[], str]) -> str:
+    """Return what `read` reads of standard input; raises ConfigError where that is no text."""
+    try:
+        return read()
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"standard input is not {exc.encoding}: {exc.reason} at byte {exc.start}") from exc
+
+
+def reader_is_gone() -> bool:
+    """Whether nobody reads standard output any more, as after `| head`."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), select.POLLOUT)
+    except (AttributeError, OSError, ValueError):  # no poll on this system, or no file behind the stream
+        return True
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def leave_quietly() -> None:
+    """Let what is still in the buffer of standard output go nowhere, so that Python's end does not trip over it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+class _Unheard(io.FileIO):
+    """A file that takes everything, also when its reader has gone."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return int(super().write(data))
+        except BrokenPipeError:
+            return len(memoryview(data).cast("B"))
+
+
+def _nowhere(number: int) -> io.TextIOWrapper:
+    """A stream that leads nowhere, under the number of one that is closed."""
+    handle = os.open(os.devnull, os.O_RDWR)
+    if handle != number:
+        os.dup2(handle, number)
+        os.close(handle)
+    return open(number, "w" if number else "r", encoding="utf-8", closefd=False)
+
+
+KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
+"""Decoding meets a new shape at every step, so kernels are seldom met again."""
+
+MALLOPT = {
+    "MALLOC_MMAP_THRESHOLD_": (-3, 1 << 22),  # its default grows with what is freed, and any value ends that
+    "MALLOC_TRIM_THRESHOLD_": (-1, 1 << 26),  # which would also leave this at 128 KiB: pages go back and forth
+    "MALLOC_ARENA_MAX": (-8, 2),
+}
+"""Numbers of glibc's `mallopt` and their values, by the variable that a user would set."""
+
+
+def keep_little() -> None:
+    """Settle kernels and blocks for this process, where the embedded engine runs in it, before torch is imported."""
+    os.environ.update({name: value for name, value in KERNELS.items() if name not in os.environ})
+    if not sys.platform.startswith("linux") or "GLIBC_TUNABLES" in os.environ:
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    for name, (option, value) in MALLOPT.items():
+        if mallopt is not None and name not in os.environ:
+            mallopt(option, value)
+
+
+def collect_rarely() -> None:
+    """Settle the collector of cycles for this process."""
+    gc.set_threshold(20_000, 20, 20)
