@@ -1,6 +1,6 @@
-"""The Markdown tables of `train/README.md` from what `benchmarks.recipes` saved.
+"""The Markdown tables of `docs/measured/recipes.md` from what `benchmarks.recipes` saved.
 
-    python -m benchmarks.recipe_tables benchmarks/results/recipes.json [--into train/README.md]
+    python -m benchmarks.recipe_tables benchmarks/results/recipes.json [--into docs/measured/recipes.md]
 
 The page holds what training seeds say together; printed are every seed's stages, too.
 """

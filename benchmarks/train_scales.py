@@ -2,13 +2,15 @@
 
     python -m benchmarks.train_scales --model DIR --data DIR --out runs/scales [--recipes r1 tulu3] [--save FILE]
     python -m benchmarks.train_scales --tokenizer DIR --out runs/scales     a random model, and data made up for it
+    python -m benchmarks.train_scales --model DIR --out runs/scales --recipes on-policy --teacher DIR
 
 For each recipe `ttc train run RECIPE --model DIR --scale cpu` is started and killed (SIGKILL) once its first
 checkpoint, or its first finished stage, is on the disk; run again to its end; and `ttc eval` answers two problems with
-the model that came out. A row says which stages there were, where the kill fell, how many updates moved weights, CPU
-seconds of all processes, and how run and evaluation ended. Run again, it goes on with the recipes that have no row.
-Two updates teach nothing: this shows that all of it runs. A model that is made here has learnt for a moment to say a
-3 or a 4 in a box, so that rewards differ and stages which learn from right answers have some.
+the model that came out. `on-policy` is no recipe but `ttc distill run --method on_policy`, treated alike. A row says
+which stages there were, where the kill fell, how many updates moved weights, CPU seconds of all processes, and how run
+and evaluation ended. Run again, it goes on with the recipes that have no row. Two updates teach nothing: this shows
+that all of it runs. A model that is made here has learnt for a moment to say a 3 or a 4 in a box, so that rewards
+differ and stages which learn from right answers have some.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from train.recipe.recipe import packaged
 
 OWN = ("nano",)
 """Recipes that make their own models."""
-MARKS = ("*/checkpoints/step-*", "*/*/checkpoints/step-*", "1-*/done.json")
+MARKS = ("*/checkpoints/step-*", "*/*/checkpoints/step-*", "train/*/*/checkpoints/step-*", "1-*/done.json")
+ON_POLICY = "on-policy"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", help="folder of data sets; made-up ones by default, whose answers are 3 and 4")
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--recipes", nargs="*", default=[name for name in packaged() if name not in OWN])
+    parser.add_argument("--teacher", help="model folder, for on-policy: of the student's tokenizer")
     parser.add_argument(
         "--set", action="append", default=[], dest="settings", help="change a field, as of ttc train run"
     )
@@ -68,18 +72,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def one(recipe: str, options: argparse.Namespace) -> dict[str, Any]:
     """A row."""
     out, began = options.out / recipe, resource.getrusage(resource.RUSAGE_CHILDREN)
-    settings = [word for text in options.settings for word in ("--set", text)]
-    words = ["train", "run", recipe, "--model", options.model, "--data", options.data, "--scale", "cpu", "--seed", "1"]
-    killed = killed_at([*words, "--out", str(out), *settings], out)
-    run = ttc([*words, "--out", str(out), *settings])
     environment = {**os.environ, "TTC_DATA": options.data}
+    settings = [word for text in options.settings for word in ("--set", text)]
+    words = [*(on_policy(options) if recipe == ON_POLICY else trained(recipe, options)), "--out", str(out), *settings]
+    killed = killed_at(words, out, environment)
+    run = ttc(words, environment)
     task = ["--task", "gsm8k", "--limit", "2", "--strategy", "direct", "--max-tokens", "16", "--baseline", "none"]
     answers = ttc(["eval", "--model", str(out / "model"), *task, "--out", str(out / "eval")], environment)
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     stages = json.loads((out / "run.json").read_text())["stages"] if (out / "run.json").is_file() else []
     return {
         "recipe": recipe,
-        "stages": " ".join(stage["kind"] for stage in stages),
+        "stages": " ".join(stage["kind"] for stage in stages) or "on_policy",
         "killed": killed,
         "updates": updates(out),
         "cpu_s": round(ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime),
@@ -91,15 +95,32 @@ def one(recipe: str, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def trained(recipe: str, options: argparse.Namespace) -> list[str]:
+    """The command of a recipe."""
+    return ["train", "run", recipe, "--model", options.model, "--data", options.data, "--scale", "cpu", "--seed", "1"]
+
+
+def on_policy(options: argparse.Namespace) -> list[str]:
+    """The command of a job in which the teacher supervises what the student writes; so many updates as a recipe has."""
+    few = {"train.steps": 4, "train.prompts": 4, "train.n": 2, "train.save_every": 2, "train.eval_every": 4,
+           "sampling.max_tokens": 48, "eval.limit": 2, "eval.teachers": False}  # fmt: skip
+    settings = [word for key, value in few.items() for word in ("--set", f"{key}={value}")]
+    models = ["--method", "on_policy", "--teacher", options.teacher, "--student", options.model]
+    return ["distill", "run", *models, "--task", "gsm8k:split=train", "--seed", "1", *settings]
+
+
 def ttc(words: Sequence[str], environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run `ttc` to its end."""
     return subprocess.run([sys.executable, "-m", "ttc", *words], capture_output=True, text=True, env=environment)
 
 
-def killed_at(words: Sequence[str], out: Path) -> str:
+def killed_at(words: Sequence[str], out: Path, environment: dict[str, str]) -> str:
     """Start, wait for a first checkpoint or finished stage, kill; what was there, or that it had ended before."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "ttc", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "ttc", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
     )
     place = ""
     while process.poll() is None and not place:
@@ -111,7 +132,7 @@ def killed_at(words: Sequence[str], out: Path) -> str:
 
 def updates(out: Path) -> int:
     """Updates that moved weights, over all stages."""
-    files = sorted(out.glob("*/metrics.jsonl")) + sorted(out.glob("*/*/metrics.jsonl"))
+    files = sorted(file for depth in ("*", "*/*", "train/*/*") for file in out.glob(f"{depth}/metrics.jsonl"))
     rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     return sum(1 for row in rows if row.get("grad_norm", 0) > 0)
 

@@ -1,6 +1,6 @@
-"""The tables of `distill/README.md` from saved results.
+"""The tables of `docs/measured/distillation.md` from saved results.
 
-    python -m benchmarks.distill.table benchmarks/results/distill.json [--into distill/README.md]
+    python -m benchmarks.distill.table benchmarks/results/distill.json [--into docs/measured/distillation.md]
 
 In a page, the table of a claim takes the place of what stands between `<!-- table CLAIM -->` and `<!-- end -->`;
 `seeds` is what every claim says over training seeds. A seed whose job was refused stands in both, and its claim fails.
@@ -236,7 +236,7 @@ CLAIMS: Sequence[Claim] = (
         above=False,
     ),
 )  # fmt: skip
-"""What `distill/README.md` claims; goals are those of the claims' modules."""
+"""What `docs/measured/distillation.md` claims; goals are those of the claims' modules."""
 
 
 if __name__ == "__main__":

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
-import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +12,12 @@ import httpx2
 
 from benchmarks.distill.place import Place
 from benchmarks.distill.stock import rejection_student
+from benchmarks.served import serving
 from evals.tasks.chain import chain
 
 __all__ = ["measure"]
 
 LIMIT = 200
-START_S = 300.0
 
 
 def measure(place: Place) -> dict[str, Any]:
@@ -31,43 +28,24 @@ def measure(place: Place) -> dict[str, Any]:
     asked += ["--temperature", "0", "--limit", str(LIMIT), "--out", str(out), "--json"]
     done = subprocess.run(asked, capture_output=True, text=True, check=True)
     summary = json.loads(done.stdout.splitlines()[-1])
-    return {"ttc_eval": summary["accuracy"], "ttc_serve": _served(command, model)}
+    return {"ttc_eval": summary["accuracy"], "ttc_serve": _served(model)}
 
 
-def _served(command: Sequence[str], model: Path) -> dict[str, int]:
+def _served(model: Path) -> dict[str, int]:
     """How many of the first problems the endpoint answers, and answers right."""
     items = chain(count=20).items(None, 0)
-    serving = [*command, "serve", str(model), "--name", "student", "--port", "0"]
-    with subprocess.Popen(serving, stderr=subprocess.PIPE, text=True) as server:
-        try:
-            with httpx2.Client(base_url=_address(server), timeout=60) as client:
-                replies = [
-                    client.post(
-                        "/v1/chat/completions",
-                        json={
-                            "model": "student",
-                            "messages": [{"role": "user", "content": item.problem.messages[0].content}],
-                            "temperature": 0,
-                            "max_tokens": 60,
-                        },
-                    ).raise_for_status()
-                    for item in items
-                ]
-        finally:
-            server.terminate()
+    with serving(model, "--name", "student") as url, httpx2.Client(base_url=url, timeout=60) as client:
+        replies = [
+            client.post(
+                "/v1/chat/completions",
+                json={
+                    "model": "student",
+                    "messages": [{"role": "user", "content": item.problem.messages[0].content}],
+                    "temperature": 0,
+                    "max_tokens": 60,
+                },
+            ).raise_for_status()
+            for item in items
+        ]
     texts = [reply.json()["choices"][0]["message"]["content"] for reply in replies]
     return {"asked": len(items), "right": sum(text == item.target for text, item in zip(texts, items, strict=True))}
-
-
-def _address(server: subprocess.Popen[str]) -> str:
-    """Where it listens, as it says once it does."""
-    if server.stderr is None:
-        raise RuntimeError("the server has no stderr")
-    began = time.monotonic()
-    for line in server.stderr:
-        address = re.search(r'"listening on ([^"\s]+)"', line)
-        if address:
-            return address[1]
-        if time.monotonic() - began > START_S:
-            break
-    raise RuntimeError("ttc serve did not come up")

@@ -17,6 +17,7 @@ from distill.generation.ledger import LEDGER, AnswerLedger
 from distill.measure.measured import HEAD, Measured, compared, recoveries, share
 from distill.plan.lock import read_lock
 from evals.numbers.statistics import Interval, mean_interval
+from evals.report.kit import quantity
 from train.recipe.run import stage_folders
 from ttc.core import Usage
 
@@ -170,7 +171,7 @@ def cost(job: JobData) -> Table:
         kept_tokens = sum(sample["tokens"] for sample in samples if sample["key"] in parents)
         solved = len({sample["prompt"] for sample in samples if sample["status"] == "correct"})
         rows.append(
-            (teacher, f"{tokens:,}", f"{usage.get('flops', 0.0):.3g}", _per(tokens, kept_tokens), _per(tokens, solved))
+            (teacher, f"{tokens:,}", quantity(usage.get("flops")), _per(tokens, kept_tokens), _per(tokens, solved))
         )
     return Table("Cost", ("teacher", "tokens", "FLOPs", "per kept token", "per solved prompt"), rows,
                  "tokens generated, judged and newly scored")  # fmt: skip

@@ -116,6 +116,14 @@ def test_whole_prompts_are_held_out_always_the_same_ones():
     assert all(len(set(out[i : i + 3])) == 1 for i in range(0, 3000, 3)) and out == held_apart(keys, 0.1)
 
 
+def test_of_few_prompts_one_is_held_out_and_one_is_learnt():
+    for num in range(2, 9):
+        for share in (0.001, 0.1, 0.999):
+            keys = [f"p{i % num}" for i in range(3 * num)]
+            assert 0 < len({key for key, out in zip(keys, held_apart(keys, share), strict=True) if out}) < num
+    assert held_apart(["p", "p"], 0.9) == [False, False]
+
+
 def test_examples_of_walks_teach_walking(base, tmp_path):
     stage = make_stage(
         "sft",

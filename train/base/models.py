@@ -18,16 +18,19 @@ around which the gathering happens. What leaves the trainer (weights for an engi
 whole, by all processes together. Processes must run equally many forward passes, so an update needs at least one row
 for each. Cost: two gathers and one scatter of the weights per micro-batch.
 
-Left out: quantised weights, adapters kept apart from their model; sharding critics and references, and folders too
+They are written apart, too, and merged again elsewhere by `train.base.adapters`.
+
+Left out: quantised weights; sharding critics and references, and folders too
 large for one process's memory.
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +38,7 @@ from typing import Any
 import torch
 
 from train.base.world import World
-from ttc.durable import replaced_folder
+from ttc.durable import replace_text, replaced_folder
 from ttc.errors import ConfigError
 
 
@@ -242,25 +245,29 @@ class LoraLinear(torch.nn.Module):
         return whole(self.base.weight) + self.scale * (whole(self.up) @ whole(self.down))
 
 
-def add_lora(model: Any, rank: int, alpha: float, seed: int) -> None:
+def add_lora(model: Any, rank: int, alpha: float, seed: int, head: torch.nn.Module | None = None) -> None:
     """Freeze `model` and put an adapter on every linear layer but the head, in place; `seed` draws the start.
+
+    A `head` of its own, of a model that scores, goes on being trained whole.
 
     Raises:
         ConfigError: rank < 1, alpha <= 0, or a model without such layers.
     """
     if rank < 1 or not alpha > 0:
         raise ConfigError(f"lora must be a rank of at least 1 with lora_alpha above 0, got {rank} and {alpha}")
-    head = model.get_output_embeddings()
+    left_out = (model.get_output_embeddings(), head)
     places = [
         (parent, name, child)
         for parent in model.modules()
         for name, child in parent.named_children()
-        if isinstance(child, torch.nn.Linear) and child is not head
+        if isinstance(child, torch.nn.Linear) and all(child is not one for one in left_out)
     ]
     if not places:
         raise ConfigError("lora: the model has no linear layers to put adapters on")
     for parameter in model.parameters():
         parameter.requires_grad_(False)
+    if head is not None:
+        head.requires_grad_(True)
     generator = torch.Generator().manual_seed(seed)
     for parent, name, child in places:
         setattr(parent, name, LoraLinear(child, rank, alpha, generator))
@@ -283,3 +290,69 @@ def merged_state(model: Any) -> dict[str, torch.Tensor]:
         plain = f"{layer}.{last}" if merges else name
         state[plain] = adapted[layer].merged() if merges and last == "weight" else whole(tensor.detach())
     return state
+
+
+ADAPTER = "adapter"
+"""What the folder of an adapter is called beside the weights that it was merged into."""
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER_ORIGIN = "origin.json"
+"""Beside peft's two files: which weights the adapter belongs to, and how a reward model of it is read."""
+PREFIX = "base_model.model."
+DOWN, UP = ".lora_A.weight", ".lora_B.weight"
+
+
+def save_adapter(model: Any, folder: Path, *, task: str = "CAUSAL_LM", writes: bool = True) -> None:
+    """Write the adapters of `model`, and what else of it was trained, to `folder`/adapter; nothing without adapters.
+
+    In bf16 and in peft's layout, which other programs read: 5 MB for rank 8 of a model of 135 M. What was trained
+    beside them (the head of a reward model) stands under its own name, the digest of the frozen weights as `base` in
+    a file of its own: safetensors writes several words of metadata in an order that changes from run to run.
+    All processes of a model with split weights must call; without `writes` this one only helps to gather them.
+    """
+    from safetensors.torch import save_file
+
+    model = inner(model)
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, LoraLinear)}
+    if not layers:
+        return
+    tensors: dict[str, torch.Tensor] = {}
+    for name, layer in layers.items():
+        tensors |= {f"{PREFIX}{name}{DOWN}": whole(layer.down), f"{PREFIX}{name}{UP}": whole(layer.up)}
+    own = {name for layer in layers for name in (f"{layer}.down", f"{layer}.up")}
+    beside = {n: whole(p) for n, p in model.named_parameters() if p.requires_grad and n not in own}
+    tensors |= {f"{PREFIX}{name}": tensor for name, tensor in beside.items()}
+    frozen = ((n.replace(".base.", "."), whole(p)) for n, p in model.named_parameters() if not p.requires_grad)
+    base = weights_digest(frozen)
+    if not writes:
+        return
+    one = next(iter(layers.values()))
+    rank = one.down.shape[0]
+    config = {
+        "peft_type": "LORA",
+        "task_type": task,
+        "r": rank,
+        "lora_alpha": one.scale * rank,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "base_model_name_or_path": None,
+        "target_modules": sorted({name.rpartition(".")[2] for name in layers}),
+        "modules_to_save": sorted({name.rpartition(".")[0] for name in beside}) or None,
+    }
+    reading = getattr(model.config, "ttc_prm", None)
+    origin = {"base": base} if reading is None else {"base": base, "ttc_prm": reading}
+    stored = {name: tensor.detach().to("cpu", torch.bfloat16).contiguous() for name, tensor in tensors.items()}
+    with replaced_folder(folder / ADAPTER) as fresh:
+        save_file(dict(sorted(stored.items())), str(fresh / ADAPTER_WEIGHTS), metadata={"format": "pt"})
+        replace_text(fresh / ADAPTER_CONFIG, json.dumps(config, indent=1) + "\n")
+        replace_text(fresh / ADAPTER_ORIGIN, json.dumps(origin, indent=1) + "\n")
+
+
+def weights_digest(weights: Iterable[tuple[str, torch.Tensor]]) -> str:
+    """SHA-256 over names and values in fp32, in the order of names: the same for a model held in bf16 and in fp32."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(weights, key=lambda pair: pair[0]):
+        digest.update(name.encode())
+        digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
+    return digest.hexdigest()

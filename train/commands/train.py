@@ -2,6 +2,7 @@
 
 ttc train run cipher-grpo --seed 1 --out runs/cipher
 ttc train adapt HuggingFaceTB/SmolLM2-135M --form r1-zero --out models/smol
+ttc train merge models/smol runs/cipher/2-grpo/model/adapter --out models/merged
 ttc train plan r1-zero --model Qwen/Qwen2.5-1.5B --scale 1x80gb
 ttc train list
 ttc train replay runs/cipher --step 3
@@ -15,15 +16,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ttc.config.recipes import overrides
-from ttc.config.values import at_least, check_threads
+from ttc.config.values import at_least, check_place, check_seed, within
 from ttc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from train.base.stage import StageResult
+    from train.recipe.recipe import RecipeStep
 
 
 def register(subparsers: Any) -> None:
@@ -43,7 +49,7 @@ def register(subparsers: Any) -> None:
     run.add_argument(
         "--set", action="append", default=[], metavar="STAGE.FIELD=VALUE", dest="settings", help="change a field"
     )
-    run.set_defaults(run=_run)
+    run.set_defaults(run=_run, continues=True)
     plan = verbs.add_parser("plan", help="say what a recipe takes: memory by part, tokens, hours; trains nothing")
     plan.add_argument("recipe", help="name of a packaged recipe, or a TOML file")
     plan.add_argument("--model", required=True, help="model folder or hub id; a folder with a config.json will do")
@@ -64,6 +70,11 @@ def register(subparsers: Any) -> None:
     adapt.add_argument("--tokens", action="store_true", help="make the two tokens of their own")
     adapt.add_argument("--form", help="how problems are asked: r1-zero, think-answer or boxed")
     adapt.set_defaults(run=_adapt)
+    merge = verbs.add_parser("merge", help="write a model with the adapter of a stage merged into it")
+    merge.add_argument("model", help="model folder or hub id that the adapter was trained from")
+    merge.add_argument("adapter", type=Path, help="folder of the adapter, or the model folder that it stands in")
+    merge.add_argument("--out", type=Path, required=True, help="folder of the merged model")
+    merge.set_defaults(run=_merge)
     listing = verbs.add_parser("list", help="list recipes")
     listing.set_defaults(run=_list)
     replay = verbs.add_parser("replay", help="compute one update again from its recorded rollouts")
@@ -110,7 +121,8 @@ def _run(args: argparse.Namespace) -> int:
     from ttc.engines.embedded.core.model import pick_device
     from ttc.engines.shared.folder import resolve
 
-    check_threads("train", args.threads)
+    check_place("train", args.device, args.threads)
+    check_seed("train", seed=args.seed)
     at_least("train", 1, processes=args.processes)
     pick_device(args.device)
     transformers_logging.disable_progress_bar()
@@ -143,7 +155,16 @@ def _run(args: argparse.Namespace) -> int:
     for step, result in zip(recipe.steps, results, strict=False):
         row = {"stage": step.kind, "stopped": result.stopped, **result.metrics}
         print(json.dumps(row))
+    print(_sentence(recipe.steps, results, args.out), file=sys.stderr)
     return 3 if results[-1].stopped.startswith("health rule") else 0
+
+
+def _sentence(steps: Sequence[RecipeStep], results: Sequence[StageResult], out: Path) -> str:
+    """How training ended, where the model is, and what to type next."""
+    last = results[-1]
+    early = f"; {steps[len(results) - 1].kind} ended early: {last.stopped}" if last.stopped else ""
+    following = shlex.join(["ttc", "train", "report", str(out)])
+    return f"{len(results)} of {len(steps)} stages done{early}; the model is in {last.model}\nnext: {following}"
 
 
 def _parted(settings: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
@@ -159,10 +180,12 @@ def _plan(args: argparse.Namespace) -> int:
     from train.recipe.recipe import read_recipe
     from ttc.engines.shared.folder import resolve
 
+    check_place("train plan", args.device, args.threads)
+    if args.memory is not None:
+        within("train plan", 0.001, 1e6, memory=args.memory)
     _, settings = _parted(overrides(args.settings))
     recipe, folder = read_recipe(args.recipe, scale=args.scale, overrides=settings), resolve(args.model)
     has_weights = any(folder.glob("*.safetensors"))
-    check_threads("train", args.threads)
     torch.set_num_threads(args.threads)
     speed = probe(folder, args.device) if has_weights and not args.no_probe else None
     costs = plan_recipe(recipe, config_of(folder), args.scale, speed, args.memory)
@@ -183,6 +206,15 @@ def _adapt(args: argparse.Namespace) -> int:
     return 0
 
 
+def _merge(args: argparse.Namespace) -> int:
+    from train.base.adapters import merge_adapter
+    from ttc.engines.shared.folder import resolve
+
+    digest = merge_adapter(resolve(args.model), args.adapter, args.out)
+    print(f"wrote {args.out}: weights {digest}")
+    return 0
+
+
 def _list(args: argparse.Namespace) -> int:
     from train.recipe.recipe import packaged
     from ttc.config.recipes import load_toml
@@ -196,6 +228,8 @@ def _list(args: argparse.Namespace) -> int:
 def _replay(args: argparse.Namespace) -> int:
     from train.replay.replay import replay_step
 
+    check_place("train replay", args.device, 1)
+    at_least("train replay", 0, step=args.step, stage=args.stage)
     for line in replay_step(args.folder, args.step, stage=args.stage, model=args.model, device=args.device):
         print(line)
     return 0
@@ -250,6 +284,8 @@ def _gate(args: argparse.Namespace) -> int:
     from train.recipe.run import RUN, read_asked, stage_folders
     from ttc.config.recipes import load_toml
 
+    check_place("train gate", args.device, args.threads)
+    check_seed("train gate", seed=args.seed)
     stage_folders(args.folder)  # refuses a folder that is no run
     where = args.gates or args.folder / RUN
     tables = load_toml(args.gates) if args.gates is not None else read_asked(args.folder)

@@ -150,9 +150,25 @@ def right_rollouts(
 
 
 def held_apart(keys: Sequence[str], share: float) -> list[bool]:
-    """Which rows are held out: a fixed `share` of the prompts by a hash of their names, whole prompts at a time."""
-    limit = int(share * (1 << 32))
-    return [int.from_bytes(hashlib.sha256(f"held out {key}".encode()).digest()[:4], "big") < limit for key in keys]
+    """Which rows are held out: a fixed `share` of the prompts by a hash of their names, whole prompts at a time.
+
+    Of two prompts or more at least one is held out and at least one is not; of a single one nothing is held out.
+    """
+    places = {key: int.from_bytes(hashlib.sha256(f"held out {key}".encode()).digest()[:4], "big") for key in keys}
+    order = sorted(set(places.values()))
+    if len(order) < 2:
+        return [False] * len(keys)
+    limit = min(max(int(share * (1 << 32)), order[0] + 1), order[-1])
+    return [places[key] < limit for key in keys]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTurn:
+    """What is asked, and how it is thought about and answered; `thinking` and `answer` with the white space around."""
+
+    messages: tuple[Message, ...]
+    thinking: str
+    answer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +176,7 @@ class Corpus:
     """A made-up language: `tokenizer()` makes the tokenizer; `sample(rng)` gives one text without its end of sequence.
 
     `pair(rng)` gives it as prompt and answer, where the language knows the two apart: answers can then be learnt alone.
+    `turn(rng)` gives it as a turn of a conversation, which any model learns in its own chat template.
     """
 
     name: str
@@ -167,6 +184,7 @@ class Corpus:
     sample: Callable[[random.Random], str]
     max_length: int
     pair: Callable[[random.Random], tuple[str, str]] | None = None
+    turn: Callable[[random.Random], ShownTurn] | None = None
 
 
 CORPORA = Registry("corpus", "train.corpora", "ttc.corpora", PluginShape(("train.examples.examples:Corpus",)))
@@ -178,11 +196,19 @@ def corpus_examples(corpus: Corpus, text: Text, end: int, num: int, seed: int) -
     Whole prompts are held out; a text without one is held out by its number alone.
     """
     rng = random.Random(derive(seed, "corpus"))
+    if corpus.turn is not None:
+        return [_turn_example(corpus.turn(rng), text, end, f"corpus {corpus.name}") for _ in range(num)]
     if corpus.pair is not None:
         pairs = [corpus.pair(rng) for _ in range(num)]
         return [Example(prompt, text.encode(prompt), (*text.encode(answer), end)) for prompt, answer in pairs]
     rows = [text.encode(corpus.sample(rng)) for _ in range(num)]
     return [Example(str(i), ids[:1], (*ids[1:], end)) for i, ids in enumerate(rows)]
+
+
+def _turn_example(turn: ShownTurn, text: Text, end: int, where: str) -> Example:
+    prompt = text.render(turn.messages, None)
+    ids = completion_ids(text, prompt, turn.thinking, turn.answer, end, where)
+    return Example("\n".join(message.content for message in turn.messages), prompt.token_ids or (), ids)
 
 
 class _Keyed(Protocol):
@@ -194,12 +220,12 @@ T = TypeVar("T", bound=_Keyed)
 
 
 def parted(stage: str, rows: Sequence[T], share: float, setting: Setting) -> tuple[list[T], list[T]]:
-    """Rows to train on and rows held out, whole prompts at a time; raises ConfigError when a side is empty."""
+    """Rows to train on and rows held out, whole prompts at a time; raises ConfigError when there is one prompt only."""
     out = held_apart([row.key for row in rows], share)
     train = [row for row, is_out in zip(rows, out, strict=True) if not is_out]
     held_out = [row for row, is_out in zip(rows, out, strict=True) if is_out]
     if not train or not held_out:
-        raise ConfigError(f"{stage}: {len(rows)} rows are too few to hold some out; raise held_out_share")
+        raise ConfigError(f"{stage}: {len(rows)} rows of one prompt: none can be held out; give rows of two or more")
     setting.log(f"{len(train)} rows, {len(held_out)} held out")
     return train, held_out
 

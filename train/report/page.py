@@ -52,7 +52,7 @@ _STEMS: Mapping[str, str] = {
 
 def render_summary(run: RunData) -> str:
     """The text for standard output."""
-    blocks = [f"{run.recipe}, seed {run.seed}"]
+    blocks = [f"{run.recipe}, seed {run.seed}", headline(run)]
     blocks += [_stage_text(stage) for stage in run.stages]
     if run.kept:
         blocks.append("\n".join(retention_lines(run.kept)))
@@ -69,8 +69,50 @@ def compared(stage: StageData) -> list[tuple[str, str, str]]:
         values = [value for _, value in stage.series(name)]
         if values:
             size = max(1, len(values) // 10)
-            rows.append((title, f"{sum(values[:size]) / size:.4g}", f"{sum(values[-size:]) / size:.4g}"))
+            begun, ended = sum(values[:size]) / size, sum(values[-size:]) / size
+            rows.append((title, _number(name, begun), _number(name, ended)))
     return rows + _gains(stage)
+
+
+SHARES = {"accuracy", "pair_accuracy", "held_out_accuracy", "truncated", "thinking_share", "signal_share"}
+"""Metrics that are shown in percent."""
+
+
+def _number(name: str, value: float) -> str:
+    """A mean as people read it: no exponents, and no sign of what only rounding left."""
+    if name in SHARES:
+        return f"{100 * value:.1f} %"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) >= 1e-4 else "0"
+
+
+def headline(run: RunData) -> str:
+    """One sentence: what the last stage that was measured gained, and whether an alarm was raised."""
+    measured = [(stage, ends) for stage in run.stages if (ends := _measured(stage)) is not None]
+    alarms = sum(len(grouped(stage.alarms)) for stage in run.stages)
+    alarm = "no alarm" if not alarms else "1 alarm" if alarms == 1 else f"{alarms} alarms"
+    if not measured:
+        return f"{run.recipe}: nothing was measured on held-out problems yet; {alarm}."
+    stage, (what, first, last) = measured[-1]
+    verb = "stays within the interval of its start" if first.low <= last.value <= first.high else _moved(first, last)
+    return f"{stage.name}: {what} {verb}: {_rate(first)} before, {_rate(last)} after; {alarm}."
+
+
+def _moved(first: Interval, last: Interval) -> str:
+    return "rises" if last.value > first.value else "falls"
+
+
+def _measured(stage: StageData) -> tuple[str, Interval, Interval] | None:
+    """What was measured before and after a stage, in its own words; None where nothing was."""
+    if len(stage.held_out) > 1:
+        return "held-out accuracy", stage.held_out[0].interval, stage.held_out[-1].interval
+    numbers = stage.result.metrics if stage.result is not None else {}
+    stems = [name.removesuffix("_gain") for name in numbers if name.endswith("_gain")]
+    if not stems:
+        return None
+    first, last = (_interval(numbers, f"{stems[0]}_{part}") for part in ("before", "after"))
+    return _STEMS.get(stems[0], stems[0]), first, last
 
 
 def _gains(stage: StageData) -> list[tuple[str, str, str]]:
@@ -165,7 +207,8 @@ def _cell(row: Kept) -> str:
 
 def render_page(run: RunData) -> str:
     """Return the whole page."""
-    intro = [element("p", "training run", class_="eyebrow"), element("h1", text(f"{run.recipe}, seed {run.seed}"))]
+    name = f"training run · {run.recipe}, seed {run.seed}"
+    intro = [element("p", text(name), class_="eyebrow"), element("h1", text(headline(run)))]
     body = element("main", *intro, render_retention(run.kept), *(_stage(stage) for stage in run.stages))
     return document(f"ttc training report: {run.recipe}, seed {run.seed}", body, "Vertical lines mark alarms.")
 

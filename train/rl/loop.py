@@ -336,16 +336,20 @@ def resume(parts: Parts) -> LoopState:
     return LoopState(state["step"], **counters)
 
 
+SHORTEST_S = 1e-3
+"""No half of a step that computes anything is shorter; an update without a signal is."""
+
+
 def _costs(rollouts: Sequence[Rollout], rollout_s: float, update_s: float, sync_s: float) -> dict[str, float]:
-    """Seconds and tokens per second of the halves of a step, and memory."""
+    """Seconds and tokens per second of the halves of a step, and memory; a half in which nothing ran has no rate."""
     tokens = sum(len(rollout.token_ids) for rollout in rollouts)
+    halves = ("rollout", rollout_s), ("update", update_s)
     gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
     if torch.cuda.is_available():
         gib = torch.cuda.max_memory_allocated() / (1 << 30)
     return {
         **{"rollout_s": rollout_s, "update_s": update_s, "sync_s": sync_s},
-        "rollout_tok_s": tokens / max(rollout_s, 1e-9),
-        "update_tok_s": tokens / max(update_s, 1e-9),
+        **{f"{half}_tok_s": tokens / spent_s for half, spent_s in halves if spent_s >= SHORTEST_S},
         "rollout_share": rollout_s / max(rollout_s + update_s, 1e-9),
         "memory_gb": gib,
     }

@@ -25,7 +25,7 @@ from evals.data.decontamination import answer_leaks, overlaps, own_texts, prompt
 from evals.task import Item, Task
 from train.base.checkpoint import Checkpoints
 from train.base.health import AlarmFile, Health, HealthRule, configured
-from train.base.models import load_model, load_tokenizer, save_model
+from train.base.models import load_model, load_tokenizer, save_adapter, save_model
 from train.base.optimiser import Optimiser, Schedule
 from train.base.rollout import Collector, RolloutFile, group_draws, read_rollouts
 from train.base.stage import Setting, StageResult, check_model, model_of, rollouts_path
@@ -164,6 +164,7 @@ class PolicyStage:
             last = await self.loop(self.plan, parts)
             # before anything is closed: a verifier that does not end must not cost the model
             save_model(parts.updater.model, load_tokenizer(source), folder, writes=setting.world.main)
+            save_adapter(parts.updater.model, folder, writes=setting.world.main)
         finally:
             await parts.close()
             await parts.collector.engine.close()

@@ -30,7 +30,7 @@ from typing import Any
 import torch
 
 from evals.task import Task
-from train.base.models import load_model, load_tokenizer, save_model
+from train.base.models import load_model, load_tokenizer, save_adapter, save_model
 from train.base.optimiser import Optimiser
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of
 from train.examples.examples import Example, mismatched, parted
@@ -277,6 +277,7 @@ class _Preference:
         last, stopped = fit(model, optimiser, len(train), updater.step, evaluate, self.course, setting)
         folder = setting.folder / "model"
         save_model(model, tokenizer, folder)
+        save_adapter(model, folder)
         keys = [pair.key for pair in held_out]
         numbers = {**last, **gains("ranked", before, ranked_right(model, *sides, pad_id), setting.seed, keys)}
         if self.task is not None:
@@ -306,6 +307,7 @@ class _Preference:
         last, stopped = fit(model, optimiser, len(train), updater.step, evaluate, self.course, setting)
         folder = setting.folder / "model"
         save_model(model, tokenizer, folder)
+        save_adapter(model, folder)
         after = moved_right(model, held_out, sums[2], pad_id)
         keys = [row.key for row in held_out]
         numbers = {**last, **gains("moved", [0.5] * len(after), after, setting.seed, keys)}

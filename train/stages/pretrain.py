@@ -112,7 +112,7 @@ class _Pretrain:
         """The probability per token of fresh texts, before and after."""
         text, tokenizer = Text(folder), self.corpus.tokenizer()
         end, filler = int(tokenizer.eos_token_id), int(tokenizer.pad_token_id)
-        whole = replace(self.corpus, pair=None)
+        whole = replace(self.corpus, pair=None, turn=None)
         fresh = corpus_examples(whole, text, end, _FRESH, seeds.derive(setting.seed, "fresh texts"))
         untrained = self._untrained(tokenizer, setting)
         before, after = (probabilities(one, fresh, filler) for one in (untrained, model))

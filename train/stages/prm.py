@@ -31,14 +31,14 @@ from typing import Any
 from evals.data.steps import Labelled, read_labelled
 from evals.numbers.step_metrics import Judged, first_error, fit_threshold, ranking
 from evals.task import Item, Task
-from train.base.models import load_tokenizer
-from train.base.optimiser import Optimiser
+from train.base.models import load_tokenizer, merged_state, save_adapter
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, one_of, pass_through
 from train.examples.examples import parted
 from train.measure.measure import EXACT, check_engine, gains, opened
 from train.offline.epochs import FitFields, fit
 from train.registries import make_task
 from train.reward_models.step_model import Form, StepModel, StepRow, Steps, new_step_model
+from train.update.update import Build
 from ttc import seeds
 from ttc.answers import kind_of
 from ttc.concurrent import gather
@@ -67,6 +67,7 @@ def prm(
     measured: str | None = None,
     engine: str = EXACT,
     course: FitFields,
+    build: Build,
 ) -> Stage:
     """Learn to judge steps.
 
@@ -85,7 +86,10 @@ def prm(
         measured: a file of labelled steps to measure on, instead of held-out rows of its own.
         engine: what draws, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
         course: see `FitFields`.
+        build: see `Build`; not split over processes.
     """
+    if build.shard:
+        raise ConfigError("prm: one process trains it; leave shard out")
     one_of("prm", data=data, task=task)
     at_least("prm", 1, n=n, continuations=continuations, rounds=rounds)
     if (form == "token") != (good is not None and bad is not None):
@@ -93,7 +97,7 @@ def prm(
     files = [None if file is None else Path(file).expanduser() for file in (data, measured)]
     words = None if good is None or bad is None else (good, bad)
     problems, labels = None if task is None else make_task(task), (n, continuations, rounds, hard)
-    return _Prm(files[0], problems, step_delimiter, limit, labels, form, words, files[1], engine, course)
+    return _Prm(files[0], problems, step_delimiter, limit, labels, form, words, files[1], engine, course, build)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,7 @@ class _Prm:
     measured: Path | None
     engine: str
     course: FitFields
+    build: Build
 
     def check(self, has_model: bool) -> None:
         check_model("prm", has_model)
@@ -129,11 +134,15 @@ class _Prm:
         seed = seeds.derive(setting.seed, "prm") % (1 << 31)
         model = new_step_model(source, self.form, self.delimiter, self.words, seed, setting.device)
         before = judgements(model, held_out, pad_id)
-        optimiser = Optimiser(model.network, self.course.schedule)
+        if self.build.lora:
+            self.build.adapt(model.network, setting.seed, getattr(model.network, "score", None))
+        optimiser = self.build.optimiser(model.network, self.course.schedule)
+        device = next(model.network.parameters()).device
 
         def update(rows: Sequence[int]) -> dict[str, float]:
             model.network.train()
-            loss = model.loss([train[row] for row in rows], pad_id)
+            with self.build.computing(device):
+                loss = model.loss([train[row] for row in rows], pad_id)
             loss.backward()
             return {"loss": float(loss.detach()), "grad_norm": optimiser.step()}
 
@@ -203,8 +212,9 @@ def _read(line: str) -> StepRow:
 def _save(model: StepModel, tokenizer: Any, folder: Path) -> None:
     model.network.config.ttc_prm = dict(model.reading)
     with replaced_folder(folder) as fresh:
-        model.network.save_pretrained(fresh)
+        model.network.save_pretrained(fresh, state_dict=merged_state(model.network))
         tokenizer.save_pretrained(fresh)
+    save_adapter(model.network, folder, task="CAUSAL_LM" if model.reading["kind"] == "token" else "TOKEN_CLS")
 
 
 def judgements(model: StepModel, rows: Sequence[StepRow], pad_id: int) -> list[Judged]:

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from evals.task import Task
 from train.advantages.batch import batch as batch_advantage
-from train.base.models import load_model, load_tokenizer, save_model
+from train.base.models import load_model, load_tokenizer, save_adapter, save_model
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, rollouts_path
 from train.examples.examples import CORPORA, Corpus, Example, corpus_examples, parted, read_examples, right_rollouts
 from train.examples.imitation import imitation_batch, mean_loss, probabilities
@@ -146,6 +146,7 @@ class _Sft:
         last, stopped = fit(model, updater.optimiser, len(train), update, evaluate, self.course, setting)
         folder = setting.folder / "model"
         save_model(model, tokenizer, folder, writes=world.main)
+        save_adapter(model, folder, writes=world.main)
         after = probabilities(model, held_out, pad_id)
         if not world.main:
             return StageResult(str(folder), last, stopped)

@@ -355,9 +355,13 @@ class Build:
         """The model of a folder, ready to be trained; `seed` is the run's."""
         model = load_model(folder, device, checkpointing=self.checkpointing, dtype=self._frozen_type(folder))
         if self.lora:
-            alpha = 2.0 * self.lora if self.lora_alpha is None else self.lora_alpha
-            add_lora(model, self.lora, alpha, derive(seed, "lora") % (1 << 31))
+            self.adapt(model, seed)
         return shard(model, world, token_logprobs) if self.shard else model
+
+    def adapt(self, model: Any, seed: int, head: torch.nn.Module | None = None) -> None:
+        """Put the adapters on a model that was loaded; `head` is one of its own that is trained whole."""
+        alpha = 2.0 * self.lora if self.lora_alpha is None else self.lora_alpha
+        add_lora(model, self.lora, alpha, derive(seed, "lora") % (1 << 31), head)
 
     def frozen(self, folder: Path, device: str, world: World = ALONE) -> Any:
         """The model of a folder that is only read, split as the trained one is."""

@@ -1,0 +1,91 @@
+"""Where a chain is: its models, made from adapters wherever they are missing, and what its stages leave in git."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from train.base.adapters import merge_adapter
+from train.recipe.adapt import Adaptation, adapted
+from ttc.errors import ConfigError
+
+RECIPES = Path(__file__).parent
+START = "start"
+BASES: Mapping[str, str] = {"sft": START, "prm": "sft", "grpo": "sft", "distil-search": START, "distil-teacher": START}
+"""The model that each stage's adapter was trained from."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainPlace:
+    """One chain: the public model, a folder for what is large, a folder for what is kept, and how much is asked.
+
+    `part` and `limit` are the problems that evaluations ask; `cut` makes every stage a matter of seconds, on any model.
+    """
+
+    base: Path
+    out: Path
+    kept: Path
+    seed: int
+    part: str
+    limit: int
+    cut: bool = False
+
+    def model(self, name: str) -> Path:
+        """The folder of a model of the chain, merged from what is kept where it is not here yet."""
+        folder = self.out / "models" / f"{name}-{self.seed}"
+        if name == START:
+            return adapted(self.base, self.out / "models" / START, Adaptation())
+        if not folder.is_dir():
+            adapter = self.adapter(name)
+            if not adapter.is_dir():
+                raise ConfigError(f"{adapter} is not there: run the stage {name} first")
+            merge_adapter(self.model(BASES[name]), adapter, folder)
+        return folder
+
+    def adapter(self, name: str) -> Path:
+        """Where a stage's adapter is kept."""
+        return self.kept / "adapters" / f"{name}-{self.seed}"
+
+    def keep(self, name: str, adapter: Path) -> str:
+        """Keep a stage's adapter, and make its model anew from it; returns the digest of the model's weights."""
+        target = self.adapter(name)
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(adapter, target)
+        folder = self.out / "models" / f"{name}-{self.seed}"
+        shutil.rmtree(folder, ignore_errors=True)
+        return merge_adapter(self.model(BASES[name]), target, folder)
+
+    def ttc(self, *arguments: str | Path) -> tuple[str, float]:
+        """Run a command of the toolkit; returns what it printed and the seconds it took. Its errors go through."""
+        began = time.perf_counter()
+        print("ttc", *arguments, file=sys.stderr, flush=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "ttc", *map(str, arguments)], stdout=subprocess.PIPE, text=True, check=False
+        )
+        if done.returncode not in (0, 3):  # 3: a gate or a health rule says no, which is a result
+            raise ConfigError(f"ttc {arguments[0]} {arguments[1]} ended with {done.returncode}; see above")
+        return done.stdout, time.perf_counter() - began
+
+    def write(self, name: str, row: Mapping[str, Any]) -> None:
+        """Keep a stage's numbers, with the code and the machine that they were made by."""
+        self.kept.mkdir(parents=True, exist_ok=True)
+        path = self.kept / f"{name}-{self.seed}.json"
+        path.write_text(json.dumps({"stage": name, "seed": self.seed, **_facts(), **row}, indent=1) + "\n")
+        print(f"wrote {path}", file=sys.stderr, flush=True)
+
+
+def _facts() -> dict[str, Any]:
+    import torch
+
+    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    machine = {"torch": torch.__version__, "cpus": os.cpu_count(), "threads": os.environ.get("OMP_NUM_THREADS", "")}
+    return {"commit": asked.stdout.strip(), "date": f"{datetime.now(UTC):%Y-%m-%d}", **machine}

@@ -1,0 +1,199 @@
+"""The stages of the chain: each a command of the toolkit, with its numbers for `benchmarks/results/chain`.
+
+`sft`, `prm`, `grpo` train by a recipe, `distil-search` and `distil-teacher` by a spec; each leaves an adapter. `probe`,
+`pools`, `search`, `curve` and `serve` ask problems of the part that is named. Evaluations keep one number per problem,
+so that claims are paired afterwards without the runs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.chain.place import RECIPES, START, ChainPlace
+from benchmarks.chain.served import right_replies
+from evals.numbers.metrics import Vote
+from evals.numbers.summary import is_correct, votes
+from evals.run_folder import read_run
+
+N = 16
+POOL = 32
+CAPS = (16, 32, 64, 128, 256)
+"""Thinking tokens of the curve: a factor of sixteen. Beyond them an answer has 32 more."""
+MAX_TOKENS = 256
+HANDOVER = "\n</think>\n"
+"""The bare end of a thought: the start was never shown a sentence before it."""
+_TRAINED = {"sft": "1-sft/model/adapter", "prm": "1-prm/prm/adapter", "grpo": "1-grpo/model/adapter"}
+_SHORT: Mapping[str, Sequence[str]] = {
+    "sft": ("corpus_rows=120", "steps=20", "rows=4", "warmup=2", "eval_every=10", "save_every=10"),
+    "prm": ("limit=4", "n=2", "continuations=1", "rounds=1", "steps=2", "rows=2", "warmup=0", "held_out_share=0.4"),
+    "grpo": ("steps=2", "prompts=2", "n=2", "warmup=0", "held_out_limit=2", "eval_every=2", "save_every=1"),
+}
+"""What a cut run sets instead, by stage."""
+_CUT_TOKENS = 48
+
+
+def trained(place: ChainPlace, name: str) -> None:
+    """Train by the stage's recipe, from the model before it."""
+    sets = [f"1.{setting}" for setting in _SHORT[name]] if place.cut else []
+    if place.cut and name != "sft":
+        sets.append(f"1.task=countdown:numbers=3,part=train,form=brief,max_tokens={_CUT_TOKENS}")
+    out = place.out / "runs" / f"{name}-{place.seed}"
+    source = place.model({"sft": START}.get(name, "sft"))
+    text, seconds = place.ttc(
+        "train", "run", RECIPES / f"{name}.toml", "--model", source, "--seed", str(place.seed), "--out", out,
+        *(word for setting in sets for word in ("--set", setting)),
+    )  # fmt: skip
+    row = json.loads(text.splitlines()[-1])
+    digest = place.keep(name, out / _TRAINED[name])
+    place.write(name, {"metrics": row, "seconds": round(seconds), "weights": digest})
+
+
+def distilled(place: ChainPlace, name: str) -> None:
+    """Distil by the stage's spec into a fresh model: a search of the start, or the policy that rewards have taught."""
+    out = place.out / "runs" / f"{name}-{place.seed}"
+    searches = name == "distil-search"
+    sets = [f"teacher.model={place.model('sft' if searches else 'grpo')}"]
+    if searches:
+        sets.append(f"teacher.scorer=prm:{place.model('prm')}")
+    if place.cut:
+        sets += ["limit=6", "smoke=1", "smoke_failures=1", "train.steps=2", "train.rows=2", "eval.limit=2", "n=1"]
+        sets += ["sampling.max_tokens=48", *(["teacher.strategy=best_of_n:n=2"] if searches else [])]
+    _, seconds = place.ttc(
+        "distill", "run", RECIPES / f"{name}.toml", "--student", place.model(START), "--seed", str(place.seed),
+        "--out", out, *(word for setting in sets for word in ("--set", setting)),
+    )  # fmt: skip
+    (adapter,) = sorted(out.glob("train/*/*/model/adapter"))
+    digest = place.keep(name, adapter)
+    manifest = json.loads((out / "manifest.json").read_text())
+    place.write(name, {"metrics": manifest.get("metrics", {}), "seconds": round(seconds), "weights": digest})
+
+
+# -- questions ---------------------------------------------------------------------------------------------------------
+def asked(
+    place: ChainPlace, run: str, model: Path, strategy: str, *options: str, form: str = "brief", limit: int = 0
+) -> dict[str, Any]:
+    """One evaluation, resumed where it stopped: accuracy, tokens, and one line per problem."""
+    tokens = _CUT_TOKENS if place.cut else MAX_TOKENS
+    out = place.out / "evals" / f"{run}-{place.part}-{place.seed}"
+    _, seconds = place.ttc(
+        "eval", "--model", model, "--task", "countdown", "--set", "task.numbers=3", "--set", f"task.part={place.part}",
+        "--set", f"task.form={form}",
+        "--strategy", strategy, "--baseline", "none", "--limit", str(limit or place.limit), "--seed", str(place.seed),
+        "--max-tokens", str(tokens), "--out", out, *options,
+    )  # fmt: skip
+    return {**told(out), "strategy": strategy, "options": list(options), "seconds": round(seconds)}
+
+
+def told(folder: Path) -> dict[str, Any]:
+    """What a run is kept as: 1 or 0 and tokens per problem, and of a pool every candidate's answer, verdict, score."""
+    known = [record for record in read_run(folder).records if record.error is None and record.answer is not None]
+    usages = [record.answer.usage for record in known if record.answer is not None]
+    right = [int(is_correct(record)) for record in known]
+    row: dict[str, Any] = {
+        "problems": [record.problem.id for record in known],
+        "right": right,
+        "accuracy": sum(right) / max(len(right), 1),
+        "generated": [usage.generated for usage in usages],
+        "thinking": [usage.thinking for usage in usages],
+        "flops": [usage.flops for usage in usages],
+    }
+    pools = [votes(record) for record in known]
+    if any(len(pool) > 1 for pool in pools):
+        row["pool"] = [_written(pool) for pool in pools]
+    return row
+
+
+def _written(pool: Sequence[Vote]) -> list[list[Any]]:
+    """A pool's candidates as [number of its answer, right, score]: what every vote and choice is computed from."""
+    numbers: dict[str, int] = {}
+    return [
+        [
+            None if vote.key is None else numbers.setdefault(vote.key, len(numbers)),
+            int(vote.correct),
+            None if vote.score is None else round(vote.score, 4),
+        ]
+        for vote in pool
+    ]
+
+
+def _scored(place: ChainPlace) -> tuple[str, ...]:
+    return ("--scorer", f"prm:{place.model('prm')}")
+
+
+def probe(place: ChainPlace) -> None:
+    """The public model in both prompt forms, and every model that is there, greedily."""
+    rows = {"public": asked(place, "public", place.model(START), "direct:temperature=0")}
+    rows["public, tags"] = asked(place, "public-tags", place.model(START), "direct:temperature=0", form="tags")
+    for name in ("sft", "grpo", "distil-search", "distil-teacher"):
+        if place.adapter(name).is_dir():
+            rows[name] = asked(place, f"{name}-greedy", place.model(name), "direct:temperature=0")
+    place.write(f"probe-{place.part}", {"arms": rows})
+
+
+def pools(place: ChainPlace) -> None:
+    """One scored pool of the start; what votes or selects less is computed from it exactly (`ttc replay`)."""
+    n = 3 if place.cut else POOL
+    row = asked(place, "pool", place.model("sft"), f"best_of_n:n={n},select=weighted", *_scored(place))
+    place.write(f"pools-{place.part}", {"arms": {"pool": row}})
+
+
+def search(place: ChainPlace) -> None:
+    """Live search at one width; `auto` spends what a vote does on average, by a plan made from the pool of dev."""
+    n, rows = (3 if place.cut else N), {}
+    line = "boundary=sentence,max_step_tokens=32"  # a sentence ends with its line, too
+    for name, strategy in {
+        "majority": f"majority:n={n}",
+        "best_of_n": f"best_of_n:n={n},select=weighted",
+        **{policy: f"tree:n={n},policy={policy},{line}" for policy in ("beam", "dvts", "particle")},
+    }.items():
+        needs = () if name == "majority" else _scored(place)
+        rows[name] = asked(place, f"live-{name}", place.model("sft"), strategy, *needs)
+        place.write(f"search-{place.part}", {"arms": rows})
+    voted = rows["majority"]["generated"]
+    plan, tokens = place.out / f"plan-{place.seed}.json", sum(voted) / len(voted)
+    place.ttc("calibrate", place.out / "evals" / f"pool-dev-{place.seed}", "--out", plan)
+    spent = ("--set", f"plan={plan}", "--set", f"tokens={tokens:.0f}")
+    rows["auto"] = asked(place, "live-auto", place.model("sft"), "auto", *_scored(place), *spent)
+    place.write(f"search-{place.part}", {"arms": rows})
+
+
+def curve(place: ChainPlace) -> None:
+    """Accuracy against thinking tokens, greedily: a thought that is cut and handed over, and one that is only cut."""
+    rows = {}
+    for cap in CAPS[:2] if place.cut else CAPS:
+        for at_cap in ("handover", "stop"):
+            strategy = f"budget_forcing:max_thinking={cap},at_cap={at_cap},temperature=0"
+            own = ("--set", f"thinking.handover={HANDOVER}", "--max-tokens", str(cap + 32))
+            rows[f"{at_cap} {cap}"] = asked(place, f"curve-{at_cap}-{cap}", place.model("sft"), strategy, *own)
+            place.write(f"curve-{place.part}", {"arms": rows})
+
+
+def serve(place: ChainPlace) -> None:
+    """Whether the distilled student answers over HTTP as it does in an evaluation."""
+    row = right_replies(place.model("distil-teacher"), place.part, 2 if place.cut else 20, place.cut)
+    place.write(f"serve-{place.part}", row)
+
+
+STAGES: Mapping[str, Callable[[ChainPlace], None]] = {
+    "sft": lambda place: trained(place, "sft"),
+    "prm": lambda place: trained(place, "prm"),
+    "pools": pools,
+    "search": search,
+    "grpo": lambda place: trained(place, "grpo"),
+    "distil-search": lambda place: distilled(place, "distil-search"),
+    "distil-teacher": lambda place: distilled(place, "distil-teacher"),
+    "curve": curve,
+    "probe": probe,
+    "serve": serve,
+}
+"""In the order of the chain."""
+
+
+def is_done(place: ChainPlace, name: str) -> bool:
+    """Whether a stage has left its numbers."""
+    names = {name, f"{name}-{place.part}"}
+    return any((place.kept / f"{one}-{place.seed}.json").is_file() for one in names if re.fullmatch(r"[a-z-]+", one))

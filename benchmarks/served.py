@@ -1,0 +1,41 @@
+"""`ttc serve` as a process of its own, for scripts that ask a model as others do: over HTTP, by its log's address."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+START_S = 300.0
+
+
+class ServingEnded(RuntimeError):
+    """The server ended, or did not listen in time; the message is what it said."""
+
+
+@contextmanager
+def serving(*words: str | Path) -> Iterator[str]:
+    """Run `ttc serve WORDS` on a free port; gives its address, without a slash at the end.
+
+    Its log goes to a file: a pipe that nobody reads would stop it once it is full.
+    """
+    command = [sys.executable, "-m", "ttc", "serve", *map(str, words), "--port", "0"]
+    with tempfile.NamedTemporaryFile("w+") as log, subprocess.Popen(command, stderr=log) as server:
+        try:
+            yield _address(server, Path(log.name))
+        finally:
+            server.terminate()
+
+
+def _address(server: subprocess.Popen[bytes], log: Path) -> str:
+    began = time.monotonic()
+    while (address := re.search(r'"listening on ([^"\s]+)"', text := log.read_text())) is None:
+        if server.poll() is not None or time.monotonic() - began > START_S:
+            raise ServingEnded(f"ttc serve did not come up: {text}")
+        time.sleep(0.1)
+    return address[1]

@@ -1,0 +1,72 @@
+"""The chain on a public model, cut to seconds on a tiny one: the same commands, and a start of equal bits each time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.chain.place import BASES, RECIPES, START
+from benchmarks.chain.stages import STAGES
+from distill.spec.spec import read_spec
+from train.base.models import Shape, new_model, save_model
+from train.nano import tokenizer as nano
+from train.recipe.recipe import read_recipe
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.numeric
+
+
+def _base(folder: Path) -> Path:
+    tokenizer = nano.build()
+    model = new_model(Shape(hidden=16, heads=2, kv_heads=1, head_dim=8, mlp=24), tokenizer, 1)
+    save_model(model, tokenizer, folder, torch.bfloat16)
+    return folder
+
+
+def _run(stage: str, base: Path, place: Path, *options: str) -> None:
+    command = [sys.executable, "-m", "benchmarks.chain", stage, "--base", str(base), "--out", str(place / "out")]
+    command += ["--kept", str(place / "kept"), "--cut", "--limit", "2", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_the_start_cut_to_twenty_steps_has_the_same_digest_on_two_runs(tmp_path: Path) -> None:
+    base = _base(tmp_path / "base")
+    digests = []
+    for name in ("first", "second"):
+        _run("sft", base, tmp_path / name)
+        row = json.loads((tmp_path / name / "kept" / "sft-1.json").read_text())
+        adapter = (tmp_path / name / "kept" / "adapters" / "sft-1" / "adapter_model.safetensors").read_bytes()
+        digests.append((row["weights"], adapter))
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.slow
+def test_every_stage_of_questions_and_rewards_runs_and_leaves_its_numbers(tmp_path: Path) -> None:
+    base = _base(tmp_path / "base")
+    for stage in ("sft", "prm", "pools", "search", "grpo", "curve", "probe"):
+        _run(stage, base, tmp_path)
+    kept = tmp_path / "kept"
+    arms = json.loads((kept / "search-dev-1.json").read_text())["arms"]
+    assert list(arms) == ["majority", "best_of_n", "beam", "dvts", "particle", "auto"]
+    assert all(len(arm["right"]) == len(arm["generated"]) == 2 for arm in arms.values())
+    assert [len(pool) for pool in json.loads((kept / "pools-dev-1.json").read_text())["arms"]["pool"]["pool"]] == [3, 3]
+    # what is kept is enough: on another machine the models are made again
+    _run("curve", base, tmp_path / "elsewhere", "--kept", str(kept))
+
+
+def test_every_trained_stage_has_a_recipe_or_a_spec_that_binds() -> None:
+    for name, base in BASES.items():
+        assert base == START or base in BASES
+        assert name in STAGES
+        if name.startswith("distil"):
+            spec = read_spec(RECIPES / f"{name}.toml", {"student": "a", "teacher.model": "b", "seed": 1})
+            assert spec.train["lora"] == 8
+        else:
+            (step,) = read_recipe(str(RECIPES / f"{name}.toml")).steps
+            assert step.fields["lora"] <= 8
