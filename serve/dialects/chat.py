@@ -266,7 +266,7 @@ def _token(item: TokenLogprob) -> dict[str, Any]:
 
 
 class ChatEncoder(ChunkStream):
-    """Chunks of a chat; tool calls come whole, in the chunk that ends their choice."""
+    """Chunks of a chat; tool calls come whole, in a chunk before the one that ends their choice, as clients expect."""
 
     prefix, kind = "chatcmpl", "chat.completion.chunk"
 
@@ -281,8 +281,12 @@ class ChatEncoder(ChunkStream):
 
     def end(self, finish: Finish) -> dict[str, Any]:
         """See `ChunkStream`."""
+        return _choice(replace(finish, logprobs=None), "delta", {})
+
+    def calls(self, finish: Finish) -> dict[str, Any] | None:
+        """See `ChunkStream`."""
         calls = [{"index": i, **call} for i, call in enumerate(finish.tool_calls)]
-        return _choice(replace(finish, logprobs=None), "delta", {"tool_calls": calls} if calls else {})
+        return _delta(finish.index, {"tool_calls": calls}) if calls else None
 
     def logprobs(self, event: AnswerDelta) -> dict[str, Any] | None:
         """See `ChunkStream`."""

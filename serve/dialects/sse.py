@@ -15,6 +15,7 @@ from serve.running import events
 
 DONE = b"data: [DONE]\n\n"
 HEARTBEAT = b": keep-alive\n\n"
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def data(value: Any) -> bytes:
@@ -47,8 +48,7 @@ def openai_failure(error: ApiError) -> bytes:
 
 
 def _text(value: Any) -> bytes:
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.encode("utf-8", "replace")
+    return _JSON.encode(value).encode("utf-8", "replace")
 
 
 Count = Annotated[int, Ge(0)]
@@ -119,6 +119,10 @@ class ChunkStream:
         """The choice of the chunk that ends it."""
         raise NotImplementedError
 
+    def calls(self, finish: events.Finish) -> dict[str, Any] | None:
+        """The choice of the chunk with its calls of functions, if there are any."""
+        return None
+
     def logprobs(self, event: events.AnswerDelta) -> dict[str, Any] | None:
         """The log-probabilities of a piece."""
         raise NotImplementedError
@@ -140,7 +144,8 @@ class ChunkStream:
                 return self._chunk(self.piece(0, "", ""), ttc=event.data)
             case events.Finish():
                 ended, self._last = self._last, event  # the chunk of the last choice waits for the `ttc` object
-                return b"" if ended is None else self._chunk(self.end(ended))
+                choices = (None if ended is None else self.end(ended), self.calls(event))
+                return b"".join(self._chunk(choice) for choice in choices if choice is not None)
             case events.Done():
                 return self._done(event)
             case events.RequestFailed():

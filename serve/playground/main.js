@@ -32,7 +32,8 @@ async function connect() {
   trouble.hidden = true;
   try {
     const offers = await api.offers();
-    byId("server").textContent = `version ${offers.version}, ${offers.models.length} models and presets`;
+    const count = offers.models.length;
+    byId("server").textContent = `version ${offers.version}, ${count === 1 ? "1 model" : `${count} models and presets`}`;
     const scored = offers.models[0]?.ttc?.scorers?.length > 0;
     const names = offers.strategies.filter((one) => scored || !one.needs_scorer).map((one) => one.name);
     panels[0].settings.offer(offers);

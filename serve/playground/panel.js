@@ -117,6 +117,7 @@ export class Panel {
     this.output.setAttribute("aria-busy", "true");
     this.error.hidden = this.search.hidden = this.ledger.hidden = this.request.hidden = this.final.hidden = true;
     this.calls.hidden = true;
+    this.answer.hidden = false;
     this.#drawTurns();
     this.#say("waiting");
     this.#draw();
@@ -173,11 +174,13 @@ export class Panel {
 
   /** What the reply cost and held, once it is whole. */
   #account(result) {
-    this.final.hidden = result.final === null || this.#reply.calls.length > 0;
+    const said = this.#reply.answer.trim();
+    this.final.hidden = result.final === null || this.#reply.calls.length > 0 || result.final === said;
+    this.answer.hidden = said === "" && this.#reply.calls.length > 0;
     if (!this.final.hidden) typeset(this.final, boxed(result.final));
     this.calls.hidden = this.#reply.calls.length === 0;
     this.calls.replaceChildren(...this.#reply.calls.map(called));
-    this.tree.zoom("chosen");
+    this.tree.rest();
     const { usage, thinking } = result;
     const held = thinking.budget === null ? "no cap" : `cap ${thinking.budget}`;
     const forced = thinking.forced_end ? ", ended by the cap" : "";

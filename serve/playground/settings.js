@@ -83,7 +83,7 @@ export class Settings {
 
   #refreshModel(about) {
     const { strategy, mode, effort, scorer } = this.fields;
-    const own = about.strategy ? `the preset's: ${about.strategy} ${values(about.parameters)}` : "the model's own: direct";
+    const own = about.strategy ? `the preset's: ${about.strategy} ${values(about.parameters)}` : "its own: direct";
     const usable = this.offers.strategies.filter((one) => !one.needs_scorer || about.scorers?.length !== 0);
     options(strategy, [["", own], ...usable.map((one) => [one.name, one.name])], strategy.value);
     options(effort, ["none", ...Object.keys(about.efforts ?? {})].map((name) => [name, name]), effort.value || "low");
@@ -98,7 +98,7 @@ export class Settings {
     const made = settable.filter(([name]) => !(name in this.fields)).map(([name, schema]) => parameter(name, schema));
     this.form.querySelector(".parameters").replaceChildren(...made.slice(0, SHOWN));
     this.form.querySelector(".rest").replaceChildren(...made.slice(SHOWN));
-    this.form.querySelector(".about").textContent = chosen?.description ?? "";
+    this.form.querySelector(".about").textContent = (chosen?.description ?? "").replaceAll("`", "");
     const scored = chosen !== undefined && (chosen.needs_scorer || about.scorers?.length > 0);
     this.fields.scorer.closest("label").hidden = !scored || !this.fields.strategy.value;
     if (this.fields.scorer.closest("label").hidden) this.fields.scorer.value = "";

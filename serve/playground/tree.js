@@ -9,7 +9,7 @@ const ROW = { least: 9, most: 24, height: 300 };
 const COLUMN = { least: 26, most: 150 };
 const MARGIN = 16;
 /** Factors of a press, and the ends of the scale. */
-const ZOOM = { in: 1.4, out: 1 / 1.4, least: 0.15, most: 4 };
+const ZOOM = { in: 1.4, out: 1 / 1.4, least: 0.15, legible: 0.6, most: 4 };
 
 export class Tree {
   #nodes = new Map();
@@ -115,6 +115,19 @@ export class Tree {
   #resize() {
     const [w, h] = this.#size;
     set(this.svg, { width: w * this.#scale, height: h * this.#scale });
+  }
+
+  /** Once it has grown: the whole tree in its frame where its nodes stay large enough, else the chosen path in view. */
+  rest() {
+    if (this.size === 0) return;
+    this.zoom("fit");
+    if (this.#scale >= ZOOM.legible) {
+      this.#scale = Math.min(this.#scale, 1);
+      this.#resize();
+      return;
+    }
+    this.#scale = 1;
+    this.zoom("chosen");
   }
 
   /** `in`, `out`, `fit` the whole tree into its frame, or bring the `chosen` path into view. */

@@ -150,9 +150,15 @@ class ServeRequest:
 
 
 def begun(messages: tuple[Message, ...], field_of: str) -> tuple[tuple[Message, ...], str | None, str]:
-    """The conversation without an answer that the client has begun, that beginning, and the name of its field."""
+    """The conversation without an answer that the client has begun, that beginning, and the name of its field.
+
+    Raises:
+        ApiError: there is nothing that the answer could be to.
+    """
     if not messages or messages[-1].role != "assistant":
         return messages, None, field_of
+    if len(messages) == 1:
+        raise invalid(field_of, f"{field_of}: an answer was begun to no question; put a user's message before it")
     return messages[:-1], messages[-1].content, field_of
 
 

@@ -187,8 +187,9 @@ def open_forward(spec: ModelSpec, engine: Engine, patience: Patience | None = No
 
     if not isinstance(engine, RemoteEngine):
         return None
-    from ttc.engines.openai.client import Access, Client
+    from serve.running.direct import DirectClient
+    from ttc.engines.openai.client import Access
 
     key = os.environ.get(str(spec.engine.params.get("api_key_env", "OPENAI_API_KEY")), "").strip()
-    clients = {url: Client(url, Access(key, CONNECT_S, IDLE_S)) for url in engine.urls}
+    clients = {url: DirectClient(url, Access(key, CONNECT_S, IDLE_S)) for url in engine.urls}
     return Upstreams(clients, engine.features, engine.balancer, patience)

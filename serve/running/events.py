@@ -95,7 +95,15 @@ class TokenCounts:
     judged: int = 0
 
     def __add__(self, other: TokenCounts) -> TokenCounts:
-        return TokenCounts(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
+        return TokenCounts(
+            self.prompt + other.prompt,
+            self.cached + other.cached,
+            self.completion + other.completion,
+            self.reasoning + other.reasoning,
+            self.rejected + other.rejected,
+            self.scored + other.scored,
+            self.judged + other.judged,
+        )
 
     @classmethod
     def joined(cls, choices: Sequence[TokenCounts]) -> TokenCounts:

@@ -120,7 +120,7 @@ class RequestPlan:
         usage: Usage,
         stop_cause: str | None,
     ) -> dict[str, Any]:
-        """The `ttc` object of the reply; see serve/README.md."""
+        """The `ttc` object of the reply; see docs/reference/http.md."""
         return {
             "type": "result",
             "model": self.model.name,

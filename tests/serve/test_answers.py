@@ -101,11 +101,16 @@ def shown(nano: Running, request: pytest.FixtureRequest) -> tuple[dict[str, Any]
     return body, nano.ask(body).json()
 
 
+def thoughts_of(reply: dict[str, Any]) -> set[str]:
+    """The first words of each candidate's thought, but for those that answers say, too."""
+    begins = {one["thinking"].strip()[:12] for one in reply["ttc"]["candidates"]}
+    answers = [one["text"] for one in reply["ttc"]["candidates"]]
+    return {one for one in begins if len(one) == 12 and not any(one in answer for answer in answers)}
+
+
 def test_a_hidden_thought_is_nowhere_in_the_reply(nano: Running, shown: tuple[dict[str, Any], dict[str, Any]]) -> None:
     body, reply = shown
-    thoughts = {one["thinking"].strip()[:12] for one in reply["ttc"]["candidates"]}
-    answers = [one["text"] for one in reply["ttc"]["candidates"]]
-    thoughts = {one for one in thoughts if len(one) == 12 and not any(one in answer for answer in answers)}
+    thoughts = thoughts_of(reply)
     assert thoughts or reply["ttc"]["strategy"] == "tools"  # which the packaged model cannot call: it says nonsense
     for stream in (False, True):
         raw = nano.ask({**body, "include_reasoning": False, "stream": stream})
@@ -116,6 +121,25 @@ def test_a_hidden_thought_is_nowhere_in_the_reply(nano: Running, shown: tuple[di
         assert nano.engine.capabilities.think_close[0] not in ids
         content = reply["choices"][0]["message"]["content"]
         assert nano.engine.decode(ids).strip() == content.strip()
+
+
+def test_every_strategy_that_is_served_is_tried(nano: Running) -> None:
+    assert set(NAMES) == set(nano.service.offers.names)
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
+def test_a_hidden_thought_is_nowhere_in_the_other_dialects_either(
+    nano: Running, shown: tuple[dict[str, Any], dict[str, Any]], path: str
+) -> None:
+    body, reply = shown
+    thoughts = thoughts_of(reply)
+    names = {"/v1/responses": ("input", "max_output_tokens"), "/v1/messages": ("messages", "max_tokens")}[path]
+    asked = dict(zip(names, (body["messages"], body["max_tokens"]), strict=True))
+    asked |= {"model": "m", "thinking_budget": 25, "include_reasoning": False, "ttc": {**body["ttc"], "seed": 7}}
+    for stream in (False, True):
+        raw = nano.ask({**asked, "stream": stream}, path)
+        assert raw.status_code == 200 and len(raw.content) > 200, raw.text
+        assert "</think>" not in raw.text and not any(thought in raw.text for thought in thoughts)
 
 
 def test_usage_is_all_that_a_request_cost_and_returned_is_what_is_shown(
@@ -191,6 +215,9 @@ def test_a_begun_answer_goes_on_in_every_dialect() -> None:
         ("/v1/chat/completions", {"messages": BEGUN[:1], "continue_final_message": True}, "continue_final_message"),
         ("/v1/messages", {"messages": BEGUN, "max_tokens": 50, "reasoning_effort": "low"}, "messages[1].role"),
         ("/v1/responses", {"input": BEGUN, "ttc": {"strategy": "majority"}}, "input[1].role"),
+        ("/v1/chat/completions", {"messages": BEGUN[1:]}, "messages[0].role"),
+        ("/v1/messages", {"messages": BEGUN[1:], "max_tokens": 50}, "messages[0].role"),
+        ("/v1/responses", {"input": BEGUN[1:]}, "input[0].role"),
     ],
 )
 def test_a_begun_answer_that_cannot_go_on_is_refused_by_name(path: str, fields: dict[str, Any], param: str) -> None:

@@ -54,13 +54,13 @@ def test_a_full_file_is_read(tmp_path: pathlib.Path) -> None:
     assert (config.limits.max_width, config.thinking.max_thinking_tokens, config.log_prompts) == (32, 4000, True)
 
 
-def test_the_example_of_the_readme_is_a_configuration(
+def test_the_example_of_the_page_is_a_configuration(
     tmp_path: pathlib.Path, repository: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ALICE_KEY", "a-long-secret")
-    text = (repository / "serve" / "README.md").read_text(encoding="utf-8")
+    text = (repository / "docs" / "ideas" / "serving.md").read_text(encoding="utf-8")
     path = tmp_path / "serve.toml"
-    path.write_text(text.partition("```toml\n")[2].partition("```")[0], encoding="utf-8")
+    path.write_text(text.partition('```toml title="serve.toml"\n')[2].partition("```")[0], encoding="utf-8")
     config = load_config(path)
     assert [spec.name for spec in config.models] == ["big", "small"]
     assert config.auto["high"] == config.presets[0].name == "big:tree-16"

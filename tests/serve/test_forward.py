@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from serve.running.catalogue import ServedModel, open_forward
+from serve.running.direct import DirectClient
 from serve.running.upstreams import Upstreams
 from tests.serve.running import Running, chat, running, scripted, served, spec
 from tests.serve.streams import chunks_of, same, streamed, whole
@@ -18,7 +19,7 @@ from tests.ttc.conformance import embedded as embedded_
 from tests.ttc.openai_server import Behaviour, OpenAIServer
 from tests.ttc.openai_setup import CHAT, TEACHER, talker, teacher_server
 from ttc.core import Capabilities
-from ttc.engines.openai.client import Access, Client
+from ttc.engines.openai.client import Access
 from ttc.engines.openai.factory import openai
 from ttc.engines.openai.wire import Features
 from ttc.engines.scripted import ScriptedEngine, replies
@@ -40,7 +41,7 @@ def behind() -> Iterator[tuple[Running, Upstream]]:
     with upstream(script) as found:
         model: ServedModel = served(scripted())
         features = Features("theirs", usage=True, limit_field="max_completion_tokens")
-        door = Upstreams({found.url: Client(found.url, Access("", 5, 30))}, features)
+        door = Upstreams({found.url: DirectClient(found.url, Access("", 5, 30))}, features)
         with running(dataclasses.replace(model, forward=door)) as server:
             yield server, found
 
@@ -78,12 +79,12 @@ def test_penalties_go_to_the_server_behind_and_what_it_may_not_know_is_refused(
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "cache_salt")
 
 
-def test_a_streamed_tool_call_is_whole_in_the_last_chunk(behind: tuple[Running, Upstream]) -> None:
+def test_a_streamed_tool_call_is_whole_in_a_chunk_before_the_last(behind: tuple[Running, Upstream]) -> None:
     server, _ = behind
     chunks = chunks_of(server.ask(chat("add", tools=TOOLS, stream=True)).text)
-    last = chunks[-1]["choices"][0]
-    assert last["finish_reason"] == "tool_calls"
-    assert json.loads(last["delta"]["tool_calls"][0]["function"]["arguments"]) == {"a": 1, "b": 2}
+    before, last = (chunk["choices"][0] for chunk in chunks[-2:])
+    assert (before["finish_reason"], last["finish_reason"], last["delta"]) == (None, "tool_calls", {})
+    assert json.loads(before["delta"]["tool_calls"][0]["function"]["arguments"]) == {"a": 1, "b": 2}
     assert "".join(c["choices"][0]["delta"].get("reasoning", "") for c in chunks) == "hm"
 
 
@@ -206,7 +207,7 @@ def test_a_server_that_takes_messages_only_is_asked_for_all_that_was_asked() -> 
     engine = WithoutIds(replies({}))
     with upstream(script) as behind_it:
         features = Features("theirs", usage=True, limit_field="max_tokens")
-        door = Upstreams({behind_it.url: Client(behind_it.url, Access("", 5, 30))}, features)
+        door = Upstreams({behind_it.url: DirectClient(behind_it.url, Access("", 5, 30))}, features)
         with running(dataclasses.replace(served(engine), forward=door)) as server:
             for strategy in ("direct", "majority"):
                 body = {"model": "m", "messages": turns, **fields, "ttc": {"strategy": strategy}}

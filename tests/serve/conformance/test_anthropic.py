@@ -94,9 +94,9 @@ def test_a_message_cut_by_its_tokens_says_so(client: Any) -> None:
 
 def test_errors_become_the_sdks_own(client: Any) -> None:
     with pytest.raises(anthropic.BadRequestError) as refused:
-        client.messages.create(**ASKED, tools=[{"name": "f", "input_schema": {"type": "object"}}])
+        client.messages.create(**ASKED, top_p=7)
     assert refused.value.body["error"]["type"] == "invalid_request_error"
-    assert refused.value.body["error"]["message"].startswith("tools ")
+    assert refused.value.body["error"]["message"].startswith("top_p")
     with pytest.raises(anthropic.NotFoundError) as missing:
         client.messages.create(**{**ASKED, "model": "other"})
     assert missing.value.body["error"]["type"] == "not_found_error"

@@ -1,14 +1,16 @@
 """Runs every client against a scripted model in process, behind a server of messages, and behind one of token ids.
 
-    python -m tests.serve.conformance.clients [NAME ...]
+    python -m tests.serve.conformance.clients [--table docs/measured/serving.md] [NAME ...]
 
 Each client has an environment of its own (CONFORMANCE_DIR, by default build/conformance), which is made once; the
-newest version that installs is what is tested. At the end stands a table in Markdown; the status says whether all is
-well. Needs the extra `serve` here, a network for the first run, and node for the AI SDK.
+newest version that installs is what is tested. What a client does is the first line of its program. Rows are printed
+as they come, and `--table` puts them into the table of a page, where rows of clients that did not run stay. The status
+says whether all is well. Needs the extra `serve` here, a network for the first run, and node for the AI SDK.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -45,6 +47,9 @@ class ClientProgram:
 
 
 CLIENTS: Mapping[str, ClientProgram] = {
+    "openai": ClientProgram("openai_sdk.py", ("openai",)),
+    "anthropic": ClientProgram("anthropic_tools.py", ("anthropic",)),
+    "agents": ClientProgram("agents_sdk.py", ("openai-agents",)),
     "langgraph": ClientProgram("langgraph_agent.py", ("langchain", "langgraph", "langchain-openai")),
     "pydantic-ai": ClientProgram("pydantic_ai_typed.py", ("pydantic-ai-slim[openai]",)),
     "instructor": ClientProgram("instructor_typed.py", ("instructor", "openai")),
@@ -62,19 +67,53 @@ CLIENTS: Mapping[str, ClientProgram] = {
 }
 
 
-def main(names: Sequence[str]) -> int:
-    """Run the clients called `names`, or all; 1 when one of them failed somewhere."""
+HEAD = ("client", "versions", "what its program does", "in process", "behind messages", "behind ids")
+_FIRST = re.compile(r'(?:"""|// )(.*?): (.*)\.')
+"""The first line of a program: the client, and what is done with it."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the clients named, or all; 1 when one of them failed somewhere."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(CLIENTS)}; none: all")
+    parser.add_argument("--table", type=pathlib.Path, help="a page that has the table")
+    args = parser.parse_args(arguments)
+    if set(args.names) - set(CLIENTS):
+        parser.error(f"no such client; there are {', '.join(CLIENTS)}")
     rows = []
     with places() as urls:
-        for name in names or CLIENTS:
+        for name in args.names or CLIENTS:
             client, folder = CLIENTS[name], made(name, CLIENTS[name])
             outcomes = [run(client, folder, place, url) for place, url in urls.items()]
-            rows.append([name, ", ".join(versions(client, folder)), *outcomes])
-            print("| " + " | ".join(rows[-1]) + " |", flush=True)
-    print("\n| client | version | in process | behind a server of messages | behind a server of ids |")
-    print("|---|---|---|---|---|")
-    print("\n".join("| " + " | ".join(row) + " |" for row in rows))
-    return int(any(outcome != "passes" for row in rows for outcome in row[2:]))
+            title, purpose = about(client)
+            rows.append([title, ", ".join(versions(client, folder)), purpose, *outcomes])
+            print(line(rows[-1]), flush=True)
+            if args.table is not None:
+                args.table.write_text(with_row(args.table.read_text(encoding="utf-8"), rows[-1]), encoding="utf-8")
+    return int(any(outcome != "passes" for row in rows for outcome in row[3:]))
+
+
+def about(client: ClientProgram) -> tuple[str, str]:
+    """The client's name, and what its program does."""
+    first = _FIRST.match((HERE / client.file).read_text(encoding="utf-8"))
+    if first is None:
+        raise ValueError(f"{client.file} does not begin with NAME: WHAT IT DOES.")
+    return first[1], first[2]
+
+
+def line(row: Sequence[str]) -> str:
+    """A row in Markdown."""
+    return "| " + " | ".join(row) + " |"
+
+
+def with_row(page: str, row: Sequence[str]) -> str:
+    """`page`, whose table under `HEAD` has `row` in place of the same client's; in the order of CLIENTS."""
+    lines = page.split("\n")
+    first = lines.index(line(HEAD)) + 2
+    last = next(number for number in range(first, len(lines)) if not lines[number].startswith("|"))
+    rows = {text.split(" | ")[0]: text for text in [*lines[first:last], line(row)]}
+    titles = [f"| {about(client)[0]}" for client in CLIENTS.values()]
+    return "\n".join([*lines[:first], *(rows[title] for title in titles if title in rows), *lines[last:]])
 
 
 def made(name: str, client: ClientProgram) -> pathlib.Path:

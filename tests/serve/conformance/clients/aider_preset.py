@@ -1,4 +1,4 @@
-"""aider edits a file through a preset, at temperature 0 as it always asks."""
+"""aider: edits a file, by the model and by a preset, at temperature 0 as it always asks."""
 
 from __future__ import annotations
 

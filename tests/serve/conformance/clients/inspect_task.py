@@ -1,4 +1,4 @@
-"""inspect_ai: a task whose solver is an agent with a tool, scored on the text it submits."""
+"""inspect_ai: a task, and one whose solver uses a tool, scored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""instructor: typed answers by tools, by JSON schema and by JSON in the text, a list of them, and a partial stream."""
+"""instructor: typed answers by tools, strict tools and JSON schema, each also as a stream of parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LangChain's agent on LangGraph, a tool and a typed answer, streamed and not."""
+"""LangChain's agent on LangGraph: a tool and its result, typed answers by tools and by schema, streamed; both APIs."""
 
 from __future__ import annotations
 

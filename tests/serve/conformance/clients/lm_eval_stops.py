@@ -1,4 +1,4 @@
-"""lm-eval with its default stop strings, a blank line among them, and temperature 0: a model, and a preset of it."""
+"""lm-eval: its default stop strings, a blank line among them, and temperature 0; a model, and a preset of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies as `vllm bench serve`, guidellm and Open WebUI send them, streamed, and the streams as those read them.
+"""`vllm bench serve`, guidellm, Open WebUI: the shapes of their requests, and the streams as those read them.
 
 Read off their sources: the two load generators ask for all tokens (`ignore_eos`), Open WebUI passes on what a user has
 set in its page. The server lets go unheard what its operator allows, and its header says so.
