@@ -16,7 +16,7 @@ SMOLLM2 ?= build/smollm2
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-wheel test-cpus test-vllm test-sglang conformance mutants lint format nano bench gpu-nano gpu-train gpu-test gpu-bench clean
+.PHONY: demo test test-wheel test-cpus test-vllm test-sglang conformance mutants lint format site nano bench gpu-nano gpu-train gpu-test gpu-bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.stamp-base
@@ -51,7 +51,7 @@ test-sglang:
 conformance: $(VENV)/.stamp-base
 	$(PIP) --editable '.[serve]'
 	bash tests/serve/conformance/run.sh $(BIN)
-	$(BIN)/python -m tests.serve.conformance.clients
+	$(BIN)/python -m tests.serve.conformance.clients --table docs/measured/serving.md
 
 # Seeds defects into the search code and shows that the oracles notice each (two minutes of a core), then a sample of the
 # mutants of a standard tool, which is no dependency (half an hour).
@@ -66,6 +66,10 @@ lint: $(VENV)/.stamp-dev
 
 format: $(VENV)/.stamp-dev
 	$(BIN)/ruff check --fix .
+
+# The documentation, in build/site; a broken link or a reference to what is not there fails.
+site: $(VENV)/.stamp-docs
+	$(BIN)/python -m mkdocs build --strict
 
 nano: $(VENV)/.stamp-base
 	$(BIN)/python -m train.nano --out build/nano --seed 1 --preset cpu
@@ -101,7 +105,7 @@ $(VENV)/.stamp-venv:
 # Each stamp installs all that the one before it does, in one resolution.
 $(VENV)/.stamp-base: $(VENV)/.stamp-venv pyproject.toml constraints.txt
 	@echo "installing into $(VENV), once; this takes a few minutes"
-	$(PIP) --editable .
+	$(PIP) --editable '.[all]'
 	@touch $@
 
 $(VENV)/.stamp-test: $(VENV)/.stamp-venv pyproject.toml constraints.txt
@@ -113,6 +117,10 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-venv pyproject.toml constraints.txt
 	@echo "installing into $(VENV), once; this takes a few minutes"
 	$(PIP) --editable '.[dev]'
 	@touch $(VENV)/.stamp-base $(VENV)/.stamp-test $@
+
+$(VENV)/.stamp-docs: $(VENV)/.stamp-base
+	$(PIP) --editable '.[docs]'
+	@touch $@
 
 # vLLM wants an older fastapi than the tested set has. torchvision and its siblings come with it, are not needed for
 # text, and break beside a CPU build of torch.
