@@ -18,6 +18,7 @@ from train.base.checkpoint import Checkpoints
 from train.nano import examples
 from train.nano.examples import ExampleMixture
 from train.nano.tokenizer import build as build_tokenizer
+from ttc.engines.shared.dtypes import pick_dtype
 
 _log = logging.getLogger(__name__)
 
@@ -132,7 +133,9 @@ def train(network: Any, recipe: TrainingRun, checkpoints: Path, device: str) -> 
 def causal_loss(network: Any, batch: list[examples.MaskedIds], pad: int, device: str) -> torch.Tensor:
     """Return the mean next-token loss over the labelled tokens of a batch."""
     ids, labels = (tensor.to(device) for tensor in examples.collate(batch, pad))
-    with torch.autocast(torch.device(device).type, torch.bfloat16):  # about 1.5 times fp32 on one CPU thread
+    place = torch.device(device)
+    casts = pick_dtype("auto", place) == torch.bfloat16  # where it is multiplied: 1.5 times fp32 on a thread, else 1/50
+    with torch.autocast(place.type, torch.bfloat16, enabled=casts):
         logits = network(input_ids=ids, use_cache=False).logits[:, :-1]
         targets = labels[:, 1:]
         mask = targets != examples.IGNORE

@@ -255,7 +255,7 @@ class PolicyStage:
             self.objective,
             epochs=epochs,
             minibatches=minibatches,
-            autocast=self.build.autocast,
+            autocast=self.build.casts(setting.device),
             micro_tokens=self.build.micro_tokens,
             reference=None if reference is None else self.build.frozen(reference, setting.device, setting.world),
             reference_every=self.reference_every,

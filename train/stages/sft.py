@@ -131,7 +131,7 @@ class _Sft:
         world = setting.world
         updater = Updater(
             model, self.build.optimiser(model, self.course.schedule, world), objective, packed=self.packed,
-            autocast=self.build.autocast, micro_tokens=self.build.micro_tokens, world=world,
+            autocast=self.build.casts(setting.device), micro_tokens=self.build.micro_tokens, world=world,
         )  # fmt: skip
         longest = max(len(example.token_ids) for example in train)
 

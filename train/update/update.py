@@ -7,7 +7,8 @@ critic's numbers first, without a gradient, then the weights, the steps, and the
 backward pass per epoch, and a forward one more when there is more than one step, and for a reference.
 
 Weights and optimiser moments are fp32 in every case; `autocast` computes in bf16 from them (Micikevicius et al. 2018,
-arXiv:1710.03740, without loss scaling, which bf16 does not need). Gradient checkpointing (Chen et al. 2016,
+arXiv:1710.03740, without loss scaling, which bf16 does not need), and in fp32 on a device that does not multiply bf16:
+a CPU without AVX-512 BF16 or AMX emulates it at a fiftieth of the speed. Gradient checkpointing (Chen et al. 2016,
 arXiv:1604.06174) costs one more forward pass and keeps one activation per layer. Adapters, and weights that are split
 over the processes of a run: `train.base.models`.
 """
@@ -30,6 +31,7 @@ from train.update.logprobs import Compare, check_packing, token_logprobs
 from train.update.terms import KL_ESTIMATORS, Advantage, Correction, Loss, PerToken, RewardBatch, pulls, with_ratio
 from ttc.config.plugins import checked_return
 from ttc.config.values import above, at_least
+from ttc.engines.shared.dtypes import pick_dtype
 from ttc.errors import ConfigError, TrainingError
 from ttc.seeds import derive
 
@@ -326,7 +328,7 @@ class Build:
         lora: rank of low-rank adapters on all linear layers; 0 trains all weights.
         lora_alpha: their scale; None is twice the rank.
         checkpointing: compute activations again in the backward pass instead of keeping them.
-        autocast: compute in bf16, with fp32 weights.
+        autocast: compute in bf16, with fp32 weights; in fp32 where the device does not multiply bf16.
         shard: split the weights over the processes of the run (FSDP2); with one process, do nothing.
         micro_tokens: most padded tokens of one forward and backward pass; None is 2,048 on a CPU, 16,384 on a GPU.
         weight_decay: how much of every weight AdamW takes off a step, times the learning rate.
@@ -353,7 +355,7 @@ class Build:
 
     def load(self, folder: Path, device: str, seed: int, world: World = ALONE) -> Any:
         """The model of a folder, ready to be trained; `seed` is the run's."""
-        model = load_model(folder, device, checkpointing=self.checkpointing, dtype=self._frozen_type(folder))
+        model = load_model(folder, device, checkpointing=self.checkpointing, dtype=self._frozen_type(folder, device))
         if self.lora:
             self.adapt(model, seed)
         return shard(model, world, token_logprobs) if self.shard else model
@@ -365,12 +367,16 @@ class Build:
 
     def frozen(self, folder: Path, device: str, world: World = ALONE) -> Any:
         """The model of a folder that is only read, split as the trained one is."""
-        model = load_model(folder, device, dtype=self._frozen_type(folder)).eval()
+        model = load_model(folder, device, dtype=self._frozen_type(folder, device)).eval()
         return shard(model, world, token_logprobs) if self.shard else model
 
-    def _frozen_type(self, folder: Path) -> torch.dtype:
-        """Under adapters and `autocast`, weights that were stored in bf16 stay there: they are never moved."""
-        return stored_type(folder) if self.lora and self.autocast else torch.float32
+    def casts(self, device: str | torch.device) -> bool:
+        """Whether passes on `device` compute in bf16."""
+        return self.autocast and pick_dtype("auto", torch.device(device)) == torch.bfloat16
+
+    def _frozen_type(self, folder: Path, device: str) -> torch.dtype:
+        """Under adapters, where passes compute in bf16, weights that were stored in it stay there: they never move."""
+        return stored_type(folder) if self.lora and self.casts(device) else torch.float32
 
     def optimiser(self, model: Any, schedule: Schedule, world: World = ALONE) -> Optimiser:
         """AdamW over what is trained of `model`."""
@@ -381,5 +387,5 @@ class Build:
         return usual if self.micro_tokens is None else max(self.micro_tokens // max(longest, 1), 1)
 
     def computing(self, device: torch.device) -> torch.autocast:
-        """The context that every pass runs in: bf16 with `autocast`."""
-        return torch.autocast(device.type, torch.bfloat16, enabled=self.autocast)
+        """The context that every pass runs in: bf16 with `autocast`, where the device multiplies it."""
+        return torch.autocast(device.type, torch.bfloat16, enabled=self.casts(device))

@@ -26,7 +26,8 @@ import torch.nn.functional as F
 from ttc.engines.embedded.core.alone import alone
 from ttc.engines.embedded.core.attention import PrefixAttention
 from ttc.engines.embedded.core.pool import PAGE, PagePool, Segment
-from ttc.engines.embedded.core.weights import Layer, Weights, pick_dtype, read_tensors
+from ttc.engines.embedded.core.weights import Layer, Weights, read_tensors
+from ttc.engines.shared.dtypes import pick_dtype
 from ttc.engines.shared.shape import Dims, read_config, rope_tables, supported
 from ttc.errors import ConfigError, PromptTooLong
 

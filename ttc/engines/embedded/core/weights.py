@@ -20,10 +20,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from ttc.engines.shared.dtypes import cpu_prefers_bf16
 from ttc.engines.shared.shape import Dims
 from ttc.errors import ConfigError
 
-__all__ = ["Layer", "Linear", "Weights", "cpu_prefers_bf16", "pick_dtype", "read_tensors"]
+__all__ = ["Layer", "Linear", "Weights", "read_tensors"]
 
 
 _LARGE = 700_000
@@ -100,31 +101,6 @@ def _pack(weight: torch.Tensor) -> torch.Tensor | None:
     except (AttributeError, RuntimeError, TypeError):  # private operators: another torch may lack or change them
         return None
     return packed
-
-
-def cpu_prefers_bf16() -> bool:
-    """Whether this CPU multiplies bf16 natively (avx512_bf16 or AMX)."""
-    flags = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    return bool(flags.get("avx512_bf16") or flags.get("amx_bf16") or flags.get("amx_tile"))
-
-
-_DTYPES = {
-    **{"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32},
-    **{"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32},
-}
-
-
-def pick_dtype(name: str, device: torch.device) -> torch.dtype:
-    """Resolve `auto` (bf16 where the hardware has it, fp16 on older GPUs, else fp32) or a name; raises ConfigError."""
-    if name == "auto":
-        if device.type == "cuda":
-            return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float16
-        return torch.bfloat16 if device.type != "cpu" or cpu_prefers_bf16() else torch.float32
-    if name not in _DTYPES:
-        raise ConfigError(f"dtype must be auto, {', '.join(_DTYPES)}, got {name!r}")
-    if _DTYPES[name] == torch.float16 and device.type == "cpu":
-        raise ConfigError("dtype float16 is for GPUs; on a CPU use float32, or bfloat16 where it is fast")
-    return _DTYPES[name]
 
 
 @dataclass(frozen=True, slots=True)

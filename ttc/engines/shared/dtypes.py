@@ -1,0 +1,35 @@
+"""In which numbers a device computes: what `dtype=auto` means, for engines, scorers and the trainer.
+
+A CPU without AVX-512 BF16 or AMX emulates products in bf16, at a fiftieth of the speed of fp32.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ttc.errors import ConfigError
+
+
+def cpu_prefers_bf16() -> bool:
+    """Whether this CPU multiplies bf16 natively (avx512_bf16 or AMX)."""
+    flags = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return bool(flags.get("avx512_bf16") or flags.get("amx_bf16") or flags.get("amx_tile"))
+
+
+_DTYPES = {
+    **{"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32},
+    **{"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32},
+}
+
+
+def pick_dtype(name: str, device: torch.device) -> torch.dtype:
+    """Resolve `auto` (bf16 where the hardware has it, fp16 on older GPUs, else fp32) or a name; raises ConfigError."""
+    if name == "auto":
+        if device.type == "cuda":
+            return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float16
+        return torch.bfloat16 if device.type != "cpu" or cpu_prefers_bf16() else torch.float32
+    if name not in _DTYPES:
+        raise ConfigError(f"dtype must be auto, {', '.join(_DTYPES)}, got {name!r}")
+    if _DTYPES[name] == torch.float16 and device.type == "cpu":
+        raise ConfigError("dtype float16 is for GPUs; on a CPU use float32, or bfloat16 where it is fast")
+    return _DTYPES[name]
