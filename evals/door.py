@@ -24,7 +24,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload
 
 from evals.experiment import problems_in_flight
-from evals.numbers.prices import dollars
 from evals.numbers.statistics import Interval
 from evals.numbers.summary import summarise
 from evals.report.kit import count, interval, money, percent, seconds
@@ -375,7 +374,7 @@ def _evaluation(
         coverage=summary["coverage"],
         usage=usage,
         seconds=lasted,
-        dollars=None if prices is None else dollars(usage, prices),
+        dollars=None if prices is None else prices.cost(usage),
         seed=seed,
         summary=summary,
     )

@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import ttc
-from evals.numbers.prices import with_dollars
-from evals.numbers.summary import summarise, write_summary
+from evals.numbers.summary import summarise, with_dollars, write_summary
 from evals.run_folder import CONTENTS, SERVED, Solve, check_folder, claim, evaluate
 from evals.task import Item, Task, problems_digest
 from ttc.cli.rehearsal import rehearse

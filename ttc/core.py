@@ -659,10 +659,19 @@ class Served(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Dollars per million tokens: of prompts, and of what is generated."""
+    """Dollars per million tokens: of prompts, and of all that is decoded: kept, judged and overrun.
+
+    Cached prompt tokens count in full, and so do those of a prompt that is sent once for each draw, as in a request of
+    its own: where a server discounts them, the bill is lower. Left out: what a scorer's own server costs.
+    """
 
     prompt: float
     generated: float
+
+    def cost(self, usage: Usage) -> float:
+        """Return the dollars of `usage`."""
+        decoded = usage.generated + usage.judged + usage.overrun
+        return (usage.prompt * self.prompt + decoded * self.generated) / 1_000_000
 
 
 @runtime_checkable

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import re
 import shlex
@@ -30,7 +31,6 @@ from typing import Any
 
 from evals.commands._progress import ProgressReport
 from evals.experiment import Arm, Experiment, Result, TotalSpender, execute
-from evals.numbers.prices import prices_of
 from evals.numbers.summary import write_summary
 from evals.report import render_table, write_report
 from evals.task import Task
@@ -62,7 +62,7 @@ from ttc.config.recipes import label_of, parse_spec, section, split_specs
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import call
 from ttc.config.values import check_seed
-from ttc.core import Budget, Sampling
+from ttc.core import Budget, Prices, Sampling
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking
 
@@ -140,6 +140,18 @@ class EvalOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptio
         check_seed("eval", seed=self.seed, problems_seed=self.problems_seed)
         if self.concurrency is not None and not 1 <= self.concurrency <= MAX_CONCURRENCY:
             raise ConfigError(f"--concurrency must be >= 1 and <= {MAX_CONCURRENCY}, got {self.concurrency}")
+
+    @property
+    def prices(self) -> Prices | None:
+        """What the user says; raises ConfigError for one price without the other, or for what is no price."""
+        if self.price_in is None and self.price_out is None:
+            return None
+        if self.price_in is None or self.price_out is None:
+            raise ConfigError("--price-in and --price-out are given together, in dollars per million tokens")
+        for name, price in (("--price-in", self.price_in), ("--price-out", self.price_out)):
+            if not 0 <= price < math.inf:
+                raise ConfigError(f"{name} must be dollars per million tokens, 0 or more, got {price:g}")
+        return Prices(self.price_in, self.price_out)
 
     @property
     def task_settings(self) -> dict[str, object]:
@@ -235,7 +247,7 @@ def plan(options: EvalOptions, out: Path) -> Experiment:
         arms=arms,
         problems_seed=problems_seed if task.procedural else None,
         task_file=task_file(options.task),
-        prices=prices_of(options.price_in, options.price_out),
+        prices=options.prices,
     )
 
 

@@ -33,7 +33,7 @@ import numpy as np
 from evals.numbers.metrics import Vote, best_at_k, majority_at_k, pass_at_k, powers_of_two, weighted_at_k
 from evals.numbers.statistics import Interval, mean_interval, mean_intervals, minimum_detectable, standard_error
 from ttc import answers, seeds
-from ttc.core import Answer, Record, Usage
+from ttc.core import Answer, Prices, Record, Usage
 from ttc.durable import replace_text
 from ttc.errors import ConfigError, RecordError
 
@@ -297,6 +297,15 @@ def _by_difficulty(found: RunTotals, seed: int) -> dict[str, dict[str, Any]]:
         value, low, high = dataclasses.astuple(mean_interval(rights, clusters, seed=seed))
         accuracy[name] = {"problems": len(rights), "accuracy": value, "low": low, "high": high}
     return accuracy
+
+
+def with_dollars(entry: Mapping[str, Any], prices: Prices | None) -> dict[str, Any]:
+    """Return a summary entry with what the run cost in all and per problem; without prices, as it was."""
+    if prices is None:
+        return dict(entry)
+    total = prices.cost(Usage(**entry["usage"]))
+    listed = {"prices": {"in": prices.prompt, "out": prices.generated}}
+    return {**entry, **listed, "dollars": total, "dollars_per_problem": total / max(int(entry["problems"]), 1)}
 
 
 def write_summary(folder: Path, entries: Sequence[Mapping[str, Any]]) -> Path:

@@ -14,7 +14,6 @@ import pytest
 from evals.commands._quickstart.finding import Discovery
 from evals.commands._quickstart.proposal import propose
 from evals.commands.eval import EvalOptions
-from evals.numbers.prices import dollars, prices_of
 from evals.numbers.summary import read_summary
 from evals.tasks._files import items_of, kind_of_rows
 from evals.tasks.starters import PROBLEMS, starters
@@ -172,10 +171,10 @@ def test_options_become_the_arguments_that_give_them() -> None:
 
 def test_money_is_prompts_and_all_that_was_decoded() -> None:
     usage = Usage(prompt=1000, cached=400, generated=200, judged=30, overrun=20, scored=999)
-    assert dollars(usage, Prices(2.0, 8.0)) == pytest.approx((1000 * 2 + 250 * 8) / 1e6)
-    assert prices_of(None, None) is None
+    assert Prices(2.0, 8.0).cost(usage) == pytest.approx((1000 * 2 + 250 * 8) / 1e6)
+    assert EvalOptions().prices is None
     with pytest.raises(ConfigError, match="given together"):
-        prices_of(None, 1.0)
+        _ = EvalOptions(price_out=1.0).prices
 
 
 def test_columns_that_people_have_are_read_and_the_solution_stays_out_of_sight() -> None:

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 
@@ -149,7 +150,9 @@ def test_the_same_records_give_the_same_bytes(page, tmp_path):
 
 
 def test_lone_surrogates_do_not_break_the_page(tmp_path):
-    path = write_report(tmp_path, [summary("direct", 0.5, 95)], [[answered("p\ud800", "4", True)]])
+    record = answered("p", "4", True)
+    record = replace(record, problem=replace(record.problem, id="p\ud800"))
+    path = write_report(tmp_path, [summary("direct", 0.5, 95)], [[record]])
     assert data_of(path)["groups"][0]["rows"][0]["id"] == "p?"
 
 

@@ -12,7 +12,7 @@ from train.base.stage import Setting
 from train.update.batch import pad
 from train.update.logprobs import token_logprobs
 from train.update.update import Build
-from ttc.engines.shared.dtypes import cpu_prefers_bf16
+from ttc.engines.shared.compute import cpu_prefers_bf16
 from ttc.errors import ConfigError
 
 pytestmark = pytest.mark.numeric

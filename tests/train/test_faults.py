@@ -179,7 +179,7 @@ def test_a_policy_that_finds_the_hole_of_its_verifier_is_noticed_by_an_independe
     told = [row for row in rows(tmp_path) if "held_out_accepted" in row]
     assert last["stopped"].startswith("health rule judges_part") and last["step"] < 24
     assert told[-1]["held_out_accepted"] - told[-1]["held_out_sampled"] > 0.5
-    assert rows(tmp_path)[-1]["reward"] > rows(tmp_path)[0]["reward"]
+    assert min(row["reward"] for row in rows(tmp_path)) > 0.8  # all along, the verifier with the hole is content
 
 
 def test_a_verifier_that_fails_its_own_known_cases_stops_the_run_before_anything_is_drawn(cipher_model, tmp_path):

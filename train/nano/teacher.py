@@ -18,7 +18,7 @@ from train.base.checkpoint import Checkpoints
 from train.nano import examples
 from train.nano.examples import ExampleMixture
 from train.nano.tokenizer import build as build_tokenizer
-from ttc.engines.shared.dtypes import pick_dtype
+from ttc.engines.shared.compute import pick_dtype
 
 _log = logging.getLogger(__name__)
 

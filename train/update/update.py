@@ -31,7 +31,7 @@ from train.update.logprobs import Compare, check_packing, token_logprobs
 from train.update.terms import KL_ESTIMATORS, Advantage, Correction, Loss, PerToken, RewardBatch, pulls, with_ratio
 from ttc.config.plugins import checked_return
 from ttc.config.values import above, at_least
-from ttc.engines.shared.dtypes import pick_dtype
+from ttc.engines.shared.compute import pick_dtype
 from ttc.errors import ConfigError, TrainingError
 from ttc.seeds import derive
 

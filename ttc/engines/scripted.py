@@ -14,10 +14,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from ttc import seeds
 from ttc.concurrent import gather
 from ttc.core import Capabilities, Completion, Message, ModelShape, Path, Prompt, Sampling, Usage, UsageSink
 from ttc.errors import ConfigError, PromptTooLong
+from ttc.seeds import derive
 
 THINK_OPEN, THINK_CLOSE, EOS = 0x110000, 0x110001, 0x110002
 _MARKERS = {"<think>": THINK_OPEN, "</think>": THINK_CLOSE, "<eos>": EOS}
@@ -134,7 +134,7 @@ class ScriptedEngine:
         self, prompt: Prompt, context: int, sampling: Sampling, draw: int, on_usage: UsageSink
     ) -> Completion:
         path = (*prompt.path, draw)
-        key = seeds.derive(sampling.seed or 0, path)
+        key = derive(sampling.seed or 0, path)
         ids = (*encode(self._script(prompt, path, key)), EOS)
         stop = first_stop(ids[: sampling.max_tokens], sampling.stop, sampling.stop_token_ids)
         token_ids = ids[: stop[0] if stop else sampling.max_tokens]
@@ -164,7 +164,7 @@ class ScriptedEngine:
 
     async def _wait(self, path: Path) -> None:
         """Give the loop away a number of times that depends on the path and the jitter seed."""
-        turns = 1 if self._jitter is None else 1 + seeds.derive(self._jitter, path) % 7
+        turns = 1 if self._jitter is None else 1 + derive(self._jitter, path) % 7
         for _ in range(turns):
             await asyncio.sleep(0)
 

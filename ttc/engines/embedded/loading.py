@@ -12,7 +12,7 @@ from ttc.engines.embedded.core.batch import BatchLimits, Decoder, default_kv_byt
 from ttc.engines.embedded.core.forest import PAGE_SIZES, ForestDecoder
 from ttc.engines.embedded.core.model import Body, load_body, pick_device
 from ttc.engines.embedded.core.scheduler import Scheduler
-from ttc.engines.shared.dtypes import pick_dtype
+from ttc.engines.shared.compute import pick_dtype
 from ttc.engines.shared.shape import read_config, slides, supported
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, EngineError

@@ -68,7 +68,7 @@ def transformers_scorer(folder: Path, adapter: Adapter, place: EmbeddedCore) -> 
     from transformers import AutoModelForSequenceClassification
 
     from ttc.engines.embedded.core.model import pick_device
-    from ttc.engines.shared.dtypes import pick_dtype
+    from ttc.engines.shared.compute import pick_dtype
 
     if place.batch_invariant:
         raise ConfigError(f"batch_invariant=True needs a Llama, Mistral, Qwen2 or Qwen3 model, {folder} is none")

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
 
-from ttc import records
 from ttc.core import Json, Submission, TargetLike, Verdict
 from ttc.errors import ConfigError, RecordError
+from ttc.records import LineFile, decode, encode, iterate
 
 SYNC_S = 1.0
 
@@ -47,7 +47,7 @@ class Audit:
     def __init__(self, path: Path) -> None:
         """Open `path` for appending; raises ConfigError where it cannot be opened or another process writes to it."""
         try:
-            self._file = records.LineFile(path)
+            self._file = LineFile(path)
         except OSError as exc:
             raise ConfigError(f"audit log {path} cannot be opened: {exc.strerror or exc}") from exc
         self._synced = 0.0
@@ -58,7 +58,7 @@ class Audit:
         due = now - self._synced >= SYNC_S
         if due:
             self._synced = now
-        self._file.write(records.encode(entry), sync=due)
+        self._file.write(encode(entry), sync=due)
 
     def close(self) -> None:
         """Bring everything to the disk and let the next writer in."""
@@ -74,9 +74,9 @@ def read_audit(path: Path) -> Iterator[Entry]:
     """
     if not path.is_file():
         raise ConfigError(f"{path} does not exist; expected an audit log (ttc verify --audit FILE writes one)")
-    for number, data in records.iterate(path):
+    for number, data in iterate(path):
         try:
-            yield records.decode(Entry, data)
+            yield decode(Entry, data)
         except RecordError as exc:
             raise RecordError(f"{path}, line {number}: {exc}") from exc
 

@@ -17,7 +17,6 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from ttc.engines.embedded.core.alone import alone
 from ttc.engines.embedded.core.cache import PrefixTree
 from ttc.engines.embedded.core.model import Body
 from ttc.engines.embedded.core.pool import PAGE, Segment
@@ -25,6 +24,7 @@ from ttc.engines.embedded.core.prefill import CHUNK, advance, memory_errors
 from ttc.engines.embedded.core.requests import GenerateRequest, Job, LiveDraw, PromptRow
 from ttc.engines.embedded.core.sampler import Rows, SampledTokens, sample
 from ttc.engines.embedded.core.tenants import Tenants
+from ttc.engines.shared.compute import alone
 
 __all__ = ["Batch", "BatchLimits", "Decoder", "default_kv_bytes"]
 

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 
 from ttc.core import ModelShape
-from ttc.engines.embedded.core.alone import alone
 from ttc.engines.embedded.core.model import Body
 from ttc.engines.embedded.core.pool import PagePool, Segment
+from ttc.engines.shared.compute import alone
 from ttc.engines.shared.shape import Dims
 from ttc.errors import ConfigError, PromptTooLong
 

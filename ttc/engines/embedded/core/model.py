@@ -23,11 +23,10 @@ from typing import Any, TypeAlias
 import torch
 import torch.nn.functional as F
 
-from ttc.engines.embedded.core.alone import alone
 from ttc.engines.embedded.core.attention import PrefixAttention
 from ttc.engines.embedded.core.pool import PAGE, PagePool, Segment
 from ttc.engines.embedded.core.weights import Layer, Weights, read_tensors
-from ttc.engines.shared.dtypes import pick_dtype
+from ttc.engines.shared.compute import alone, pick_dtype
 from ttc.engines.shared.shape import Dims, read_config, rope_tables, supported
 from ttc.errors import ConfigError, PromptTooLong
 

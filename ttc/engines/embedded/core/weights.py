@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ttc.engines.shared.dtypes import cpu_prefers_bf16
+from ttc.engines.shared.compute import cpu_prefers_bf16
 from ttc.engines.shared.shape import Dims
 from ttc.errors import ConfigError
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-from ttc.engines.embedded.core.alone import alone
 from ttc.engines.embedded.core.batch import BatchLimits
 from ttc.engines.embedded.core.model import beside_body
 from ttc.engines.embedded.core.scheduler import Scheduler
@@ -20,7 +19,7 @@ from ttc.engines.embedded.gpu.budget import ENGINE, REWARD_MODEL, DeviceBudget, 
 from ttc.engines.embedded.gpu.decoder import DeviceDecoder
 from ttc.engines.embedded.gpu.families import DeviceFamily, architecture
 from ttc.engines.embedded.kernels.tensors import HEAD_DIMS
-from ttc.engines.shared.dtypes import pick_dtype
+from ttc.engines.shared.compute import alone, pick_dtype
 from ttc.engines.shared.shape import read_config
 from ttc.errors import ConfigError
 

@@ -1,13 +1,23 @@
-"""In which numbers a device computes: what `dtype=auto` means, for engines, scorers and the trainer.
+"""How a machine computes: the numbers that a device multiplies, and set-up that leaves no compute threads behind.
 
 A CPU without AVX-512 BF16 or AMX emulates products in bf16, at a fiftieth of the speed of fp32.
+
+GNU's OpenMP counts the compute threads of every thread that ever ran a parallel part. Once they exceed the cores, all
+of them stop spinning at barriers and sleep instead: with two threads, weights packed in the caller's thread made every
+later decoding step of the worker slower than with one. So loading computes with one thread, in a thread that then ends.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
 import torch
 
 from ttc.errors import ConfigError
+
+T = TypeVar("T")
 
 
 def cpu_prefers_bf16() -> bool:
@@ -33,3 +43,18 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
     if _DTYPES[name] == torch.float16 and device.type == "cpu":
         raise ConfigError("dtype float16 is for GPUs; on a CPU use float32, or bfloat16 where it is fast")
     return _DTYPES[name]
+
+
+def alone(action: Callable[[], T]) -> T:
+    """Return `action()`, run with one compute thread in a thread of its own; its errors are raised here."""
+    with ThreadPoolExecutor(1, thread_name_prefix="ttc-load") as pool:
+        return pool.submit(_with_one_thread, action).result()
+
+
+def _with_one_thread(action: Callable[[], T]) -> T:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return action()
+    finally:
+        torch.set_num_threads(before)  # torch also keeps the number as the default of threads to come
