@@ -9,9 +9,16 @@ _PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def placed(page: str, tables: Mapping[str, str]) -> str:
-    """The page with these tables between `<!-- table NAME -->` and `<!-- end -->`.
+    """The page with these tables between `<!-- table NAME -->` and `<!-- end -->`; other places stay as they are.
 
     Raises:
-        KeyError: a place that there is no table for.
+        KeyError: a table that the page has no place for.
     """
-    return _PLACE.sub(lambda match: f"{match[1]}{tables[match[2]]}\n{match[3]}", page)
+    homeless = tables.keys() - {match[2] for match in _PLACE.finditer(page)}
+    if homeless:
+        raise KeyError(*sorted(homeless))
+
+    def filled(match: re.Match[str]) -> str:
+        return f"{match[1]}{tables[match[2]]}\n{match[3]}" if match[2] in tables else match[0]
+
+    return _PLACE.sub(filled, page)

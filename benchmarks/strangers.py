@@ -36,7 +36,7 @@ from pathlib import Path
 
 from benchmarks.pages import placed
 from tests.documents import ROOT, blocks
-from tests.ttc.openai_server import OpenAIServer
+from tests.ttc.openai_server import Behaviour, OpenAIServer
 from tests.ttc.openai_setup import CHAT, free_port
 from ttc.engines.scripted import ScriptedEngine
 
@@ -141,7 +141,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def hosted() -> Iterator[str]:
+def hosted(behaviour: Behaviour = HOSTED) -> Iterator[str]:
     """The address of a server that behaves as a hosted API."""
     right = dict(line.rsplit(",", 1) for line in problems().splitlines()[1:])
 
@@ -150,7 +150,7 @@ def hosted() -> Iterator[str]:
         gold = right.get(question, "0")
         return f"So it is \\boxed{{{gold if key % 10 < 7 else int(gold) + key % 3 + 1}}}."
 
-    with OpenAIServer(lambda: ScriptedEngine(answer), HOSTED) as server:
+    with OpenAIServer(lambda: ScriptedEngine(answer), behaviour) as server:
         yield server.url
 
 

@@ -14,8 +14,9 @@ from train.base.models import Shape, new_model, save_model
 from train.base.stage import Setting
 from train.corpora.chain import chain
 from train.measure.measure import open_engine
+from train.reward_models.monte_carlo import DrawJournal, MonteCarlo, Tried, most_uncertain
 from train.reward_models.step_model import StepRow, Steps, new_step_model
-from train.stages.prm import MonteCarlo, Tried, most_uncertain, read_steps
+from train.stages.prm import read_steps
 from ttc.config.registry import SCORERS
 from ttc.core import Message, Sampling
 from ttc.engines.shared.text import Text
@@ -39,21 +40,28 @@ def test_continuations_go_to_the_prefix_that_is_least_certain_and_never_to_a_dec
     assert most_uncertain([sure], 5, 2, hard=True) == []
 
 
-@pytest.fixture(scope="module")
-def made(cipher_model):
-    """Rows labelled by continuations of the cipher base, and how many were drawn."""
+def labelled(cipher_model, journal=None, verifier=None):
+    """Rows labelled by continuations of the cipher base, how many were drawn, and the tokens that it took."""
     engine = open_engine(cipher_model, setting(cipher_model, cipher_model))
     items = task(symbols=SYMBOLS, max_steps=STEPS).items(8, 0)
     steps = Steps(cipher_model, "n")  # every counter ends a step
-    labels = MonteCarlo(engine, exact(), Sampling(temperature=1.0, max_tokens=14), 1, steps, n=3, continuations=6)
+    labels = MonteCarlo(
+        engine, verifier or exact(), Sampling(temperature=1.0, max_tokens=14), 1, steps, n=3, continuations=6,
+        journal=journal,
+    )  # fmt: skip
 
     async def go():
         try:
-            return await labels.rows(items)
+            return *await labels.rows(items), engine.counters().generated
         finally:
             await engine.close()
 
     return asyncio.run(go())
+
+
+@pytest.fixture(scope="module")
+def made(cipher_model):
+    return labelled(cipher_model)[:2]
 
 
 def test_labels_by_continuation_spend_the_budget_and_the_last_step_has_the_verdict_itself(made):
@@ -63,6 +71,34 @@ def test_labels_by_continuation_spend_the_budget_and_the_last_step_has_the_verdi
     for row in rows:
         assert row.reads == tuple(sorted(row.reads)) and row.reads[-1] == len(row.ids) - 1
         assert all(label is None or 0 <= label <= 1 for label in row.labels) and row.labels[-1] in (0.0, 1.0)
+
+
+class _Killed:
+    """The exact verifier, until so many verdicts were given."""
+
+    def __init__(self, most):
+        self._inner, self._left = exact(), most
+
+    async def verify(self, target, submission):
+        self._left -= 1
+        if self._left < 0:
+            raise KeyboardInterrupt
+        return await self._inner.verify(target, submission)
+
+
+@pytest.mark.parametrize("verdicts", [10, 200])
+def test_labelling_that_was_interrupted_goes_on_with_the_same_labels_and_pays_for_little_twice(
+    cipher_model, tmp_path, made, verdicts
+):
+    path = tmp_path / "draws.jsonl"
+    with pytest.raises(KeyboardInterrupt), DrawJournal(path) as journal:
+        labelled(cipher_model, journal, _Killed(verdicts))
+    kept = len(path.read_text().splitlines())
+    with DrawJournal(path) as journal:
+        rows, drawn, _ = labelled(cipher_model, journal)
+    assert kept > 0 and (rows, drawn) == made
+    with DrawJournal(path) as journal:
+        assert labelled(cipher_model, journal) == (*made, 0)
 
 
 def test_a_walk_that_is_right_so_far_is_worth_more_than_one_that_has_gone_wrong(made, cipher_model):

@@ -3,51 +3,39 @@
 Lightman et al. 2023 (arXiv:2305.20050); Wang et al. 2024 (arXiv:2312.08935). The model's body is the policy's; it is
 written to `prm`, which `--scorer prm:FOLDER` reads, and the policy passes through. Measured on held-out problems, or on
 a file of labels made in another way: the share of steps judged rightly at one half before and after, and first-error F1
-with a threshold fitted on the training rows. Cost: a forward and backward pass per row. Left out: learning where steps
-end.
-
-Labels without people (`MonteCarlo`): a step is as good as what comes of going on from it. Solutions are sampled and cut
-into steps; from behind each step the model goes on several times, and the label is the share of right answers (soft),
-or whether there is any (hard). The solution itself counts as one continuation of each of its prefixes, and a whole
-solution needs none. Continuations go where they tell most: in rounds, each round to the prefixes whose success rate is
-least certain (the variance of its Beta posterior), so a prefix that always or never works out costs few. Cost:
-`continuations` completions per prefix on average. Left out: binary search for the first error (OmegaPRM), which labels
-fewer steps.
+with a threshold fitted on the training rows. Cost: a forward and backward pass per row. Labels without people:
+`train.reward_models.monte_carlo`. Left out: learning where steps end.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
 import json
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from evals.data.steps import Labelled, read_labelled
 from evals.numbers.step_metrics import Judged, first_error, fit_threshold, ranking
-from evals.task import Item, Task
+from evals.task import Task
 from train.base.models import load_tokenizer, merged_state, save_adapter
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, one_of, pass_through
 from train.examples.examples import parted
 from train.measure.measure import EXACT, check_engine, gains, opened
 from train.offline.epochs import FitFields, fit
 from train.registries import make_task
+from train.reward_models.monte_carlo import DrawJournal, MonteCarlo
 from train.reward_models.step_model import Form, StepModel, StepRow, Steps, new_step_model
 from train.update.update import Build
 from ttc import seeds
-from ttc.answers import kind_of
-from ttc.concurrent import gather
 from ttc.config.values import at_least
-from ttc.core import Completion, Engine, Prompt, Sampling, Submission, TargetLike, Verifier
+from ttc.core import Sampling
 from ttc.durable import replace_text, replaced_folder
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
-from ttc.session.session import Session
 from ttc.verifiers.steps import prefixes
 
 
@@ -126,7 +114,7 @@ class _Prm:
         return {} if self.task is None else {"task": (self.task, self.limit)}
 
     def run(self, setting: Setting) -> StageResult:
-        """See `Stage.run`; labels that were made once are kept on disk."""
+        """See `Stage.run`; draws are kept as they come, and labels once they are all made."""
         source = model_of("prm", setting)
         tokenizer = load_tokenizer(source)
         pad_id = int(tokenizer.pad_token_id)
@@ -172,13 +160,15 @@ class _Prm:
         rows, num_continuations = asyncio.run(self._made(self.task, setting, source))
         setting.log(f"{len(rows)} solutions labelled by {num_continuations} continuations")
         replace_text(path, "".join(json.dumps([row.key, row.ids, row.reads, row.labels]) + "\n" for row in rows))
+        (setting.folder / "draws.jsonl").unlink()
         return rows
 
     async def _made(self, task: Task, setting: Setting, source: Path) -> tuple[list[StepRow], int]:
         sampling, steps = Sampling(temperature=1.0, max_tokens=task.sampling.max_tokens), Steps(source, self.delimiter)
         async with opened(source, task, setting, self.engine) as (engine, verifier):
-            labels = MonteCarlo(engine, verifier, sampling, setting.seed, steps, *self.labels)
-            return await labels.rows(task.items(self.limit, 0))
+            with DrawJournal(setting.folder / "draws.jsonl") as journal:
+                labels = MonteCarlo(engine, verifier, sampling, setting.seed, steps, *self.labels, journal=journal)
+                return await labels.rows(task.items(self.limit, 0))
 
 
 def read_steps(file: Path, folder: Path, delimiter: str) -> list[StepRow]:
@@ -247,139 +237,3 @@ def _measured(before: Sequence[Judged], after: Sequence[Judged], threshold: floa
         "ranking_before": ranking(before),
     }
     return {name: value for name, value in numbers.items() if math.isfinite(value)}  # F1 needs both kinds of solutions
-
-
-_UNKNOWN = ("timeout", "limit", "error")
-"""Statuses that say nothing about a prefix."""
-
-
-@dataclass(slots=True)
-class Tried:
-    """What became of one prefix: continuations judged right, judged at all, and drawn."""
-
-    right: int = 0
-    judged: int = 0
-    drawn: int = 0
-
-    def variance(self, more: int = 0) -> float:
-        """Variance of the success rate's posterior, as it would shrink with `more` draws of the same kind."""
-        rate, strength = (self.right + 1) / (self.judged + 2), self.judged + more + 3
-        return rate * (1 - rate) / strength
-
-
-@dataclass(slots=True)
-class _Solution:
-    """A sampled solution on its way to a row: its path, where its steps end, and what became of each."""
-
-    item: Item
-    session: Session
-    root: Prompt
-    path: Prompt
-    reads: tuple[int, ...]
-    verdict: float | None
-    tried: list[Tried]
-
-
-@dataclass(frozen=True, slots=True)
-class MonteCarlo:
-    """How labels are made: `n` solutions per problem, `continuations` per prefix on average, in `rounds`."""
-
-    engine: Engine
-    verifier: Verifier
-    sampling: Sampling
-    seed: int
-    steps: Steps
-    n: int = 4
-    continuations: int = 8
-    rounds: int = 4
-    hard: bool = False
-
-    async def rows(self, items: Sequence[Item]) -> tuple[list[StepRow], int]:
-        """Label solutions of `items`; returns the rows, and how many continuations were drawn."""
-        with ExitStack() as sessions:
-            return await self._labelled(items, sessions)
-
-    async def _labelled(self, items: Sequence[Item], sessions: ExitStack) -> tuple[list[StepRow], int]:
-        parts = await gather(self._solutions(item, sessions) for item in items)
-        solutions = [solution for part in parts for solution in part]
-        open_ = [(solution, index) for solution in solutions for index in range(len(solution.tried))]
-        size = -(-self.continuations // self.rounds)
-        left = self.continuations * len(open_)
-        while left > 0 and open_:
-            states = [solution.tried[index] for solution, index in open_]
-            chunks = most_uncertain(states, min(-(-left // size), len(open_)), size, self.hard)
-            if not chunks:
-                break
-            await gather(self._continue(*open_[place], num) for place, num in chunks)
-            left -= sum(num for _, num in chunks)
-        return [self._row(solution) for solution in solutions], sum(state.drawn for s in solutions for state in s.tried)
-
-    async def _solutions(self, item: Item, sessions: ExitStack) -> list[_Solution]:
-        session = Session(
-            item.problem, self.engine, answers=kind_of(item.problem.kind), seed=self.seed, sampling=self.sampling
-        )
-        sessions.enter_context(closing(session))
-        root = session.render()
-        solutions = []
-        for completion in await session.generate(root, self.n):
-            (verdict,) = await self._judge(session, root, [completion], item.target)
-            path = root.then(completion)
-            reads = self.steps.reads(path)
-            if not reads:
-                continue  # it ended at once: there is no step to judge
-            tried = [Tried(int(verdict == 1.0), int(verdict is not None)) for _ in reads[:-1]]
-            solutions.append(_Solution(item, session, root, path, reads, verdict, tried))
-        return solutions
-
-    async def _continue(self, solution: _Solution, index: int, num: int) -> None:
-        """Draw `num` more continuations from behind step `index`."""
-        tried = solution.tried[index]
-        ids = (solution.path.token_ids or ())[len(solution.root.token_ids or ()) : solution.reads[index] + 1]
-        prefix = solution.root.extend(ids, self.engine.decode(ids))
-        prefix = replace(prefix, path=(*solution.path.path, index))
-        left = replace(self.sampling, max_tokens=max(self.sampling.max_tokens - len(ids), 1))  # the cap is the answer's
-        draws = range(tried.drawn, tried.drawn + num)
-        completions = await solution.session.generate(prefix, draws, sampling=left)
-        tried.drawn += num
-        judgement = await self._judge(solution.session, prefix, completions, solution.item.target)
-        verdicts = [verdict for verdict in judgement if verdict is not None]
-        tried.judged += len(verdicts)
-        tried.right += sum(map(int, verdicts))
-
-    async def _judge(
-        self, session: Session, prompt: Prompt, completions: Sequence[Completion], target: TargetLike
-    ) -> list[float | None]:
-        """1 or 0 per completion; None where the verifier cannot tell."""
-        ends = [session.candidate(prompt, completion) for completion in completions]
-        verdicts = await gather(
-            self.verifier.verify(target, Submission(end.text, end.thinking, end.finish_reason)) for end in ends
-        )
-        return [None if verdict.status in _UNKNOWN else float(verdict.correct) for verdict in verdicts]
-
-    def _row(self, solution: _Solution) -> StepRow:
-        labels = [self._label(tried) for tried in solution.tried]
-        ids = solution.path.token_ids or ()
-        return StepRow(solution.item.problem.id, ids, solution.reads, (*labels, solution.verdict))
-
-    def _label(self, tried: Tried) -> float | None:
-        if not tried.judged:
-            return None
-        return float(tried.right > 0) if self.hard else tried.right / tried.judged
-
-
-def most_uncertain(states: Sequence[Tried], num: int, size: int, hard: bool) -> list[tuple[int, int]]:
-    """The next `num` chunks of `size` draws: (place, draws) of each prefix that gets any, the least certain first.
-
-    A prefix that was given a chunk becomes more certain by it before the next is given; ties go to the first. With
-    `hard` labels a prefix from which a right answer was found is decided.
-    """
-    heap = [(-state.variance(), place) for place, state in enumerate(states) if not (hard and state.right)]
-    heapq.heapify(heap)
-    draws: dict[int, int] = {}
-    for _ in range(num):
-        if not heap:
-            break
-        _, place = heapq.heappop(heap)
-        draws[place] = draws.get(place, 0) + size
-        heapq.heappush(heap, (-states[place].variance(draws[place]), place))
-    return sorted(draws.items())
