@@ -39,6 +39,7 @@ from tests.documents import ROOT, blocks
 from tests.ttc.openai_server import Behaviour, OpenAIServer
 from tests.ttc.openai_setup import CHAT, free_port
 from ttc.engines.scripted import ScriptedEngine
+from ttc.engines.shared.compute import cpu_prefers_bf16
 
 MAX_S, MAX_COMMANDS = 600, 4
 KEY = "sk-test-123"
@@ -159,16 +160,8 @@ def vllm(python: Path, model: Path) -> Iterator[str]:
     """The address of a vLLM server of a model folder, started here."""
     port = free_port()
     words = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--port", str(port)]
-    words += [
-        "--served-model-name",
-        "smollm2",
-        "--dtype",
-        "bfloat16",
-        "--max-model-len",
-        "2048",
-        "--max-num-seqs",
-        "64",
-    ]
+    dtype = "bfloat16" if cpu_prefers_bf16() else "float32"
+    words += ["--served-model-name", "smollm2", "--dtype", dtype, "--max-model-len", "2048", "--max-num-seqs", "64"]
     words += ["--enforce-eager", "--block-size", "32", "--no-enable-chunked-prefill"]
     settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     started = time.monotonic()

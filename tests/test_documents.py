@@ -33,6 +33,7 @@ SERVED = re.compile(r"(?:127\.0\.0\.1|localhost):8000")
 SHORTER: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("eval",): ("--limit", "2"),
     ("quickstart",): ("--limit", "1"),
+    ("steps", "eval"): ("--limit", "5"),
     ("train", "run", "cipher-grpo"): ("--set", "pretrain.steps=20", "--set", "grpo.steps=2"),
 }
 """Fewer problems and steps: the words of a command, and what is added to them."""

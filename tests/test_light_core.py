@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.ttc.openai_server import OpenAIServer
+from tests.ttc.openai_server import Behaviour, OpenAIServer
 from tests.ttc.openai_setup import CHAT
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import EXTRA_OF, MissingExtra, missing_extra
@@ -100,6 +100,17 @@ def test_endpoints_are_measured_without_torch_and_what_needs_it_names_the_extra(
         assert code == 2, (command, err)
         assert re.search(r"is not installed; run: pip install .+\[(local|serve)\]'?$", err.strip()), (command, err)
     assert re.search(r"datasets is not installed; run: pip install .+\[data\]", results[-1][2])
+
+
+def test_a_vllm_server_is_measured_without_the_packages_that_its_tokenizer_wants(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    as_vllm = Behaviour(model="gpt-x", max_model_len=4096, root=str(ROOT / "ttc" / "nano" / "teacher"))
+    with OpenAIServer(lambda: ScriptedEngine(lambda prompt, path, key: "\\boxed{7}"), as_vllm) as server:
+        command = ["quickstart", "--base-url", server.url, "--data", "rows.jsonl", "--out", "q"]
+        ((code, out, err),), *_ = run(tmp_path, [command], server.url)
+    assert code == 0, err
+    assert re.search(r"token ids +perhaps, with its tokenizer: .+ is not installed; run: pip install .+\[local\]", out)
+    assert "proposed: majority of 8" in out
 
 
 def test_a_module_of_our_own_that_is_missing_is_no_missing_package() -> None:

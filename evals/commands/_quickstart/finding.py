@@ -191,8 +191,11 @@ def _reward_model() -> str | None:
 
 
 def _is_fetched(name: str) -> bool:
-    from huggingface_hub import try_to_load_from_cache
-
+    """Whether the hub's cache holds a model; without the hub's library there is no cache."""
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ModuleNotFoundError:
+        return False
     return isinstance(try_to_load_from_cache(name, "config.json"), str)
 
 
