@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import ttc
-from evals.numbers.summary import summarise, with_dollars, write_summary
+from evals.numbers.summary import put_summary, summarise, with_dollars
 from evals.run_folder import CONTENTS, SERVED, Solve, check_folder, claim, evaluate
 from evals.task import Item, Task, problems_digest
 from ttc.cli.rehearsal import rehearse
@@ -355,7 +355,7 @@ class _Running:
         model = experiment.engine.model or self.engine.capabilities.model
         prices = experiment.prices or (self.loaded.prices if isinstance(self.loaded, Priced) else None)
         entry = with_dollars({**summarise(records, config), "model": model, "records": "."}, prices)
-        write_summary(arm.folder, [entry])
+        put_summary(arm.folder, entry)
         return Result(arm, entry, records)
 
 

@@ -2,10 +2,10 @@
 
 A run is a folder. `run.json` holds the resolved configuration and its digest; `records.jsonl` gets one record per
 problem, synced to the disk before the next one. Starting again with the same configuration goes on where the file ends;
-another configuration is refused by the name of what differs. What decided the results stands in it by content
-(`contents`, see `evals.experiment`), so other weights under the same path are another run. Problems are keyed by
-id and seeds by (run seed, id, path), so neither order, nor concurrency, nor the place of the cut changes a result on a
-deterministic engine.
+another configuration is refused by the name of what differs. A run grows by a larger limit: its problems are the first
+of more, and only the others are asked. What decided the results stands in it by content (`contents`, see
+`evals.experiment`), so other weights under the same path are another run. Problems are keyed by id and seeds by (run
+seed, id, path), so neither order, nor concurrency, nor the place of the cut changes a result on a deterministic engine.
 
 A problem that fails is a record with its `error`, kept on resume unless errors are retried. What would fail every
 problem alike (a bad parameter, an engine that fails `MAX_STREAK` times in a row, a broken verifier, code of the user's
@@ -27,10 +27,11 @@ import time
 from array import array
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, overload
 
-from evals.task import Item
+from evals.task import Item, problems_digest, sample
 from ttc import records as store
 from ttc.config.plugins import described, leaf
 from ttc.config.recipes import differences
@@ -70,7 +71,7 @@ def digest(config: Mapping[str, Any]) -> str:
 
 def read_run(folder: Path) -> Run:
     """Read a run folder; raises ConfigError when it is none and RecordError when a record is broken."""
-    config = _stored_config(folder)
+    config = stored_config(folder)
     if config is None:
         raise ConfigError(f"{folder} is not a run: it has no {CONFIG}")
     path = folder / RECORDS
@@ -104,7 +105,7 @@ async def evaluate(
         PluginError: a strategy or scorer of the user's own failed each of the first `MAX_STREAK` problems.
         VerifierError: the verifier itself is broken.
     """
-    claim(folder, config)
+    claim(folder, config, items)
     with store.RecordFile(folder / RECORDS) as file:
         places, sessions = _found(file.path, items, folder, retry_errors)
         on_kept(sum(place >= 0 for place in places))
@@ -220,10 +221,11 @@ def _natural(name: str) -> list[tuple[int, int | str]]:
 def check_folder(folder: Path, config: Mapping[str, Any], items: Sequence[Item] = ()) -> None:
     """Refuse a folder that holds another run, naming what differs; a new folder is fine.
 
-    What is None of `contents` and `served` in `config` is not known yet, and not compared. Among `items` a problem that
-    changed is looked for, to be named.
+    What is None of `contents` and `served` in `config` is not known yet, and not compared. Among `items`, all that are
+    asked for now, a problem that changed is looked for, to be named; where they only go on behind those of the folder,
+    it holds the same run.
     """
-    config_there = _stored_config(folder)
+    config_there = stored_config(folder)
     if config_there is None:
         if (folder / RECORDS).exists():
             raise ConfigError(f"{folder} holds {RECORDS} but no {CONFIG}; choose another --out")
@@ -233,11 +235,14 @@ def check_folder(folder: Path, config: Mapping[str, Any], items: Sequence[Item] 
             f"{folder} was made before runs recorded what they measured (weights, user files, data), so it can be read "
             "but not continued; choose another --out"
         )
+    config = _before_growth(config_there, config, items)
     apart = {CONTENTS: None} if config.get(SERVED) is not None else {CONTENTS: None, SERVED: None}
     settings = json.loads(json.dumps({**config, **apart}))
     for name, there, here in differences({**config_there, **apart}, settings):
+        hint = "; a run grows by a larger limit only" if name == "limit" else ""
         raise ConfigError(
-            f"{folder} holds another run: {name} is {there} there and {here} here; choose another --out, or remove it"
+            f"{folder} holds another run: {name} is {there} there and {here} here{hint}; choose another --out, or "
+            "remove it"
         )
     if config.get(CONTENTS) is not None:
         _check_contents(folder, config_there[CONTENTS], config[CONTENTS], items)
@@ -257,15 +262,35 @@ def _check_contents(folder: Path, there: Any, here: Mapping[str, str], items: Se
     )
 
 
-def claim(folder: Path, config: Mapping[str, Any]) -> None:
-    """Check the folder, and create it with its run.json where it is new."""
-    check_folder(folder, config)
-    if not (folder / CONFIG).exists():
+def _before_growth(there: Mapping[str, Any], config: Mapping[str, Any], items: Sequence[Item]) -> Mapping[str, Any]:
+    """The configuration with the limit of the folder and its problems, where it asks for those and more.
+
+    A strategy that spends a total over all problems would have spent it otherwise on more: it does not grow.
+    """
+    before, now = there.get("limit"), config.get("limit")
+    spends_total = (config.get("params") or {}).get("total") is not None
+    if not isinstance(before, int) or (now is not None and now <= before) or spends_total:
+        return config
+    contents, there_contents = config.get(CONTENTS), there.get(CONTENTS)
+    if contents is not None and isinstance(there_contents, Mapping):
+        name = f"problems of task {config['task']}"
+        orders = (problems_digest(islice(items, before)), problems_digest(sample(items, before)))
+        if there_contents.get(name) in orders:
+            contents = {**contents, name: there_contents[name]}
+    return {**config, "limit": before, CONTENTS: contents}
+
+
+def claim(folder: Path, config: Mapping[str, Any], items: Sequence[Item] = ()) -> None:
+    """Check the folder, and create it with its run.json where it is new; where the run grows, write what it is now."""
+    check_folder(folder, config, items)
+    there = stored_config(folder)
+    if there is None or digest(there) != digest(config):
         folder.mkdir(parents=True, exist_ok=True)
         replace_text(folder / CONFIG, json.dumps({"digest": digest(config), "config": config}, indent=2) + "\n")
 
 
-def _stored_config(folder: Path) -> Mapping[str, Any] | None:
+def stored_config(folder: Path) -> Mapping[str, Any] | None:
+    """The configuration in run.json; None where there is none. Raises ConfigError where it cannot be read."""
     path = folder / CONFIG
     if not path.is_file():
         return None

@@ -63,12 +63,13 @@ def _entry(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lines(item: RunComparison) -> str:
+    seen = "not known, since nothing differs" if item.detectable is None else f"{100 * item.detectable:.1f} points"
     rows = [
         f"{item.second} minus {item.first}, {item.problems} shared problems",
         f"  accuracy     {_points(item.difference)} points (95 %: {_points(item.low)} to {_points(item.high)}), "
         f"{100 * item.accuracy_first:.1f} % to {100 * item.accuracy_second:.1f} %",
         f"  McNemar      p = {item.p_value:.3g} ({item.only_second} gained, {item.only_first} lost), "
-        f"Holm p = {item.p_holm:.3g}; detectable with 80 % power: {100 * item.detectable:.1f} points",
+        f"Holm p = {item.p_holm:.3g}; detectable with 80 % power: {seen}",
         f"  cost         {_times(item.tokens_ratio)} the tokens, {_times(item.flops_ratio)} the FLOPs",
     ]
     equal = item.equal_flops

@@ -22,7 +22,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,8 +31,9 @@ from typing import Any
 
 from evals.commands._progress import ProgressReport
 from evals.experiment import Arm, Experiment, Result, TotalSpender, execute
-from evals.numbers.summary import write_summary
+from evals.numbers.summary import SUMMARY, read_summary, write_summary
 from evals.report import render_table, write_report
+from evals.run_folder import CONTENTS, Run, read_run, stored_config
 from evals.task import Task
 from evals.tasks import TASKS, load_task, task_file
 from ttc.cli.options import add_options, add_recipe_option, option, read_options
@@ -58,7 +59,7 @@ from ttc.cli.process import keep_little
 from ttc.cli.rehearsal import refuse_early
 from ttc.config.choices import DEFAULT_ENGINE, PartChoice, StrategyChoice
 from ttc.config.plugins import without_scores
-from ttc.config.recipes import label_of, parse_spec, section, split_specs
+from ttc.config.recipes import dump, label_of, parse_spec, section, split_specs
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import call
 from ttc.config.values import check_seed
@@ -71,7 +72,7 @@ exit codes:
   0    done
   1    failed while running; the run can be continued
   2    bad input; nothing was started
-  3    finished, but some problems failed (they are in records.jsonl with their error)
+  3    finished, but some problems failed (they are in records.jsonl with their error), or no score could be used
   130  interrupted; the run can be continued
 
 Results go to stdout, everything else to stderr. --json ends stdout with one line per strategy that was asked for."""
@@ -207,7 +208,7 @@ def evaluate(options: EvalOptions, out: Path) -> tuple[int, list[Result]]:
     _report(results, out, as_json=options.json)
     if not is_reproducible(experiment.engine):
         print(f"{experiment.engine.label}: {NOT_REPRODUCIBLE}", file=sys.stderr)
-    return 3 if any(result.entry["errors"] for result in results) else 0, results
+    return 3 if any(result.entry["errors"] or _unscored(result) for result in results) else 0, results
 
 
 def plan(options: EvalOptions, out: Path) -> Experiment:
@@ -312,9 +313,19 @@ def _limit(text: str) -> int | None:
 
 def _arms(choices: Sequence[StrategyChoice], baselines: Sequence[StrategyChoice], out: Path) -> list[Arm]:
     """Give each strategy its folder; one that was asked for alone has `out` itself, beside its baselines'."""
-    if len(choices) == 1:
-        return [*(Arm(choice, out / _folder_name(choice), baseline=True) for choice in baselines), Arm(choices[0], out)]
-    return [Arm(choice, out / _folder_name(choice)) for choice in choices]
+    added = [Arm(choice, out / _folder_name(choice), baseline=True) for choice in baselines]
+    return [*added, *(Arm(choice, _folder(choice, out, alone=len(choices) == 1)) for choice in choices)]
+
+
+def _folder(choice: StrategyChoice, out: Path, *, alone: bool) -> Path:
+    """Where a strategy's run goes: where it is already, else where no other strategy's run is."""
+    own, there = out / _folder_name(choice), stored_config(out)
+    if stored_config(own) is not None or (there is None and not alone):
+        return own
+    if there is None:
+        return out
+    is_there = there.get("strategy") == choice.name and (alone or there.get("params") == dump(choice.all_params()))
+    return out if is_there else own
 
 
 def _folder_name(choice: StrategyChoice) -> str:
@@ -372,9 +383,12 @@ def continuation(out: Path) -> str:
 def _report(results: Sequence[Result], out: Path, *, as_json: bool) -> None:
     entries = [{**result.entry, "records": os.path.relpath(result.arm.folder, out)} for result in results]
     out.mkdir(parents=True, exist_ok=True)
-    write_summary(out, entries)
-    page = write_report(out, entries, [result.records for result in results], partial(print, file=sys.stderr))
-    print(render_table(entries))
+    kept = list(_kept(results, out))
+    shown = [*(entry for entry, _ in kept), *entries]
+    records = [*(run.records for _, run in kept), *(result.records for result in results)]
+    write_summary(out, shown)
+    page = write_report(out, shown, records, partial(print, file=sys.stderr))
+    print(render_table(shown))
     print(f"{LEGEND}\nreport: {page}\npaired tests: {shlex.join(['ttc', 'compare', str(out)])}", file=sys.stderr)
     for result, entry in zip(results, entries, strict=True):
         if result.entry["errors"]:
@@ -384,6 +398,25 @@ def _report(results: Sequence[Result], out: Path, *, as_json: bool) -> None:
             print(f"{result.arm.choice.label}: {unscored}; its answers were chosen without", file=sys.stderr)
         if as_json and not result.arm.baseline:
             print(json.dumps({key: value for key, value in entry.items() if key != "curve"} | {"out": str(out)}))
+
+
+def _kept(results: Sequence[Result], out: Path) -> Iterator[tuple[Mapping[str, Any], Run]]:
+    """Runs of other strategies that the folder's summary has, with their entries; those of other content are named."""
+    if not (out / SUMMARY).is_file():
+        return
+    mine = {result.arm.folder.resolve() for result in results}
+    contents = (stored_config(results[0].arm.folder) or {}).get(CONTENTS) or {}
+    for entry in read_summary(out):
+        folder = out / str(entry.get("records", "."))
+        if folder.resolve() in mine or stored_config(folder) is None:
+            continue
+        run = read_run(folder)
+        there = run.config.get(CONTENTS) or {}
+        other = [name for name in there if name in contents and there[name] != contents[name]]
+        if other:
+            print(f"{folder} is not in the table: it was made with other {', '.join(other)}", file=sys.stderr)
+        else:
+            yield entry, run
 
 
 def _unscored(result: Result) -> str:

@@ -55,7 +55,8 @@ class RunComparison:
     only_second: int
     p_value: float
     p_holm: float
-    detectable: float
+    detectable: float | None
+    """The smallest difference that would mostly be seen; None where no problem differs, for the spread is not known."""
     tokens_ratio: float | None
     flops_ratio: float | None
     equal_flops: EqualFlops | None
@@ -120,7 +121,7 @@ class _Paired:
             only_second=self.only_second,
             p_value=self.p_value,
             p_holm=p_holm,
-            detectable=minimum_detectable(standard_error(differences, self.clusters)),
+            detectable=minimum_detectable(standard_error(differences, self.clusters)) if any(differences) else None,
             tokens_ratio=_ratio(cost_second.tokens, cost_first.tokens),
             flops_ratio=_ratio(cost_second.flops, cost_first.flops),
             equal_flops=self._equal_flops(k, cost_second.flops / (self.flops_per_draw * k), seed) if fits else None,

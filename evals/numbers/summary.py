@@ -315,6 +315,12 @@ def write_summary(folder: Path, entries: Sequence[Mapping[str, Any]]) -> Path:
     return path
 
 
+def put_summary(folder: Path, entry: Mapping[str, Any]) -> None:
+    """Write the entry of the run that `folder` itself is; those of runs below it stay."""
+    others = read_summary(folder) if (folder / SUMMARY).is_file() else []
+    write_summary(folder, [*(other for other in others if other.get("records") != "."), entry])
+
+
 def read_summary(folder: Path) -> list[dict[str, Any]]:
     """Read the entries of `folder`; raises ConfigError without a summary and RecordError for a broken one.
 

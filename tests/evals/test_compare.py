@@ -35,6 +35,13 @@ def test_the_difference_is_paired_by_problem_whatever_the_order() -> None:
     assert unpaired.high - unpaired.low > 3 * (item.high - item.low)
 
 
+def test_where_nothing_differs_no_detectable_difference_is_told() -> None:
+    (item,) = compare_all([side("a", "1010"), side("b", "1010")], seed=0)
+    assert item.detectable is None and item.low < 0 < item.high
+    (item,) = compare_all([side("a", "1010"), side("b", "1110")], seed=0)
+    assert item.detectable is not None and item.detectable > 0
+
+
 def test_only_shared_problems_count() -> None:
     first = side("a", "1010")
     second = Side("b", [*side("b", "11").records, make_record("other", ["1"])])

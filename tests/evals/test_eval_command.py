@@ -91,6 +91,61 @@ def test_the_same_command_again_only_reads_and_another_one_is_refused(
     assert code == 2 and "seed is 0 there and 1 here" in stderr
 
 
+def answers_in(folder: Path) -> list[object]:
+    return [(record.problem.id, record.answer and record.answer.text) for record in read_run(folder).records]
+
+
+@pytest.mark.parametrize("larger", ["12", "all"])
+def test_a_larger_limit_asks_only_what_is_new_and_ends_as_one_run_of_that_limit(
+    larger: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.jsonl").write_text(
+        "".join(json.dumps({"question": f"{i}+1?", "answer": str(i + 1)}) + "\n" for i in range(15))
+    )
+    arguments = ["eval", "--task", str(tmp_path / "mine.jsonl"), "--engine", "simulated"]
+    arguments += ["--strategy", "majority", "--n", "3", "--baseline", "none"]
+    grown, whole = tmp_path / "grown", tmp_path / "whole"
+    assert run(capsys, *arguments, "--limit", "5", "--out", str(grown))[0] == 0
+    few = (grown / "records.jsonl").read_bytes()
+    assert run(capsys, *arguments, "--limit", larger, "--out", str(grown))[0] == 0
+    assert (grown / "records.jsonl").read_bytes().startswith(few)
+    assert run(capsys, *arguments, "--limit", larger, "--out", str(whole))[0] == 0
+    assert answers_in(grown) == answers_in(whole)
+    assert [json.loads((folder / "run.json").read_text()) for folder in (grown, whole)].count(
+        json.loads((whole / "run.json").read_text())
+    ) == 2  # fmt: skip
+    code, _, stderr = run(capsys, *arguments, "--limit", "5", "--out", str(grown))
+    assert code == 2 and "a run grows by a larger limit only" in stderr
+
+
+def test_a_run_does_not_grow_over_other_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task = tmp_path / "mine.jsonl"
+    arguments = ["eval", "--task", str(task), "--engine", "simulated", "--strategy", "direct", "--out"]
+    for shift, limit, code in ((1, "4", 0), (2, "8", 2)):
+        rows = [{"question": f"{i}+{shift}?", "answer": str(i + shift)} for i in range(9)]
+        task.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        status, _, stderr = run(capsys, *arguments, str(tmp_path / "run"), "--limit", limit)
+        assert status == code, stderr
+    assert "was made from other data: problem 'mine-5' changed" in stderr
+
+
+def test_another_strategy_adds_a_row_and_takes_none_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    limited = [*SIMULATED, "--limit", "15", "--out", str(out), "--strategy"]
+    assert run(capsys, *limited, "direct,majority", "--n", "4")[0] == 0
+    before = (out / "direct" / "records.jsonl").read_bytes()
+    assert run(capsys, *limited, "direct", "--baseline", "none")[0] == 0
+    assert (out / "direct" / "records.jsonl").read_bytes() == before and not (out / "records.jsonl").exists()
+    assert run(capsys, *limited, "adaptive", "--n", "4", "--baseline", "none")[0] == 0
+    assert {entry["strategy"] for entry in read_summary(out)} == {"direct", "majority", "adaptive"}
+    code, stdout, _ = run(capsys, "compare", str(out))
+    assert code == 0 and stdout.count("15 shared problems") == 3
+    grown = [*SIMULATED, "--limit", "20", "--out", str(out), "--strategy"]
+    code, stdout, stderr = run(capsys, *grown, "direct,majority", "--n", "4")
+    assert code == 0 and {entry["strategy"] for entry in read_summary(out)} == {"direct", "majority"}
+    assert f"{out} is not in the table: it was made with other problems of task simulated" in stderr
+
+
 def test_concurrency_does_not_change_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = []
     for concurrency in ("1", "7", "64"):
@@ -216,7 +271,8 @@ def test_a_scorer_without_any_usable_score_is_told_and_one_with_some_is_not(
     for scorer, is_told in (("nan", True), ("steps", False)):
         out = ["--out", str(tmp_path / scorer)]
         code, _, stderr = run(capsys, *arguments, "--scorer", f"{bad_plugins.__file__}:{scorer}", *out)
-        assert code == 0 and (told in stderr) == is_told and ("no usable score" in stderr) == is_told
+        assert code == (3 if is_told else 0)
+        assert (told in stderr) == is_told and ("no usable score" in stderr) == is_told
 
 
 def test_a_length_beyond_the_context_is_refused_before_any_problem_fails(
