@@ -218,12 +218,14 @@ def _natural(name: str) -> list[tuple[int, int | str]]:
     return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", name)]
 
 
-def check_folder(folder: Path, config: Mapping[str, Any], items: Sequence[Item] = ()) -> None:
+def check_folder(
+    folder: Path, config: Mapping[str, Any], items: Sequence[Item] = (), *, names_problem: bool = True
+) -> None:
     """Refuse a folder that holds another run, naming what differs; a new folder is fine.
 
-    What is None of `contents` and `served` in `config` is not known yet, and not compared. Among `items`, all that are
-    asked for now, a problem that changed is looked for, to be named; where they only go on behind those of the folder,
-    it holds the same run.
+    What is None of `contents` and `served` in `config` is not known yet, and not compared. Where `items`, all that are
+    asked for now, only go on behind those of the folder, it holds the same run; else a problem that changed is looked for
+    among them, to be named.
     """
     config_there = stored_config(folder)
     if config_there is None:
@@ -245,7 +247,7 @@ def check_folder(folder: Path, config: Mapping[str, Any], items: Sequence[Item] 
             "remove it"
         )
     if config.get(CONTENTS) is not None:
-        _check_contents(folder, config_there[CONTENTS], config[CONTENTS], items)
+        _check_contents(folder, config_there[CONTENTS], config[CONTENTS], items if names_problem else ())
 
 
 def _check_contents(folder: Path, there: Any, here: Mapping[str, str], items: Sequence[Item]) -> None:
@@ -282,7 +284,7 @@ def _before_growth(there: Mapping[str, Any], config: Mapping[str, Any], items: S
 
 def claim(folder: Path, config: Mapping[str, Any], items: Sequence[Item] = ()) -> None:
     """Check the folder, and create it with its run.json where it is new; where the run grows, write what it is now."""
-    check_folder(folder, config, items)
+    check_folder(folder, config, items, names_problem=False)
     there = stored_config(folder)
     if there is None or digest(there) != digest(config):
         folder.mkdir(parents=True, exist_ok=True)
