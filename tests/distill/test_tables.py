@@ -18,9 +18,10 @@ def test_the_tables_of_the_documentation_are_made_from_the_saved_results():
     assert placed(page, tables(rows)) == page
 
 
-def test_a_table_takes_its_own_place_only_and_one_that_was_not_measured_is_missed():
+def test_a_table_takes_its_own_place_only_and_one_that_the_page_has_no_place_for_is_an_error():
     page = "a\n<!-- table one -->\nold\n<!-- end -->\nb\n<!-- table two -->\n<!-- end -->\n"
     new = "a\n<!-- table one -->\nI\n<!-- end -->\nb\n<!-- table two -->\nII\n<!-- end -->\n"
     assert placed(page, {"one": "I", "two": "II"}) == new
-    with pytest.raises(KeyError):
-        placed(page, {"one": "I"})
+    assert placed(new, {"one": "1"}) == new.replace("\nI\n", "\n1\n")
+    with pytest.raises(KeyError, match="three"):
+        placed(page, {"three": "III"})
