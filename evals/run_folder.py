@@ -224,8 +224,8 @@ def check_folder(
     """Refuse a folder that holds another run, naming what differs; a new folder is fine.
 
     What is None of `contents` and `served` in `config` is not known yet, and not compared. Where `items`, all that are
-    asked for now, only go on behind those of the folder, it holds the same run; else a problem that changed is looked for
-    among them, to be named.
+    asked for now, only go on behind those of the folder, it holds the same run; else a problem that changed is looked
+    for among them, to be named.
     """
     config_there = stored_config(folder)
     if config_there is None:

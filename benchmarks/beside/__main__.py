@@ -10,9 +10,10 @@ and is compared with nobody's seconds. The endpoint is a stand-in on this machin
 and answers at once, so seconds are those of the tool.
 
 In favour of others: the pattern that finds a number in an answer was written for them; what each tool prints is counted
-in full. Against nobody: a tool that fails to install or to run is shown with its reason. `--torch` is installed first
-where a tool asks for torch, so that no CUDA packages come. What a first screen shows was read in the README of the
-version that is installed. Cost: about five minutes and 6 GB, nearly all of it pip.
+in full; of the some 40 packages that optillm asks for, torch, gradio and spacy among them, only those that a vote needs
+are installed (`benchmarks.peers`). Against nobody: a tool that fails to install or to run is shown with its reason.
+`--torch` is installed first where a tool asks for torch, so that no CUDA packages come. What a first screen shows was
+read in the README of the version that is installed. Cost: about five minutes and 6 GB, nearly all of it pip.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pages import placed
+from benchmarks.peers.environments import OPTILLM
 from benchmarks.strangers import HOSTED, KEY, PAGE, PROBLEMS, hosted, problems
 
 PROGRAMS = Path(__file__).parent / "programs"
-LENIENT = replace(HOSTED, strict=False, rate=None, limit_field="max_tokens")
-"""Takes any field, as often as it is asked."""
+LENIENT = replace(HOSTED, strict=False, rate=None, default_limit=1024)
+"""Takes any field, as often as it is asked, and requests without a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class FirstPage:
     program: str
     says: str
     torch: bool = False
+    bare: str = ""
+    """Installed after the others and without what it asks for."""
 
 
 TOOLS = (
@@ -59,8 +63,8 @@ TOOLS = (
         "vote over answers; one answer at a time, scored by the user's own line",
     ),
     FirstPage(
-        "optillm", "a proxy: `pip install optillm`, `optillm`, a model's name", "optillm==0.4.0", "optillm_votes.py",
-        "vote over answers; one answer at a time, scored by the user's own line", torch=True,
+        "optillm", "a proxy: `pip install optillm`, `optillm`, a model's name", " ".join(OPTILLM), "optillm_votes.py",
+        "vote over answers; one answer at a time, scored by the user's own line", bare="optillm==0.4.0",
     ),
     FirstPage(
         "inspect_ai", "what it is for, three sentences, a site", "inspect_ai==0.3.285 openai", "inspect_votes.py",
@@ -92,6 +96,9 @@ def install(tool: FirstPage, wheel: Path, envs: Path, torch: str) -> dict[str, A
         text=True,
         check=False,
     )
+    if tool.bare and done.returncode == 0:
+        last = [str(place / "bin/pip"), "install", "--quiet", "--no-deps", tool.bare]
+        done = subprocess.run(last, capture_output=True, text=True, check=False)
     seconds = time.monotonic() - started
     site = next((place / "lib").glob("python3*")) / "site-packages"
     own = ("pip", "setuptools", "_distutils_hack", "pkg_resources")

@@ -20,7 +20,8 @@ HEALTHY = {
     "length": 20.0, "truncated": 0.02, "unique_share": 0.8, "repetition": 0.05, "gap": 0.02, "held_out_drop": 0.0,
     "reward": 0.5,
     "form_gap": 0.3, "chosen_falls": -0.1, "verifier_errors": 0.0, "verifier_timeouts": 0.0, "mismatch": 1e-6,
-    "judges_widening": 0.01, "length_over_accuracy": 0.05, "not_finite": 0.0, "grad_norm": 0.5, "rollout_share": 0.6,
+    "judges_gap": 0.05, "judges_widening": 0.01,
+    "length_over_accuracy": 0.05, "not_finite": 0.0, "grad_norm": 0.5, "rollout_share": 0.6,
     "memory_gb": 2.0, "thinking_share": 0.5,
 }  # fmt: skip
 

@@ -46,6 +46,8 @@ class Behaviour:
     reasoning: str | None = None
     """Name of the field that carries what stands before the end-of-thinking marker."""
     limit_field: str = "max_tokens"
+    default_limit: int | None = None
+    """Of a request without a limit; with one the field may have either name."""
     max_model_len: int | None = None
     key: str | None = None
     root: str | None = None
@@ -194,7 +196,10 @@ class OpenAIServer:
         unknown = sorted(set(body) - KNOWN)
         if self.behaviour.strict and unknown:
             return self._json(writer, 400, _error(f"Unrecognized request argument supplied: {unknown[0]}"))
-        if {"max_tokens", "max_completion_tokens"} & set(body) != {self.behaviour.limit_field}:
+        limits = sorted({"max_tokens", "max_completion_tokens"} & set(body))
+        if self.behaviour.default_limit is not None:
+            body[self.behaviour.limit_field] = body[limits[0]] if limits else self.behaviour.default_limit
+        elif limits != [self.behaviour.limit_field]:
             return self._json(writer, 400, _error(f"Use {self.behaviour.limit_field!r} instead."))
         prompt = read(body)
         if prompt is None:
@@ -341,11 +346,17 @@ class OpenAIServer:
             events = _Events(self.behaviour, body, prompt, self.engine.decode, chat)
             events.of(Piece(item.token_ids, item.logprobs or (None,) * len(item.token_ids)), fault)
             (choice,) = events.of(item, fault)[0]["choices"]
+            if "delta" in choice:
+                choice["message"] = choice.pop("delta")
             choices.append(choice | {"index": len(choices)})
             total += len(item.token_ids)
         details = {"cached_tokens": 0}
-        usage = {"prompt_tokens": len(prompt.token_ids or ()), "completion_tokens": total + self.behaviour.miscount}
-        return self._json(writer, 200, {"choices": choices[::-1], "usage": usage | {"prompt_tokens_details": details}})
+        read, written = len(prompt.token_ids or ()), total + self.behaviour.miscount
+        usage: dict[str, Any] = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+        usage["prompt_tokens_details"] = details
+        kind = "chat.completion" if chat else "text_completion"
+        head = {"id": "cmpl-1", "object": kind, "created": 0, "model": self.behaviour.model}
+        return self._json(writer, 200, head | {"choices": choices[::-1], "usage": usage})
 
     def _fault(self, writer: asyncio.StreamWriter, fault: Fault) -> bool:
         """Do what the fault says; whether to go on with the stream."""

@@ -308,7 +308,8 @@ async def evaluate(state: LoopState, parts: Parts) -> dict[str, float]:
     if parts.held_out.beside is not None:
         apart = sum(accepted) / len(accepted) - sampled_value
         state.apart = min(state.apart, apart)
-        metrics |= {"held_out_accepted": sum(accepted) / len(accepted), "judges_widening": apart - state.apart}
+        metrics |= {"held_out_accepted": sum(accepted) / len(accepted)}
+        metrics |= {"judges_gap": apart, "judges_widening": apart - state.apart}
     return {**metrics, **await _seen(parts, sampled_value)}
 
 
