@@ -71,13 +71,25 @@ def table(head: Sequence[str], rows: Sequence[str], style: str | None = None) ->
 
 
 def text_table(titles: Sequence[str], rows: Iterable[Sequence[str]], style: str | None = None) -> str:
-    """A table of texts; the first cell of a row is its name."""
-    head = [element("th", text(title), scope="col") for title in titles] if any(titles) else []
+    """A table of texts; the first cell of a row is its name. Columns of words stand left, columns of numbers right."""
+    rows = list(rows)
+    columns = list(zip(*rows, strict=True)) or [()] * len(titles)
+    styles = [None, *("words" if any(map(_is_words, cells)) else None for cells in columns[1:])]
+    named = zip(titles, styles, strict=True)
+    head = [element("th", text(title), scope="col", class_=style) for title, style in named] if any(titles) else []
     body = [
-        element("tr", element("th", text(name), scope="row"), *(element("td", text(cell)) for cell in cells))
+        element(
+            "tr",
+            element("th", text(name), scope="row"),
+            *(element("td", text(cell), class_=style) for cell, style in zip(cells, styles[1:], strict=True)),
+        )
         for name, *cells in rows
     ]
     return table(head, body, style)
+
+
+def _is_words(cell: str) -> bool:
+    return cell[:1].isalpha()
 
 
 def document(title: str, body: str, note: str = "") -> str:

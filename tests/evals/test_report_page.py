@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from evals.report import write_report
+from evals.report.kit import text_table
 from ttc.core import Answer, Candidate, Event, Message, Problem, Record, Usage, Verdict
 from ttc.errors import ConfigError
 
@@ -171,3 +172,10 @@ def test_viewer_draws_the_tree_in_a_browser(page, tmp_path):
     dom = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     assert dom.count('class="node') == 2 and 'class="edge pick"' in dom and 'class="edge cut"' in dom
     assert "<img" not in re.sub(r"<script.*?</script>", "", dom, flags=re.S)
+
+
+def test_columns_of_words_stand_left_and_those_of_numbers_right() -> None:
+    page = text_table(("who", "rows", "why"), [("a", "12", "gone"), ("b", "–", "")])
+    assert '<th scope="col">rows</th><th scope="col" class="words">why</th>' in page
+    assert '<td>12</td><td class="words">gone</td>' in page and '<td>–</td><td class="words"></td>' in page
+    assert '<th scope="col">why</th>' in text_table(("who", "rows", "why"), [])
