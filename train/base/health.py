@@ -112,7 +112,7 @@ RULES: tuple[HealthRule, ...] = (
          "training problems are answered far better than held-out ones, both sampled: they are memorised"),
     HealthRule("judges_part", "judges_widening", "above", 0.1, 2, "stop",
          "the training verifier accepts ever more held-out answers that the other one refuses: it is being fooled"),
-    HealthRule("judges_apart", "judges_gap", "above", 0.25, 2, "warn",
+    HealthRule("judges_apart", "judges_gap", "above", 0.15, 2, "warn",
          "the training verifier accepts many held-out answers that the other one refuses: see what it lets pass"),
     HealthRule("length_without_accuracy", "length_over_accuracy", "above", 0.5, 5, "warn",
          "rollouts grow faster than accuracy: length is rewarded, or nothing holds it"),
