@@ -20,7 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -54,10 +54,12 @@ def _environment(root: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
-def compare(ours: Path, other: Path, rounds: int) -> dict[str, dict[str, object]]:
+def compare(ours: Path, other: Path, rounds: int, only: Sequence[str]) -> dict[str, dict[str, object]]:
     """Name -> medians of both and the ratio of ours to the other's, with its range."""
     tasks: dict[str, Callable[[Path], float]] = {
-        name: partial(_without_start, limit=limit, options=options) for name, (limit, options) in EVALUATIONS.items()
+        name: partial(_without_start, limit=limit, options=options)
+        for name, (limit, options) in EVALUATIONS.items()
+        if name in only
     }
     table: dict[str, dict[str, object]] = {}
     for name, task in tasks.items():
@@ -72,6 +74,8 @@ def compare(ours: Path, other: Path, rounds: int) -> dict[str, dict[str, object]
             "other": round(statistics.median(theirs for _, theirs in pairs), 3),
             "ratio": round(statistics.median(ratios), 3),
             "range": [round(ratios[0], 3), round(ratios[-1], 3)],
+            "commits": [_commit(ours), _commit(other)],
+            "rounds": rounds,
         }
         print(f"{name:12} {json.dumps(table[name])}", flush=True)
     return table
@@ -87,13 +91,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("other", type=Path, help="another checkout")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--save", type=Path, help="where the numbers go")
+    parser.add_argument("--only", nargs="+", choices=list(EVALUATIONS), default=list(EVALUATIONS))
+    parser.add_argument("--save", type=Path, help="where the numbers go; those of other tasks stay")
     args = parser.parse_args()
-    ours, other = Path().resolve(), args.other.resolve()
-    numbers = {"ours": _commit(ours), "other": _commit(other), "rounds": args.rounds}
-    table = compare(ours, other, args.rounds)
+    table = compare(Path().resolve(), args.other.resolve(), args.rounds, args.only)
     if args.save:
-        args.save.write_text(json.dumps({**numbers, "processor": table}, indent=1) + "\n", encoding="utf-8")
+        kept = json.loads(args.save.read_text(encoding="utf-8")) if args.save.exists() else {}
+        args.save.write_text(json.dumps({**kept, **table}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def on_policy(options: argparse.Namespace) -> list[str]:
            "sampling.max_tokens": 48, "eval.limit": 2, "eval.teachers": False}  # fmt: skip
     settings = [word for key, value in few.items() for word in ("--set", f"{key}={value}")]
     models = ["--method", "on_policy", "--teacher", options.teacher, "--student", options.model]
-    return ["distill", "run", *models, "--task", "gsm8k:split=train", "--seed", "1", *settings]
+    return ["distill", "run", *models, "--task", "gsm8k:split=train", "--held-out", "gsm8k", "--seed", "1", *settings]
 
 
 def ttc(words: Sequence[str], environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

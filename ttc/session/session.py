@@ -132,6 +132,8 @@ class Session:
         self._closed: dict[Path, Candidate] = {}
         self._events: list[Event] = []
         self._scorers: list[Scorer] = []
+        # Asked once a part and not once a path: isinstance of a protocol looks at every attribute.
+        self._aware: list[SearchAware] = [engine] if isinstance(engine, SearchAware) else []
         self._shared: Shared = {} if shared is None else shared
         self._held: list[Enforced] = []
         self._inner: dict[Path, Prompt] = {}
@@ -297,9 +299,8 @@ class Session:
     def prune(self, path: Path) -> None:
         """Leave a path for good: whoever keeps something for it may let go."""
         self.note("prune", path)
-        for part in (self._engine, *self._scorers):
-            if isinstance(part, SearchAware):
-                part.prune(self.problem.id, path)
+        for part in self._aware:
+            part.prune(self.problem.id, path)
 
     async def generate(
         self,
@@ -501,6 +502,7 @@ class Session:
         """
         if not any(other is scorer for other in self._scorers):
             self._scorers.append(scorer)
+            self._aware += [scorer] if isinstance(scorer, SearchAware) else []
         for prompt in prompts:
             self._meter.cover(prompt.path, self._meter.price(prompt, scorer))
         affordable = [prompt for prompt in prompts if self._meter.affords(prompt.path)]
