@@ -10,8 +10,9 @@ SmolLM2's tokenizer has no thinking markers, its template no place for a thought
 Of each a distillation job makes a student (`ttc distill`, method rejection): told are the rows, the loss before and
 after, the markers, whether the template opens a thought, the stop tokens of its generation config. Then the battery:
 caps by strategies by questions. A case is exact when no thought is longer than its cap, the ledger is the engine's own
-count to the token, and no marker stands in a thought or an answer. Left out: what the student can do (so few steps
-teach the form, not the sums).
+count to the token, no thought holds the marker that ends it, and no answer begins another thought. Told beside them:
+answers that hold a second closing marker, which are the student's own words. Left out: what the student can do (so few
+steps teach the form, not the sums).
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def job(model: Path, url: str, task: str, options: argparse.Namespace) -> dict[s
     """The spec, as a user would write it; nothing about markers, templates or stop tokens."""
     return {
         "name": "traces", "method": "rejection", "student": str(model), "seed": 1, "n": 1,
-        "task": task, "limit": options.problems,
+        "task": task, "limit": options.problems, "sampling": {"max_tokens": 2048},
         "teacher": {"name": "r1", "model": "served", "engine": "openai", "options": {"base_url": url}},
         "filters": {"near": False}, "eval": {"limit": 2, "teachers": False},
         "train": {"steps": options.steps, "rows": 4, "lr": 5e-5, "save_every": 10},
@@ -142,7 +143,7 @@ def exact(answer: Answer, cap: int, markers: Sequence[str], before: Any, after: 
         return "ledger"
     if sum(event.data["num_tokens"] for event in roots) != usage.generated:
         return "trace"
-    if any(marker in part for marker in markers for part in (answer.thinking, answer.text)):
+    if markers[1] in answer.thinking or markers[0] in answer.text:
         return "marker"
     if usage.thinking > cap * max(1, len(answer.candidates)):
         return "over"
@@ -155,6 +156,7 @@ async def battery(model: Path) -> dict[str, Any]:
     """Every cap under every strategy on every question."""
     engine, markers = embedded(str(model), dtype="float32"), Text(model).markers or ()
     faults: dict[str, int] = {}
+    stray = 0
     spent: list[tuple[int, int]] = []
     try:
         for cap in CAPS:
@@ -167,6 +169,7 @@ async def battery(model: Path) -> dict[str, Any]:
                         thinking=Thinking(mode="on", max_tokens=cap),
                     )  # fmt: skip
                     fault = exact(answer, cap, markers, before, engine.counters())
+                    stray += markers[1] in answer.text
                     if name == "direct":
                         spent.append((cap, answer.usage.thinking))
                     if fault:
@@ -175,7 +178,7 @@ async def battery(model: Path) -> dict[str, Any]:
         await engine.close()
     cut = [(cap, used) for cap, used in spent if used >= cap]
     return {
-        "cases": len(CAPS) * len(STRATEGIES) * len(QUESTIONS), "faults": faults,
+        "cases": len(CAPS) * len(STRATEGIES) * len(QUESTIONS), "faults": faults, "stray": stray,
         "direct_at_cap": len(cut), "direct_over_cap": sum(used > cap for cap, used in cut), "direct": len(spent),
     }  # fmt: skip
 

@@ -13,7 +13,7 @@ STRATEGY_DEFAULTS = {
     "aggregate": {"n": 8, "k": 3, "rounds": 2},
     "auto": {},
     "best_of_n": {"n": 16, "beta": 0.1},
-    "budget_forcing": {"min_thinking": 0, "num_waits": 0},
+    "budget_forcing": {},
     "confidence": {"n": 32, "warmup": 8, "keep": 0.5, "group": 64, "consensus": 0.95, "chunk": 64, "wave": 8},
     "direct": {},
     "early_exit": {"threshold": 0.95, "repeats": 3, "chunk": 64, "probe_tokens": 32},

@@ -16,6 +16,7 @@ from ttc.errors import ConfigError
 from ttc.scorers.constant import constant
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.session.solve import solve
+from ttc.session.thinking import Thinking
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.budget_forcing import budget_forcing
 from ttc.strategies.direct import direct
@@ -247,6 +248,19 @@ def test_budget_forcing_reports_how_the_budget_was_held() -> None:
         solve(ask("q", "exact"), engine=engine, strategy=partial(budget_forcing, max_thinking=5), seed=0)
     )
     assert answer.thinking.startswith("ttttt") and answer.enforced == "ids" and answer.text.strip() == "A"
+
+
+@pytest.mark.parametrize(("own", "used"), [({}, 5), ({"max_thinking": 3}, 3), ({"max_thinking": 9}, 5)])
+def test_budget_forcing_keeps_the_cap_of_the_run(own: dict[str, int], used: int) -> None:
+    def script(prompt, path, key):
+        said = prompt.generated_text
+        return "A" if "</think>" in said else ("t" * 20 + "</think>A")[len(said) :]
+
+    engine = ScriptedEngine(script, thinking=True)
+    strategy = partial(budget_forcing, **own)
+    control = Thinking(max_tokens=5)
+    answer = asyncio.run(solve(ask("q", "exact"), engine=engine, strategy=strategy, seed=0, thinking=control))
+    assert answer.usage.thinking == used
 
 
 @pytest.mark.parametrize("n", [0, -1])

@@ -11,7 +11,7 @@ import pytest
 
 from tests.qwen_like import model
 from train.recipe.adapt import FORMS, Adaptation, adapt
-from ttc.core import Message, Problem, Sampling
+from ttc.core import Completion, Message, Problem, Sampling, Usage
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.wrapped import with_markers
@@ -93,6 +93,41 @@ def test_budgets_hold_to_the_token(plain: Path, thinker: Path, cap: int, declare
             await engine.close()
 
     asyncio.run(work())
+
+
+class Ending:
+    """The engine inside, with a model that thinks `length` tokens, ends the text, and after a hand-over says 7."""
+
+    def __init__(self, engine: Any, length: int) -> None:
+        self._engine, self._thought = engine, engine.encode("so " * length)[:length]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def generate(self, prompt: Any, sampling: Sampling, draws: range, on_usage: Any) -> list[Completion]:
+        said = self._thought[len(prompt.generated_ids) :] if "</think>" not in prompt.generated_text else ()
+        ids = ((*said, 0) if said else (*self.encode("7"), 0))[: sampling.max_tokens]
+        ended = ids[-1] == 0
+        usage = Usage(generated=len(ids), calls=1)
+        on_usage(usage)
+        reason = ("stop", "eos") if ended else ("length", None)
+        text = self.decode(ids[:-1] if ended else ids)
+        return [Completion((*prompt.path, draws[0]), text, ids, *reason, usage=usage)]
+
+
+@pytest.mark.parametrize("longer", [-1, 0, 1, 2, 3])
+def test_a_thought_that_ends_the_text_within_the_look_past_its_cap_is_cut_to_it(thinker: Path, longer: int) -> None:
+    async def work() -> Any:
+        inner = embedded(str(thinker))
+        assert len(inner.capabilities.think_close) > 2
+        try:
+            return await answered(Ending(inner, 8 + longer), Thinking(max_tokens=8), 0)
+        finally:
+            await inner.close()
+
+    answer = asyncio.run(work())
+    assert answer.usage.thinking == min(8 + longer, 8)
+    assert (answer.text.strip() == "7") == (longer > 0)
 
 
 def test_without_markers_a_budget_is_refused_with_both_ways_out(plain: Path) -> None:

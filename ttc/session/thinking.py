@@ -445,7 +445,8 @@ def _judge(
 ) -> tuple[int, Action]:
     """Decide how many ids of a segment to keep and what comes next."""
     # A thought of c ids is within a cap of c. One marker's length is sampled past the cap, so a natural end at
-    # exactly c ids is seen whole and kept as it is; only where the ids go on without it is the thought cut to c.
+    # exactly c ids is seen whole and kept as it is; a thought that is longer is cut to c, also where it ended within
+    # the look past the cap: by end-of-text, or by a marker of fewer ids than the usual one.
     ids = segment.token_ids
     last = (capabilities.think_close if state.inside else capabilities.think_open)[-1:]
     text = marker_text(capabilities, state.inside)
@@ -462,8 +463,8 @@ def _judge(
     if num_terminator and _wants_more(thinking, num_thinking, waits, wait_len):
         return len(ids) - num_terminator, "wait"
     excess = 0 if thinking.max_tokens is None else num_thinking - thinking.max_tokens
-    if excess > 0 and not num_terminator:
-        return max(len(ids) - excess, 0), "handover"
+    if excess > 0:
+        return max(len(ids) - num_terminator - excess, 0), "handover"
     return len(ids), resume
 
 

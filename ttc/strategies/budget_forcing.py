@@ -19,32 +19,35 @@ async def budget_forcing(
     session: Session,
     *,
     max_thinking: int | None = None,
-    min_thinking: int = 0,
-    num_waits: int = 0,
+    min_thinking: int | None = None,
+    num_waits: int | None = None,
     wait: str | None = None,
-    at_cap: Literal["handover", "stop"] = "handover",
+    at_cap: Literal["handover", "stop"] | None = None,
     temperature: float | None = None,
 ) -> Answer:
     """Return one completion whose thinking was held between the two bounds.
 
     Args:
         problem: what is asked.
-        session: the metered engine.
-        max_thinking: most tokens inside the think block; then the hand-over sentence follows.
+        session: the metered engine; what is absent below is as its thinking control says.
+        max_thinking: most tokens inside the think block; then the hand-over sentence follows. The session's cap holds,
+            too: the smaller counts.
         min_thinking: suppress the end of thinking until so many tokens.
         num_waits: suppress the end of thinking exactly so many times (as far as max_thinking leaves room).
-        wait: text put in place of a suppressed end; absent: the session's.
+        wait: text put in place of a suppressed end.
         at_cap: what follows a cut: the hand-over and an answer, or stop (hard truncation).
         temperature: overrides the run's; 0 is greedy.
     """
+    own = session.thinking
+    caps = [cap for cap in (max_thinking, own.max_tokens) if cap is not None]
     thinking = replace(
-        session.thinking,
+        own,
         mode="on",
-        max_tokens=max_thinking,
-        min_tokens=min_thinking,
-        num_waits=num_waits,
-        wait=session.thinking.wait if wait is None else wait,
-        at_cap=at_cap,
+        max_tokens=min(caps, default=None),
+        min_tokens=own.min_tokens if min_thinking is None else min_thinking,
+        num_waits=own.num_waits if num_waits is None else num_waits,
+        wait=own.wait if wait is None else wait,
+        at_cap=own.at_cap if at_cap is None else at_cap,
     )
     thinking.check(session.capabilities)
     sampling = session.sampling if temperature is None else replace(session.sampling, temperature=temperature)
