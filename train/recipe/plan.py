@@ -6,9 +6,8 @@ holds weights, gradients and moments in fp32, the reference, the critic, the act
 logits a few times over, and the engine's share. Hours come from a probe of seconds: how fast this machine updates and
 samples with this model; without one there are none. Tokens are bounds: rollouts as long as they may be.
 
-What an allocator keeps of freed blocks is a tenth: left free on a device of known size, and a part of its own on a CPU
-(measured there: -2 to 18 %, `benchmarks.train_memory`). Left out: what other processes hold, and the traffic between
-devices.
+What an allocator keeps of freed blocks is a tenth: left free on a device of known size, else a part of its own
+(`benchmarks.train_memory`). Left out: what other processes hold, and the traffic between devices.
 """
 
 from __future__ import annotations
