@@ -50,7 +50,7 @@ from train.promote.gate import judge, promote
 from train.recipe.recipe import Recipe, RecipeStep, bind_stage
 from train.recipe.run import RunOptions, run_recipe
 from ttc.durable import replace_link
-from ttc.errors import ConfigError, UnknownName
+from ttc.errors import ConfigError, PromptTooLong, UnknownName
 from ttc.identity.digests import file_digest
 from ttc.records import LineFile
 
@@ -365,13 +365,24 @@ async def _smoke(
     log(f"smoke gate: {len(first) - lost} of {len(first)} problems got an accepted answer from {name}")
     if lost > spec.smoke_failures:
         kinds = Counter(f"{d.stage}: {kind_of(d.reason)}" for d in passed.dropped.values())
-        kinds.update(f"failed: {error[:80]}" for error in answers.failed)
+        kinds.update(f"failed: {kind_of(error)}" for error in answers.failed)
         reasons = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(5))
         raise ConfigError(
             f"smoke gate: {lost} of the first {len(first)} problems got no answer of {name} that is "
-            f"accepted ({reasons}); nothing more was spent. Take a better teacher, more answers (n), more tokens "
-            f"(sampling.max_tokens), or accept it: smoke_failures = {lost}"
+            f"accepted ({reasons}); nothing more was spent. {_remedy(answers.failed, lost)}"
         )
+
+
+def _remedy(failed: Sequence[str], lost: int) -> str:
+    """What to change after a smoke gate: by the errors of calls, or, without errors, by wrong answers."""
+    if not failed:
+        better = "Take a better teacher, more answers (n), more tokens (sampling.max_tokens)"
+        return f"{better}, or accept it: smoke_failures = {lost}"
+    kind, _ = Counter(map(kind_of, failed)).most_common(1)[0]
+    error = next(error for error in failed if kind_of(error) == kind)
+    if kind == PromptTooLong.__name__:
+        return f"Set sampling.max_tokens lower, so that question and answer fit the teacher's context ({error})"
+    return f"Mend what stopped the calls, then give the same command again: failed calls are asked anew ({error})"
 
 
 def _say_progress(log: Log, name: str, written: int, missing: int) -> None:

@@ -3,7 +3,7 @@
 n, limit, max_tokens, filters, selection, mixing, training, measuring and gates may change from run to run: the ledger
 pays for the difference only, and what follows is made anew. Another method, student, seed, task or teacher is another
 job, and so are other models, files or problems under the same names (`distill.plan.resolve.Contents`); max_tokens may
-not fall, since answers that are longer are already there.
+not fall once an answer is there, since it may be longer.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import ttc
 from distill.data.dataset import write_json
+from distill.generation.ledger import LEDGER, AnswerLedger
 from distill.plan.resolve import START, JobPlan
 from ttc.config.recipes import dump
 from ttc.durable import is_scratch
@@ -64,11 +65,18 @@ def _compare(plan: JobPlan, stored: Mapping[str, Any], fresh: Mapping[str, Any])
         if stored["fixed"][name] != fresh["fixed"][name]:
             raise ConfigError(f"{folder} holds another job: its {name} ran with other settings; give another --out")
     for name, cap in stored["max_tokens"].items():
-        if fresh["max_tokens"].get(name, cap) < cap:
+        if fresh["max_tokens"].get(name, cap) < cap and _has_answers(folder):
             raise ConfigError(
                 f"sampling.max_tokens may not fall: {folder} has answers of domain {name} made with {cap}; "
                 "give another --out"
             )
+
+
+def _has_answers(folder: Path) -> bool:
+    if not (folder / LEDGER).is_file():
+        return False
+    with AnswerLedger(folder / LEDGER) as ledger:
+        return bool(ledger.totals()["done"])
 
 
 def read_lock(folder: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from ttc.core import Path as TreePath
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared.text import Text
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, EngineError
 from ttc.session.solve import solve
 from ttc.session.thinking import Thinking
 from ttc.strategies.direct import direct
@@ -113,3 +114,49 @@ def test_a_plan_writes_the_lock_beside_the_adapted_student(student: Path, proble
         plan_job(parse_spec(table), tmp_path / "job")
     prompt = Text(tmp_path / "job" / "student-start").render((Message("user", "2?"),), True)
     assert "<answer> answer here </answer>" in prompt.text and prompt.think_state == "open"
+
+
+def _small_job(student: Path, problems: Path) -> dict[str, Any]:
+    return {
+        "name": "traces", "method": "rejection", "student": str(student), "seed": 1, "task": str(problems), "n": 1,
+        "limit": 4, "train": {"steps": 1, "rows": 4, "lr": 1e-2}, "eval": {"limit": 2, "teachers": False},
+        "filters": {"near": False},
+    }  # fmt: skip
+
+
+def _served(server: OpenAIServer) -> dict[str, Any]:
+    return {"name": "r1", "model": "served", "engine": "openai", "options": {"base_url": server.url}}
+
+
+def test_more_tokens_than_the_teacher_holds_are_refused_with_the_setting_and_fewer_go_on(
+    student: Path, problems: Path, tmp_path: Path
+) -> None:
+    behaviour = Behaviour(completions=False, ids=False, scores=False, reasoning="reasoning_content", max_model_len=1000)
+    with OpenAIServer(lambda: ScriptedEngine(reasons, thinking=True), behaviour) as server:
+        table = {**_small_job(student, problems), "teacher": _served(server)}
+        with pytest.raises(
+            ConfigError, match=r"4 failed: PromptTooLong.*Set sampling.max_tokens lower.*length is 1000"
+        ):
+            run_job(parse_spec({**table, "sampling": {"max_tokens": 1024}}), tmp_path / "job", lambda text: None)
+        done = run_job(parse_spec({**table, "sampling": {"max_tokens": 512}}), tmp_path / "job", lambda text: None)
+    assert done.model is not None
+
+
+def test_calls_that_failed_are_named_and_the_same_command_asks_them_anew(
+    student: Path, problems: Path, tmp_path: Path
+) -> None:
+    texts = [json.loads(line)["problem"] for line in problems.read_text().splitlines()]
+    broken = [True]
+
+    def refuses(prompt: Prompt, path: TreePath, key: int) -> str:
+        if broken and any(text in prompt.messages[-1].content for text in texts):
+            raise EngineError("the account is empty")
+        return reasons(prompt, path, key)
+
+    behaviour = Behaviour(completions=False, ids=False, scores=False, reasoning="reasoning_content")
+    with OpenAIServer(lambda: ScriptedEngine(refuses, thinking=True), behaviour) as server:
+        spec = parse_spec({**_small_job(student, problems), "teacher": _served(server)})
+        with pytest.raises(ConfigError, match=r"Mend what stopped the calls, then give the same command.*account is"):
+            run_job(spec, tmp_path / "job", lambda text: None)
+        broken.clear()
+        assert run_job(spec, tmp_path / "job", lambda text: None).model is not None
