@@ -84,7 +84,8 @@ def long() -> Iterator[str]:
         yield server.url
 
 
-TEACHERS = {"packaged": packaged, "long": long}
+TEACHERS = {"packaged": (packaged, 512), "long": (long, 2048)}
+"""Servers, and the tokens of an answer that they have room for."""
 
 
 def sums(file: Path, num: int) -> Path:
@@ -95,11 +96,11 @@ def sums(file: Path, num: int) -> Path:
     return file
 
 
-def job(model: Path, url: str, task: str, options: argparse.Namespace) -> dict[str, Any]:
+def job(model: Path, url: str, task: str, most: int, options: argparse.Namespace) -> dict[str, Any]:
     """The spec, as a user would write it; nothing about markers, templates or stop tokens."""
     return {
         "name": "traces", "method": "rejection", "student": str(model), "seed": 1, "n": 1,
-        "task": task, "limit": options.problems, "sampling": {"max_tokens": 2048},
+        "task": task, "limit": options.problems, "sampling": {"max_tokens": most},
         "teacher": {"name": "r1", "model": "served", "engine": "openai", "options": {"base_url": url}},
         "filters": {"near": False}, "eval": {"limit": 2, "teachers": False},
         "train": {"steps": options.steps, "rows": 4, "lr": 5e-5, "save_every": 10},
@@ -109,11 +110,12 @@ def job(model: Path, url: str, task: str, options: argparse.Namespace) -> dict[s
 def distilled(name: str, model: Path, out: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Run the job; what came out."""
     out.mkdir(parents=True, exist_ok=True)
-    with TEACHERS[name]() as url:
+    teacher, most = TEACHERS[name]
+    with teacher() as url:
         task = (
             "arithmetic:split=train,level=2" if name == "packaged" else str(sums(out / "sums.jsonl", options.problems))
         )
-        spec = parse_spec(job(model, url, task, options))
+        spec = parse_spec(job(model, url, task, most, options))
         done = run_job(spec, out / "job", lambda text: print(text, flush=True))
     assert done.model is not None
     text = Text(done.model)
