@@ -1,8 +1,10 @@
 """A step of training SmolLM2-135M here and in TRL: GRPO, supervised, on-policy distillation, on rows of GSM8K.
 
     TTC_DATA=DIR python -m benchmarks.smollm2_against_trl --model build/smollm2 --save FILE [--only grpo sft on_policy]
+        [--bf16]
 
-Both train all weights in fp32 on one thread, from the same folder, on the same rows and at the same rate:
+Both train all weights on one thread, from the same folder, on the same rows and at the same rate, in fp32, or with
+`--bf16` in TRL's default (fp32 weights, passes in bf16; rollouts here by bf16 weights), for processors that have it:
 
     grpo       2 prompts x 4 rollouts of at most 128 tokens, one optimiser step; the reward is whether the text has an
                even number of characters, so that groups differ whatever the model knows; rollouts by two engines
@@ -10,7 +12,7 @@ Both train all weights in fp32 on one thread, from the same folder, on the same 
     on_policy  4 prompts, one rollout each of at most 128 tokens, reverse KL to a teacher of the same weights
 
 Both clocks hold all that a step does (`benchmarks.beside_trl`: a run of several steps less a run of one). TRL computes
-activations again by default and computes in bf16; both are off, as they are here. Mean tokens of a rollout are told for
+activations again by default; that is off, as it is here. Mean tokens of a rollout are told for
 both: they sample with seeds of their own. `--profile` writes where the processor time of this toolkit's step goes. Left
 out: what is learnt (`grpo_against_trl`, `on_policy_against_trl`).
 """
@@ -46,8 +48,8 @@ from train.rollouts.rewards import Shaping
 HERE = Path(__file__).resolve()
 TOKENS, RATE, SEED, NEVER = 128, 1e-6, 1, 10**6
 TASK = "gsm8k:split=train"
-ENGINES = {"exact": "embedded:dtype=float32,batch_invariant=true", "embedded": "embedded:dtype=float32"}
-"""What rollouts are drawn by: the default of the stage, whose bits hang on no other row, and the faster one."""
+ENGINES = {"exact": "embedded:dtype={dtype},batch_invariant=true", "embedded": "embedded:dtype={dtype}"}
+"""What rollouts are drawn by: with bits that hang on no other row (in fp32 the default of a stage), and faster."""
 ROWS = 512
 """Questions that both draw from."""
 
@@ -75,11 +77,11 @@ def questions(folder: Path) -> list[dict[str, str]]:
     return pairs
 
 
-def run_stage(kind: str, fields: Mapping[str, Any], model: Path, out: Path) -> float | None:
+def run_stage(kind: str, fields: Mapping[str, Any], model: Path, out: Path, *, half: bool) -> float | None:
     """Run a stage of this toolkit; returns the mean tokens of a rollout, if there are any."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
-    common = {"lr": RATE, "eval_every": NEVER, "save_every": NEVER}
+    common = {"lr": RATE, "eval_every": NEVER, "save_every": NEVER, "autocast": half}
     stage = STAGES.create(kind, {**common, **fields}, supply={})
     stage.run(Setting(out, model, SEED, "cpu", torch.get_num_threads(), lambda text: None))
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -87,10 +89,10 @@ def run_stage(kind: str, fields: Mapping[str, Any], model: Path, out: Path) -> f
     return fmean(lengths) if lengths else None
 
 
-def trl_settings(kind: Any, out: Path, steps: int, batch: int, **more: Any) -> Any:
+def trl_settings(kind: Any, out: Path, steps: int, batch: int, *, half: bool, **more: Any) -> Any:
     """What the three trainers share."""
     return kind(
-        output_dir=str(out), use_cpu=True, bf16=False, gradient_checkpointing=False, seed=SEED, max_steps=steps,
+        output_dir=str(out), use_cpu=True, bf16=half, gradient_checkpointing=False, seed=SEED, max_steps=steps,
         per_device_train_batch_size=batch, learning_rate=RATE, lr_scheduler_type="constant", report_to=[],
         save_strategy="no", logging_strategy="no", disable_tqdm=True, adam_beta2=0.95, **more,
     )  # fmt: skip
@@ -107,25 +109,26 @@ def chat(pairs: Sequence[Mapping[str, str]], *, completion: bool = False) -> Any
     return Dataset.from_list(rows)
 
 
-def our_grpo(model: Path, folder: Path, steps: int, *, engine: str) -> float | None:
+def our_grpo(model: Path, folder: Path, steps: int, half: bool, *, engine: str) -> float | None:
     """GRPO in this toolkit."""
     fields = {
-        **sampled(2, 4, steps), "engine": engine, "sampler": "uniform", "loss": "ppo:clip_low=0.2,clip_high=0.28",
+        **sampled(2, 4, steps, engine, half), "sampler": "uniform", "loss": "ppo:clip_low=0.2,clip_high=0.28",
         "shaping": (f"{HERE}:paid_for_even:weight=1",), "verifier_weight": 0.0,
         "advantage": "group:spread=sample,eps=0.0001", "normaliser": "constant",
     }  # fmt: skip
-    return run_stage("grpo", fields, model, folder / "ours")
+    return run_stage("grpo", fields, model, folder / "ours", half=half)
 
 
-def sampled(prompts: int, n: int, steps: int) -> dict[str, Any]:
+def sampled(prompts: int, n: int, steps: int, engine: str, half: bool) -> dict[str, Any]:
     """Fields of the stages that sample."""
     return {
+        "engine": engine.format(dtype="bfloat16" if half else "float32"),
         "task": TASK, "held_out": "gsm8k", "held_out_limit": 1, "train_limit": ROWS, "steps": steps,
         "prompts": prompts, "n": n, "max_tokens": TOKENS, "thinking": "off", "record": False,
     }  # fmt: skip
 
 
-def their_grpo(model: Path, folder: Path, steps: int) -> float | None:
+def their_grpo(model: Path, folder: Path, steps: int, half: bool) -> float | None:
     """GRPO in TRL, of the questions that this toolkit asks."""
     from trl import GRPOConfig, GRPOTrainer
 
@@ -136,7 +139,7 @@ def their_grpo(model: Path, folder: Path, steps: int) -> float | None:
         return [even(completion[0]["content"]) for completion in completions]
 
     settings = trl_settings(
-        GRPOConfig, folder / "trl", steps, 8, num_generations=4, max_completion_length=TOKENS, beta=0.0,
+        GRPOConfig, folder / "trl", steps, 8, half=half, num_generations=4, max_completion_length=TOKENS, beta=0.0,
         loss_type="dr_grpo", epsilon=0.2, epsilon_high=0.28, temperature=1.0, top_p=1.0, top_k=0,
     )  # fmt: skip
     trainer = GRPOTrainer(
@@ -152,18 +155,18 @@ def asked() -> list[dict[str, str]]:
     return [{"prompt": item.problem.messages[-1].content} for item in make_task(TASK).items(ROWS, 0)]
 
 
-def our_sft(model: Path, folder: Path, steps: int, *, packed: int = 0) -> None:
+def our_sft(model: Path, folder: Path, steps: int, half: bool, *, packed: int = 0) -> None:
     """Supervised fine-tuning in this toolkit."""
     fields = {"data": str(folder / "rows.jsonl"), "steps": steps, "rows": 8, "packed": packed, "decay": False}
-    run_stage("sft", fields, model, folder / "ours")
+    run_stage("sft", fields, model, folder / "ours", half=half)
 
 
-def their_sft(model: Path, folder: Path, steps: int) -> None:
+def their_sft(model: Path, folder: Path, steps: int, half: bool) -> None:
     """Supervised fine-tuning in TRL."""
     from trl import SFTConfig, SFTTrainer
 
     rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
-    settings = trl_settings(SFTConfig, folder / "trl", steps, 8, completion_only_loss=True)
+    settings = trl_settings(SFTConfig, folder / "trl", steps, 8, half=half, completion_only_loss=True)
     trainer = SFTTrainer(
         model=load_model(model, "cpu"), args=settings, train_dataset=chat(rows, completion=True),
         processing_class=load_tokenizer(model),
@@ -171,18 +174,18 @@ def their_sft(model: Path, folder: Path, steps: int) -> None:
     trainer.train()
 
 
-def our_distillation(model: Path, folder: Path, steps: int) -> float | None:
+def our_distillation(model: Path, folder: Path, steps: int, half: bool, *, engine: str) -> float | None:
     """On-policy distillation in this toolkit."""
-    fields = {**sampled(4, 1, steps), "teacher": str(model), "mask_truncated": False}
-    return run_stage("on_policy", fields, model, folder / "ours")
+    fields = {**sampled(4, 1, steps, engine, half), "teacher": str(model), "mask_truncated": False}
+    return run_stage("on_policy", fields, model, folder / "ours", half=half)
 
 
-def their_distillation(model: Path, folder: Path, steps: int) -> float | None:
+def their_distillation(model: Path, folder: Path, steps: int, half: bool) -> float | None:
     """On-policy distillation in TRL."""
     from trl import DistillationConfig, DistillationTrainer
 
     settings = trl_settings(
-        DistillationConfig, folder / "trl", steps, 4, max_completion_length=TOKENS, beta=1.0, temperature=1.0
+        DistillationConfig, folder / "trl", steps, 4, half=half, max_completion_length=TOKENS, beta=1.0, temperature=1.0
     )
     trainer = DistillationTrainer(
         model=load_model(model, "cpu"), teacher_model=load_model(model, "cpu"), args=settings,
@@ -192,26 +195,30 @@ def their_distillation(model: Path, folder: Path, steps: int) -> float | None:
     return None
 
 
-Train = Callable[[Path, Path, int], float | None]
+Train = Callable[[Path, Path, int, bool], float | None]
+"""A model, a folder, steps, and whether in bf16."""
 PAIRS: Mapping[str, tuple[Mapping[str, Train], Train]] = {
     "grpo": ({name: partial(our_grpo, engine=engine) for name, engine in ENGINES.items()}, their_grpo),
     "sft": ({"padded": our_sft, "packed": partial(our_sft, packed=2048)}, their_sft),
-    "on_policy": ({"padded": our_distillation}, their_distillation),
+    "on_policy": (
+        {name: partial(our_distillation, engine=engine) for name, engine in ENGINES.items()},
+        their_distillation,
+    ),
 }
 """Ways of this toolkit, and TRL's, by method."""
 
 
-def timed(train: Train, model: Path, folder: Path, steps: int) -> dict[str, Any]:
+def timed(train: Train, model: Path, folder: Path, steps: int, half: bool) -> dict[str, Any]:
     """The cost of a step, and mean tokens of a rollout in the longer run."""
     tokens: list[float | None] = []
-    cost: dict[str, Any] = step_cost(lambda count: tokens.append(train(model, folder, count)), steps)
+    cost: dict[str, Any] = step_cost(lambda count: tokens.append(train(model, folder, count, half)), steps)
     return cost if tokens[-1] is None else {**cost, "tokens": round(tokens[-1], 1)}
 
 
-def profile(train: Train, model: Path, folder: Path, steps: int) -> str:
+def profile(train: Train, model: Path, folder: Path, steps: int, half: bool) -> str:
     """The forty functions in which a run spends most, by their own time."""
     profiler, told = cProfile.Profile(), io.StringIO()
-    profiler.runcall(train, model, folder, steps)
+    profiler.runcall(train, model, folder, steps, half)
     pstats.Stats(profiler, stream=told).sort_stats("tottime").print_stats(40)
     return told.getvalue()
 
@@ -222,28 +229,29 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--only", nargs="+", choices=list(PAIRS), default=list(PAIRS))
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--profile", type=Path, help="text file")
     parser.add_argument("--save", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
-    rows: dict[str, Any] = {}
+    half, rows = options.bf16, {}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         questions(folder)
         for method in options.only:
             ways, theirs = PAIRS[method]
-            row = {name: timed(train, options.model, folder, options.steps) for name, train in ways.items()}
-            row["trl"] = timed(theirs, options.model, folder, options.steps)
+            row = {name: timed(train, options.model, folder, options.steps, half) for name, train in ways.items()}
+            row["trl"] = timed(theirs, options.model, folder, options.steps, half)
             row["ratio"] = {name: round(row[name]["cpu_s"] / row["trl"]["cpu_s"], 3) for name in ways}
             rows[method] = row
             print(json.dumps({method: row}), flush=True)
             if options.profile is not None:
                 with options.profile.open("a") as out:
                     for name, train in ways.items():
-                        out.write(f"{method}, {name}\n{profile(train, options.model, folder, 2)}\n")
+                        out.write(f"{method}, {name}\n{profile(train, options.model, folder, 2, half)}\n")
             if options.save is not None:
-                told = {**facts(), "model": options.model.name, "steps": options.steps, "rows": rows}
+                told = {**facts(), "model": options.model.name, "steps": options.steps, "bf16": half, "rows": rows}
                 options.save.write_text(json.dumps(told, indent=1) + "\n")
 
 

@@ -72,7 +72,7 @@ def row(size: str, again: bool) -> dict[str, Any]:
     planned = sum(value for name, value in parts.items() if name != "engine")
     before = _peak()
     torch.manual_seed(0)
-    model, reference = (AutoModelForCausalLM.from_config(config, attn_implementation="eager") for _ in range(2))
+    model, reference = (AutoModelForCausalLM.from_config(config, attn_implementation="sdpa") for _ in range(2))
     if again:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     objective = Objective(ppo(), group(), kl_weight=0.01)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from evals.numbers.gates import GateCheck
-from tests.train.cipher_base import STEPS, SYMBOLS
+from tests.train.cipher_base import STEPS, SYMBOLS, WALKS
 from tests.train.stages import make_stage
 from train.base.models import load_model, load_tokenizer, save_model
 from train.base.stage import Setting, StageResult, write_result
@@ -17,7 +17,6 @@ from ttc.cli.cli import main
 from ttc.errors import ConfigError, RecordError
 
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
-TRAIN = f"{TASK},split=train"
 
 
 @pytest.fixture(scope="module")
@@ -29,19 +28,19 @@ def run(cipher_model, tmp_path_factory):
     save_model(load_model(cipher_model, "cpu"), load_tokenizer(cipher_model), first / "model")
     write_result(first, StageResult(str(first / "model"), {"seconds": 40.0}))
     for name, stage in (
-        ("2-sample", sample(task=TRAIN, n=6)),
+        ("2-sample", sample(task=WALKS, n=6)),
         ("3-sft", make_stage("sft", rollouts="2-sample", steps=40, lr=3e-3)),
     ):
         (root / name).mkdir()
         write_result(root / name, stage.run(Setting(root / name, first / "model", 1, "cpu", 1, lambda text: None)))
     (root / "model").symlink_to("3-sft/model")
-    asked = {"recipe": "tiny", "seed": 1, "stages": [], "gates": {"held_out": TASK, "min_gain": 0.0}}
+    asked = {"recipe": "tiny", "seed": 1, "stages": [], "gates": {"held_out": WALKS, "min_gain": 0.0}}
     (root / "run.json").write_text(json.dumps(asked))
     return root
 
 
 def checked(run, **table):
-    found = judge(read_gates({"held_out": TASK, **table}, "x"), run, None, Setting(run, None, 1, "cpu", 1, print))
+    found = judge(read_gates({"held_out": WALKS, **table}, "x"), run, None, Setting(run, None, 1, "cpu", 1, print))
     return {check.gate: check for check in found}
 
 
@@ -136,7 +135,7 @@ def test_the_divergence_of_a_model_from_itself_is_zero(run):
 def test_canaries_that_were_trained_on_are_found_and_named(run):
     clean = checked(run, canaries=TASK, max_canary_drop=1.0)
     assert clean["canaries_unseen"].passed and clean["canaries"].passed
-    leaked = checked(run, canaries=TRAIN, max_canary_drop=1.0)["canaries_unseen"]
+    leaked = checked(run, canaries=WALKS, max_canary_drop=1.0)["canaries_unseen"]
     assert not leaked.passed and leaked.value > 30 and "such as 's" in leaked.text
 
 

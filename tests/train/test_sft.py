@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from evals.tasks.cipher import Cipher, question
-from tests.train.cipher_base import STEPS, SYMBOLS, secret
+from tests.train.cipher_base import STEPS, SYMBOLS, WALKS, secret
 from tests.train.stages import make_stage
 from train.base.models import load_model
 from train.base.stage import Setting
@@ -132,13 +132,13 @@ def test_examples_of_walks_teach_walking(base, tmp_path):
         rows=24,
         lr=3e-3,
         eval_every=30,
-        held_out=TASK,
+        held_out=WALKS,
         warmup=5,
     )
     stage.check(True)
     found = stage.run(setting(tmp_path / "1-sft", base)).metrics
     assert found["held_out_gain_low"] > 0
-    assert found["likelihood_gain_low"] > 0 and found["held_out_loss"] < 0.3
+    assert found["likelihood_gain"] > 0 and found["held_out_loss"] < 0.3  # four walks: too few for an interval
     rows = [json.loads(line) for line in (tmp_path / "1-sft" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows if "held_out_loss" in row] == [0, 30, 60, 90]
 
@@ -172,7 +172,7 @@ def test_right_rollouts_are_what_was_sampled_without_copies_and_a_model_learns_f
         assert text.decode(example.token_ids).endswith(f"s{cipher.walk(start, steps)[-1]}<|end|>")
     few = right_rollouts(path, most=1, shortest=True)
     assert len(few) == len({example.key for example in examples})
-    stage = make_stage("sft", rollouts="1-sample", steps=40, rows=24, lr=3e-3, held_out=TASK)
+    stage = make_stage("sft", rollouts="1-sample", steps=40, rows=24, lr=3e-3, held_out=WALKS)
     found = stage.run(setting(tmp_path / "2-sft", base)).metrics
     assert found["held_out_gain_low"] > 0
     assert (tmp_path / "1-sample" / "model" / "model.safetensors").is_file()

@@ -85,7 +85,7 @@ def new_model(shape: Shape, tokenizer: Any, seed: int, vocabulary: int | None = 
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
 
 
 def stored_type(folder: Path) -> torch.dtype:
@@ -101,9 +101,7 @@ def load_model(folder: Path, device: str, *, checkpointing: bool = False, dtype:
 
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} is not a model folder: it has no config.json")
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, attn_implementation="eager" if device == "cpu" else "sdpa"
-    )
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return model.to(device)

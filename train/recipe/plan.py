@@ -202,9 +202,8 @@ def head_bytes(fields: Mapping[str, Any], counts: ModelCounts) -> float:
 
 def activation_bytes(config: Any, fields: Mapping[str, Any], counts: ModelCounts) -> float:
     """What autograd keeps of one micro-batch below the head."""
-    on_cpu = "embedded" in str(fields.get("engine", "embedded")) and not fields.get("autocast")
-    rows, length = _pass(fields)
-    saved = [_saved(config, layers, (rows, length), bool(fields.get("autocast")), eager=on_cpu) for layers in (1, 2)]
+    shape = rows, length = _pass(fields)
+    saved = [_saved(config, layers, shape, bool(fields.get("autocast"))) for layers in (1, 2)]
     layer = saved[1] - saved[0]
     kept = 4.0 * rows * length * counts.hidden
     if fields.get("checkpointing"):
@@ -212,15 +211,14 @@ def activation_bytes(config: Any, fields: Mapping[str, Any], counts: ModelCounts
     return saved[0] + (counts.layers - 1) * layer
 
 
-def _saved(config: Any, layers: int, shape: tuple[int, int], autocast: bool, *, eager: bool) -> float:
+def _saved(config: Any, layers: int, shape: tuple[int, int], autocast: bool) -> float:
     """Bytes that a forward pass of `layers` layers keeps for the backward one, beside weights."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register("ttc_counted", _counted_attention)
     AttentionMaskInterface.register("ttc_counted", lambda *given, **options: None)
     model = _fake(config, layers).train()
-    if not eager:
-        model.config._attn_implementation = "ttc_counted"
+    model.config._attn_implementation = "ttc_counted"
     storages: dict[int, int] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:

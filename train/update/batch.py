@@ -117,7 +117,9 @@ def shuffled(num_rows: int, parts: int, number: int) -> list[torch.Tensor]:
     return list(torch.randperm(num_rows, generator=maker).chunk(parts))
 
 
-def micro_batches(mask: torch.Tensor, index: torch.Tensor, most: int, least: int = 1) -> Iterator[torch.Tensor]:
+def micro_batches(
+    mask: torch.Tensor, index: torch.Tensor, most: int, least: int = 1, kin: torch.Tensor | None = None
+) -> Iterator[torch.Tensor]:
     """Cut `index` so that rows x longest row stays within `most` tokens; rows of like length together.
 
     Args:
@@ -125,6 +127,7 @@ def micro_batches(mask: torch.Tensor, index: torch.Tensor, most: int, least: int
         index: numbers of rows.
         most: padded tokens of one part; a single row may be longer.
         least: rows of every part, when there are so many.
+        kin: (R,) numbers of families, whose rows stay together instead; families of like length lie together.
     """
     index = index.to(mask.device)
     if not len(index):
@@ -132,23 +135,42 @@ def micro_batches(mask: torch.Tensor, index: torch.Tensor, most: int, least: int
     places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
     lengths = mask.long().mul(places).amax(1)[index]  # place of the last True of each row, from 1
     order = torch.argsort(lengths, stable=True)
-    start, longest = 0, 0
-    for end in range(len(index)):
-        size = int(lengths[order[end]])
-        if end - start >= least and len(index) - end >= least and max(longest, size) * (end - start + 1) > most:
-            yield index[order[start:end]]
-            start, longest = end, 0
-        longest = max(longest, size)
-    yield index[order[start:]]
+    blocks = (
+        [[place] for place in order.tolist()] if kin is None else _families(lengths, order, kin.to(mask.device)[index])
+    )
+    sizes, num = lengths.tolist(), len(index)
+    part: list[int] = []
+    done = longest = 0
+    for block in blocks:
+        for number, row in enumerate(block):
+            ahead = block[number:] if number == 0 else [row]  # a family begins a new part where all of it would not fit
+            widest = max(longest, *(sizes[other] for other in ahead))
+            left = num - done - len(part)
+            if len(part) >= least and left >= least and widest * (len(part) + len(ahead)) > most:
+                yield index[torch.tensor(part, device=index.device)]
+                done, part, longest = done + len(part), [], 0
+            part.append(row)
+            longest = max(longest, sizes[row])
+    yield index[torch.tensor(part, device=index.device)]
 
 
-def shared(mask: torch.Tensor, index: torch.Tensor, most: int, world: World) -> Iterator[torch.Tensor]:
+def _families(lengths: torch.Tensor, order: torch.Tensor, numbers: torch.Tensor) -> list[list[int]]:
+    """Places by family, each in the given order; families by their longest row."""
+    members: dict[int, list[int]] = {}
+    for place in order.tolist():
+        members.setdefault(int(numbers[place]), []).append(place)
+    return sorted(members.values(), key=lambda places: int(lengths[places[-1]]))
+
+
+def shared(
+    mask: torch.Tensor, index: torch.Tensor, most: int, world: World, kin: torch.Tensor | None = None
+) -> Iterator[torch.Tensor]:
     """This process's rows of every micro-batch, which is cut for all of them: so all have equally many parts.
 
-    Unless there are fewer rows than processes, of which the last then get none.
+    Unless there are fewer rows than processes, of which the last then get none. Families stay in a process.
     """
-    for part in micro_batches(mask, index, most * world.size, world.size):
-        mine = part[world.rank :: world.size]
+    for part in micro_batches(mask, index, most * world.size, world.size, kin):
+        mine = part[world.rank :: world.size] if kin is None else part.tensor_split(world.size)[world.rank]
         if len(mine):
             yield mine
 

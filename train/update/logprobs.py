@@ -7,16 +7,13 @@ instead of being kept, unless all of them are small. Temperature is 1: rollouts 
 whole vocabulary (with a teacher) sees the same chunks. Memory: a chunk's logits, a few times over; kept for the
 gradient are hidden states alone. Cost: one product with the head more.
 
-Packing lays short rows end to end instead of padding them; positions start anew with each, and a block-diagonal causal
-mask keeps them apart, so the numbers are those of the padded batch (a test says to 1e-6). Packing without such a mask
-taught models to repeat themselves (open-r1 issue 520). Krell et al. 2021 (arXiv:2107.02027); rows are placed first-fit,
-longest first. Cost: no padding, but attention over the whole packed row: on a CPU, where updates batch rows of like
-length anyhow, it is rarely faster. Left out: kernels that skip the masked blocks, models with sliding windows.
+How rows lie in the forward pass is `train.update.layouts`: padded; packed where asked; behind one copy of a prompt that
+several begin with, where that saves work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -24,7 +21,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from train.base.models import Sharded
-from ttc.errors import ConfigError
+from train.update.layouts import families, laid_hidden, shares
 
 _CHUNK = 8192
 """Most positions that go through the head at once."""
@@ -68,19 +65,17 @@ def token_logprobs(
         ids: (R, L) token ids, padded on the right.
         wanted: (R, L - 1) bool; position t asks for ids[:, t + 1].
         compare: is given the log-probabilities of the whole vocabulary at the wanted positions, chunk by chunk.
-        packed: lay rows end to end in rows of so many tokens, instead of padding them (see `train.update.logprobs`); 0:
-        do not.
+        packed: lay rows end to end in lines of so many tokens, instead of padding them; 0: do not.
         moves: whether the entropy has a gradient, too.
     """
     if isinstance(model, Sharded):
         return Scored(*model(ids, wanted, compare, packed=packed, moves=moves))
-    if packed:
-        places = torch.arange(1, ids.shape[1], device=ids.device)
-        hidden = packed_hidden(model, ids[:, :-1], (wanted * places).amax(1).tolist(), packed)
+    # hidden states (R, L - 1, H): position t predicts ids[:, t + 1]. Only the W wanted ones go on, row by row: (W, H).
+    groups = families(ids, wanted) if packed else shares(model, ids, wanted)
+    if groups:
+        rows = laid_hidden(model, ids, wanted, groups, packed or max(family.size for family in groups))
     else:
-        hidden = model.base_model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
-    # hidden (R, L - 1, H): position t predicts ids[:, t + 1]. Only the W wanted positions go on, row by row.
-    rows = hidden[wanted]  # (W, H)
+        rows = model.base_model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state[wanted]
     targets = ids[:, 1:][wanted]  # (W,)
     head = model.get_output_embeddings()
 
@@ -100,74 +95,8 @@ def token_logprobs(
             parts.append(checkpoint(score, rows[place], place, use_reentrant=False, preserve_rng_state=False))
         else:
             parts.append(score(rows[place], place))
-    empty = hidden.new_zeros(wanted.shape, dtype=torch.float32)
+    empty = rows.new_zeros(wanted.shape, dtype=torch.float32)
     columns = [empty.masked_scatter(wanted, torch.cat(column)) for column in zip(*parts, strict=True)]
     if not columns:
         columns = [empty] * (2 if compare is None else 3)
     return Scored(*columns)
-
-
-def check_packing(model: Any) -> None:
-    """Raise ConfigError for a model whose layers see windows: a mask of ours would widen them."""
-    if "sliding_attention" in (getattr(model.config, "layer_types", None) or ()):
-        raise ConfigError(
-            "packed: layers of this model have a sliding window, which packing would lose; set packed = 0"
-        )
-
-
-def placed(lengths: Sequence[int], most: int) -> list[list[int]]:
-    """Which rows share a packed row of at most `most` tokens; one that is longer is alone."""
-    bins: list[list[int]] = []
-    room: list[int] = []
-    for row in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        fits = next((b for b, left in enumerate(room) if lengths[row] <= left), None)
-        if fits is None:
-            bins.append([])
-            room.append(max(most, lengths[row]))
-            fits = len(bins) - 1
-        bins[fits].append(row)
-        room[fits] -= lengths[row]
-    return bins
-
-
-def packed_hidden(model: Any, ids: torch.Tensor, lengths: Sequence[int], most: int) -> torch.Tensor:
-    """Last hidden states of right-padded rows, (R, L, H), computed packed; 0 beyond a row's length.
-
-    Args:
-        model: a causal language model of transformers, with eager or sdpa attention.
-        ids: (R, L) token ids.
-        lengths: how many tokens of each row count.
-        most: tokens of a packed row.
-    """
-    bins = [rows for rows in placed(lengths, most) if sum(lengths[row] for row in rows)]
-    width = max((sum(lengths[row] for row in rows) for rows in bins), default=0)
-    packed = ids.new_zeros(len(bins), width)
-    positions = torch.zeros_like(packed)
-    owner = torch.full_like(packed, -1)  # (B, W): which row a token is of; a token sees its own row alone
-    spans: list[tuple[int, int, int]] = []
-    for place, rows in enumerate(bins):
-        start = 0
-        for row in rows:
-            span = slice(start, start + lengths[row])
-            packed[place, span] = ids[row, : lengths[row]]
-            positions[place, span] = torch.arange(lengths[row], device=ids.device)
-            owner[place, span] = row
-            spans.append((row, place, start))
-            start += lengths[row]
-    dtype = next(model.parameters()).dtype
-    hidden: torch.Tensor = model.base_model(
-        input_ids=packed, position_ids=positions, attention_mask=_mask(owner, dtype), use_cache=False
-    ).last_hidden_state
-    rows_hidden = hidden.new_zeros(*ids.shape, hidden.shape[-1])
-    for row, place, start in spans:
-        rows_hidden[row, : lengths[row]] = hidden[place, start : start + lengths[row]]
-    return rows_hidden
-
-
-def _mask(owner: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Additive (B, 1, W, W): 0 where a token may look: at its own row, not ahead; padding looks at padding."""
-    width = owner.shape[1]
-    same = owner[:, :, None] == owner[:, None, :]
-    causal = torch.ones(width, width, dtype=torch.bool, device=owner.device).tril()
-    hidden = torch.zeros(same.shape, dtype=dtype, device=owner.device)
-    return hidden.masked_fill(~(same & causal), torch.finfo(dtype).min)[:, None]

@@ -27,7 +27,8 @@ from train.base.optimiser import Optimiser, Schedule
 from train.base.world import ALONE, World
 from train.update.batch import Normaliser, TokenBatch, shared, shuffled, token_weights
 from train.update.critic import Critic
-from train.update.logprobs import Compare, check_packing, token_logprobs
+from train.update.layouts import check_packing, kindred
+from train.update.logprobs import Compare, token_logprobs
 from train.update.terms import KL_ESTIMATORS, Advantage, Correction, Loss, PerToken, RewardBatch, pulls, with_ratio
 from ttc.config.plugins import checked_return
 from ttc.config.values import above, at_least
@@ -117,7 +118,7 @@ class Updater:
         `reference` is a model that is never trained, for the objective's divergence; every `reference_every` updates it
         becomes the policy of that moment. `replayed(step)` is a batch of earlier data whose cross-entropy every
         optimiser step adds (PPO-ptx). `packed` lays the rows of an update end to
-        end (see `train.update.logprobs`). In a `world` the optimiser must be one of the same world.
+        end (see `train.update.layouts`). In a `world` the optimiser must be one of the same world.
         """
         if packed:
             check_packing(model)
@@ -280,7 +281,8 @@ class Updater:
         return logprobs
 
     def _micro_batches(self, batch: TokenBatch, index: torch.Tensor) -> Iterator[torch.Tensor]:
-        return shared(batch.mask, index, self._micro, self._world)
+        kin = None if self._packed else kindred(self.model, batch.ids, batch.mask)
+        return shared(batch.mask, index, self._micro, self._world, kin)
 
 
 _RATIOS = (0.0, 0.5, 0.8, 0.95, 1.05, 1.2, 1.5, 2.0)
