@@ -7,6 +7,8 @@ Each row is a ratio of two things measured in turns in one run, in processor tim
 on both sides; the ratio by the clock stands beside it. A row that the JSON file holds already for this commit and model
 is not measured again (`--again` does), so an interrupted run goes on where it was. About 20 minutes on two quiet cores.
 
+`chains`: a token of 64 branches, each behind one of the last eight of fourteen steps of nine tokens, of eight
+solutions, against a token of 64 branches behind as many tokens in one piece, of which nothing is shared.
 `nodes`: a token of 32 branches, each under a node of its own below a common prompt of 2,047 tokens, against a token of
 32 draws of one prompt of as many; and the memory of the former against its unique keys, while they run and after.
 `neighbour`: a token of 63 prompts of 60 and one of 6,000 against 64 of 60. `prefill`: a prompt of 512 to 4,096 tokens
@@ -54,6 +56,8 @@ from ttc.session.solve import solve
 from ttc.strategies.tree import tree
 
 PREFIX, OWN, BRANCHES = 2047, 17, 32
+START, STEPS, STEP, SOLUTIONS, BEHIND = 16, 14, 9, 8, 8
+"""Of `chains`: tokens of a prompt, steps, tokens of a step; solutions, and the last steps that branches are behind."""
 
 WIDE = {"hidden_size": 1536, "intermediate_size": 8960, "num_attention_heads": 12, "head_dim": 128}
 """Layers of the size of Qwen2.5-1.5B."""
@@ -173,7 +177,7 @@ def nodes(bench: Bench) -> dict[str, float]:
 
     def watched(tokens: Sequence[int]) -> torch.Tensor:
         hidden = step(tokens)
-        peak.append(bench.body.pool.num_tokens)
+        peak.append(bench.body.pool.num_tokens + bench.scheduler._batch._decoder.num_copied)
         return hidden
 
     bench.scheduler._batch._decoder.step = watched
@@ -182,6 +186,26 @@ def nodes(bench: Bench) -> dict[str, float]:
     bench.scheduler._batch._decoder.step = step
     unique = PREFIX + BRANCHES * (OWN + 21)
     return {**row, "memory": held / unique, "memory_peak": max(peak) / unique}
+
+
+def chains(bench: Bench) -> dict[str, float]:
+    """Branches behind many short steps against branches behind as many tokens in one piece."""
+    solutions = [bench.ids(START + STEPS * STEP + 1) for _ in range(SOLUTIONS)]
+    cuts = [START + number * STEP for number in range(1, STEPS + 1)]
+    ends = cuts[-BEHIND:]
+    steps = [solution[: end + 1] for solution in solutions for end in ends]
+    apart = [bench.ids(len(text)) for text in steps]
+
+    def fill() -> None:
+        for solution in solutions:
+            for above, end in zip([0, *cuts], cuts, strict=False):
+                bench.plant(solution[:end], solution[:above])
+
+    def whole() -> None:
+        for text in apart:
+            bench.plant(text[:-1])
+
+    return bench.alternate(lambda: bench.slope(fill, steps, 1), lambda: bench.slope(whole, apart, 1))
 
 
 def neighbour(bench: Bench) -> dict[str, float]:
@@ -319,6 +343,7 @@ def reward(bench: Bench) -> dict[str, float]:
 
 
 PARTS: dict[str, tuple[Callable[[Bench], dict[str, float]], dict[str, str]]] = {
+    "chains": (chains, {"ratio": "<= 1.2"}),
     "nodes": (nodes, {"ratio": "<= 1.15", "memory": "<= 1.2", "memory_peak": "<= 1.2"}),
     "neighbour": (neighbour, {"ratio": "<= 1.15"}),
     "prefill": (prefill, {f"ratio_{length}": ">= 1.0" for length in (512, 1024, 2048, 4096)}),

@@ -128,6 +128,8 @@ class Batch:
         """Prefill what there is room for, decode one token for every row, start draws on the rows that are free."""
         self._admit()
         if self.rows:
+            pool = self._body.pool
+            pool.spare = self._max_tokens - pool.num_tokens - self._promised()
             self._step()
         self._launch()
 

@@ -1,6 +1,6 @@
 """One decoding step for many branches of a forest, on a CPU: every key is read once for all rows below it.
 
-Every live branch is a row, whose context is a chain of segments of the pool. Their pages are multiplied in at most four
+Every live branch is a row, whose context is a chain of segments of the pool. Their pages are multiplied in at most five
 sweeps (the same sharing as DeFT, Yao et al. 2024, arXiv 2404.00242, and cascade attention, FlashInfer, Ye et al. 2025,
 arXiv 2501.01005), each of some fifteen operations a layer: one maximum per row makes all its pages comparable, and
 their sums are added up by row.
@@ -8,10 +8,11 @@ their sums are added up by row.
 - tails: what a row samples, in pages of 16, where they lie. A product of 16 keys costs two thirds of one of 64, so a
   tail hands its keys on to pages of 64 from time to time;
 - short: short segments that several rows read, copied together (twice the reading) for as many rows at once as is
-  cheapest;
+  cheapest; chains of many are read as trunks instead (`trunks`);
 - common: long segments that several rows read, in pages of 64, where they lie; the rows of a page are padded to the
   most of any, which multiplies more but reads nothing twice;
-- own: long segments of one row, in pages of 64, where they lie.
+- own: long segments of one row, in pages of 64, where they lie;
+- trunks: copies of chains of short segments, in pages of 64, of which each row sees as much as is of its own chain.
 
 Cost: what lies between pages in use is multiplied, too, so pages in use are kept together (`PagePool.gather`). Left
 out: sliding windows.
@@ -28,6 +29,7 @@ import torch.nn.functional as F
 
 from ttc.engines.embedded.core.model import Body
 from ttc.engines.embedded.core.pool import Segment, Shelf
+from ttc.engines.embedded.core.trunks import Reading, Trunks
 
 __all__ = ["NEVER", "PAGE_SIZES", "ForestDecoder"]
 
@@ -149,12 +151,60 @@ class _Sweep:
         heads = self.shelf.dims.num_kv_heads
         rows = self._rows[: self.top, None] * heads + torch.arange(heads)[None, :, None]
         self.sums = rows.flatten()  # (pages * kv heads * most)
-        self.mask = self._mask[: self.top, None]  # (pages, 1, size), shares memory with what `show` changes
+        # (pages, kv heads, rows of a page, group, size), with 1 where all are alike; `show` changes the same memory
+        self.mask = self._mask[: self.top, None, None, None]
         self._num_products = self.top * heads
 
     def show(self, pages: torch.Tensor, offsets: torch.Tensor) -> None:
         """Let the keys at these places be seen."""
         self._mask[pages, offsets] = 0.0
+
+
+class _TrunkSweep(_Sweep):
+    """Pages of trunks, of which every row sees its own number of keys."""
+
+    def __init__(self, shelf: Shelf, num_rows: int, readings: Sequence[Reading]) -> None:
+        super().__init__(shelf, num_rows)
+        self._readings = readings
+
+    def prepare(self) -> None:
+        """Lay the pages out, where they lie or copied together: whichever is cheaper."""
+        size, heads = self.shelf.size, self.shelf.dims.num_kv_heads
+        cells: list[tuple[int, list[tuple[int, int]]]] = []  # a page; its rows, and the keys that each sees
+        for copy, rows in self._readings:
+            for number, page in enumerate(copy.pages):
+                own = [(row, length - number * size) for row, length in rows if length > number * size]
+                if own:
+                    cells.append((page, own))
+        counts = [len(rows) for _, rows in cells]
+        span = max(page for page, _ in cells) + 1
+        costs = {most: sum(-(-num // most) * (_COPY + most) for num in counts) for most in (2, 4, 8, 16, 32)}
+        self.most = min(costs, key=costs.__getitem__)
+        self.gathered = costs[self.most] < span * max(counts)
+        if self.gathered:
+            cells = [
+                (page, rows[start : start + self.most])
+                for page, rows in cells
+                for start in range(0, len(rows), self.most)
+            ]
+            index = np.array([page for page, _ in cells])
+            self._places = torch.from_numpy((index[:, None] * heads + np.arange(heads)).ravel())
+        else:
+            self.most = max(counts)
+        self.top = len(cells) if self.gathered else span
+        readers = np.full((self.top, self.most), self.num_rows)
+        seen = np.zeros((self.top, self.most), np.int64)
+        for place, (page, rows) in enumerate(cells):
+            line = place if self.gathered else page
+            readers[line, : len(rows)], seen[line, : len(rows)] = zip(*rows, strict=True)
+        mask = np.where(np.arange(size) >= seen[..., None], np.float32(NEVER), np.float32(0))
+        self._rows, self._mask = torch.from_numpy(readers), torch.from_numpy(mask)
+        self.settle()
+
+    def settle(self) -> None:
+        """See `_Sweep.settle`; the mask differs by row."""
+        super().settle()
+        self.mask = self._mask[:, None, :, None]
 
 
 class _Part:
@@ -167,7 +217,7 @@ class _Part:
         self.sweep, self.shelf = sweep, sweep.shelf
         self.queries = whole.queries[cells].view(shape)
         self.scores = whole.scores[offset : offset + sweep.cells * dims.group * size].view(*shape[:2], size)
-        self.by_page = self.scores.view(sweep.top, -1, size)
+        self.by_page = self.scores.view(sweep.top, dims.num_kv_heads, sweep.most, dims.group, size)
         self.sums = whole.sums[cells].view(shape)
 
 
@@ -231,6 +281,12 @@ class ForestDecoder:
         self._pages = self._offsets = torch.empty(0, dtype=torch.long)  # where every row writes its next token
         self._longest = 0  # length of the longest tail
         self._scratch: _Scratch | None = None
+        self._trunks = Trunks(body.pool, PAGE_SIZES[_COMMON])
+
+    @property
+    def num_copied(self) -> int:
+        """Tokens that copies of chains could hold, beside the pool."""
+        return self._trunks.num_tokens
 
     def add(self, segment: Segment) -> int:
         """See `Decoder.add`."""
@@ -250,7 +306,9 @@ class ForestDecoder:
 
     def step(self, tokens: Sequence[int]) -> torch.Tensor:
         """See `Decoder.step`."""
-        if self._sweeps is None or self._version != self.body.pool.version or self._longest >= _TAIL:
+        pool = self.body.pool
+        stale = self._version != pool.version or self.num_copied > pool.spare
+        if self._sweeps is None or stale or self._longest >= _TAIL:
             self._plan()
         else:
             self._advance()
@@ -273,6 +331,10 @@ class ForestDecoder:
             if segment.length == len(segment.pages) * size:
                 pool.reserve(segment, 1)
         readers = self._readers()
+        tails = set(rows)
+        short = [part for part, own in readers.items() if part not in tails and not _is_long(part, len(own))]
+        readings, copied = self._trunks.lay(readers, short, pool.spare)
+        readers = {part: own for part, own in readers.items() if part not in copied}
         self._place(readers)
         kinds: dict[tuple[int, bool], list[tuple[Segment, list[int]]]] = {}
         for part, members in readers.items():
@@ -287,6 +349,8 @@ class ForestDecoder:
             for part, members in parts:
                 sweep.add(part, members)
             self._sweeps.append(sweep)
+        if readings:
+            self._sweeps.append(_TrunkSweep(self._trunks.copies.shelves[0], len(rows), readings))
         for sweep in self._sweeps:
             sweep.prepare()
         self._scratch = None

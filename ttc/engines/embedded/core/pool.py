@@ -14,6 +14,7 @@ used is only address space. Cost: on average half a page for each segment. Left 
 from __future__ import annotations
 
 import heapq
+import sys
 import weakref
 from collections import deque
 from collections.abc import Collection, Sequence
@@ -200,6 +201,8 @@ class PagePool:
         self.returned: deque[tuple[int, list[int]]] = deque()
         self.version = 0
         """Raised whenever pages of a segment in use may lie elsewhere."""
+        self.spare = sys.maxsize
+        """Tokens that copies beside the pool may take (`trunks`)."""
 
     @property
     def num_tokens(self) -> int:
