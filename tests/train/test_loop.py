@@ -125,6 +125,31 @@ def test_the_parity_probe_catches_a_stale_tied_head_and_a_perturbed_weight(new_p
     asyncio.run(go())
 
 
+def test_rounding_in_bf16_is_no_stale_weight_however_surprising_the_text(cipher_model):
+    """Of random ids, which surprise by many nats, rounding moves log-probabilities by more than of sampled ones."""
+    from train.base.models import load_model
+    from train.rollouts.sync import LIMITS, Syncer
+    from ttc.engines.embedded.engine import embedded
+
+    limit = LIMITS["bfloat16"]
+    model = load_model(cipher_model, "cpu", dtype=torch.bfloat16)
+    engine = embedded(str(cipher_model), dtype="bfloat16", device="cpu")
+    syncer = Syncer(engine, model, limit=limit)
+    rng = torch.Generator().manual_seed(0)
+    texts = torch.randint(3, model.config.vocab_size, (4, 20), generator=rng).tolist()
+
+    async def go():
+        await syncer.push()
+        assert limit < await syncer.probe(texts)
+        with torch.no_grad():
+            model.get_input_embeddings().weight.mul_(1.05)
+        with pytest.raises(TrainingError, match="parity probe"):
+            await syncer.probe(texts)
+        await engine.close()
+
+    asyncio.run(go())
+
+
 def collect(new_parts, tmp_path, prompts=3):
     parts = new_parts(tmp_path)
 

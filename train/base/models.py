@@ -234,7 +234,7 @@ class LoraLinear(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The layer's output with the adapter's: (.., in) -> (.., out)."""
         output: torch.Tensor = self.base(x)
-        # The adapter works in the type of the pass, and is scaled where it is narrow: no pass over (.., out) of its own.
+        # The adapter works in the type of the pass, and is scaled where it is narrow, not over (.., out).
         low = self.scale * torch.nn.functional.linear(x, self.down.to(x.dtype)).flatten(0, -2)  # (N, rank)
         return torch.addmm(output.flatten(0, -2), low, self.up.T.to(output.dtype)).view_as(output)
 
