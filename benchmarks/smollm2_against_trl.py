@@ -157,7 +157,10 @@ def asked() -> list[dict[str, str]]:
 
 def our_sft(model: Path, folder: Path, steps: int, half: bool, *, packed: int = 0) -> None:
     """Supervised fine-tuning in this toolkit."""
-    fields = {"data": str(folder / "rows.jsonl"), "steps": steps, "rows": 8, "packed": packed, "decay": False}
+    fields = {
+        "data": str(folder / "rows.jsonl"), "held_out_limit": 1, "steps": steps, "rows": 8, "packed": packed,
+        "decay": False,
+    }  # fmt: skip
     run_stage("sft", fields, model, folder / "ours", half=half)
 
 

@@ -3,8 +3,9 @@
 torch and its matrix library choose kernels by what the processor has, and each kernel adds in an order of its own, so a
 test may hold on one machine and fail on the next. Variables of the environment make this machine choose as others do.
 Every choice is run with one compute thread and with two, as many side by side as there are cores; the slow strict mode
-of MKL, which the embedded engine advises where kernels treat rows unlike, with one. Prints a line for
-each, and all output of one that fails; the exit code is then 1. Words pick those whose names contain them all:
+of MKL, which the embedded engine advises where kernels treat rows unlike, with one. What this machine takes of itself
+is left out with one thread, since `make test` has run it. Prints a line for each, and all output of one that fails; the
+exit code is then 1. Words pick those whose names contain them all:
 
     python -m tests.processors avx2 THREADS=1
 
@@ -82,14 +83,23 @@ def run(setting: Setting) -> tuple[int, str]:
 
 
 def report(
-    chosen: Sequence[Setting], here: set[str], run: Callable[[Setting], tuple[int, str]], say: Callable[[str], None]
+    chosen: Sequence[Setting],
+    here: set[str],
+    run: Callable[[Setting], tuple[int, str]],
+    say: Callable[[str], None],
+    own: str = "",
 ) -> int:
-    """Run those that `here` has what they need, and tell of each; 1 when one fails or none could be run, else 0."""
+    """Run those that `here` has what they need, and tell of each; 1 when one fails or none could be run, else 0.
+
+    `own` is the value of `ATEN_CPU_CAPABILITY` that changes nothing here.
+    """
     codes: list[int] = []
-    able = [setting for setting in chosen if setting.needs in here]
+    able = [setting for setting in chosen if setting.needs in here and not _is_own(setting, own)]
     for setting in chosen:
-        if setting not in able:
+        if setting.needs not in here:
             say(f"skipped {setting.name}: there is no {setting.needs} here")
+        elif setting not in able:
+            say(f"skipped {setting.name}: it is what this machine takes of itself")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for setting, (code, output) in zip(able, pool.map(run, able), strict=True):
             codes.append(code)
@@ -99,13 +109,18 @@ def report(
     return int(any(codes) or not codes)
 
 
+def _is_own(setting: Setting, own: str) -> bool:
+    return (setting.variable, setting.value, setting.threads) == ("ATEN_CPU_CAPABILITY", own, 1)
+
+
 def main(words: Sequence[str]) -> int:
     """Run the settings whose names contain all the words."""
     if given := {variable for variable, _, _ in CHOICES} & set(os.environ):
         raise SystemExit(f"unset {', '.join(sorted(given))}: what is set outside would hold in every setting")
     chosen = [setting for setting in SETTINGS if all(word in setting.name for word in words)]
-    here = features(torch.backends.cpu.get_cpu_capability(), torch.backends.mkl.is_available())
-    return report(chosen, here, run, _say)
+    capability = torch.backends.cpu.get_cpu_capability()
+    here = features(capability, torch.backends.mkl.is_available())
+    return report(chosen, here, run, _say, capability.lower())
 
 
 def _say(line: str) -> None:

@@ -45,6 +45,15 @@ def test_what_a_processor_does_not_have_is_skipped_with_a_word(capability, has_m
     assert len(ran) + len(left) == len(SETTINGS) == sum(line.startswith(("ok", "skipped")) for line in lines)
 
 
+def test_what_a_processor_takes_of_itself_is_not_run_again_with_one_thread():
+    lines, ran = [], []
+    assert report(SETTINGS, features("AVX2", True), lambda s: (ran.append(s), (0, ""))[1], lines.append, "avx2") == 0
+    names = {setting.name for setting in ran}
+    assert "ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=1" not in names
+    assert "ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=2" in names
+    assert "skipped ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=1: it is what this machine takes of itself" in lines
+
+
 @pytest.mark.parametrize("code", [1, 5, -11])
 def test_a_setting_that_fails_finds_no_test_or_crashes_fails_the_run_and_shows_its_output(code):
     lines = []
