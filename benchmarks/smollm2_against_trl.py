@@ -227,7 +227,7 @@ def profile(train: Train, model: Path, folder: Path, steps: int, half: bool) -> 
 
 
 def main() -> None:
-    """Time the pairs and save after each."""
+    """Time the pairs and save after each, each with its facts; what the file has of others stays."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--only", nargs="+", choices=list(PAIRS), default=list(PAIRS))
@@ -238,7 +238,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
-    half, rows = options.bf16, {}
+    half, rows = options.bf16, dict[str, Any]()
+    if options.save is not None and options.save.is_file():
+        rows = json.loads(options.save.read_text())["rows"]  # of methods that are not asked for now
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         questions(folder)
@@ -249,14 +251,14 @@ def main() -> None:
             row = {name: timed(train, options.model, folder, options.steps, half) for name, train in ways.items()}
             row["trl"] = timed(theirs, options.model, folder, options.steps, half)
             row["ratio"] = {name: round(row[name]["cpu_s"] / row["trl"]["cpu_s"], 3) for name in ways}
-            rows[method] = row
+            rows[method] = {**row, **facts()}
             print(json.dumps({method: row}), flush=True)
             if options.profile is not None:
                 with options.profile.open("a") as out:
                     for name, train in ways.items():
                         out.write(f"{method}, {name}\n{profile(train, options.model, folder, 2, half)}\n")
             if options.save is not None:
-                told = {**facts(), "model": options.model.name, "steps": options.steps, "bf16": half, "rows": rows}
+                told = {"model": options.model.name, "steps": options.steps, "bf16": half, "rows": rows}
                 options.save.write_text(json.dumps(told, indent=1) + "\n")
 
 

@@ -180,7 +180,8 @@ class OnPolicy:
         panel = TeacherPanel(self._readers(setting), messages, self.inner.thinking.template)
         panel.check(Text(source))
         truncated = self.inner.plan.mask_truncated
-        return Learner(panel, updater, pad_id, self.kind, self.beta, self.reward_weight, truncated)
+        rounded = self.inner.draws_in_bf16 or self.inner.build.casts(setting.device)
+        return Learner(panel, updater, pad_id, self.kind, self.beta, self.reward_weight, truncated, rounded)
 
     def _readers(self, setting: Setting) -> dict[str, TeacherReader]:
         """Teachers by domain; one that several domains name is loaded once."""

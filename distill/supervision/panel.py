@@ -167,10 +167,13 @@ class TeacherPanel:
 SELF_TEST = 1e-4
 """Most nats per token between a teacher and a student of the same weights: beyond it the two are not read alike."""
 
+ROUNDED = 0.02
+"""The same where one of them, or the student's engine, computes in bf16 (measured on SmolLM2-135M: up to 0.008)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """What turns rollouts into an update; `learn` is a `train.rl.loop.Learn`."""
+    """What turns rollouts into an update; `learn` is a `train.rl.loop.Learn`. `rounded`: something computes in bf16."""
 
     panel: TeacherPanel
     updater: Updater
@@ -179,6 +182,7 @@ class Learner:
     beta: float
     reward_weight: float
     mask_truncated: bool
+    rounded: bool = False
 
     async def learn(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Update the student; returns nats a token, shares, tokens read. Raises TrainingError by the self-test."""
@@ -192,7 +196,7 @@ class Learner:
         batch = rollout_batch([replace(rollout, reward=rollout.reward or 0.0) for rollout in usable], self.pad_id)
         step = self._by_score if self.kind == "sampled" else self._by_vocabulary
         metrics, distances = await step(usable, batch)
-        _check(equal, distances)
+        _check(equal, distances, ROUNDED if self.rounded else SELF_TEST)
         return {
             **metrics,
             "updated": 1.0,
@@ -252,10 +256,10 @@ class Learner:
         return {name: reader.usage.prompt + reader.usage.scored for name, reader in self.panel.readers.items()}
 
 
-def _check(equal: Sequence[str], distances: Mapping[str, float]) -> None:
+def _check(equal: Sequence[str], distances: Mapping[str, float], limit: float) -> None:
     for name in equal:
-        if name in distances and not abs(distances[name]) <= SELF_TEST:
+        if name in distances and not abs(distances[name]) <= limit:
             raise TrainingError(
                 f"self-test: teacher {name} has the student's own weights, yet is {distances[name]:.3g} nats per token "
-                f"away (limit {SELF_TEST:g}): the two render prompts differently, or the student has dropout"
+                f"away (limit {limit:g}): the two render prompts differently, or the student has dropout"
             )

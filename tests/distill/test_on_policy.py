@@ -12,7 +12,7 @@ import torch
 from distill.job.job import run_job
 from distill.spec.spec import parse_spec
 from distill.supervision.divergence import WORDS
-from distill.supervision.panel import SELF_TEST, Learner, TeacherPanel
+from distill.supervision.panel import ROUNDED, SELF_TEST, Learner, TeacherPanel
 from distill.supervision.reader import EngineReader, LocalReader, Passage
 from evals.tasks.cipher import cipher
 from tests.distill.models import STEPS, SYMBOLS, TASK, make_model, setting
@@ -125,6 +125,15 @@ def test_a_student_is_nothing_apart_from_itself(student, drawn, kind):
     assert abs(told["divergence"]) < SELF_TEST
     assert told["updated"] == 1 and told["kept"] == 1
     assert kind == "sampled" or told["overlap"] == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.numeric
+def test_a_student_that_computes_in_bf16_is_nothing_apart_from_itself_but_for_rounding(student, drawn, kind):
+    exact = learner(student, LocalReader("self", student, "cpu"), kind)
+    updater = Updater(exact.updater.model, exact.updater.optimiser, exact.updater.objective, autocast=True)
+    told = asyncio.run(dataclasses.replace(exact, updater=updater, rounded=True).learn(drawn))
+    assert told["updated"] == 1 and abs(told["divergence"]) < ROUNDED
 
 
 def test_the_self_test_stops_a_student_with_dropout(student, drawn):

@@ -203,22 +203,31 @@ def _counted(rollouts: Sequence[Rollout], plan: LoopPlan) -> list[Rollout]:
     return [rollout for group in groups for rollout in group]
 
 
+_WATCHED = 8
+"""Where nothing pulls the policy back to the reference, one of so many rollouts tells how far it has gone."""
+
+
 def referenced(rollouts: Sequence[Rollout], updater: Updater, pad_id: int) -> tuple[list[Rollout], dict[str, float]]:
     """The rollouts with the reference's log-probabilities, and `kl_reference`: how far the sampler is from it.
 
-    By k3 over the sampled tokens, in nats; also where no weight pulls the policy back. Without a reference as they are.
+    By k3 over the sampled tokens, in nats; also where no weight pulls the policy back, but then over every eighth
+    rollout alone, and only those are given. Without a reference as they are.
     """
     if not updater.has_reference or not rollouts:
         return list(rollouts), {}
-    batch = rollout_batch([replace(rollout, reward=0.0) for rollout in rollouts], pad_id)
+    every = 1 if updater.objective.kl_weight else _WATCHED
+    watched = rollouts[::every]
+    batch = rollout_batch([replace(rollout, reward=0.0) for rollout in watched], pad_id)
     reference = updater.reference_logprobs(batch)  # (R, T)
     known = batch.mask & ~torch.isnan(batch.engine)
     divergence = float(k3(batch.engine, reference)[known].mean()) if known.any() else math.nan
-    rows = []
-    for rollout, row in zip(rollouts, reference.tolist(), strict=True):
+    rows = list(rollouts)
+    for place, (rollout, row) in enumerate(zip(watched, reference.tolist(), strict=True)):
         first = len(rollout.prompt_ids) - 1
         pairs = zip(row[first : first + len(rollout.token_ids)], rollout.sampled, strict=True)
-        rows.append(replace(rollout, reference_logprobs=tuple(value if own else None for value, own in pairs)))
+        rows[place * every] = replace(
+            rollout, reference_logprobs=tuple(value if own else None for value, own in pairs)
+        )
     return rows, {"kl_reference": divergence}
 
 

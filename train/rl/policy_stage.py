@@ -177,12 +177,11 @@ class PolicyStage:
         tokenizer = load_tokenizer(source)
         updater, rewarder = self.learner(source, setting), self._rewarder(source, setting)
         engine = self._engine(source, setting) if engine is None else engine
-        _, options = parse_spec(self.engine)
         train, held_out = self._items()
         train = train if self.leave_out is None else remaining(train, *self.leave_out, setting)
         world, own = setting.world, setting.own
         judge = served(self._judge())
-        limit = LIMITS["float32" if options.get("dtype") == "float32" else "bfloat16"]
+        limit = LIMITS["bfloat16" if self.draws_in_bf16 else "float32"]
         return Parts(
             sampler=Frontier(train, seed=setting.seed, **self.sampler),
             collector=Collector(
@@ -232,6 +231,11 @@ class PolicyStage:
             return self.checker(self.held_out)
         judge: Verifier = make(VERIFIERS, self.judge)
         return judge
+
+    @property
+    def draws_in_bf16(self) -> bool:
+        """Whether the engine may round as bf16 does: it is not held to fp32."""
+        return parse_spec(self.engine)[1].get("dtype") != "float32"
 
     def learner(self, source: Path, setting: Setting) -> Updater:
         """What turns rollouts into an update of the model in `source`, with a fresh optimiser.

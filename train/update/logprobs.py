@@ -79,11 +79,17 @@ def token_logprobs(
     targets = ids[:, 1:][wanted]  # (W,)
     head = model.get_output_embeddings()
 
+    done: set[int] = set()
+
     def score(some: torch.Tensor, place: slice) -> tuple[torch.Tensor, ...]:
         normal = torch.log_softmax(head(some).float(), -1)  # (n, V): the only place where the vocabulary is written out
         logprobs = normal.gather(1, targets[place, None])[:, 0]
-        with torch.set_grad_enabled(moves and torch.is_grad_enabled()):
-            entropy = -(normal.exp() * normal).sum(-1)
+        if not moves and place.start in done:  # computed again for the gradient, of which entropy has none
+            entropy = torch.zeros_like(logprobs)
+        else:
+            with torch.set_grad_enabled(moves and torch.is_grad_enabled()):
+                entropy = -(normal.exp() * normal).sum(-1)
+        done.add(place.start)
         return (logprobs, entropy) if compare is None else (logprobs, entropy, compare(normal, place))
 
     parts: list[tuple[torch.Tensor, ...]] = []
