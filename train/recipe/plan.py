@@ -22,7 +22,7 @@ import torch
 
 from train.recipe.recipe import Recipe, RecipeStep
 from train.registries import STAGES, make_task
-from train.update.logprobs import LEAST, LOGITS
+from train.update.logprobs import chunk_size
 from ttc.config.recipes import parse_spec
 from ttc.config.signatures import options_of, parsed
 from ttc.errors import ConfigError
@@ -177,7 +177,7 @@ def stage_memory(
         "gradients": 4 * trained / shards / GB,
         "optimiser": 8 * trained / shards / GB,
         "activations": activation_bytes(config, fields, counts) / GB,
-        "head": head_bytes(fields, counts) / GB,
+        "head": head_bytes(fields, counts, "cpu" if limit is None else "cuda") / GB,
     }
     if fields.get("autocast"):  # weights that are trained are cast once for a whole pass, others layer by layer
         parts["casts"] = 2 * (whole if not rank and shards == 1 else whole / counts.layers) / GB
@@ -192,11 +192,14 @@ def stage_memory(
     return parts | engine
 
 
-def head_bytes(fields: Mapping[str, Any], counts: ModelCounts) -> float:
-    """A chunk of logits, its normal form, the gradients of both, and the wanted hidden states with theirs."""
+def head_bytes(fields: Mapping[str, Any], counts: ModelCounts, device: str) -> float:
+    """A chunk of logits, its normal form, the gradients of both, and the wanted hidden states with theirs.
+
+    `device` is a type, since a chunk is smaller on a processor.
+    """
     rows, length = _pass(fields)
     tokens = rows * length
-    chunk = min(tokens, max(LOGITS // counts.ids, LEAST))
+    chunk = min(tokens, chunk_size(counts.ids, device))
     return 4.0 * (4 * chunk * counts.ids + 2 * tokens * counts.hidden)
 
 
