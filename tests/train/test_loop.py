@@ -11,7 +11,7 @@ import torch
 from tests.train.cipher_base import gained, make_parts
 from train.base.optimiser import Optimiser, Schedule
 from train.base.rollout import read_rollouts
-from train.rl.loop import LoopPlan, learn, outcome_of, update_on
+from train.rl.loop import LoopPlan, learn, outcome_of, referenced, update_on
 from train.update.batch import rollout_batch
 from train.update.update import Updater, weighted
 from ttc.core import Verdict
@@ -169,6 +169,21 @@ def test_rollouts_hold_the_sampled_ids_with_their_end_and_the_engines_log_probab
         assert all(rollout.sampled) and all(value is not None and value <= 0 for value in rollout.logprobs)
         ended = rollout.token_ids[-1] == 1
         assert ended == (not rollout.truncated)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.1])
+def test_the_reference_reads_every_rollout_where_it_pulls_and_an_eighth_where_it_is_watched(
+    new_parts, tmp_path, weight
+):
+    parts, rollouts = collect(new_parts, tmp_path)
+    objective = dataclasses.replace(parts.updater.objective, kl_weight=weight)
+    model = parts.updater.model
+    updater = Updater(model, parts.updater.optimiser, objective, reference=copy.deepcopy(model))
+    told, metrics = referenced(rollouts, updater, parts.pad_id)
+    assert [dataclasses.replace(rollout, reference_logprobs=()) for rollout in told] == rollouts
+    read = [place for place, rollout in enumerate(told) if rollout.reference_logprobs]
+    assert read == list(range(0, 18, 1 if weight else 8))
+    assert abs(metrics["kl_reference"]) < 1e-6
 
 
 def test_a_sampled_padding_id_is_trained_on_because_masks_come_from_lengths(new_parts, tmp_path):
