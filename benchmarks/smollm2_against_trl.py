@@ -251,7 +251,7 @@ def main() -> None:
             row = {name: timed(train, options.model, folder, options.steps, half) for name, train in ways.items()}
             row["trl"] = timed(theirs, options.model, folder, options.steps, half)
             row["ratio"] = {name: round(row[name]["cpu_s"] / row["trl"]["cpu_s"], 3) for name in ways}
-            rows[method] = {**row, **facts()}
+            rows[method] = {**row, "facts": facts()}
             print(json.dumps({method: row}), flush=True)
             if options.profile is not None:
                 with options.profile.open("a") as out:
