@@ -29,7 +29,7 @@ import torch.nn.functional as F
 
 from ttc.engines.embedded.core.model import Body
 from ttc.engines.embedded.core.pool import Segment, Shelf
-from ttc.engines.embedded.core.trunks import Reading, Trunks
+from ttc.engines.embedded.core.trunks import TrunkRows, Trunks
 
 __all__ = ["NEVER", "PAGE_SIZES", "ForestDecoder"]
 
@@ -163,7 +163,7 @@ class _Sweep:
 class _TrunkSweep(_Sweep):
     """Pages of trunks, of which every row sees its own number of keys."""
 
-    def __init__(self, shelf: Shelf, num_rows: int, readings: Sequence[Reading]) -> None:
+    def __init__(self, shelf: Shelf, num_rows: int, readings: Sequence[TrunkRows]) -> None:
         super().__init__(shelf, num_rows)
         self._readings = readings
 

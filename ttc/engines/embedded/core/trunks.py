@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from ttc.engines.embedded.core.pool import PagePool, Segment
 
-__all__ = ["Reading", "Trunk", "Trunks"]
+__all__ = ["Trunk", "TrunkRows", "Trunks"]
 
 _WORTH = 3
 """Short pages that a long one must stand for."""
@@ -65,7 +65,7 @@ class Trunk:
         copy.length = length
 
 
-class Reading(NamedTuple):
+class TrunkRows(NamedTuple):
     """How many tokens of a trunk's copy each row reads, most first."""
 
     copy: Segment
@@ -89,7 +89,7 @@ class Trunks:
 
     def lay(
         self, readers: Mapping[Segment, Sequence[int]], short: Collection[Segment], spare: int
-    ) -> tuple[list[Reading], set[Segment]]:
+    ) -> tuple[list[TrunkRows], set[Segment]]:
         """Copy what is worth it; returns what rows read of trunks, and the segments that they need not read any more.
 
         Args:
@@ -146,14 +146,14 @@ class Trunks:
 
     def _readings(
         self, readers: Mapping[Segment, Sequence[int]], holders: Mapping[Segment, Trunk]
-    ) -> list[Reading]:
+    ) -> list[TrunkRows]:
         """Up to where each row reads each trunk: to the end of its last segment there."""
         ends: dict[Trunk, dict[int, int]] = {}
         for part, trunk in sorted(holders.items(), key=lambda pair: pair[0].start):
             ends.setdefault(trunk, {}).update(dict.fromkeys(readers[part], part.end - trunk.start))
         self.copies.gather(0, [page for trunk in ends for page in trunk.copy.pages])
         return [
-            Reading(trunk.copy, sorted(rows.items(), key=lambda pair: -pair[1])) for trunk, rows in ends.items()
+            TrunkRows(trunk.copy, sorted(rows.items(), key=lambda pair: -pair[1])) for trunk, rows in ends.items()
         ]
 
 
