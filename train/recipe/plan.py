@@ -177,7 +177,7 @@ def stage_memory(
         "gradients": 4 * trained / shards / GB,
         "optimiser": 8 * trained / shards / GB,
         "activations": activation_bytes(config, fields, counts) / GB,
-        "head": head_bytes(fields, counts, "cpu" if limit is None else "cuda") / GB,
+        "head": head_bytes(fields, counts) / GB,
     }
     if fields.get("autocast"):  # weights that are trained are cast once for a whole pass, others layer by layer
         parts["casts"] = 2 * (whole if not rank and shards == 1 else whole / counts.layers) / GB
@@ -192,14 +192,14 @@ def stage_memory(
     return parts | engine
 
 
-def head_bytes(fields: Mapping[str, Any], counts: ModelCounts, device: str) -> float:
+def head_bytes(fields: Mapping[str, Any], counts: ModelCounts) -> float:
     """A chunk of logits, its normal form, the gradients of both, and the wanted hidden states with theirs.
 
-    `device` is a type, since a chunk is smaller on a processor.
+    A processor's chunks are smaller, yet its measured peak is a gigabyte above what they take, so a GPU's are counted.
     """
     rows, length = _pass(fields)
     tokens = rows * length
-    chunk = min(tokens, chunk_size(counts.ids, device))
+    chunk = min(tokens, chunk_size(counts.ids, "cuda"))
     return 4.0 * (4 * chunk * counts.ids + 2 * tokens * counts.hidden)
 
 
