@@ -12,8 +12,17 @@ from train.examples.examples import Example
 from train.examples.imitation import imitation_batch
 from train.losses.ppo import ppo
 from train.update.batch import micro_batches
-from train.update.layouts import Family, check_packing, families, kindred, laid_hidden, placed, shares, split
-from train.update.logprobs import token_logprobs
+from train.update.logprobs import (
+    Family,
+    check_packing,
+    families,
+    kindred,
+    laid_hidden,
+    placed,
+    split,
+    token_logprobs,
+    worth_sharing,
+)
 from train.update.update import Objective, Updater
 from ttc.errors import ConfigError
 
@@ -86,7 +95,7 @@ def test_a_beginning_that_is_computed_once_gives_the_numbers_and_the_gradient_of
     model = sharing_model(nano, attention)
     batch = imitation_batch(rollouts(len(nano), (40, 25), (5, 9, 3)), 0, "token", 1)
     weights = torch.rand(batch.mask.shape, generator=torch.Generator().manual_seed(5))
-    shared = [family.common for family in shares(model, batch.ids, batch.mask)]
+    shared = [family.common for family in worth_sharing(model, batch.ids, batch.mask)]
     assert shared == ([39, 24] if attention == "sdpa" else [])
     numbers, gradients = [], []
     for rows in ([slice(0, 8)], [slice(row, row + 1) for row in range(8)]):
@@ -102,12 +111,12 @@ def test_a_beginning_that_is_computed_once_gives_the_numbers_and_the_gradient_of
 def test_beginnings_are_shared_only_where_that_saves_a_tenth(nano):
     model = sharing_model(nano)
     long, short = (imitation_batch(rollouts(len(nano), (length,), (9,)), 0, "token", 1) for length in (40, 2))
-    assert shares(model, long.ids, long.mask) and not shares(model, short.ids, short.mask)
+    assert worth_sharing(model, long.ids, long.mask) and not worth_sharing(model, short.ids, short.mask)
     assert kindred(model, long.ids, long.mask) is not None and kindred(model, short.ids, short.mask) is None
     apart = imitation_batch(examples(len(nano), LENGTHS), 0, "token", 1)
-    assert not shares(model, apart.ids, apart.mask) and kindred(model, apart.ids, apart.mask) is None
+    assert not worth_sharing(model, apart.ids, apart.mask) and kindred(model, apart.ids, apart.mask) is None
     model.config.layer_types = ["sliding_attention"]
-    assert not shares(model, long.ids, long.mask)
+    assert not worth_sharing(model, long.ids, long.mask)
 
 
 def test_micro_batches_keep_families_together_and_lose_no_row(nano):

@@ -7,13 +7,24 @@ instead of being kept, unless all of them are small. Temperature is 1: rollouts 
 whole vocabulary (with a teacher) sees the same chunks. Memory: a chunk's logits, a few times over; kept for the
 gradient are hidden states alone. Cost: one product with the head more.
 
-How rows lie in the forward pass is `train.update.layouts`: padded; packed where asked; behind one copy of a prompt that
-several begin with, where that saves work.
+Rows lie in the forward pass in one of three ways:
+
+    padded   a row a line, filled up on the right: causal attention never sees the padding, so nothing needs a mask
+    packed   short rows end to end in lines of so many tokens (Krell et al. 2021, arXiv:2107.02027), placed first-fit,
+             longest first
+    shared   rows that begin alike before the first wanted token (rollouts of a prompt, the two answers of a pair) lie
+             behind one copy of that beginning: it is computed once, and its gradient is the sum of theirs
+
+Positions are those that a token has in its own row, and a mask lets it see its own row and its beginning alone, so the
+numbers are those of padded rows (tests say to 1e-6). Packing without such a mask taught models to repeat themselves
+(open-r1 issue 520). Attention goes over a whole line, and what is masked is computed, too, so beginnings are shared on
+their own accord only where the count of multiplications says that a tenth is saved. Left out: kernels that skip masked
+blocks, beginnings of beginnings, models with sliding windows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -21,7 +32,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from train.base.models import Sharded
-from train.update.layouts import families, laid_hidden, shares
+from ttc.errors import ConfigError
 
 _CHUNK = 8192
 """Most positions that go through the head at once."""
@@ -34,6 +45,9 @@ _KEPT = 1 << 24
 """Logits of all positions together that are kept for the gradient (64 MiB in fp32); more are computed again."""
 _COMPARED = 1024
 """The same where a whole vocabulary is compared."""
+
+_WORTH = 0.9
+"""Beginnings are shared where that leaves at most so much of the work."""
 
 Compare: TypeAlias = Callable[[torch.Tensor, slice], torch.Tensor]
 """(log-probabilities (n, V), which of the wanted positions these are, row by row) -> one number each (n,)."""
@@ -78,7 +92,7 @@ def token_logprobs(
     if isinstance(model, Sharded):
         return Scored(*model(ids, wanted, compare, packed=packed, moves=moves))
     # hidden states (R, L - 1, H): position t predicts ids[:, t + 1]. Only the W wanted ones go on, row by row: (W, H).
-    groups = families(ids, wanted) if packed else shares(model, ids, wanted)
+    groups = families(ids, wanted) if packed else worth_sharing(model, ids, wanted)
     if groups:
         rows = laid_hidden(model, ids, wanted, groups, packed or max(family.size for family in groups))
     else:
@@ -113,3 +127,180 @@ def token_logprobs(
     if not columns:
         columns = [empty] * (2 if compare is None else 3)
     return Scored(*columns)
+
+
+# -- how rows lie in a pass --------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Rows that lie behind one beginning: their numbers, its tokens, and the tokens that each has of its own."""
+
+    rows: tuple[int, ...]
+    common: int
+    own: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Tokens in a line."""
+        return self.common + sum(self.own)
+
+
+def families(ids: torch.Tensor, wanted: torch.Tensor) -> list[Family]:
+    """Rows with a wanted token, by what stands before the first of them, in the order of their first rows.
+
+    Args:
+        ids: (R, L) token ids, padded on the right.
+        wanted: (R, L - 1) bool; position t asks for ids[:, t + 1].
+    """
+    places = torch.arange(1, ids.shape[1], device=ids.device)
+    ends = (wanted * places).amax(1).tolist()  # tokens that are read: those up to the last wanted position
+    firsts = wanted.long().argmax(1).tolist()
+    texts = ids.tolist()
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for row in range(len(ends)):
+        if ends[row]:
+            groups.setdefault(tuple(texts[row][: firsts[row]]), []).append(row)
+    return [
+        Family(tuple(rows), len(common), tuple(ends[row] - len(common) for row in rows))
+        for common, rows in groups.items()
+    ]
+
+
+def split(family: Family, most: int) -> Iterator[Family]:
+    """The family in parts of at most `most` tokens, the beginning in each; a row that is longer is alone."""
+    rows: list[int] = []
+    own: list[int] = []
+    for row, size in zip(family.rows, family.own, strict=True):
+        if rows and family.common + sum(own) + size > most:
+            yield Family(tuple(rows), family.common, tuple(own))
+            rows, own = [], []
+        rows.append(row)
+        own.append(size)
+    yield Family(tuple(rows), family.common, tuple(own))
+
+
+def placed(lengths: Sequence[int], most: int) -> list[list[int]]:
+    """Which pieces share a line of at most `most` tokens; one that is longer is alone."""
+    bins: list[list[int]] = []
+    room: list[int] = []
+    for row in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        fits = next((b for b, left in enumerate(room) if lengths[row] <= left), None)
+        if fits is None:
+            bins.append([])
+            room.append(max(most, lengths[row]))
+            fits = len(bins) - 1
+        bins[fits].append(row)
+        room[fits] -= lengths[row]
+    return bins
+
+
+def check_packing(model: Any) -> None:
+    """Raise ConfigError for a model whose layers see windows: a mask of ours would widen them."""
+    if _windowed(model):
+        raise ConfigError(
+            "packed: layers of this model have a sliding window, which packing would lose; set packed = 0"
+        )
+
+
+def worth_sharing(model: Any, ids: torch.Tensor, wanted: torch.Tensor) -> list[Family]:
+    """The families of a batch where it pays to compute their beginnings once; else none.
+
+    Cheap: it reads ids alone. Lines as long as the largest family are compared with padded rows.
+    """
+    groups = families(ids, wanted) if _takes_masks(model) else []
+    num = sum(len(family.rows) for family in groups)
+    if num == len(groups):
+        return []
+    config = model.config.get_text_config()
+    width = max(family.size for family in groups)
+    laid = (len(placed([family.size for family in groups], width)), width)
+    padded = (num, max(family.common + max(family.own) for family in groups))
+    if _work(config, *laid) > _WORTH * _work(config, *padded):
+        return []
+    return groups
+
+
+def kindred(model: Any, ids: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor | None:
+    """A number for each row, (R,), the same in a family, where micro-batches had better keep families together.
+
+    Compared are whole families with rows in batches of like length, which pad little.
+    """
+    groups = families(ids, wanted) if _takes_masks(model) else []
+    if sum(len(family.rows) for family in groups) == len(groups):
+        return None
+    config = model.config.get_text_config()
+    apart = sum(_work(config, 1, family.common + own) for family in groups for own in family.own)
+    if sum(_work(config, 1, family.size) for family in groups) > _WORTH * apart:
+        return None
+    numbers = torch.arange(ids.shape[0]) + len(groups)
+    for number, family in enumerate(groups):
+        numbers[list(family.rows)] = number
+    return numbers
+
+
+def _work(config: Any, lines: int, width: int) -> float:
+    """Multiplications of a layer, up to a factor: 12 H squared a token for the products, 2 W H for attention."""
+    return lines * width * (1 + width / (6 * int(config.hidden_size)))
+
+
+def _windowed(model: Any) -> bool:
+    return "sliding_attention" in (getattr(model.config, "layer_types", None) or ())
+
+
+def _takes_masks(model: Any) -> bool:
+    """Whether its attention takes a mask of ours and writes no scores out, which would cost more than is saved."""
+    attention = getattr(getattr(model, "config", None), "_attn_implementation", "")
+    return attention == "sdpa" and not _windowed(model)
+
+
+def laid_hidden(
+    model: Any, ids: torch.Tensor, wanted: torch.Tensor, groups: Sequence[Family], most: int
+) -> torch.Tensor:
+    """Last hidden states at the wanted positions, row by row: (W, H), from lines of at most `most` tokens.
+
+    Args:
+        model: a causal language model of transformers, whose attention takes a mask: eager or sdpa.
+        ids: (R, L) token ids, padded on the right.
+        wanted: (R, L - 1) bool.
+        groups: the families that hold every row with a wanted token.
+        most: tokens of a line; a family that is longer is split, with its beginning in each part.
+    """
+    parts = [part for family in groups for part in split(family, most)]
+    bins = placed([part.size for part in parts], most)
+    width = max(sum(parts[place].size for place in line) for line in bins)
+    packed = ids.new_zeros(len(bins), width)
+    positions = torch.zeros_like(packed)
+    owner = torch.full_like(packed, -1)  # (B, W): the piece that a token is of, a row's own or a beginning
+    parent = torch.full_like(packed, -2)  # (B, W): the beginning that it sees besides
+    index = ids.new_zeros(wanted.shape)  # (R, L - 1): place of a row's token among all B W
+    piece = 0
+    for line, members in enumerate(bins):
+        start = 0
+        for place in members:
+            part = parts[place]
+            begins, first = piece, part.rows[0]
+            span = slice(start, start + part.common)
+            packed[line, span] = ids[first, : part.common]
+            positions[line, span] = torch.arange(part.common, device=ids.device)
+            owner[line, span] = begins
+            start, piece = start + part.common, piece + 1
+            for row, size in zip(part.rows, part.own, strict=True):
+                span, source = slice(start, start + size), slice(part.common, part.common + size)
+                packed[line, span] = ids[row, source]
+                positions[line, span] = torch.arange(part.common, part.common + size, device=ids.device)
+                owner[line, span], parent[line, span] = piece, begins
+                index[row, source] = torch.arange(start, start + size, device=ids.device) + line * width
+                start, piece = start + size, piece + 1
+    dtype = next(model.parameters()).dtype
+    hidden: torch.Tensor = model.base_model(
+        input_ids=packed, position_ids=positions, attention_mask=_mask(owner, parent, dtype), use_cache=False
+    ).last_hidden_state
+    return hidden.flatten(0, 1)[index[wanted]]
+
+
+def _mask(owner: torch.Tensor, parent: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Additive (B, 1, W, W): 0 where a token may look, at its own piece and its beginning, not ahead."""
+    width = owner.shape[1]
+    seen = (owner[:, :, None] == owner[:, None, :]) | (parent[:, :, None] == owner[:, None, :])
+    causal = torch.ones(width, width, dtype=torch.bool, device=owner.device).tril()
+    hidden = torch.zeros(seen.shape, dtype=dtype, device=owner.device)
+    return hidden.masked_fill(~(seen & causal), torch.finfo(dtype).min)[:, None]

@@ -27,8 +27,7 @@ from train.base.optimiser import Optimiser, Schedule
 from train.base.world import ALONE, World
 from train.update.batch import Normaliser, TokenBatch, shared, shuffled, token_weights
 from train.update.critic import Critic
-from train.update.layouts import check_packing, kindred
-from train.update.logprobs import Compare, token_logprobs
+from train.update.logprobs import Compare, check_packing, kindred, token_logprobs
 from train.update.terms import KL_ESTIMATORS, Advantage, Correction, Loss, PerToken, RewardBatch, pulls, with_ratio
 from ttc.config.plugins import checked_return
 from ttc.config.values import above, at_least
@@ -118,7 +117,7 @@ class Updater:
         `reference` is a model that is never trained, for the objective's divergence; every `reference_every` updates it
         becomes the policy of that moment. `replayed(step)` is a batch of earlier data whose cross-entropy every
         optimiser step adds (PPO-ptx). `packed` lays the rows of an update end to
-        end (see `train.update.layouts`). In a `world` the optimiser must be one of the same world.
+        end (see `train.update.logprobs`). In a `world` the optimiser must be one of the same world.
         """
         if packed:
             check_packing(model)

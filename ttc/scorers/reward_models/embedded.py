@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
@@ -49,7 +50,6 @@ def load(folder: Path, place: EmbeddedCore, *, head: bool) -> tuple[Body, dict[s
         ConfigError: the folder cannot be read, or its architecture is not one the embedded core runs.
     """
     from ttc.engines.embedded.core.attention import PrefixAttention
-    from ttc.engines.embedded.core.invariant import PAD_ROWS, BlockedPrefix, check
     from ttc.engines.embedded.core.model import load_body, pick_device
 
     device = pick_device(place.device)
@@ -61,19 +61,22 @@ def load(folder: Path, place: EmbeddedCore, *, head: bool) -> tuple[Body, dict[s
         )
     if place.kv_bytes is not None:
         raise ConfigError(f"scorer.kv_bytes is for GPUs: on {device} a reward model holds what its live paths need")
-    body, rest = load_body(
+    loaded = partial(
+        load_body,
         folder,
         device=place.device,
         dtype=place.dtype,
         max_context=place.max_context,
         head=head,
-        attention=BlockedPrefix if place.batch_invariant else PrefixAttention,
-        pad_rows=PAD_ROWS if place.batch_invariant else 1,
         page_sizes=(4,),  # steps are short, and no decoding step multiplies these pages
     )
-    if place.batch_invariant:
-        with inference(place.threads):
-            check(body)
+    if not place.batch_invariant:
+        return loaded(attention=PrefixAttention)
+    from ttc.engines.embedded.core.invariant import PAD_ROWS, BlockedPrefix, check
+
+    body, rest = loaded(attention=BlockedPrefix, pad_rows=PAD_ROWS)
+    with inference(place.threads):
+        check(body)
     return body, rest
 
 
