@@ -128,19 +128,19 @@ def test_examples_of_walks_teach_walking(base, tmp_path):
     stage = make_stage(
         "sft",
         data=str(walks(tmp_path / "walks.jsonl")),
-        steps=90,
+        steps=150,
         rows=24,
         lr=3e-3,
-        eval_every=30,
-        held_out=WALKS,
+        eval_every=50,
+        held_out=TASK,
         warmup=5,
     )
     stage.check(True)
     found = stage.run(setting(tmp_path / "1-sft", base)).metrics
     assert found["held_out_gain_low"] > 0
-    assert found["likelihood_gain"] > 0 and found["held_out_loss"] < 0.3  # four walks: too few for an interval
+    assert found["likelihood_gain_low"] > 0 and found["held_out_loss"] < 0.3
     rows = [json.loads(line) for line in (tmp_path / "1-sft" / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows if "held_out_loss" in row] == [0, 30, 60, 90]
+    assert [row["step"] for row in rows if "held_out_loss" in row] == [0, 50, 100, 150]
 
 
 @pytest.mark.numeric
@@ -174,7 +174,7 @@ def test_right_rollouts_are_what_was_sampled_without_copies_and_a_model_learns_f
     assert len(few) == len({example.key for example in examples})
     stage = make_stage("sft", rollouts="1-sample", steps=40, rows=24, lr=3e-3, held_out=WALKS)
     found = stage.run(setting(tmp_path / "2-sft", base)).metrics
-    assert found["held_out_gain_low"] > 0
+    assert found["held_out_gain_low"] > 0.25
     assert (tmp_path / "1-sample" / "model" / "model.safetensors").is_file()
 
 

@@ -181,7 +181,6 @@ class PolicyStage:
         train = train if self.leave_out is None else remaining(train, *self.leave_out, setting)
         world, own = setting.world, setting.own
         judge = served(self._judge())
-        limit = LIMITS["bfloat16" if self.draws_in_bf16 else "float32"]
         return Parts(
             sampler=Frontier(train, seed=setting.seed, **self.sampler),
             collector=Collector(
@@ -189,7 +188,12 @@ class PolicyStage:
             ),
             rewarder=rewarder,
             updater=updater,
-            syncer=Syncer(engine, updater.model, limit=limit),
+            syncer=Syncer(
+                engine,
+                updater.model,
+                limit=LIMITS["bfloat16" if self.draws_in_bf16 else "float32"],
+                rounds=self.draws_in_bf16,
+            ),
             held_out=HeldOut(
                 held_out,
                 judge,
