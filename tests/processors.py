@@ -4,8 +4,9 @@ torch and its matrix library choose kernels by what the processor has, and each 
 test may hold on one machine and fail on the next. Variables of the environment make this machine choose as others do.
 Every choice is run with one compute thread and with two, as many side by side as there are cores; the slow strict mode
 of MKL, which the embedded engine advises where kernels treat rows unlike, with one. What this machine takes of itself
-is left out with one thread, since `make test` has run it. Prints a line for each, and all output of one that fails; the
-exit code is then 1. Words pick those whose names contain them all:
+is left out with one thread, since `make test` has run it. Where torch takes lesser kernels, oneDNN does, too: torch's
+fused attention in bf16 stops where one sees an old processor and the other a new one. Prints a line for each, and all
+output of one that fails; the exit code is then 1. Words pick those whose names contain them all:
 
     python -m tests.processors avx2 THREADS=1
 
@@ -34,6 +35,8 @@ CHOICES = (
     ("MKL_ENABLE_INSTRUCTIONS", "AVX2", "MKL"),
 )
 """Variable, value, what the machine must have for it."""
+ONEDNN = {"default": "AVX2", "avx2": "AVX2"}
+"""`ONEDNN_MAX_CPU_ISA` beside a value of `ATEN_CPU_CAPABILITY`."""
 MARK = "pytest.mark.numeric"
 MARKED = "numeric and not slow and not vllm"
 """Borne by a test whose outcome hangs on how torch, numpy or MKL round, unless it takes long and shows nothing more."""
@@ -75,6 +78,8 @@ def run(setting: Setting) -> tuple[int, str]:
     """The exit code of the tests in this setting, and their output."""
     chosen = {setting.variable: setting.value, "OMP_NUM_THREADS": str(setting.threads)}
     environment = {**os.environ, **chosen, "OMP_WAIT_POLICY": "PASSIVE"}  # threads that spin take the others' cores
+    if setting.value in ONEDNN:
+        environment["ONEDNN_MAX_CPU_ISA"] = ONEDNN[setting.value]
     files = [str(path.relative_to(ROOT)) for path in numeric_files()]
     command = [sys.executable, "-m", "pytest", "--quiet", "-p", "no:cacheprovider", "-m", MARKED, *files]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
@@ -115,7 +120,7 @@ def _is_own(setting: Setting, own: str) -> bool:
 
 def main(words: Sequence[str]) -> int:
     """Run the settings whose names contain all the words."""
-    if given := {variable for variable, _, _ in CHOICES} & set(os.environ):
+    if given := {"ONEDNN_MAX_CPU_ISA", *(variable for variable, _, _ in CHOICES)} & set(os.environ):
         raise SystemExit(f"unset {', '.join(sorted(given))}: what is set outside would hold in every setting")
     chosen = [setting for setting in SETTINGS if all(word in setting.name for word in words)]
     capability = torch.backends.cpu.get_cpu_capability()

@@ -25,7 +25,7 @@ ONE, TWO = Example("a", (5, 6), (8, 9, 1)), Example("b", (7,), (11, 1))
 @pytest.fixture(scope="module")
 def run(cipher_model, tmp_path_factory):
     root = tmp_path_factory.mktemp("run")
-    sample(task=f"{TASK},split=train", n=6).run(setting(root / "1-sample", cipher_model))
+    sample(task=f"{TASK},split=train", n=12).run(setting(root / "1-sample", cipher_model))
     return root
 
 
@@ -62,7 +62,7 @@ def test_the_worst_case_is_the_lowest_member_and_the_mean_their_mean(cipher_mode
 
 def test_an_ensemble_ranks_pairs_of_prompts_that_it_never_saw(cipher_model, run):
     stage = make_stage(
-        "reward_model", rollouts="1-sample", members=2, steps=60, lr=2e-3, rows=24, held_out_share=0.25, centre=0.01
+        "reward_model", rollouts="1-sample", members=2, steps=100, lr=2e-3, rows=24, held_out_share=0.5, centre=0.01
     )
     stage.check(True)
     folder = run / "2-reward_model"
