@@ -4,7 +4,12 @@ shared, moved, pinned and forgotten."""
 from __future__ import annotations
 
 import gc
+import mmap
+import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +21,7 @@ from ttc.engines.embedded.core.pool import PagePool, Segment
 from ttc.engines.embedded.core.tenants import Tenants
 from ttc.engines.shared.shape import Dims
 
+ROOT = Path(__file__).parents[2]
 PAGE = 4
 DIMS = Dims(
     hidden=1, num_layers=2, num_heads=1, num_kv_heads=1, head_dim=1, intermediate=1, vocab=10, eps=0.0, tied=True,
@@ -273,3 +279,60 @@ def test_memory_that_is_short_is_taken_from_the_problem_that_has_been_idle_longe
     assert tenants.relieve() and tree.evict(8)
     assert not tenants.tenant("b").paths and tenants.tenant("a").paths
     assert tenants.relieve() and not tenants.relieve() and tree.evict(0)
+
+
+BIG = replace(DIMS, num_layers=4, num_kv_heads=2, head_dim=64)
+MIB = 1 << 20
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+
+def resident() -> int:
+    """Bytes of memory that this process takes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def filled(pool: PagePool, num_bytes: int) -> Segment:
+    """A segment of so many bytes, written throughout."""
+    segment, token = pool.segment(), BIG.kv_bytes(4)
+    piece = torch.ones(4, 2, 2, 1024, 64)
+    for _ in range(num_bytes // (1024 * token)):
+        pool.append(segment, piece)
+    return segment
+
+
+@linux
+def test_memory_of_pages_that_are_free_goes_back_where_more_than_may_be_in_use_takes_it() -> None:
+    pool = PagePool(BIG, torch.float32, torch.device("cpu"), (16, 64))
+    kept = filled(pool, 64 * MIB)
+    before, most = resident(), 320 * MIB // BIG.kv_bytes(4)
+    filled(pool, 256 * MIB)  # forgotten at once
+    pool.release(most)
+    assert resident() - before > 200 * MIB  # it may be wanted again
+    pool.move(kept, 1)
+    other = filled(pool, 192 * MIB)
+    pool.move(other, 1)
+    assert resident() - before > 384 * MIB
+    pool.release(most)
+    assert resident() - before < 272 * MIB
+    assert pool.num_tokens * BIG.kv_bytes(4) == 256 * MIB
+    for segment in (kept, other):
+        assert (pool.read_chain(segment, 0, segment.end) == 1).all()
+
+
+@linux
+def test_a_shelf_that_grows_is_never_there_twice() -> None:
+    script = f"""
+import re, torch
+from pathlib import Path
+from tests.ttc.test_embedded_cache import BIG, PagePool, filled
+def peak(): return int(re.search("VmHWM:\\s+([0-9]+)", Path("/proc/self/status").read_text())[1])
+pool = PagePool(BIG, torch.float32, torch.device("cpu"))
+filled(pool, {MIB})
+before = peak()
+segment = filled(pool, 272 * {MIB})
+after = peak()
+assert (pool.read_chain(segment, 0, 4096) == 1).all()
+print(after - before)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert 265 * 1024 < int(done.stdout) < 400 * 1024  # KiB; 512 MiB where the old shelf stays until all is copied

@@ -7,8 +7,13 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
+
+from ttc.engines.embedded.core.batch import default_kv_bytes
+from ttc.engines.shared.compute import free_memory
 
 SIZE = 8 << 20
 SCRIPT = f"""
@@ -61,3 +66,30 @@ def test_a_command_looks_for_cycles_less_often_than_python_does() -> None:
     shown = "print(gc.get_threshold()[0] > 10 * usual[0], gc.isenabled())"
     done = subprocess.run([sys.executable, "-c", f"{script}; {shown}"], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "True"]
+
+
+def machine(root: Path, available: int | None, limit: str | None = None, held: int = 0, cached: int = 0) -> Path:
+    """Folders of the system that say what is free, in KiB, and what a container may hold and holds, in bytes."""
+    if available is not None:
+        (root / "proc").mkdir()
+        (root / "proc/meminfo").write_text(f"MemTotal: 99 kB\nMemAvailable:   {available} kB\n")
+    if limit is not None:
+        group = root / "sys/fs/cgroup"
+        group.mkdir(parents=True)
+        (group / "memory.max").write_text(f"{limit}\n")
+        (group / "memory.current").write_text(f"{held}\n")
+        (group / "memory.stat").write_text(f"anon 5\ninactive_file {cached}\n")
+    return root
+
+
+def test_what_is_free_is_what_the_machine_has_left_within_the_limit_of_a_container(tmp_path: Path) -> None:
+    folders = [tmp_path / str(number) for number in range(5)]
+    for folder in folders:
+        folder.mkdir()
+    assert free_memory(machine(folders[0], 5000)) == 5000 * 1024
+    assert free_memory(machine(folders[1], 5000, "max")) == 5000 * 1024
+    assert free_memory(machine(folders[2], 5000, "3000000", 2000000, 500000)) == 1500000
+    assert free_memory(machine(folders[3], 1, "3000000")) == 1024
+    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    assert free_memory(machine(folders[4], None)) == half
+    assert default_kv_bytes(torch.device("cpu")) <= half

@@ -85,7 +85,7 @@ def embedded(
         max_batch: most sequences decoded at once; `kv_bytes` may allow fewer.
         max_context: a limit below the model's own, in tokens.
         kv_bytes: memory for keys and values, of what is decoded and of what waits to be continued; None is a quarter
-            of the machine's memory, or four fifths of what weights and scratch leave of a GPU's. Draws beyond it wait.
+            of free memory, or four fifths of what weights and scratch leave of a GPU's. Draws beyond it wait.
         batch_invariant: concurrency, batching and resume points cannot change a single bit on one machine with as many
             threads; slower.
         processes: decode in as many processes, each with `threads` threads and its share of the memory; on a CPU with

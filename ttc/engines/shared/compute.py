@@ -9,8 +9,10 @@ later decoding step of the worker slower than with one. So loading computes with
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -43,6 +45,25 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
     if _DTYPES[name] == torch.float16 and device.type == "cpu":
         raise ConfigError("dtype float16 is for GPUs; on a CPU use float32, or bfloat16 where it is fast")
     return _DTYPES[name]
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Bytes that the machine, and the limit of a container, leave for more; half of all where nobody tells.
+
+    Args:
+        root: where `proc` and `sys` are.
+    """
+    info, group = root / "proc/meminfo", root / "sys/fs/cgroup"
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    if info.is_file():
+        (line,) = [line for line in info.read_text().splitlines() if line.startswith("MemAvailable:")] or [""]
+        free = int(line.split()[1]) * 1024 if line else free
+    limit = group / "memory.max"
+    if limit.is_file() and (most := limit.read_text().strip()) != "max":
+        counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        held = int((group / "memory.current").read_text()) - int(counts.get("inactive_file", 0))
+        free = min(free, max(int(most) - held, 0))
+    return free
 
 
 def alone(action: Callable[[], T]) -> T:

@@ -9,7 +9,6 @@ runs in the worker thread of `ttc.engines.embedded.core.scheduler`, which decide
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -24,7 +23,7 @@ from ttc.engines.embedded.core.prefill import CHUNK, advance, memory_errors
 from ttc.engines.embedded.core.requests import GenerateRequest, Job, LiveDraw, PromptRow
 from ttc.engines.embedded.core.sampler import Rows, SampledTokens, sample
 from ttc.engines.embedded.core.tenants import Tenants
-from ttc.engines.shared.compute import alone
+from ttc.engines.shared.compute import alone, free_memory
 
 __all__ = ["Batch", "BatchLimits", "Decoder", "default_kv_bytes"]
 
@@ -42,11 +41,11 @@ class BatchLimits:
 
 
 def default_kv_bytes(device: torch.device) -> int:
-    """Four fifths of a GPU's free memory, a quarter of the machine's otherwise."""
+    """Four fifths of a GPU's free memory, a quarter of what the machine has free otherwise."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free // 5 * 4
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+    return free_memory() // 4
 
 
 class Decoder(Protocol):
@@ -129,6 +128,7 @@ class Batch:
         self._admit()
         if self.rows:
             pool = self._body.pool
+            pool.release(self._max_tokens)
             pool.spare = self._max_tokens - pool.num_tokens - self._promised()
             self._step()
         self._launch()

@@ -8,12 +8,15 @@ back to the pool the moment the last reference to it is dropped (after vLLM's pa
 Pages of one size lie on a `Shelf`. A decoding step on a CPU multiplies whole shelves (`forest`): within a page, keys
 lie with the positions last and values with the head last, so that no product copies its operand. Which shelf a segment
 lies on says how many rows read it; it moves when that changes. A shelf grows by doubling, and memory that no page has
-used is only address space. Cost: on average half a page for each segment. Left out: pages shared by two segments.
+used is only address space; what free pages have used goes back to the system when it is more than an eighth of what may
+be in use (`PagePool.release`). Cost: on average half a page for each segment. Left out: pages shared by two segments.
 """
 
 from __future__ import annotations
 
+import contextlib
 import heapq
+import mmap
 import sys
 import weakref
 from collections import deque
@@ -30,6 +33,8 @@ __all__ = ["PagePool", "Segment", "Shelf"]
 PAGE = 16
 """Tokens of a page where nothing else is asked for."""
 
+_HUGE = 1 << 22
+"""Bytes from which huge pages of the system pay, as numpy has it."""
 _LOOSE = 8
 """Pages between those in use that are left where they are."""
 
@@ -123,6 +128,38 @@ class ShelfLayer(NamedTuple):
     flat_values: torch.Tensor
 
 
+class PageSpace(NamedTuple):
+    """Keys or values of all layers, (layers, pages, ...), zeros where nothing was written.
+
+    On a CPU that is address space, which takes memory where it is written and gives it back where it is forgotten.
+    """
+
+    tensor: torch.Tensor
+    memory: mmap.mmap | None
+
+    @classmethod
+    def new(cls, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> PageSpace:
+        """Zeros of this shape."""
+        if device.type != "cpu" or not hasattr(mmap, "MADV_DONTNEED"):
+            return cls(torch.zeros(shape, dtype=dtype, device=device), None)
+        size = int(np.prod(shape)) * dtype.itemsize
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if size >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # a kernel without huge pages
+                memory.madvise(mmap.MADV_HUGEPAGE)
+        return cls(torch.frombuffer(memory, dtype=dtype).view(shape), memory)
+
+    def forget(self, layer: int, start: int, end: int) -> None:
+        """Give back what pages [start, end) of a layer say; what shares a page of the system with others stays."""
+        if self.memory is None:
+            return
+        size = self.tensor.itemsize
+        first, last = (self.tensor.stride(0) * layer + self.tensor.stride(1) * page for page in (start, end))
+        first, last = -(-first * size // mmap.PAGESIZE) * mmap.PAGESIZE, last * size // mmap.PAGESIZE * mmap.PAGESIZE
+        if last > first:
+            self.memory.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
 class Shelf:
     """Pages of one size: keys (layers, pages, kv heads, D, size) and values (layers, pages, kv heads, size, D)."""
 
@@ -131,20 +168,17 @@ class Shelf:
         self.keys, self.values = self._allocate(8)
         self._layers: list[ShelfLayer] = []  # views, each of which costs a step as much as a small kernel
         self.num_used = 0  # pages that belong to a segment
+        self.written: set[int] = set()  # pages that take memory: those that are used, and once were
         self.free = list(range(8))  # a heap: the lowest pages first, so that what is in use stays together
         self.owners: list[weakref.ref[Segment] | None] = [None] * 8
 
     def _allocate(self, pages: int) -> tuple[torch.Tensor, torch.Tensor]:
         dims = self.dims
         lead = (dims.num_layers, pages, dims.num_kv_heads)
-        return self._zeros(*lead, dims.head_dim, self.size), self._zeros(*lead, self.size, dims.head_dim)
-
-    def _zeros(self, *shape: int) -> torch.Tensor:
-        """Zeros, since a step also reads what no token has written; on a CPU without touching the memory."""
-        if self.device.type != "cpu":
-            return torch.zeros(shape, dtype=self.dtype, device=self.device)
-        size = int(np.prod(shape)) * self.dtype.itemsize
-        return torch.from_numpy(np.zeros(size, np.uint8)).view(self.dtype).view(shape)
+        shapes = (*lead, dims.head_dim, self.size), (*lead, self.size, dims.head_dim)
+        # Zeros: a step also reads what no token has written.
+        self._spaces = [PageSpace.new(shape, self.dtype, self.device) for shape in shapes]
+        return self._spaces[0].tensor, self._spaces[1].tensor
 
     def views(self, layer: int) -> ShelfLayer:
         """Keys and values of one layer, where they lie until the shelf grows."""
@@ -160,15 +194,18 @@ class Shelf:
         if not self.free:
             self._grow()
         self.num_used += 1
-        return heapq.heappop(self.free)
+        page = heapq.heappop(self.free)
+        self.written.add(page)
+        return page
 
     def _grow(self) -> None:
-        have = len(self.owners)
-        old_keys, old_values = self.keys, self.values
+        have, old = len(self.owners), self._spaces
         self.keys, self.values = self._allocate(2 * have)
         self._layers = []
-        self.keys[:, :have] = old_keys
-        self.values[:, :have] = old_values
+        for source, target in zip(old, self._spaces, strict=True):
+            for layer in range(self.dims.num_layers):  # so that never more than a layer is there twice
+                target.tensor[layer, :have] = source.tensor[layer]
+                source.forget(layer, 0, have)
         self.owners += [None] * have
         self.free += range(have, 2 * have)  # sorted and beyond all others: still a heap
 
@@ -179,11 +216,21 @@ class Shelf:
             self.owners[page] = None
             heapq.heappush(self.free, page)
 
+    def release(self) -> None:
+        """Give the memory of free pages back to the system."""
+        idle = np.array(sorted(self.written.intersection(self.free)), np.int64)
+        for run in np.split(idle, np.flatnonzero(np.diff(idle) > 1) + 1):
+            for space in self._spaces if len(run) else ():
+                for layer in range(self.dims.num_layers):
+                    space.forget(layer, int(run[0]), int(run[-1]) + 1)
+        self.written.difference_update(idle.tolist())
+
     def exchange(self, pages: Sequence[int], holes: Sequence[int]) -> None:
         """Bring what `pages` hold to `holes`, and what those hold to `pages`; tell the owners."""
         turned = {**dict(zip(pages, holes, strict=True)), **dict(zip(holes, pages, strict=True))}
         owners = {page: owner for page in turned if (owner := self.owners[page]) is not None}
         sources, targets = torch.tensor(list(owners)), torch.tensor([turned[page] for page in owners])
+        self.written.update(targets.tolist())
         for layers in (self.keys, self.values):
             for layer in layers:  # by layer: scratch memory for one at a time
                 layer.index_copy_(0, targets, layer.index_select(0, sources))
@@ -209,6 +256,13 @@ class PagePool:
         """Tokens that all pages in use could hold."""
         self._collect()
         return sum([shelf.num_used * shelf.size for shelf in self.shelves])
+
+    def release(self, most: int) -> None:
+        """Give the memory of free pages back where so many tokens may be in use, and an eighth more take memory."""
+        self._collect()
+        if sum([len(shelf.written) * shelf.size for shelf in self.shelves]) > most + most // 8:
+            for shelf in self.shelves:
+                shelf.release()
 
     def segment(self, parent: Segment | None = None) -> Segment:
         """A segment without tokens."""

@@ -99,6 +99,7 @@ class Trunks:
         """
         if self.num_tokens > spare:
             self._trunks.clear()
+        self.copies.release(spare)
         holders = self._holders(readers)
         ways: dict[Segment | None, list[Segment]] = {}
         for part in sorted(short, key=lambda part: part.start):
@@ -144,17 +145,13 @@ class Trunks:
         trunk.grow(path)
         holders.update(dict.fromkeys(path, trunk))
 
-    def _readings(
-        self, readers: Mapping[Segment, Sequence[int]], holders: Mapping[Segment, Trunk]
-    ) -> list[TrunkRows]:
+    def _readings(self, readers: Mapping[Segment, Sequence[int]], holders: Mapping[Segment, Trunk]) -> list[TrunkRows]:
         """Up to where each row reads each trunk: to the end of its last segment there."""
         ends: dict[Trunk, dict[int, int]] = {}
         for part, trunk in sorted(holders.items(), key=lambda pair: pair[0].start):
             ends.setdefault(trunk, {}).update(dict.fromkeys(readers[part], part.end - trunk.start))
         self.copies.gather(0, [page for trunk in ends for page in trunk.copy.pages])
-        return [
-            TrunkRows(trunk.copy, sorted(rows.items(), key=lambda pair: -pair[1])) for trunk, rows in ends.items()
-        ]
+        return [TrunkRows(trunk.copy, sorted(rows.items(), key=lambda pair: -pair[1])) for trunk, rows in ends.items()]
 
 
 def _above(part: Segment) -> Segment | None:

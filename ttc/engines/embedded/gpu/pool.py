@@ -66,6 +66,9 @@ class DevicePool(PagePool):
         self.version = 0
         self._send = send
 
+    def release(self, most: int) -> None:
+        """Nothing: its memory was taken when it began."""
+
     def places(self, segment: Segment, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """See `PagePool.places`."""
         pages, offsets = self._send(np.stack(np.divmod(self.slots(segment, start, count), PAGE)))
