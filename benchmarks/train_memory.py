@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 SIZES = {"20 M": (256, 8), "60 M": (512, 10), "90 M": (640, 12), "135 M": (768, 14)}
-"""Width and layers by name; the allocator's tenth was chosen on all but the 90 M."""
+"""Width and layers by name; the heap's share was chosen on all but the 90 M."""
 IDS, ROWS, LENGTH = 32_768, 8, 512
 
 

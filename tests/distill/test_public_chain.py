@@ -56,8 +56,8 @@ def test_every_stage_of_questions_and_rewards_runs_and_leaves_its_numbers(tmp_pa
     assert list(arms) == ["majority", "best_of_n", "beam", "dvts", "particle", "auto"]
     assert all(len(arm["right"]) == len(arm["generated"]) == 2 for arm in arms.values())
     assert [len(pool) for pool in json.loads((kept / "pools-dev-1.json").read_text())["arms"]["pool"]["pool"]] == [3, 3]
-    figure = [sys.executable, "-m", "benchmarks.chain.figure", "--part", "dev", "--kept", str(kept), "--out", str(tmp_path)]
-    subprocess.run(figure, cwd=ROOT, check=True)
+    figure = [sys.executable, "-m", "benchmarks.chain.figure", "--part", "dev", "--kept", str(kept)]
+    subprocess.run([*figure, "--out", str(tmp_path)], cwd=ROOT, check=True)
     assert all((tmp_path / f"chain.{form}").stat().st_size for form in ("svg", "png", "pdf"))
     # what is kept is enough: on another machine the models are made again
     _run("curve", base, tmp_path / "elsewhere", "--kept", str(kept))

@@ -19,6 +19,7 @@ from train.reward_models.step_model import StepRow, Steps, new_step_model
 from train.stages.prm import read_steps
 from ttc.config.registry import SCORERS
 from ttc.core import Message, Sampling
+from ttc.engines.embedded.engine import EmbeddedEngine
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 from ttc.scorers.reward_models.backends import EmbeddedCore
@@ -71,6 +72,18 @@ def test_labels_by_continuation_spend_the_budget_and_the_last_step_has_the_verdi
     for row in rows:
         assert row.reads == tuple(sorted(row.reads)) and row.reads[-1] == len(row.ids) - 1
         assert all(label is None or 0 <= label <= 1 for label in row.labels) and row.labels[-1] in (0.0, 1.0)
+
+
+def test_the_engine_need_not_keep_what_was_drawn_for_a_label(cipher_model, monkeypatch):
+    left, prune = [], EmbeddedEngine.prune
+
+    def note(engine, problem_id, path):
+        left.append((problem_id, path))
+        prune(engine, problem_id, path)
+
+    monkeypatch.setattr(EmbeddedEngine, "prune", note)
+    _, drawn, _ = labelled(cipher_model)
+    assert len(set(left)) == len(left) == drawn > 0
 
 
 class _Killed:

@@ -6,8 +6,9 @@ holds weights, gradients and moments in fp32, the reference, the critic, the act
 logits a few times over, and the engine's share. Hours come from a probe of seconds: how fast this machine updates and
 samples with this model; without one there are none. Tokens are bounds: rollouts as long as they may be.
 
-What an allocator keeps of freed blocks is a tenth: left free on a device of known size, else a part of its own
-(`benchmarks.train_memory`). Left out: what other processes hold, and the traffic between devices.
+What an allocator keeps of freed blocks: of a device of known size a tenth is left free for it; a processor's heap keeps
+blocks of up to 32 MiB, which is a part of its own (`benchmarks.train_memory`). Left out: what other processes hold, and
+the traffic between devices.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ HARDWARE: Mapping[str, tuple[int, float]] = {"1x24gb": (1, 24.0), "1x80gb": (1, 
 """Devices and the memory of each, in GB, by scale."""
 FREE = 0.1
 """Share of a device that is kept free."""
+_HEAP = 0.3
+"""What glibc's heap keeps of freed blocks, as a share of what is in use (`benchmarks.train_memory`)."""
 _LEARNERS = ("grpo", "ppo", "agent", "on_policy")
 _TRAINED = (*_LEARNERS, "sft", "preference", "reward_model")
 _PROMPT = 256
@@ -177,7 +180,7 @@ def stage_memory(
         "gradients": 4 * trained / shards / GB,
         "optimiser": 8 * trained / shards / GB,
         "activations": activation_bytes(config, fields, counts) / GB,
-        "head": head_bytes(fields, counts) / GB,
+        "head": head_bytes(fields, counts, "cpu" if limit is None else "cuda") / GB,
     }
     if fields.get("autocast"):  # weights that are trained are cast once for a whole pass, others layer by layer
         parts["casts"] = 2 * (whole if not rank and shards == 1 else whole / counts.layers) / GB
@@ -188,18 +191,15 @@ def stage_memory(
     if shards > 1:  # the layer that computes and the next one, and embeddings
         parts["gathered"] = 4 * (2 * whole / counts.layers + counts.ids * counts.hidden) / GB
     if limit is None:  # of a device whose size is known a tenth stays free instead
-        parts["allocator"] = FREE * sum(parts.values())
+        parts["allocator"] = _HEAP * sum(parts.values())
     return parts | engine
 
 
-def head_bytes(fields: Mapping[str, Any], counts: ModelCounts) -> float:
-    """A chunk of logits, its normal form, the gradients of both, and the wanted hidden states with theirs.
-
-    A processor's chunks are smaller, yet its measured peak is a gigabyte above what they take, so a GPU's are counted.
-    """
+def head_bytes(fields: Mapping[str, Any], counts: ModelCounts, device: str) -> float:
+    """A chunk of logits, its normal form, the gradients of both, and the wanted hidden states with theirs."""
     rows, length = _pass(fields)
     tokens = rows * length
-    chunk = min(tokens, chunk_size(counts.ids, "cuda"))
+    chunk = min(tokens, chunk_size(counts.ids, device))
     return 4.0 * (4 * chunk * counts.ids + 2 * tokens * counts.hidden)
 
 

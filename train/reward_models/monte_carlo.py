@@ -175,7 +175,10 @@ class MonteCarlo:
         prefix = replace(prefix, path=(*solution.path.path, index))
         left = replace(self.sampling, max_tokens=max(self.sampling.max_tokens - len(ids), 1))  # the cap is the answer's
         completions = await solution.session.generate(prefix, draws, sampling=left)
-        return await self._judge(solution.session, prefix, completions, solution.item.target)
+        verdicts = await self._judge(solution.session, prefix, completions, solution.item.target)
+        for completion in completions:
+            solution.session.prune(completion.path)  # nobody goes on from it: the engine need not keep it
+        return verdicts
 
     async def _judge(
         self, session: Session, prompt: Prompt, completions: Sequence[Completion], target: TargetLike

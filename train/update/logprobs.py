@@ -38,8 +38,8 @@ _CHUNK = 8192
 """Most positions that go through the head at once."""
 LOGITS = 1 << 26
 """Most logits that exist at once (256 MiB in fp32), as long as a chunk has `LEAST` positions."""
-CACHED = 1 << 22
-"""The same on a processor (16 MiB), whose caches hold that: more takes an update of SmolLM2-135M a fifth longer."""
+CACHED = 9 << 20
+"""The same on a processor (36 MiB): glibc keeps blocks of up to 32 MiB when they are free, and larger ones never."""
 LEAST = 64
 _KEPT = 1 << 24
 """Logits of all positions together that are kept for the gradient (64 MiB in fp32); more are computed again."""
