@@ -41,9 +41,7 @@ async def answered(model: Path, items: Sequence[Item]) -> Sequences:
     """An answer to each question, at temperature 1."""
     text, engine = Text(model), embedded(str(model), dtype="float32", kv_bytes=KV_BYTES)
     sampling = Sampling(temperature=1.0, max_tokens=TOKENS, seed=1)
-    prompts = [
-        replace(text.render(item.problem.messages, None), path=(number,)) for number, item in enumerate(items)
-    ]
+    prompts = [replace(text.render(item.problem.messages, None), path=(number,)) for number, item in enumerate(items)]
     answers = await asyncio.gather(
         *(engine.generate(prompt, sampling, range(1), lambda usage: None) for prompt in prompts)
     )

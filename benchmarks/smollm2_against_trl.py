@@ -12,9 +12,9 @@ Both train all weights on one thread, from the same folder, on the same rows and
     on_policy  4 prompts, one rollout each of at most 128 tokens, reverse KL to a teacher of the same weights
 
 Both clocks hold all that a step does (`benchmarks.beside_trl`: a run of several steps less a run of one). TRL computes
-activations again by default; that is off, as it is here. Mean tokens of a rollout are told for
-both: they sample with seeds of their own. `--profile` writes where the processor time of this toolkit's step goes. Left
-out: what is learnt (`grpo_against_trl`, `on_policy_against_trl`).
+activations again by default; that is off, as it is here. Mean tokens of a rollout are told for both: they sample with
+seeds of their own. `--profile` times nothing, and adds to a file where the processor time of two steps of this toolkit
+goes. Left out: what is learnt (`grpo_against_trl`, `on_policy_against_trl`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ import os
 import pstats
 import shutil
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+from unittest import mock
 
 import torch
 from transformers.utils import logging as transformers_logging
@@ -219,10 +222,18 @@ def timed(train: Train, model: Path, folder: Path, steps: int, half: bool) -> di
 
 
 def profile(train: Train, model: Path, folder: Path, steps: int, half: bool) -> str:
-    """The forty functions in which a run spends most, by their own time."""
-    profiler, told = cProfile.Profile(), io.StringIO()
-    profiler.runcall(train, model, folder, steps, half)
-    pstats.Stats(profiler, stream=told).sort_stats("tottime").print_stats(40)
+    """The forty functions in which a run spends most processor time of their own, in whatever thread."""
+    profiles = [cProfile.Profile(time.thread_time)]
+    run = threading.Thread.run
+
+    def profiled(thread: threading.Thread) -> None:
+        profiles.append(cProfile.Profile(time.thread_time))
+        profiles[-1].runcall(run, thread)
+
+    with mock.patch.object(threading.Thread, "run", profiled):
+        profiles[0].runcall(train, model, folder, steps, half)
+    told = io.StringIO()
+    pstats.Stats(*profiles, stream=told).strip_dirs().sort_stats("tottime").print_stats(40)
     return told.getvalue()
 
 
@@ -248,15 +259,16 @@ def main() -> None:
             ways, theirs = PAIRS[method]
             if half:  # bits that hang on no other row are had in fp32
                 ways = {name: train for name, train in ways.items() if name != "exact"}
+            if options.profile is not None:
+                with options.profile.open("a") as out:
+                    for name, train in ways.items():
+                        out.write(f"{method}, {name}\n{profile(train, options.model, folder, 2, half)}\n")
+                continue
             row = {name: timed(train, options.model, folder, options.steps, half) for name, train in ways.items()}
             row["trl"] = timed(theirs, options.model, folder, options.steps, half)
             row["ratio"] = {name: round(row[name]["cpu_s"] / row["trl"]["cpu_s"], 3) for name in ways}
             rows[method] = {**row, "facts": facts()}
             print(json.dumps({method: row}), flush=True)
-            if options.profile is not None:
-                with options.profile.open("a") as out:
-                    for name, train in ways.items():
-                        out.write(f"{method}, {name}\n{profile(train, options.model, folder, 2, half)}\n")
             if options.save is not None:
                 told = {"model": options.model.name, "steps": options.steps, "bf16": half, "rows": rows}
                 options.save.write_text(json.dumps(told, indent=1) + "\n")

@@ -281,6 +281,28 @@ def test_memory_that_is_short_is_taken_from_the_problem_that_has_been_idle_longe
     assert tenants.relieve() and not tenants.relieve() and tree.evict(0)
 
 
+def test_a_problem_whose_prompts_wait_long_has_one_tenant_and_leaves_no_pin() -> None:
+    pool = new_pool()
+    tree = PrefixTree(pool)
+    tenants = Tenants(tree)
+    tenants.continues("p")
+    waiting = tenants.tenant("p")
+    for _ in range(3 * 1024):
+        tenants.tenant("")
+    assert tenants.tenant("p") is waiting
+    ids = (1, 2, 3, 4, 5)
+    remember(tree, pool, ids)
+    tenants.keep(waiting, (0,), ids, 5)
+    for _ in range(3 * 1024):
+        tenants.tenant("")
+    tenants.prune("p", (0,))
+    assert tree.evict(0) and pool.num_tokens == 0
+    tenants.release("p")
+    remember(tree, pool, ids)
+    tenants.keep(waiting, (1,), ids, 5)  # it ended when its problem was done
+    assert tree.evict(0) and pool.num_tokens == 0
+
+
 BIG = replace(DIMS, num_layers=4, num_kv_heads=2, head_dim=64)
 MIB = 1 << 20
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")

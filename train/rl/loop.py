@@ -225,9 +225,7 @@ def referenced(rollouts: Sequence[Rollout], updater: Updater, pad_id: int) -> tu
     for place, (rollout, row) in enumerate(zip(watched, reference.tolist(), strict=True)):
         first = len(rollout.prompt_ids) - 1
         pairs = zip(row[first : first + len(rollout.token_ids)], rollout.sampled, strict=True)
-        rows[place * every] = replace(
-            rollout, reference_logprobs=tuple(value if own else None for value, own in pairs)
-        )
+        rows[place * every] = replace(rollout, reference_logprobs=tuple(value if own else None for value, own in pairs))
     return rows, {"kl_reference": divergence}
 
 

@@ -10,6 +10,7 @@ has been idle longest loses its pins, and pays by computing its paths again: nob
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 from ttc.core import Path
 from ttc.engines.embedded.core.cache import PrefixEntry, PrefixTree
@@ -21,7 +22,7 @@ _SWEEP = 1024
 """Requests between two looks for problems that nobody has released."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Tenant:
     """One problem: its place in the order of arrival, its live rows, and the paths that it has drawn and not finished.
 
@@ -54,6 +55,9 @@ class Tenants:
     def __init__(self, tree: PrefixTree) -> None:
         self._tree = tree
         self._tenants: dict[str, Tenant] = {}
+        # Those that nobody has released, for as long as a prompt of theirs waits or they are in the dict above: a problem
+        # has one tenant, or what one of two pins the other would never let go.
+        self._unreleased: WeakValueDictionary[str, Tenant] = WeakValueDictionary()
         self._count = 0
         self._clock = 0
         self._largest = 0
@@ -64,12 +68,12 @@ class Tenants:
         if self._clock % _SWEEP == 0:  # those who neither hold anything nor have asked for long, and never said goodbye
             recent = self._clock - _SWEEP
             self._tenants = {name: t for name, t in self._tenants.items() if t.started or t.used > recent}
-        tenant = self._tenants.get(problem_id)
+        tenant = self._unreleased.get(problem_id)
         if tenant is None:
             self._count += 1
             tenant = Tenant(problem_id, self._count)
-            if problem_id:
-                self._tenants[problem_id] = tenant
+        if problem_id:
+            self._tenants[problem_id] = self._unreleased[problem_id] = tenant
         tenant.used = self._clock
         return tenant
 
@@ -94,8 +98,11 @@ class Tenants:
         self._largest = max(self._largest, tenant.held)
 
     def keep(self, tenant: Tenant, path: Path, ids: tuple[int, ...], length: int) -> None:
-        """Note a path that ends with `ids`, whose last step is of `length` tokens."""
-        entry = self._tree.entry(ids) if tenant.problem_id else None
+        """Note a path that ends with `ids`, whose last step is of `length` tokens; of a released problem nothing."""
+        if self._unreleased.get(tenant.problem_id) is not tenant:
+            return
+        self._tenants[tenant.problem_id] = tenant
+        entry = self._tree.entry(ids)
         self._drop(tenant, path, forget=False)
         if entry is not None and (not tenant.searches or self._tree.pin(entry)):
             tenant.paths[path] = entry, length
@@ -103,14 +110,15 @@ class Tenants:
 
     def prune(self, problem_id: str, path: Path) -> None:
         """Forget what a problem has drawn at `path` and below."""
-        tenant = self._tenants.get(problem_id)
+        tenant = self._unreleased.get(problem_id)
         if tenant is not None:
             for below in [drawn for drawn in tenant.paths if drawn[: len(path)] == path]:
                 self._drop(tenant, below, forget=True)
 
     def release(self, problem_id: str) -> None:
         """Let go of a problem that is done; what it has drawn may be forgotten like all else."""
-        tenant = self._tenants.pop(problem_id, None)
+        self._tenants.pop(problem_id, None)
+        tenant = self._unreleased.pop(problem_id, None)
         if tenant is not None:
             self._unpin(tenant)
 
