@@ -55,7 +55,7 @@ class Tenants:
     def __init__(self, tree: PrefixTree) -> None:
         self._tree = tree
         self._tenants: dict[str, Tenant] = {}
-        # Those that nobody has released, for as long as a prompt of theirs waits or they are in the dict above: a problem
+        # Those that nobody has released, as long as a prompt of theirs waits or they are in the dict above: a problem
         # has one tenant, or what one of two pins the other would never let go.
         self._unreleased: WeakValueDictionary[str, Tenant] = WeakValueDictionary()
         self._count = 0
