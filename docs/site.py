@@ -30,6 +30,8 @@ ELSEWHERE = {
     "CONTRIBUTING.md": "project/contributing.md",
     "SECURITY.md": "project/security.md",
     "CHANGELOG.md": "project/changelog.md",
+    "benchmarks/chain/PLAN.md": "measured/chain-plan.md",
+    "benchmarks/results/chain/chain.png": "img/chain.png",
     "benchmarks/results/headline.png": "img/headline.png",
     "benchmarks/results/headline.svg": "img/headline.svg",
     "benchmarks/results/frontier.png": "img/frontier.png",

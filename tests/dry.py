@@ -69,7 +69,8 @@ def _eval(args: argparse.Namespace) -> None:
 
 def _train(args: argparse.Namespace) -> None:
     settings = {k: v for k, v in overrides(args.settings).items() if not k.startswith("thinking.")}
-    read_recipe(args.recipe, scale=args.scale, overrides=settings)
+    own = ROOT / args.recipe  # a file of the checkout, where the reader is
+    read_recipe(str(own) if own.is_file() else args.recipe, scale=args.scale, overrides=settings)
 
 
 def _distill(args: argparse.Namespace) -> None:
