@@ -34,7 +34,7 @@ test-wheel: $(VENV)/.stamp-base
 	cd build/wheel/empty && PYTHONPATH=../site $(abspath $(BIN))/python -P -m ttc eval --strategy tree --limit 2
 	cd build/wheel/empty && PYTHONPATH=../site $(abspath $(BIN))/python -P -m ttc doctor > doctor.txt
 
-# The tests that hang on rounding, with the kernels that other processors would take; ONLY="avx2 THREADS=1" picks some.
+# The tests that hang on rounding, with the kernels that other processors would take; ONLY="avx2 THREADS=1 or STRICT" picks some.
 test-cpus: $(VENV)/.stamp-test
 	$(BIN)/python -m tests.processors $(ONLY)
 

@@ -6,9 +6,10 @@ Every choice is run with one compute thread and with two, as many side by side a
 of MKL, which the embedded engine advises where kernels treat rows unlike, with one. What this machine takes of itself
 is left out with one thread, since `make test` has run it. Where torch takes lesser kernels, oneDNN does, too: torch's
 fused attention in bf16 stops where one sees an old processor and the other a new one. Prints a line for each, and all
-output of one that fails; the exit code is then 1. Words pick those whose names contain them all:
+output of one that fails; the exit code is then 1. Words pick those whose names contain them all, `or` those of the next
+words:
 
-    python -m tests.processors avx2 THREADS=1
+    python -m tests.processors THREADS=1 or avx2 THREADS=2
 
 Left out: processors that are not x86-64, of which MKL and these variables know nothing, and GPUs.
 """
@@ -114,15 +115,21 @@ def report(
     return int(any(codes) or not codes)
 
 
+def picked(words: Sequence[str]) -> list[Setting]:
+    """The settings whose names contain all words of one group; `or` stands between groups."""
+    groups = [group.split() for group in " ".join(words).split(" or ")]
+    return [setting for setting in SETTINGS if any(all(word in setting.name for word in group) for group in groups)]
+
+
 def _is_own(setting: Setting, own: str) -> bool:
     return (setting.variable, setting.value, setting.threads) == ("ATEN_CPU_CAPABILITY", own, 1)
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the settings whose names contain all the words."""
+    """Run the settings that the words pick."""
     if given := {"ONEDNN_MAX_CPU_ISA", *(variable for variable, _, _ in CHOICES)} & set(os.environ):
         raise SystemExit(f"unset {', '.join(sorted(given))}: what is set outside would hold in every setting")
-    chosen = [setting for setting in SETTINGS if all(word in setting.name for word in words)]
+    chosen = picked(words)
     capability = torch.backends.cpu.get_cpu_capability()
     here = features(capability, torch.backends.mkl.is_available())
     return report(chosen, here, run, _say, capability.lower())

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from tests.processors import ROOT, SETTINGS, features, numeric_files, report
+from tests.processors import ROOT, SETTINGS, features, numeric_files, picked, report
 
 HARDWARE = re.compile(r"pytestmark = .*(gpu|vllm)")
 INDIFFERENT = {
@@ -52,6 +52,12 @@ def test_what_a_processor_takes_of_itself_is_not_run_again_with_one_thread():
     assert "ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=1" not in names
     assert "ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=2" in names
     assert "skipped ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=1: it is what this machine takes of itself" in lines
+
+
+def test_words_pick_settings_and_or_stands_between_groups():
+    names = [setting.name for setting in picked(["avx2", "THREADS=2", "or", "STRICT"])]
+    assert names == ["ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=2", "MKL_CBWR=AVX2,STRICT OMP_NUM_THREADS=1"]
+    assert picked([]) == list(SETTINGS) and not picked(["no such"])
 
 
 @pytest.mark.parametrize("code", [1, 5, -11])
