@@ -303,6 +303,18 @@ def test_a_problem_whose_prompts_wait_long_has_one_tenant_and_leaves_no_pin() ->
     assert tree.evict(0) and pool.num_tokens == 0
 
 
+def test_a_problem_that_is_done_leaves_no_pin() -> None:
+    pool = new_pool()
+    tree = PrefixTree(pool)
+    tenants = Tenants(tree)
+    remember(tree, pool, (1, 2, 3, 4, 5))
+    tenants.continues("p")
+    tenants.keep(tenants.tenant("p"), (0,), (1, 2, 3, 4, 5), 5)
+    assert not tree.evict(0)
+    tenants.release("p")
+    assert tree.evict(0) and pool.num_tokens == 0
+
+
 BIG = replace(DIMS, num_layers=4, num_kv_heads=2, head_dim=64)
 MIB = 1 << 20
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")

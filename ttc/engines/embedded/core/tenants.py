@@ -117,8 +117,8 @@ class Tenants:
 
     def release(self, problem_id: str) -> None:
         """Let go of a problem that is done; what it has drawn may be forgotten like all else."""
-        self._tenants.pop(problem_id, None)
         tenant = self._unreleased.pop(problem_id, None)
+        self._tenants.pop(problem_id, None)  # the last reference where no prompt of its waits
         if tenant is not None:
             self._unpin(tenant)
 
