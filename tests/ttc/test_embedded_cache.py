@@ -42,6 +42,13 @@ def new_pool(*sizes: int) -> PagePool:
     return PagePool(DIMS, torch.float64, torch.device("cpu"), sizes or (PAGE,))
 
 
+def new_tenants() -> tuple[PagePool, PrefixTree, Tenants]:
+    """A pool, the prefixes in it, and the problems that use them."""
+    pool = new_pool()
+    tree = PrefixTree(pool)
+    return pool, tree, Tenants(tree)
+
+
 def keys_of(ids: tuple[int, ...], start: int = 0) -> torch.Tensor:
     """Keys that tell the whole prefix of every position from `start` on: (layers, 2, 1, length, 1)."""
     codes = [float(int("1" + "".join(map(str, ids[: i + 1])))) for i in range(start, len(ids))]
@@ -220,9 +227,7 @@ def test_pages_in_use_are_brought_together_and_keep_what_they_say() -> None:
 
 
 def test_what_a_search_may_come_back_for_stays_and_what_it_has_left_goes_at_once() -> None:
-    pool = new_pool()
-    tree = PrefixTree(pool)
-    tenants = Tenants(tree)
+    pool, tree, tenants = new_tenants()
     tenants.continues("p")
     tenant = tenants.tenant("p")
     for branch in (1, 2):
@@ -242,9 +247,7 @@ def test_what_a_search_may_come_back_for_stays_and_what_it_has_left_goes_at_once
 
 
 def test_a_new_problem_waits_until_those_before_it_have_the_room_they_may_need() -> None:
-    pool = new_pool()
-    tree = PrefixTree(pool)
-    tenants = Tenants(tree)
+    pool, tree, tenants = new_tenants()
     first, second, unnamed = tenants.tenant("a"), tenants.tenant("b"), tenants.tenant("")
     ids = (1,) * 40
     remember(tree, pool, ids)
@@ -267,9 +270,7 @@ def test_problems_that_nobody_releases_do_not_pile_up() -> None:
 
 
 def test_memory_that_is_short_is_taken_from_the_problem_that_has_been_idle_longest() -> None:
-    pool = new_pool()
-    tree = PrefixTree(pool)
-    tenants = Tenants(tree)
+    pool, tree, tenants = new_tenants()
     for name in ("a", "b"):
         ids = (ord(name) % 10,) * 8
         remember(tree, pool, ids)
@@ -282,9 +283,7 @@ def test_memory_that_is_short_is_taken_from_the_problem_that_has_been_idle_longe
 
 
 def test_a_problem_whose_prompts_wait_long_has_one_tenant_and_leaves_no_pin() -> None:
-    pool = new_pool()
-    tree = PrefixTree(pool)
-    tenants = Tenants(tree)
+    pool, tree, tenants = new_tenants()
     tenants.continues("p")
     waiting = tenants.tenant("p")
     for _ in range(3 * 1024):
@@ -304,9 +303,7 @@ def test_a_problem_whose_prompts_wait_long_has_one_tenant_and_leaves_no_pin() ->
 
 
 def test_a_problem_that_is_done_leaves_no_pin() -> None:
-    pool = new_pool()
-    tree = PrefixTree(pool)
-    tenants = Tenants(tree)
+    pool, tree, tenants = new_tenants()
     remember(tree, pool, (1, 2, 3, 4, 5))
     tenants.continues("p")
     tenants.keep(tenants.tenant("p"), (0,), (1, 2, 3, 4, 5), 5)
@@ -340,13 +337,13 @@ def test_memory_of_pages_that_are_free_goes_back_where_more_than_may_be_in_use_t
     kept = filled(pool, 64 * MIB)
     before, most = resident(), 320 * MIB // BIG.kv_bytes(4)
     filled(pool, 256 * MIB)  # forgotten at once
-    pool.release(most)
+    pool.return_memory(most)
     assert resident() - before > 200 * MIB  # it may be wanted again
     pool.move(kept, 1)
     other = filled(pool, 192 * MIB)
     pool.move(other, 1)
     assert resident() - before > 384 * MIB
-    pool.release(most)
+    pool.return_memory(most)
     assert resident() - before < 272 * MIB
     assert pool.num_tokens * BIG.kv_bytes(4) == 256 * MIB
     for segment in (kept, other):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ttc.engines.embedded.core.batch import default_kv_bytes
+from ttc.engines.embedded.core import batch
 from ttc.engines.shared.compute import free_memory
 
 SIZE = 8 << 20
@@ -90,6 +90,13 @@ def test_what_is_free_is_what_the_machine_has_left_within_the_limit_of_a_contain
     assert free_memory(machine(folders[1], 5000, "max")) == 5000 * 1024
     assert free_memory(machine(folders[2], 5000, "3000000", 2000000, 500000)) == 1500000
     assert free_memory(machine(folders[3], 1, "3000000")) == 1024
-    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    assert free_memory(machine(folders[4], None)) == half
-    assert default_kv_bytes(torch.device("cpu")) <= half
+    assert free_memory(machine(folders[4], None)) is None
+
+
+@pytest.mark.parametrize("free", [None, 4000])
+def test_keys_and_values_take_a_quarter_of_what_is_free_or_of_all_where_nobody_tells(
+    free: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    monkeypatch.setattr(batch, "free_memory", lambda: free)
+    assert batch.default_kv_bytes(torch.device("cpu")) == (whole if free is None else free) // 4

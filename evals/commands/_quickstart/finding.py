@@ -169,16 +169,17 @@ class _Room:
 
 
 def _room() -> _Room | None:
-    """None where it cannot be read."""
-    if importlib.util.find_spec("torch") is not None:
-        import torch
+    """None where it cannot be read, or nothing is there that a model would run on."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    import torch
 
-        if torch.cuda.is_available():
-            return _Room(torch.cuda.mem_get_info(0)[0], torch.cuda.get_device_name(0))
-    info = Path("/proc/meminfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
-    free = next((line for line in lines if line.startswith("MemAvailable:")), None)
-    return None if free is None else _Room(int(free.split()[1]) * 1024, None)
+    from ttc.engines.shared.compute import free_memory
+
+    if torch.cuda.is_available():
+        return _Room(torch.cuda.mem_get_info(0)[0], torch.cuda.get_device_name(0))
+    free = free_memory()
+    return None if free is None else _Room(free, None)
 
 
 def _reward_model() -> str | None:

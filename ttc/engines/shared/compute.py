@@ -1,4 +1,4 @@
-"""How a machine computes: the numbers that a device multiplies, and set-up that leaves no compute threads behind.
+"""What a machine has: the numbers that it multiplies, memory, and set-up that leaves no compute threads behind.
 
 A CPU without AVX-512 BF16 or AMX emulates products in bf16, at a fiftieth of the speed of fp32.
 
@@ -9,7 +9,6 @@ later decoding step of the worker slower than with one. So loading computes with
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -47,20 +46,20 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
     return _DTYPES[name]
 
 
-def free_memory(root: Path = Path("/")) -> int:
-    """Bytes that the machine, and the limit of a container, leave for more; half of all where nobody tells.
+def free_memory(root: Path = Path("/")) -> int | None:
+    """Bytes that the machine, and the limit of a container (cgroup v2), leave for more; None where it cannot be read.
 
     Args:
         root: where `proc` and `sys` are.
     """
     info, group = root / "proc/meminfo", root / "sys/fs/cgroup"
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    if info.is_file():
-        (line,) = [line for line in info.read_text().splitlines() if line.startswith("MemAvailable:")] or [""]
-        free = int(line.split()[1]) * 1024 if line else free
-    limit = group / "memory.max"
+    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
+    line = next((line for line in lines if line.startswith("MemAvailable:")), None)
+    if line is None:
+        return None
+    free, limit = int(line.split()[1]) * 1024, group / "memory.max"
     if limit.is_file() and (most := limit.read_text().strip()) != "max":
-        counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        counts = dict(count.split() for count in (group / "memory.stat").read_text().splitlines())
         held = int((group / "memory.current").read_text()) - int(counts.get("inactive_file", 0))
         free = min(free, max(int(most) - held, 0))
     return free

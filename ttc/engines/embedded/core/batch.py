@@ -9,6 +9,7 @@ runs in the worker thread of `ttc.engines.embedded.core.scheduler`, which decide
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -41,11 +42,11 @@ class BatchLimits:
 
 
 def default_kv_bytes(device: torch.device) -> int:
-    """Four fifths of a GPU's free memory, a quarter of what the machine has free otherwise."""
+    """Four fifths of a GPU's free memory; otherwise a quarter of what is free, or of all where that cannot be read."""
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free // 5 * 4
-    return free_memory() // 4
+        return torch.cuda.mem_get_info(device)[0] // 5 * 4
+    free = free_memory()
+    return (os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if free is None else free) // 4
 
 
 class Decoder(Protocol):
@@ -128,7 +129,7 @@ class Batch:
         self._admit()
         if self.rows:
             pool = self._body.pool
-            pool.release(self._max_tokens)
+            pool.return_memory(self._max_tokens)
             pool.spare = self._max_tokens - pool.num_tokens - self._promised()
             self._step()
         self._launch()

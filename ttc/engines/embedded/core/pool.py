@@ -9,7 +9,8 @@ Pages of one size lie on a `Shelf`. A decoding step on a CPU multiplies whole sh
 lie with the positions last and values with the head last, so that no product copies its operand. Which shelf a segment
 lies on says how many rows read it; it moves when that changes. A shelf grows by doubling, and memory that no page has
 used is only address space; what free pages have used goes back to the system when it is more than an eighth of what may
-be in use (`PagePool.release`). Cost: on average half a page for each segment. Left out: pages shared by two segments.
+be in use (`PagePool.return_memory`). Cost: on average half a page for each segment. Left out: pages that two segments
+share.
 """
 
 from __future__ import annotations
@@ -216,14 +217,16 @@ class Shelf:
             self.owners[page] = None
             heapq.heappush(self.free, page)
 
-    def release(self) -> None:
+    def return_memory(self) -> None:
         """Give the memory of free pages back to the system."""
-        idle = np.array(sorted(self.written.intersection(self.free)), np.int64)
-        for run in np.split(idle, np.flatnonzero(np.diff(idle) > 1) + 1):
-            for space in self._spaces if len(run) else ():
+        idle = self.written.intersection(self.free)
+        starts = sorted(page for page in idle if page - 1 not in idle)
+        ends = sorted(page + 1 for page in idle if page + 1 not in idle)
+        for start, end in zip(starts, ends, strict=True):
+            for space in self._spaces:
                 for layer in range(self.dims.num_layers):
-                    space.forget(layer, int(run[0]), int(run[-1]) + 1)
-        self.written.difference_update(idle.tolist())
+                    space.forget(layer, start, end)
+        self.written.difference_update(idle)
 
     def exchange(self, pages: Sequence[int], holes: Sequence[int]) -> None:
         """Bring what `pages` hold to `holes`, and what those hold to `pages`; tell the owners."""
@@ -257,12 +260,12 @@ class PagePool:
         self._collect()
         return sum([shelf.num_used * shelf.size for shelf in self.shelves])
 
-    def release(self, most: int) -> None:
+    def return_memory(self, most: int) -> None:
         """Give the memory of free pages back where so many tokens may be in use, and an eighth more take memory."""
         self._collect()
         if sum([len(shelf.written) * shelf.size for shelf in self.shelves]) > most + most // 8:
             for shelf in self.shelves:
-                shelf.release()
+                shelf.return_memory()
 
     def segment(self, parent: Segment | None = None) -> Segment:
         """A segment without tokens."""

@@ -99,7 +99,7 @@ class Trunks:
         """
         if self.num_tokens > spare:
             self._trunks.clear()
-        self.copies.release(spare)
+        self.copies.return_memory(spare)
         holders = self._holders(readers)
         ways: dict[Segment | None, list[Segment]] = {}
         for part in sorted(short, key=lambda part: part.start):

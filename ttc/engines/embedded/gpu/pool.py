@@ -66,7 +66,7 @@ class DevicePool(PagePool):
         self.version = 0
         self._send = send
 
-    def release(self, most: int) -> None:
+    def return_memory(self, most: int) -> None:
         """Nothing: its memory was taken when it began."""
 
     def places(self, segment: Segment, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
