@@ -232,9 +232,9 @@ def profile(train: Train, model: Path, folder: Path, steps: int, half: bool) -> 
 
     with mock.patch.object(threading.Thread, "run", profiled):
         profiles[0].runcall(train, model, folder, steps, half)
-    told = io.StringIO()
-    pstats.Stats(*profiles, stream=told).strip_dirs().sort_stats("tottime").print_stats(40)
-    return told.getvalue()
+    table = io.StringIO()
+    pstats.Stats(*profiles, stream=table).strip_dirs().sort_stats("tottime").print_stats(40)
+    return table.getvalue()
 
 
 def main() -> None:

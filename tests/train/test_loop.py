@@ -134,7 +134,7 @@ def test_rounding_in_bf16_is_no_stale_weight_however_surprising_the_text(cipher_
     limit = LIMITS["bfloat16"]
     model = load_model(cipher_model, "cpu", dtype=torch.bfloat16)
     engine = embedded(str(cipher_model), dtype="bfloat16", device="cpu")
-    syncer = Syncer(engine, model, limit=limit, rounds=True)
+    syncer = Syncer(engine, model, limit=limit, in_bf16=True)
     rng = torch.Generator().manual_seed(0)
     texts = torch.randint(3, model.config.vocab_size, (4, 20), generator=rng).tolist()
 

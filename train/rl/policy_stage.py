@@ -192,7 +192,7 @@ class PolicyStage:
                 engine,
                 updater.model,
                 limit=LIMITS["bfloat16" if self.draws_in_bf16 else "float32"],
-                rounds=self.draws_in_bf16,
+                in_bf16=self.draws_in_bf16,
             ),
             held_out=HeldOut(
                 held_out,

@@ -36,14 +36,14 @@ of mean surprise, and once more."""
 class Syncer:
     """Keeps one engine's weights equal to the model's."""
 
-    def __init__(self, engine: Engine, model: Any, *, limit: float, rounds: bool = False) -> None:
-        """Raise ConfigError when the engine takes no weights or scores no given ids; `rounds`: it computes in bf16."""
+    def __init__(self, engine: Engine, model: Any, *, limit: float, in_bf16: bool = False) -> None:
+        """Raise ConfigError when the engine takes no weights or scores no given ids; `in_bf16`: it computes so."""
         for needed, what in ((WeightSync, "take new weights"), (LogprobEngine, "score given ids")):
             if not isinstance(engine, needed):
                 raise ConfigError(f"engine {engine.capabilities.model} cannot {what}: use embedded, vllm or sglang")
         if not limit > 0:
             raise ConfigError(f"sync.limit must be above 0, got {limit}")
-        self._engine, self._model, self._limit, self._rounds = engine, model, limit, rounds
+        self._engine, self._model, self._limit, self._in_bf16 = engine, model, limit, in_bf16
 
     async def push(self) -> None:
         """Replace the engine's weights by the model's."""
@@ -58,7 +58,7 @@ class Syncer:
         pairs = [pair for ids in sequences for pair in await self._scored(tuple(ids))]
         gaps = [abs(engine - own) for engine, own in pairs]
         parity, surprise = fmean(gaps), -fmean(own for _, own in pairs)
-        limit = self._limit * (1 + surprise) if self._rounds else self._limit
+        limit = self._limit * (1 + surprise) if self._in_bf16 else self._limit
         if not parity <= limit:
             raise TrainingError(
                 f"weight sync failed its parity probe: engine and trainer differ by {parity:.4g} nats on average "

@@ -61,7 +61,7 @@ def load(folder: Path, place: EmbeddedCore, *, head: bool) -> tuple[Body, dict[s
         )
     if place.kv_bytes is not None:
         raise ConfigError(f"scorer.kv_bytes is for GPUs: on {device} a reward model holds what its live paths need")
-    loaded = partial(
+    loader = partial(
         load_body,
         folder,
         device=place.device,
@@ -71,10 +71,10 @@ def load(folder: Path, place: EmbeddedCore, *, head: bool) -> tuple[Body, dict[s
         page_sizes=(4,),  # steps are short, and no decoding step multiplies these pages
     )
     if not place.batch_invariant:
-        return loaded(attention=PrefixAttention)
+        return loader(attention=PrefixAttention)
     from ttc.engines.embedded.core.invariant import PAD_ROWS, BlockedPrefix, check
 
-    body, rest = loaded(attention=BlockedPrefix, pad_rows=PAD_ROWS)
+    body, rest = loader(attention=BlockedPrefix, pad_rows=PAD_ROWS)
     with inference(place.threads):
         check(body)
     return body, rest
