@@ -24,9 +24,13 @@ def main() -> int:
     parser.add_argument("--part", choices=["dev", "test"], default="dev", help="what evaluations ask")
     parser.add_argument("--limit", type=int, default=300, help="problems of an evaluation")
     parser.add_argument("--cut", action="store_true", help="seconds instead of hours, on any model")
-    options = parser.parse_args()
-    place = ChainPlace(options.base, options.out, options.kept, options.seed, options.part, options.limit, options.cut)
-    names = [name for name in STAGES if not is_done(place, name)] if options.stage == "all" else [options.stage]
+    parser.add_argument("--device", default="cpu", help="where all is computed: cpu or cuda")
+    parser.add_argument("--kv-bytes", type=int, help="of an engine's keys and values, where stages share a GPU")
+    parser.add_argument("--commit", default="", help="of this code, for the numbers, where git is not at hand")
+    named = vars(parser.parse_args())
+    stage = named.pop("stage")
+    place = ChainPlace(**named)
+    names = [name for name in STAGES if not is_done(place, name)] if stage == "all" else [stage]
     try:
         for name in names:
             STAGES[name](place)

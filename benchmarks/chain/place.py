@@ -20,7 +20,9 @@ from ttc.errors import ConfigError
 
 RECIPES = Path(__file__).parent
 START = "start"
-BASES: Mapping[str, str] = {"sft": START, "prm": "sft", "grpo": "sft", "distil-search": START, "distil-teacher": START}
+BASES: Mapping[str, str] = {
+    "sft": START, "prm": "sft", "grpo": "sft", "grpo-second": "sft", "distil-search": START, "distil-teacher": START
+}  # fmt: skip
 """The model that each stage's adapter was trained from."""
 
 
@@ -29,6 +31,8 @@ class ChainPlace:
     """One chain: the public model, a folder for what is large, a folder for what is kept, and how much is asked.
 
     `part` and `limit` are the problems that evaluations ask; `cut` makes every stage a matter of seconds, on any model.
+    `kv_bytes` is what an engine may take for keys and values where several stages share a GPU; `commit` is that of the
+    code where git cannot tell it.
     """
 
     base: Path
@@ -38,6 +42,9 @@ class ChainPlace:
     part: str
     limit: int
     cut: bool = False
+    device: str = "cpu"
+    kv_bytes: int | None = None
+    commit: str = ""
 
     def model(self, name: str) -> Path:
         """The folder of a model of the chain, merged from what is kept where it is not here yet."""
@@ -79,13 +86,18 @@ class ChainPlace:
         """Keep a stage's numbers, with the code and the machine that they were made by."""
         self.kept.mkdir(parents=True, exist_ok=True)
         path = self.kept / f"{name}-{self.seed}.json"
-        path.write_text(json.dumps({"stage": name, "seed": self.seed, **_facts(), **row}, indent=1) + "\n")
+        path.write_text(json.dumps({"stage": name, "seed": self.seed, **self._facts(), **row}, indent=1) + "\n")
         print(f"wrote {path}", file=sys.stderr, flush=True)
 
+    def _facts(self) -> dict[str, Any]:
+        import torch
 
-def _facts() -> dict[str, Any]:
-    import torch
+        machine = {"torch": torch.__version__, "cpus": os.cpu_count(), "threads": os.environ.get("OMP_NUM_THREADS", "")}
+        if self.device != "cpu":
+            machine["device"] = torch.cuda.get_device_name(self.device)
+        return {"commit": self.commit or _commit(), "date": f"{datetime.now(UTC):%Y-%m-%d}", **machine}
 
-    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    machine = {"torch": torch.__version__, "cpus": os.cpu_count(), "threads": os.environ.get("OMP_NUM_THREADS", "")}
-    return {"commit": asked.stdout.strip(), "date": f"{datetime.now(UTC):%Y-%m-%d}", **machine}
+
+def _commit() -> str:
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()

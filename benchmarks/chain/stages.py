@@ -27,6 +27,9 @@ MAX_TOKENS = 256
 HANDOVER = "\n</think>\n"
 """The bare end of a thought: the start was never shown a sentence before it."""
 _TRAINED = {"sft": "1-sft/model/adapter", "prm": "1-prm/prm/adapter", "grpo": "1-grpo/model/adapter"}
+SECOND = "grpo-second"
+"""The one second try of the claim that failed: the same recipe, twice the steps."""
+_SECOND_STEPS = 120
 _SHORT: Mapping[str, Sequence[str]] = {
     "sft": ("corpus_rows=120", "steps=20", "rows=4", "warmup=2", "eval_every=10", "save_every=10"),
     "prm": ("limit=4", "n=2", "continuations=1", "rounds=1", "steps=2", "rows=2", "warmup=0", "held_out_share=0.4"),
@@ -38,17 +41,22 @@ _CUT_TOKENS = 48
 
 def trained(place: ChainPlace, name: str) -> None:
     """Train by the stage's recipe, from the model before it."""
-    sets = [f"1.{setting}" for setting in _SHORT[name]] if place.cut else []
-    if place.cut and name != "sft":
+    kind = "grpo" if name == SECOND else name
+    sets = [f"1.steps={_SECOND_STEPS}"] if name == SECOND else []
+    if place.kv_bytes is not None and kind != "sft":
+        sets.append(f"1.engine=embedded:kv_bytes={place.kv_bytes}")
+    if place.cut:
+        sets += [f"1.{setting}" for setting in _SHORT[kind]]
+    if place.cut and kind != "sft":
         sets.append(f"1.task=countdown:numbers=3,part=train,form=brief,max_tokens={_CUT_TOKENS}")
     out = place.out / "runs" / f"{name}-{place.seed}"
     source = place.model({"sft": START}.get(name, "sft"))
     text, seconds = place.ttc(
-        "train", "run", RECIPES / f"{name}.toml", "--model", source, "--seed", str(place.seed), "--out", out,
-        *(word for setting in sets for word in ("--set", setting)),
+        "train", "run", RECIPES / f"{kind}.toml", "--model", source, "--seed", str(place.seed), "--out", out,
+        "--device", place.device, *(word for setting in sets for word in ("--set", setting)),
     )  # fmt: skip
     row = json.loads(text.splitlines()[-1])
-    digest = place.keep(name, out / _TRAINED[name])
+    digest = place.keep(name, out / _TRAINED[kind])
     place.write(name, {"metrics": row, "seconds": round(seconds), "weights": digest})
 
 
@@ -56,9 +64,12 @@ def distilled(place: ChainPlace, name: str) -> None:
     """Distil by the stage's spec into a fresh model: a search of the start, or the policy that rewards have taught."""
     out = place.out / "runs" / f"{name}-{place.seed}"
     searches = name == "distil-search"
-    sets = [f"teacher.model={place.model('sft' if searches else 'grpo')}"]
+    sets = [f"device={place.device}", f"teacher.model={place.model('sft' if searches else 'grpo')}"]
     if searches:
         sets.append(f"teacher.scorer=prm:{place.model('prm')}")
+    if place.kv_bytes is not None:
+        sets.append(f"teacher.options.kv_bytes={place.kv_bytes}")
+        sets += [f"teacher.scorer_options.kv_bytes={place.kv_bytes // 2}"] if searches else []
     if place.cut:
         sets += ["limit=6", "smoke=1", "smoke_failures=1", "train.steps=2", "train.rows=2", "eval.limit=2", "n=1"]
         sets += ["sampling.max_tokens=48", *(["teacher.strategy=best_of_n:n=2"] if searches else [])]
@@ -78,12 +89,13 @@ def asked(
 ) -> dict[str, Any]:
     """One evaluation, resumed where it stopped: accuracy, tokens, and one line per problem."""
     tokens = _CUT_TOKENS if place.cut else MAX_TOKENS
+    own = {"device": None if place.device == "cpu" else place.device, "kv_bytes": place.kv_bytes}
     out = place.out / "evals" / f"{run}-{place.part}-{place.seed}"
     _, seconds = place.ttc(
         "eval", "--model", model, "--task", "countdown", "--set", "task.numbers=3", "--set", f"task.part={place.part}",
         "--set", f"task.form={form}",
         "--strategy", strategy, "--baseline", "none", "--limit", str(limit or place.limit), "--seed", str(place.seed),
-        "--max-tokens", str(tokens), "--out", out, *options,
+        "--max-tokens", str(tokens), "--out", out, *_settings("engine", own), *options,
     )  # fmt: skip
     return {**told(out), "strategy": strategy, "options": list(options), "seconds": round(seconds)}
 
@@ -121,14 +133,25 @@ def _written(pool: Sequence[Vote]) -> list[list[Any]]:
 
 
 def _scored(place: ChainPlace) -> tuple[str, ...]:
-    return ("--scorer", f"prm:{place.model('prm')}")
+    own = {
+        "device": None if place.device == "cpu" else place.device,
+        "kv_bytes": None if place.kv_bytes is None else place.kv_bytes // 2,
+    }
+    return ("--scorer", f"prm:{place.model('prm')}", *_settings("scorer", own))
+
+
+def _settings(part: str, values: Mapping[str, object]) -> tuple[str, ...]:
+    """Those that are not None, as words of a command."""
+    return tuple(
+        word for key, value in values.items() if value is not None for word in ("--set", f"{part}.{key}={value}")
+    )
 
 
 def probe(place: ChainPlace) -> None:
     """The public model in both prompt forms, and every model that is there, greedily."""
     rows = {"public": asked(place, "public", place.model(START), "direct:temperature=0")}
     rows["public, tags"] = asked(place, "public-tags", place.model(START), "direct:temperature=0", form="tags")
-    for name in ("sft", "grpo", "distil-search", "distil-teacher"):
+    for name in ("sft", "grpo", SECOND, "distil-search", "distil-teacher"):
         if place.adapter(name).is_dir():
             rows[name] = asked(place, f"{name}-greedy", place.model(name), "direct:temperature=0")
     place.write(f"probe-{place.part}", {"arms": rows})
@@ -184,6 +207,7 @@ STAGES: Mapping[str, Callable[[ChainPlace], None]] = {
     "pools": pools,
     "search": search,
     "grpo": lambda place: trained(place, "grpo"),
+    SECOND: lambda place: trained(place, SECOND),
     "distil-search": lambda place: distilled(place, "distil-search"),
     "distil-teacher": lambda place: distilled(place, "distil-teacher"),
     "curve": curve,
