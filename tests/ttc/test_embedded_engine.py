@@ -16,6 +16,7 @@ from tests.ttc import tiny_model
 from ttc import nano
 from ttc.core import Engine, LogprobEngine, Message, Prompt, Sampling, StreamingEngine, Usage, WeightSync
 from ttc.engines.embedded.core import batch
+from ttc.engines.embedded.core.model import load_body
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.shared.tokens import check_room
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
@@ -116,6 +117,21 @@ def test_a_fresh_prompt_takes_a_decoding_step_of_its_own_in_invariant_mode_only(
 
     asyncio.run(go())
     assert len(calls) == steps
+
+
+@pytest.mark.parametrize(("lengths", "passes"), [((40, 60, 100, 200), 1), ((2, 2, 2, 100), 2)])
+def test_unlike_prompts_are_computed_in_one_pass_where_none_is_padded(folder, lengths, passes) -> None:
+    body, _ = load_body(folder, device="cpu")
+    calls, forward = [], body.forward
+    body.forward = lambda ids, *rest: calls.append(len(ids)) or forward(ids, *rest)
+    prompts = [tuple((7 * number + place) % 200 for place in range(length)) for number, length in enumerate(lengths)]
+    with torch.inference_mode():
+        together = body.extend([(None, ids) for ids in prompts])
+        assert len(calls) == passes and sum(calls) == sum(lengths)
+        for ids, (hidden, segment) in zip(prompts, together, strict=True):
+            ((alone, _),) = body.extend([(None, ids)])
+            assert segment.end == len(ids)
+            torch.testing.assert_close(hidden, alone, rtol=1e-4, atol=1e-4)
 
 
 def test_a_prompt_is_computed_once_however_it_is_asked_for(folder) -> None:

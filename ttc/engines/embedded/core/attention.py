@@ -21,12 +21,12 @@ import torch
 
 from ttc.engines.embedded.core.pool import PagePool, Segment, Shelf
 
-__all__ = ["PrefixAttention", "partial_attention"]
+__all__ = ["APART", "PrefixAttention", "partial_attention"]
 
 _WORTH = 2 << 20
 """Bytes that reading a run of tokens once must save in a layer to be worth a product of its own."""
 
-_APART = 32
+APART = 32
 """New tokens of an item, on average, from which on items of unlike length are attended one by one."""
 
 Slots: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
@@ -189,7 +189,7 @@ class PrefixAttention:
     def _within(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Partial:
         """Attention of every item over its own new tokens."""
         dims, (cells, width) = self._dims, self._own
-        if cells is not None and q.device.type == "cpu" and self._starts[-1] >= _APART * len(self._lengths):
+        if cells is not None and q.device.type == "cpu" and self._starts[-1] >= APART * len(self._lengths):
             return self._one_by_one(q, k, v)
         queries, keys, values = (self._grid(x, cells, width) for x in (q, k, v))
         num = queries.shape[0]

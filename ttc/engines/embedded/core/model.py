@@ -16,6 +16,7 @@ share is read once. `body.dims.model_shape(num_labels).flops(len(new), handle.en
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,7 +24,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.nn.functional as F
 
-from ttc.engines.embedded.core.attention import PrefixAttention
+from ttc.engines.embedded.core.attention import APART, PrefixAttention
 from ttc.engines.embedded.core.pool import PAGE, PagePool, Segment
 from ttc.engines.embedded.core.weights import Layer, Weights, read_tensors
 from ttc.engines.shared.compute import alone, pick_dtype
@@ -49,6 +50,9 @@ class Body:
     (batch-invariant mode; 1 elsewhere); `page_sizes` are those of the shelves of `pool`, new tokens on the first.
     """
 
+    _pads_below: float = math.inf
+    """New tokens of an item, on average, below which a batch of unlike lengths is padded."""
+
     def __init__(
         self,
         dims: Dims,
@@ -64,6 +68,8 @@ class Body:
         self.device, self.dtype = weights.embed.device, weights.embed.dtype
         self.pool = PagePool(dims, self.dtype, self.device, page_sizes)
         self._tables: tuple[torch.Tensor, torch.Tensor] | None = None
+        if self.device.type == "cpu" and attention is PrefixAttention:
+            self._pads_below = APART
         self._scale = dims.head_dim**-0.5
         self._eps = torch.tensor([dims.eps])  # on the CPU: kernels take its value
 
@@ -122,7 +128,7 @@ class Body:
                 raise PromptTooLong(f"{total} tokens exceed the context of {self.max_context}")
         segments = [self.pool.segment(prefix) for prefix, _ in items]
         outputs: list[list[torch.Tensor]] = [[] for _ in items]
-        for batch in _batches([len(ids) for _, ids in items]):
+        for batch in _batches([len(ids) for _, ids in items], self._pads_below):
             parts = [(segments[i], items[i][1][part]) for i, part in batch]
             for (i, _), hidden in zip(batch, self._append(parts), strict=True):
                 outputs[i].append(hidden)
@@ -193,12 +199,17 @@ def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: torch.Tensor) -> torch
     return (exact * scale).mul_(weight).to(x.dtype)
 
 
-def _batches(lengths: Sequence[int]) -> list[list[tuple[int, slice]]]:
-    """Parts of items to compute together, in order: items of like length, so that padding at most doubles the work."""
+def _batches(lengths: Sequence[int], pads_below: float) -> list[list[tuple[int, slice]]]:
+    """Parts of items to compute together, in order.
+
+    Items are of like length, so that padding at most doubles the work, but where they are long enough on average not to
+    be padded: the fewer batches, the fewer times all weights are read.
+    """
     batches: list[list[tuple[int, slice]]] = []
     shortest = tokens = 0
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
-        if batches and lengths[i] <= 2 * shortest and tokens + lengths[i] <= _TOKENS:
+        apart = bool(batches) and tokens + lengths[i] >= pads_below * (len(batches[-1]) + 1)
+        if batches and (lengths[i] <= 2 * shortest or apart) and tokens + lengths[i] <= _TOKENS:
             batches[-1].append((i, slice(0, lengths[i])))
             tokens += lengths[i]
             continue

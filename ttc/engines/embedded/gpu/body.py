@@ -28,7 +28,7 @@ __all__ = ["DeviceBody"]
 
 
 class DeviceBody(Body):
-    """A `Body` over `StepWeights`.
+    """A `Body` over `StepWeights`; its kernels take items of any length together.
 
     Args:
         step_weights: of the captured step.
@@ -39,6 +39,8 @@ class DeviceBody(Body):
         kernels: attention.
         ops: all else of the step.
     """
+
+    _pads_below = 0.0
 
     def __init__(
         self,
