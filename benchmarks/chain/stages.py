@@ -8,7 +8,6 @@ so that claims are paired afterwards without the runs.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -175,13 +174,13 @@ def search(place: ChainPlace) -> None:
     }.items():
         needs = () if name == "majority" else _scored(place)
         rows[name] = asked(place, f"live-{name}", place.model("sft"), strategy, *needs)
-        place.write(f"search-{place.part}", {"arms": rows})
+        place.write(f"search-{place.part}", {"arms": rows, "whole": False})
     voted = rows["majority"]["generated"]
     plan, tokens = place.out / f"plan-{place.seed}.json", sum(voted) / len(voted)
     place.ttc("calibrate", place.out / "evals" / f"pool-dev-{place.seed}", "--out", plan)
     spent = ("--set", f"plan={plan}", "--set", f"tokens={tokens:.0f}")
     rows["auto"] = asked(place, "live-auto", place.model("sft"), "auto", *_scored(place), *spent)
-    place.write(f"search-{place.part}", {"arms": rows})
+    place.write(f"search-{place.part}", {"arms": rows, "whole": True})
 
 
 def curve(place: ChainPlace) -> None:
@@ -192,7 +191,8 @@ def curve(place: ChainPlace) -> None:
             strategy = f"budget_forcing:max_thinking={cap},at_cap={at_cap},temperature=0"
             own = ("--set", f"thinking.handover={HANDOVER}", "--max-tokens", str(cap + 32))
             rows[f"{at_cap} {cap}"] = asked(place, f"curve-{at_cap}-{cap}", place.model("sft"), strategy, *own)
-            place.write(f"curve-{place.part}", {"arms": rows})
+            place.write(f"curve-{place.part}", {"arms": rows, "whole": False})
+    place.write(f"curve-{place.part}", {"arms": rows, "whole": True})
 
 
 def serve(place: ChainPlace) -> None:
@@ -218,6 +218,6 @@ STAGES: Mapping[str, Callable[[ChainPlace], None]] = {
 
 
 def is_done(place: ChainPlace, name: str) -> bool:
-    """Whether a stage has left its numbers."""
-    names = {name, f"{name}-{place.part}"}
-    return any((place.kept / f"{one}-{place.seed}.json").is_file() for one in names if re.fullmatch(r"[a-z-]+", one))
+    """Whether a stage has left all its numbers."""
+    paths = [place.kept / f"{one}-{place.seed}.json" for one in (name, f"{name}-{place.part}")]
+    return any(path.is_file() and json.loads(path.read_text()).get("whole", True) for path in paths)
