@@ -87,8 +87,6 @@ def test_a_single_draw_goes_on_in_the_page_of_its_prompts_last_token(folder) -> 
 
     async def go() -> None:
         usages: list[Usage] = []
-        known = Prompt("", tuple(range(16)))  # so that the last token alone is missing
-        await engine.generate(known, Sampling(max_tokens=1, seed=1), range(1), usages.append)
         (draw,) = await engine.generate(prompt, Sampling(max_tokens=16, seed=1), range(1), usages.append)
         pool, longer = engine._scheduler.body.pool, prompt
         assert await asyncio.wrap_future(engine._scheduler.call(lambda: pool.num_tokens)) == 32
@@ -99,24 +97,6 @@ def test_a_single_draw_goes_on_in_the_page_of_its_prompts_last_token(folder) -> 
         await engine.close()
 
     asyncio.run(go())
-
-
-@pytest.mark.parametrize(("invariant", "steps"), [(False, 0), (True, 1)])
-def test_a_fresh_prompt_takes_a_decoding_step_of_its_own_in_invariant_mode_only(folder, invariant, steps) -> None:
-    engine = embedded(str(folder), dtype="float32", batch_invariant=invariant)
-    decoder = engine._scheduler._batch._decoder
-    calls, step = [], decoder.step
-    decoder.step = lambda tokens: calls.append(tokens) or step(tokens)
-
-    async def go() -> None:
-        usages: list[Usage] = []
-        sampling = Sampling(max_tokens=1, seed=1)
-        await engine.generate(Prompt("", tuple(range(20))), sampling, range(2), usages.append)
-        assert sum(usage.prompt - usage.cached for usage in usages) == 20
-        await engine.close()
-
-    asyncio.run(go())
-    assert len(calls) == steps
 
 
 @pytest.mark.parametrize(("lengths", "passes"), [((40, 60, 100, 200), 1), ((2, 2, 2, 100), 2)])

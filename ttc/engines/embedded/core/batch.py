@@ -257,10 +257,7 @@ class Batch:
             admitted.append(job)
         for job in self._compute(admitted):
             del self._pending[job.tenant.problem_id, job.ids]
-            if job.logits is None:
-                self._lead(job)
-            else:
-                self._open.append(job)
+            self._lead(job)
 
     def _compute(self, jobs: list[Job]) -> list[Job]:
         """Prefill; where memory runs out, less at once for a while, or none until a row has ended."""

@@ -45,11 +45,6 @@ class FallbackBody(Body):
         self.device, self.dtype = module.device, module.dtype
         self.pool = PagePool(dims, self.dtype, self.device)
 
-    @property
-    def ends_prompts(self) -> bool:
-        """See `Body.ends_prompts`."""
-        return True
-
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """What `extend` and the decoder return are logits already."""
         return hidden

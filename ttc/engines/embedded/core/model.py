@@ -73,15 +73,6 @@ class Body:
         self._scale = dims.head_dim**-0.5
         self._eps = torch.tensor([dims.eps])  # on the CPU: kernels take its value
 
-    @property
-    def ends_prompts(self) -> bool:
-        """Whether the first token of an answer may be drawn from what `extend` computed.
-
-        In batch-invariant mode a decoding step has to feed the last token of every prompt: cached or not, the bits are
-        the same.
-        """
-        return self.pad_rows == 1
-
     def place(self) -> contextlib.AbstractContextManager[Any]:
         """Where to compute: a GPU's kernels go to the current device, whatever device their tensors are on."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()

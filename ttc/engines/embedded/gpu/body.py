@@ -61,11 +61,6 @@ class DeviceBody(Body):
         self.device_pool = DevicePool(self.dims, self.dtype, self.device, num_pages, self.send)
         self.pool = self.device_pool
 
-    @property
-    def ends_prompts(self) -> bool:
-        """No: all draws of a prompt sample their first token in the captured step."""
-        return False
-
     def place(self) -> contextlib.AbstractContextManager[Any]:
         """See `Body.place`."""
         return self.runtime.here()
