@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.chain.__main__ import KEPT
+from benchmarks.chain.stages import MAX_TOKENS
 from evals.numbers.metrics import Vote
 from evals.numbers.statistics import Interval, mean_interval, paired_interval
 from evals.numbers.summary import curve_values
@@ -172,7 +173,9 @@ def main() -> None:
         print(f"{claim:48} {'held' if holds(gap) else 'FAILED':7} {gap.value:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})")
     for name, arm in kept.arms("probe", options.part).items():
         level = mean_interval([float(x) for x in arm["right"]], arm["problems"], seed=0)
-        print(f"{name:20} {100 * level.value:5.1f} % ({100 * level.low:.1f} to {100 * level.high:.1f})")
+        ended = [right for right, tokens in zip(arm["right"], arm["generated"], strict=True) if tokens < MAX_TOKENS]
+        interval = f"{100 * level.value:5.1f} % ({100 * level.low:.1f} to {100 * level.high:.1f})"
+        print(f"{name:20} {interval}; of {len(ended)} that ended before the cap {sum(ended)} are right")
     path = options.kept / f"claims-{options.part}-{options.seed}.json"
     path.write_text(json.dumps({"claims": rows}, indent=1) + "\n")
 
