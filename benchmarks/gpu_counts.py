@@ -235,6 +235,7 @@ def wired(model: str, rows: int, cuda: CountingCuda, ended: set[int]) -> Any:
         draw.ended = draw.key in ended
 
     body = SimpleNamespace(
+        ends_prompts=False,
         dims=dims, dtype=torch.bfloat16, device=meta, pool=pool, device_pool=pool, extend=extend, windows=(None,) * 99,
         runtime=MetaRuntime(cuda), kernels=AttentionKernels(decode, decode), ops=KERNEL_OPS,
         step_weights=meta_weights(dims), max_context=32768,

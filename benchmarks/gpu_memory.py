@@ -156,6 +156,7 @@ def engine(
         return [(None, segment) for segment in segments]
 
     body = SimpleNamespace(
+        ends_prompts=False,
         dims=dims, dtype=torch.bfloat16, device=meta, pool=pool, device_pool=pool, extend=extend, runtime=runtime
     )
 

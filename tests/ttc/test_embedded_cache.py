@@ -187,6 +187,27 @@ def test_a_fed_token_joins_the_path_it_continues_unless_another_branch_leaves_th
     assert pool.num_tokens == 8
 
 
+def test_a_whole_prompt_keeps_its_last_state_until_it_is_cut_or_forgotten_and_nothing_is_appended_to_it() -> None:
+    pool = new_pool()
+    tree = PrefixTree(pool)
+    prompt, state = (1,) * 5, torch.tensor([[7.0]])
+    tree.end(prompt, state)  # of what is not known nothing is kept
+    assert tree.whole(prompt) is None
+    remember(tree, pool, prompt)
+    assert tree.whole(prompt) is None
+    tree.end(prompt, state)
+    trunk, hidden = tree.whole(prompt) or (None, None)
+    assert trunk is tree.find(prompt).segment and torch.equal(hidden, state) and hidden is not state
+    fed = segment_of(pool, (*prompt, 2), trunk)
+    assert tree.absorb((*prompt, 2), fed) is fed and tree.whole(prompt) is not None
+    del fed
+    assert tree.whole(prompt[:3]) is None and tree.whole((*prompt, 0)) is None
+    remember(tree, pool, (1, 1, 1, 2))  # cuts it: the end is still the end
+    assert tree.whole(prompt[:3]) is None and tree.whole(prompt) is not None
+    del trunk
+    assert tree.evict(0) and tree.whole(prompt) is None
+
+
 def test_a_segment_in_use_says_the_same_after_the_cache_has_split_and_forgotten_it() -> None:
     pool = new_pool()
     tree = PrefixTree(pool)

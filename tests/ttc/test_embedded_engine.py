@@ -6,6 +6,7 @@ import asyncio
 import random
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -87,6 +88,8 @@ def test_a_single_draw_goes_on_in_the_page_of_its_prompts_last_token(folder) -> 
 
     async def go() -> None:
         usages: list[Usage] = []
+        known = Prompt("", tuple(range(16)))  # so that the last token alone is missing
+        await engine.generate(known, Sampling(max_tokens=1, seed=1), range(1), usages.append)
         (draw,) = await engine.generate(prompt, Sampling(max_tokens=16, seed=1), range(1), usages.append)
         pool, longer = engine._scheduler.body.pool, prompt
         assert await asyncio.wrap_future(engine._scheduler.call(lambda: pool.num_tokens)) == 32
@@ -94,6 +97,44 @@ def test_a_single_draw_goes_on_in_the_page_of_its_prompts_last_token(folder) -> 
             longer = longer.then(draw)
             (draw,) = await engine.generate(longer, Sampling(max_tokens=tokens, seed=1), range(1), usages.append)
             assert usages[-1].prompt - usages[-1].cached == 1
+        await engine.close()
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize(("invariant", "steps"), [(False, 0), (True, 1)])
+def test_a_fresh_prompt_takes_a_decoding_step_of_its_own_in_invariant_mode_only(folder, invariant, steps) -> None:
+    engine = embedded(str(folder), dtype="float32", batch_invariant=invariant)
+    decoder = engine._scheduler._batch._decoder
+    calls, step = [], decoder.step
+    decoder.step = lambda tokens: calls.append(tokens) or step(tokens)
+
+    async def go() -> None:
+        usages: list[Usage] = []
+        sampling = Sampling(max_tokens=1, seed=1)
+        await engine.generate(Prompt("", tuple(range(20))), sampling, range(2), usages.append)
+        assert sum(usage.prompt - usage.cached for usage in usages) == 20
+        await engine.close()
+
+    asyncio.run(go())
+    assert len(calls) == steps
+
+
+def test_a_prompt_asked_for_again_is_answered_from_the_very_state_it_was_computed_to(folder) -> None:
+    engine = embedded(str(folder), dtype="bfloat16", batch_invariant=False)
+    prompt, sampling = Prompt("", tuple(range(5, 70))), Sampling(max_tokens=12, seed=3, logprobs=True)
+
+    async def ask(prompt: Prompt) -> tuple[list[Any], int]:
+        usages: list[Usage] = []
+        answers = await engine.generate(prompt, sampling, range(1), usages.append)
+        return [(answer.token_ids, answer.logprobs) for answer in answers], sum(u.prompt - u.cached for u in usages)
+
+    async def go() -> None:
+        first, computed = await ask(prompt)
+        await ask(Prompt("", (*prompt.token_ids, 71)))  # what goes on behind it leaves it whole
+        again, computed_again = await ask(prompt)
+        assert (computed, computed_again) == (65, 0)
+        assert again == first
         await engine.close()
 
     asyncio.run(go())
@@ -125,7 +166,7 @@ def test_a_prompt_is_computed_once_however_it_is_asked_for(folder) -> None:
         await asyncio.gather(*(engine.generate(prompt, sampling, range(i, i + 3), usages.append) for i in (0, 3, 6)))
         assert sum(u.prompt - u.cached for u in usages) == length
         (first,) = await engine.generate(prompt, sampling, range(1), usages.append)
-        assert usages[-1].cached == length - 1
+        assert usages[-1].cached == length
         await engine.generate(prompt.then(first), sampling, range(2), usages.append)
         assert [u.prompt - u.cached for u in usages[-2:]] == [1, 0]
         assert close_to(engine.counters(), total(usages))

@@ -84,7 +84,7 @@ class Batch:
         """`on_token` is called for every draw that has just got a token, and may set its `ended`."""
         self._body, self._make_decoder, self._limits, self._on_token = body, make_decoder, limits, on_token
         self.rows: list[LiveDraw | PromptRow] = []
-        self._leads: dict[Job, Segment] = {}  # of the leading rows
+        self._leads: dict[Job, Segment] = {}  # where a leading row, or the first draw, goes on
         self._pending: dict[tuple[str, tuple[int, ...]], Job] = {}  # not yet prefilled, in order of arrival
         self._open: list[Job] = []  # prefilled, with draws that still wait for a row
         self._table: Rows | None = None
@@ -257,7 +257,11 @@ class Batch:
             admitted.append(job)
         for job in self._compute(admitted):
             del self._pending[job.tenant.problem_id, job.ids]
-            self._lead(job)
+            if job.logits is None:
+                self._lead(job)
+            else:
+                self._leads[job] = self._body.pool.segment(job.segment)  # so that nobody appends to the prompt
+                self._open.append(job)
 
     def _compute(self, jobs: list[Job]) -> list[Job]:
         """Prefill; where memory runs out, less at once for a while, or none until a row has ended."""
@@ -406,6 +410,7 @@ class Batch:
         job.segment = self._leads[job]
         if len(job.waiting) != 1:
             job.segment = self.tree.absorb(job.ids, self._leads.pop(job))
+            self._leads[job] = self._body.pool.segment(job.segment)
 
     def _leave_row(self, entry: LiveDraw) -> None:
         job = entry.job

@@ -15,6 +15,8 @@ import weakref
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
+
 from ttc.engines.embedded.core.pool import PagePool, Segment
 
 __all__ = ["Match", "PrefixEntry", "PrefixTree"]
@@ -33,14 +35,16 @@ class Match(NamedTuple):
 class PrefixEntry:
     """`ids` and their segment; the root has none. `pins` counts the paths of searches that end here.
 
-    It is held by the entry above it only, so that what is forgotten is free at once.
+    `hidden` (1, D) is what the model made of the last token, where a prompt ended with it. The entry is held by the one
+    above it only, so that what is forgotten is free at once.
     """
 
-    __slots__ = ("__weakref__", "_above", "children", "ids", "pins", "segment", "used")
+    __slots__ = ("__weakref__", "_above", "children", "hidden", "ids", "pins", "segment", "used")
 
     def __init__(self, above: PrefixEntry | None, ids: tuple[int, ...], segment: Segment | None, used: int) -> None:
         self.above, self.ids, self.segment, self.used = above, ids, segment, used
         self.children: dict[int, PrefixEntry] = {}
+        self.hidden: torch.Tensor | None = None
         self.pins = 0
 
     @property
@@ -100,16 +104,32 @@ class PrefixTree:
     def absorb(self, ids: Sequence[int], segment: Segment) -> Segment:
         """Append `segment`, the end of `ids`, to the entry it continues, where nobody else does; returns what has it.
 
+        Not to one that ends a whole prompt, which may be asked for again.
         Otherwise each step of a path would leave a page for the one token that its next step was started with.
         """
         entry, depth, part = self._descend(ids)
         holder = entry.segment
         continues = part is None and holder is segment.parent and depth == segment.start
-        if not continues or holder is None or entry.children or holder.num_children > 1:
+        ends = entry.hidden is not None and segment.length > 0
+        if not continues or holder is None or entry.children or holder.num_children > 1 or ends:
             return segment
-        self._pool.append(holder, self._pool.read(segment, segment.start, segment.end))
-        entry.ids += tuple(ids[depth:])
+        if segment.length:
+            self._pool.append(holder, self._pool.read(segment, segment.start, segment.end))
+            entry.ids += tuple(ids[depth:])
         return holder
+
+    def end(self, ids: Sequence[int], hidden: torch.Tensor) -> None:
+        """Remember with known `ids`, a whole prompt, the hidden state (1, D) of the last."""
+        entry, depth, part = self._descend(ids)
+        if part is None and depth == len(ids):
+            entry.hidden = hidden.clone()
+
+    def whole(self, ids: Sequence[int]) -> tuple[Segment, torch.Tensor] | None:
+        """The segment and last hidden state (1, D) of a prompt that was computed before and ended with `ids`."""
+        entry, depth, part = self._descend(ids)
+        if part is not None or depth < len(ids) or entry.segment is None or entry.hidden is None:
+            return None
+        return entry.segment, entry.hidden
 
     def entry(self, ids: Sequence[int]) -> PrefixEntry | None:
         """The entry in which `ids` ends, or as much as is known of it; None where nothing is known."""
@@ -166,7 +186,7 @@ class PrefixTree:
     def _remove(self, entry: PrefixEntry) -> None:
         if entry.above is not None:
             del entry.above.children[entry.ids[0]]
-        entry.above = entry.segment = None
+        entry.above = entry.segment = entry.hidden = None
 
     def _descend(self, ids: Sequence[int]) -> tuple[PrefixEntry, int, PrefixEntry | None]:
         """Walk down: the last whole entry, the matched length, and the child that was entered but not left."""

@@ -43,6 +43,10 @@ _TOKENS = 2048
 """Most tokens of one batch, so that its scratch memory is bounded whatever is asked for."""
 
 
+_TILE = 512
+"""Tokens that go through a layer together on a CPU where there are many."""
+
+
 class Body:
     """Embedding, layers and final norm, with the head when it was loaded.
 
@@ -52,6 +56,8 @@ class Body:
 
     _pads_below: float = math.inf
     """New tokens of an item, on average, below which a batch of unlike lengths is padded."""
+    ends_prompts: bool = False
+    """Whether the first token of an answer is drawn from what `extend` computed, not by a decoding step."""
 
     def __init__(
         self,
@@ -70,6 +76,8 @@ class Body:
         self._tables: tuple[torch.Tensor, torch.Tensor] | None = None
         if self.device.type == "cpu" and attention is PrefixAttention:
             self._pads_below = APART
+        # In batch-invariant mode a decoding step feeds every prompt's last token: the bits are those of any other step.
+        self.ends_prompts = pad_rows == 1
         self._scale = dims.head_dim**-0.5
         self._eps = torch.tensor([dims.eps])  # on the CPU: kernels take its value
 
@@ -79,16 +87,35 @@ class Body:
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
         """Run all layers over T tokens: ids, positions (T,) -> hidden (T, D) after the final norm."""
-        dims, weights = self.dims, self.weights
+        weights, count = self.weights, len(ids)
         cos, sin = self._rotary(positions)
         x = F.embedding(ids, weights.embed)
+        if count <= _TILE or self.device.type != "cpu" or self.pad_rows > 1:
+            for index, layer in enumerate(weights.layers):
+                q, k, v = self._project(layer, _rms_norm(x, layer.norm_in, self._eps), cos, sin)
+                x = self._mix(layer, x, attend(index, q, k, v))
+            return _rms_norm(x, weights.norm, self._eps)
+        # Many tokens go through what lies between two attentions in tiles, whose scratch memory stays in the cache.
+        tiles = [slice(start, start + _TILE) for start in range(0, count, _TILE)]
+        dims = self.dims
+        q, k, v = (
+            x.new_empty(count, heads, dims.head_dim) for heads in (dims.num_heads, dims.num_kv_heads, dims.num_kv_heads)
+        )
         for index, layer in enumerate(weights.layers):
-            q, k, v = self._project(layer, _rms_norm(x, layer.norm_in, self._eps), cos, sin)
-            x = layer.out.add_to(x, attend(index, q, k, v))
-            both = layer.gate_up(_rms_norm(x, layer.norm_mlp, self._eps))
-            gate = F.silu(both[:, : dims.intermediate])
-            x = layer.down.add_to(x, gate.mul_(both[:, dims.intermediate :]))
-        return _rms_norm(x, weights.norm, self._eps)
+            for tile in tiles:
+                normed = _rms_norm(x[tile], layer.norm_in, self._eps)
+                q[tile], k[tile], v[tile] = self._project(layer, normed, cos[tile], sin[tile])
+            attended = attend(index, q, k, v)
+            for tile in tiles:
+                x[tile] = self._mix(layer, x[tile], attended[tile])
+        return torch.cat([_rms_norm(x[tile], weights.norm, self._eps) for tile in tiles])
+
+    def _mix(self, layer: Layer, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """What a layer does behind its attention: x (T, D), attended (T, heads * D) -> (T, D)."""
+        x = layer.out.add_to(x, attended)
+        both = layer.gate_up(_rms_norm(x, layer.norm_mlp, self._eps))
+        gate = F.silu(both[:, : self.dims.intermediate])
+        return layer.down.add_to(x, gate.mul_(both[:, self.dims.intermediate :]))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Apply the head: hidden (T, D) -> (T, vocab) in the model's dtype."""

@@ -39,13 +39,22 @@ def memory_errors() -> Iterator[None]:
 
 
 def advance(jobs: Sequence[Job], body: Body, tree: PrefixTree, budget: int = CHUNK) -> list[Job]:
-    """Compute up to `budget` missing tokens of `jobs`, all but the last of each; return the complete jobs."""
+    """Compute up to `budget` missing tokens of `jobs`; return those of which at most the last token is missing.
+
+    The last token comes with the others where more than it is missing and the body allows it, and the job gets its
+    logits. They are kept with the prompt: whoever asks for it again draws from the very same. Elsewhere a decoding step
+    is to feed the last token, which costs a step of its own where nothing else runs.
+    """
     ready: list[Job] = []
     work: list[tuple[Job, tuple[int, ...]]] = []
     for job in jobs:
         if budget <= 0:
             break
-        goal = len(job.ids) - 1  # the last token is fed by a decoding step, which gives the first logits
+        goal = len(job.ids) - 1
+        if (known := tree.whole(job.ids)) is not None:
+            job.segment, job.logits = known[0], body.logits(known[1])[0]
+            ready.append(job)
+            continue
         match = tree.find(job.ids[:goal])
         start = job.segment.end if job.segment is not None else 0
         if match.length >= start:  # also where it is equal: a segment that is not a row's may have grown since
@@ -53,16 +62,19 @@ def advance(jobs: Sequence[Job], body: Body, tree: PrefixTree, budget: int = CHU
         if start >= goal:
             ready.append(job)
         elif not any(_common(job.ids, other.ids, goal) >= start + _SHARED_START for other, _ in work):
-            part = job.ids[start : min(goal, start + budget)]
+            part = job.ids[start : min(goal + body.ends_prompts, start + budget)]
             budget -= len(part)
             work.append((job, part))
     if not work:
         return ready
-    for (job, part), (_, segment) in zip(work, body.extend([(j.segment, p) for j, p in work]), strict=True):
+    for (job, part), (hidden, segment) in zip(work, body.extend([(j.segment, p) for j, p in work]), strict=True):
         job.segment = segment
         job.computed += len(part)
         tree.insert(job.ids[: segment.end], segment)
-        if segment.end == len(job.ids) - 1:
+        if segment.end == len(job.ids):
+            tree.end(job.ids, hidden[-1:])
+            job.logits = body.logits(hidden[-1:])[0]
+        if segment.end >= len(job.ids) - 1:
             ready.append(job)
     return ready
 
