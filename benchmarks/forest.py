@@ -177,7 +177,7 @@ def nodes(bench: Bench) -> dict[str, float]:
 
     def watched(tokens: Sequence[int]) -> torch.Tensor:
         hidden = step(tokens)
-        peak.append(bench.body.pool.num_tokens + bench.scheduler._batch._decoder.num_copied)
+        peak.append(bench.body.pool.num_tokens + getattr(bench.scheduler._batch._decoder, "num_copied", 0))
         return hidden
 
     bench.scheduler._batch._decoder.step = watched

@@ -157,7 +157,13 @@ def engine(
 
     body = SimpleNamespace(
         ends_prompts=False,
-        dims=dims, dtype=torch.bfloat16, device=meta, pool=pool, device_pool=pool, extend=extend, runtime=runtime
+        dims=dims,
+        dtype=torch.bfloat16,
+        device=meta,
+        pool=pool,
+        device_pool=pool,
+        extend=extend,
+        runtime=runtime,
     )
 
     class CountedDecoder(DeviceDecoder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,10 +13,12 @@ from hypothesis import strategies as st
 
 from tests.ttc import tiny_model
 from ttc import seeds
-from ttc.engines.embedded.core import invariant
+from ttc.engines.embedded.core import invariant, paged
+from ttc.engines.embedded.core.between import native
 from ttc.engines.embedded.core.forest import PAGE_SIZES, ForestDecoder
 from ttc.engines.embedded.core.invariant import PAD_ROWS, BlockedPrefix, InvariantDecoder, blocked_attention, check
 from ttc.engines.embedded.core.model import load_body
+from ttc.engines.embedded.core.paged import PagedDecoder
 from ttc.engines.embedded.core.sampler import Rows, sample
 from ttc.engines.embedded.core.weights import Linear
 from ttc.engines.shared.tokens import StopRule
@@ -151,11 +154,16 @@ class Branches:
         self.ended.append((ids, segment))
 
 
-@pytest.mark.parametrize("kind", [ForestDecoder, InvariantDecoder])
+@pytest.mark.parametrize("kind", [ForestDecoder, InvariantDecoder, PagedDecoder, "all shared"])
 @pytest.mark.parametrize("seed", range(2))
-def test_decoding_any_mixture_of_branches_equals_a_full_forward_pass(folder, kind, seed: int) -> None:
+def test_decoding_any_mixture_of_branches_equals_a_full_forward_pass(folder, kind, seed: int, monkeypatch) -> None:
     """Every hidden state and every kept key must be the right one, and every page comes back at the end."""
     sizes = PAGE_SIZES if kind is ForestDecoder else (16,)
+    if kind == "all shared":
+        monkeypatch.setattr(paged, "_WORTH", 0)
+        monkeypatch.setattr(paged, "_FEW", 2)
+    if kind in (PagedDecoder, "all shared"):
+        kind = partial(PagedDecoder, kernels=native(torch.device("cpu"), torch.float32))
     body, _ = load_body(folder, dtype="float32", page_sizes=sizes)
     fresh, _ = load_body(folder, dtype="float32", attention=BlockedPrefix, pad_rows=PAD_ROWS)
     rng = random.Random(seed)

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from ttc.engines.embedded.core.between import native
 from ttc.engines.embedded.core.pool import PagePool, Segment, Shelf
 
 __all__ = ["APART", "PrefixAttention", "partial_attention"]
@@ -90,15 +91,23 @@ class PrefixAttention:
         self._values = torch.zeros(shape, dtype=dtype, device=self._device)
         self._sources = [self._source(shelf, columns) for shelf, columns in self._gathers.items()]
         self._own = self._cells(range(len(items)))
+        self._kernels = native(self._device, dtype)
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Q (T, heads, D) scaled, k and v (T, kv heads, D) of all items one after another -> (T, heads * D)."""
-        shelf = self._pool.shelves[self._shelf]
-        shelf.keys[layer][self._pages, :, :, self._offsets] = k
-        shelf.values[layer][self._pages, :, self._offsets] = v
-        for source, pages, offsets, places in self._sources:
-            self._keys[places] = source.keys[layer][pages, :, :, offsets]
-            self._values[places] = source.values[layer][pages, :, offsets]
+        shelf, kernels = self._pool.shelves[self._shelf], self._kernels
+        if kernels is None:
+            shelf.keys[layer][self._pages, :, :, self._offsets] = k
+            shelf.values[layer][self._pages, :, self._offsets] = v
+            for source, pages, offsets, places in self._sources:
+                self._keys[places] = source.keys[layer][pages, :, :, offsets]
+                self._values[places] = source.values[layer][pages, :, offsets]
+        else:
+            at = (self._pages.numpy(), self._offsets.numpy())
+            kernels.store(*map(kernels.array, (k, v)), *at, *shelf.arrays(layer))
+            for source, *at_places in self._sources:
+                ends = map(kernels.array, (self._keys, self._values))
+                kernels.load(*source.arrays(layer), *(index.numpy() for index in at_places), *ends)
         out, total = self._within(q, k, v)  # (T, heads, D), (T, heads)
         for run in self._runs:
             self._join(out, total, run, q)

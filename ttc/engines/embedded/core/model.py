@@ -25,8 +25,9 @@ import torch
 import torch.nn.functional as F
 
 from ttc.engines.embedded.core.attention import APART, PrefixAttention
+from ttc.engines.embedded.core.between import Between, NativeOps, TorchOps, native
 from ttc.engines.embedded.core.pool import PAGE, PagePool, Segment
-from ttc.engines.embedded.core.weights import Layer, Weights, read_tensors
+from ttc.engines.embedded.core.weights import Weights, read_tensors
 from ttc.engines.shared.compute import alone, pick_dtype
 from ttc.engines.shared.shape import Dims, read_config, rope_tables, supported
 from ttc.errors import ConfigError, PromptTooLong
@@ -41,10 +42,6 @@ MakeAttend: TypeAlias = Callable[[PagePool, Sequence[tuple[Segment, int]]], Atte
 
 _TOKENS = 2048
 """Most tokens of one batch, so that its scratch memory is bounded whatever is asked for."""
-
-
-_TILE = 512
-"""Tokens that go through a layer together on a CPU where there are many."""
 
 
 class Body:
@@ -78,8 +75,8 @@ class Body:
             self._pads_below = APART
         # In batch-invariant mode a decoding step feeds every prompt's last token: the bits are those of any other step.
         self.ends_prompts = pad_rows == 1
-        self._scale = dims.head_dim**-0.5
-        self._eps = torch.tensor([dims.eps])  # on the CPU: kernels take its value
+        kernels = native(self.device, self.dtype) if pad_rows == 1 else None
+        self._between: Between = TorchOps(dims) if kernels is None else NativeOps(dims, kernels)
 
     def place(self) -> contextlib.AbstractContextManager[Any]:
         """Where to compute: a GPU's kernels go to the current device, whatever device their tensors are on."""
@@ -87,35 +84,14 @@ class Body:
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
         """Run all layers over T tokens: ids, positions (T,) -> hidden (T, D) after the final norm."""
-        weights, count = self.weights, len(ids)
+        weights, between = self.weights, self._between
         cos, sin = self._rotary(positions)
         x = F.embedding(ids, weights.embed)
-        if count <= _TILE or self.device.type != "cpu" or self.pad_rows > 1:
-            for index, layer in enumerate(weights.layers):
-                q, k, v = self._project(layer, _rms_norm(x, layer.norm_in, self._eps), cos, sin)
-                x = self._mix(layer, x, attend(index, q, k, v))
-            return _rms_norm(x, weights.norm, self._eps)
-        # Many tokens go through what lies between two attentions in tiles, whose scratch memory stays in the cache.
-        tiles = [slice(start, start + _TILE) for start in range(0, count, _TILE)]
-        dims = self.dims
-        q, k, v = (
-            x.new_empty(count, heads, dims.head_dim) for heads in (dims.num_heads, dims.num_kv_heads, dims.num_kv_heads)
-        )
         for index, layer in enumerate(weights.layers):
-            for tile in tiles:
-                normed = _rms_norm(x[tile], layer.norm_in, self._eps)
-                q[tile], k[tile], v[tile] = self._project(layer, normed, cos[tile], sin[tile])
-            attended = attend(index, q, k, v)
-            for tile in tiles:
-                x[tile] = self._mix(layer, x[tile], attended[tile])
-        return torch.cat([_rms_norm(x[tile], weights.norm, self._eps) for tile in tiles])
-
-    def _mix(self, layer: Layer, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        """What a layer does behind its attention: x (T, D), attended (T, heads * D) -> (T, D)."""
-        x = layer.out.add_to(x, attended)
-        both = layer.gate_up(_rms_norm(x, layer.norm_mlp, self._eps))
-        gate = F.silu(both[:, : self.dims.intermediate])
-        return layer.down.add_to(x, gate.mul_(both[:, self.dims.intermediate :]))
+            qkv = layer.qkv(between.norm(x, layer.norm_in))
+            x = layer.out.add_to(x, attend(index, *between.heads(qkv, layer.qk_norm, cos, sin)))
+            x = layer.down.add_to(x, between.gate(layer.gate_up(between.norm(x, layer.norm_mlp))))
+        return between.norm(x, weights.norm)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Apply the head: hidden (T, D) -> (T, vocab) in the model's dtype."""
@@ -174,25 +150,12 @@ class Body:
             segment.length += len(ids)
         return torch.split(output[:num], lengths)
 
-    def _project(
-        self, layer: Layer, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Queries, keys, values (T, heads, D), normed where the family does, turned, queries scaled."""
-        dims = self.dims
-        heads = dims.num_heads + dims.num_kv_heads
-        qkv = layer.qkv(x).view(x.shape[0], heads + dims.num_kv_heads, dims.head_dim)
-        qk, v = qkv[:, :heads], qkv[:, heads:]
-        if layer.qk_norm is not None:
-            qk = _rms_norm(qk, layer.qk_norm, self._eps)
-        qk = torch.addcmul(qk * cos, qk.roll(dims.head_dim // 2, -1), sin)
-        return qk[:, : dims.num_heads] * self._scale, qk[:, dims.num_heads :], v
-
     def _rotary(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if self._tables is None:
             cos, sin = rope_tables(self.dims, self.max_context)
             self._tables = cos.to(self.device, self.dtype), sin.to(self.device, self.dtype)
         cos, sin = self._tables
-        return cos[positions].unsqueeze(1), sin[positions].unsqueeze(1)
+        return cos[positions], sin[positions]
 
     def swap(self, state: Mapping[str, torch.Tensor]) -> None:
         """Replace all weights by a copy of `state`; handles made before are stale and must be dropped by their holder.
@@ -202,19 +165,6 @@ class Body:
         head = self.weights.head is not None
         own = {name: tensor.detach().clone() for name, tensor in state.items()}
         self.weights = Weights.build(own, self.dims, self.dtype, self.device, head, self.pad_rows > 1)
-
-
-def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: torch.Tensor) -> torch.Tensor:
-    """Root-mean-square norm over the last axis in fp32: half the kernels of torch's own on a CPU.
-
-    `eps` is a tensor, since every Python number in an in-place operation costs four small kernels.
-    """
-    if x.is_cuda:
-        return F.rms_norm(x, x.shape[-1:], None, float(eps)).mul_(weight)
-    exact = x.float()
-    norm = torch.linalg.vector_norm(exact, dim=-1, keepdim=True)
-    scale = torch.addcmul(eps, norm, norm, value=1.0 / x.shape[-1]).rsqrt_()
-    return (exact * scale).mul_(weight).to(x.dtype)
 
 
 def _batches(lengths: Sequence[int], pads_below: float) -> list[list[tuple[int, slice]]]:

@@ -168,6 +168,7 @@ class Shelf:
         self.dims, self.dtype, self.device, self.size = dims, dtype, device, size
         self.keys, self.values = self._allocate(8)
         self._layers: list[ShelfLayer] = []  # views, each of which costs a step as much as a small kernel
+        self._arrays: list[tuple[Any, Any]] = []
         self.num_used = 0  # pages that belong to a segment
         self.written: set[int] = set()  # pages that take memory: those that are used, and once were
         self.free = list(range(8))  # a heap: the lowest pages first, so that what is in use stays together
@@ -190,6 +191,14 @@ class Shelf:
             ]
         return self._layers[layer]
 
+    def arrays(self, layer: int) -> tuple[Any, Any]:
+        """Keys and values of one layer as compiled kernels take them (`between.native`), until the shelf grows."""
+        if not self._arrays:
+            kind = torch.uint16 if self.dtype == torch.bfloat16 else self.dtype
+            pairs = zip(self.keys.view(kind).numpy(), self.values.view(kind).numpy(), strict=True)
+            self._arrays = list(pairs)
+        return self._arrays[layer]
+
     def take(self) -> int:
         """A free page, the lowest."""
         if not self.free:
@@ -202,7 +211,7 @@ class Shelf:
     def _grow(self) -> None:
         have, old = len(self.owners), self._spaces
         self.keys, self.values = self._allocate(2 * have)
-        self._layers = []
+        self._layers, self._arrays = [], []
         for source, target in zip(old, self._spaces, strict=True):
             for layer in range(self.dims.num_layers):  # so that never more than a layer is there twice
                 target.tensor[layer, :have] = source.tensor[layer]

@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from ttc.engines.embedded.core.between import native
 from ttc.seeds import uniforms
 
 if TYPE_CHECKING:
@@ -53,6 +55,9 @@ class SampledTokens:
 
 def sample(logits: torch.Tensor, rows: Rows) -> SampledTokens:
     """Draw from logits (B, V), any float dtype."""
+    kernels = native(logits.device, logits.dtype)
+    if kernels is not None and not ((rows.top_k > 0) | (rows.top_p < 1)).any():
+        return _compiled(logits, rows, kernels)
     plain = logits = logits.float()
     if rows.guides:
         logits = _guided(logits, rows.guides)
@@ -71,6 +76,21 @@ def sample(logits: torch.Tensor, rows: Rows) -> SampledTokens:
     logprobs_of_ids = plain.gather(1, tokens[:, None]).squeeze(1)
     certainty = -plain.mean(-1) - math.log(plain.shape[1])
     return SampledTokens(ids, logprobs_of_ids.cpu().numpy(), certainty.cpu().numpy())
+
+
+def _compiled(logits: torch.Tensor, rows: Rows, kernels: ModuleType) -> SampledTokens:
+    """The same without filters, over the logits as they are: no probability is written down."""
+    num, vocab = logits.shape
+    greedy = rows.temperature == 0
+    inverse = np.where(greedy, 0.0, 1.0 / np.where(greedy, 1.0, rows.temperature)).astype(np.float32)
+    guided = _guided(logits, rows.guides) if rows.guides else logits
+    tokens, edges = np.empty(num, np.int64), np.empty(-(-vocab // _BLOCK))
+    kernels.draw(kernels.array(guided), inverse, uniforms(rows.keys, rows.positions), edges, tokens)
+    if not rows.wants_logprobs:
+        return SampledTokens(tokens, None, None)
+    logprobs, certainty = np.empty((2, num), np.float32)
+    kernels.survey(kernels.array(logits), tokens, logprobs, certainty)
+    return SampledTokens(tokens, logprobs, certainty)
 
 
 def _guided(logits: torch.Tensor, guides: Sequence[Guide | None]) -> torch.Tensor:

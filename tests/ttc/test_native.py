@@ -1,0 +1,152 @@
+"""The compiled kernels of a step on a processor against float64: norms, rotary, gate, pages, attention, draws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ttc.engines.embedded.core import sampler
+from ttc.engines.embedded.core.between import NativeOps, TorchOps, native
+from ttc.engines.embedded.core.pool import PAGE
+from ttc.engines.embedded.core.sampler import Rows, sample
+from ttc.engines.shared.shape import Dims
+
+pytestmark = pytest.mark.numeric
+
+pytest.importorskip("numba")
+
+kernels: Any = native(torch.device("cpu"), torch.float32)
+DTYPES = [torch.float32, torch.bfloat16]
+STEP = {torch.float32: 2e-6, torch.bfloat16: 2**-8}
+"""Of a result, relative: rounding once, and in fp32 the sums."""
+
+
+def close(result: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> None:
+    torch.testing.assert_close(result.double(), exact, rtol=STEP[dtype], atol=STEP[dtype])
+
+
+def dims_of(heads: int = 6, kv_heads: int = 2, size: int = 16) -> Dims:
+    return Dims(
+        hidden=40, num_layers=1, num_heads=heads, num_kv_heads=kv_heads, head_dim=size, intermediate=50, vocab=9,
+        eps=1e-5, tied=True, qk_norm=False, max_context=99, rope_theta=1.0, rope={},
+    )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_norms_gates_and_heads_are_what_float64_says_rounded_once(dtype: torch.dtype) -> None:
+    dims = dims_of()
+    ops, exact = NativeOps(dims, kernels), TorchOps(dims)
+    x, weight = torch.randn(7, 40).to(dtype), torch.rand(40)
+    scale = (x.double().pow(2).mean(-1, keepdim=True) + dims.eps).rsqrt()
+    close(ops.norm(x, weight), x.double() * scale * weight.double(), dtype)
+    both = torch.randn(7, 100).mul(4).to(dtype)
+    close(ops.gate(both), torch.nn.functional.silu(both[:, :50].double()) * both[:, 50:].double(), dtype)
+    qkv, angles = torch.randn(7, 10 * 16).to(dtype), torch.randn(2, 7, 16).to(dtype)
+    for norm in (None, torch.rand(8, 16)):
+        results = ops.heads(qkv, norm, *angles)
+        wide = None if norm is None else norm.double()
+        for result, right in zip(results, exact.heads(qkv.double(), wide, *angles.double()), strict=True):
+            torch.testing.assert_close(result.double(), right, rtol=4 * STEP[dtype], atol=4 * STEP[dtype])
+
+
+def test_a_gate_of_any_size_of_number_stays_a_number_and_what_is_none_stays_none() -> None:
+    both = torch.tensor([[-1e4, -90.0, 0.0, 90.0, 1e4, float("nan"), 1, 1, 1, 1, 1, 1]])
+    gated = NativeOps(dims_of(), kernels)
+    out = torch.empty(1, 6)
+    kernels.gate(both.numpy(), out.numpy())
+    torch.testing.assert_close(out[0, :5], torch.tensor([0.0, 0.0, 0.0, 90.0, 1e4]))
+    assert out[0, 5].isnan() and gated.norm(torch.full((1, 40), float("nan")), torch.ones(40)).isnan().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_is_stored_in_pages_is_loaded_from_them(dtype: torch.dtype) -> None:
+    k, v = torch.randn(2, 40, 2, 16).to(dtype)
+    keys, values = torch.zeros(5, 2, 16, PAGE).to(dtype), torch.zeros(5, 2, PAGE, 16).to(dtype)
+    slots = torch.randperm(5 * PAGE)[:40].numpy()
+    at = (slots // PAGE, slots % PAGE)
+    kernels.store(*map(kernels.array, (k, v)), *at, *map(kernels.array, (keys, values)))
+    assert torch.equal(keys[at[0], :, :, at[1]], k) and torch.equal(values[at[0], :, at[1]], v)
+    out, places = torch.zeros(2, 40, 2, 16).to(dtype), np.arange(40)[::-1].copy()
+    kernels.load(*map(kernels.array, (keys, values)), *at, places, *map(kernels.array, out))
+    assert torch.equal(out, torch.stack((k, v)).flip(1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("kv_heads", "group", "size"), [(1, 1, 16), (3, 3, 64), (2, 2, 32), (1, 7, 128), (2, 4, 256)])
+def test_attention_over_pages_is_that_of_float64_whatever_was_joined_before(
+    dtype: torch.dtype, kv_heads: int, group: int, size: int
+) -> None:
+    lengths = [1, 2, 15, 16, 17, 40, 100]
+    rows, heads, most = len(lengths), kv_heads * group, -(-max(lengths) // PAGE)
+    keys = torch.randn(rows * most, kv_heads, size, PAGE).to(dtype)
+    values = torch.randn(rows * most, kv_heads, PAGE, size).to(dtype)
+    queries = (torch.randn(rows, heads, size) * size**-0.5).to(dtype)
+    pages = torch.randperm(rows * most).numpy()
+    counts = np.array([max(0, min(PAGE, n - i * PAGE)) for n in lengths for i in range(most)])
+    firsts = np.arange(rows) * most
+    lasts = firsts + np.array([-(-n // PAGE) for n in lengths])
+    common_k, common_v = torch.randn(2, 30, kv_heads, size).to(dtype)
+    seed, totals = np.full((rows, heads), -1e30, np.float32), np.empty((rows, heads, size), np.float32)
+    sharers = np.array([5, 0, 3])
+    for span in (slice(0, 10), slice(10, 30)):  # two runs of keys, one after the other
+        scores = torch.einsum(
+            "rhgd,khd->hrgk", queries[sharers].view(3, kv_heads, group, size).double(), common_k[span].double()
+        ).flatten(1, 2)
+        part = torch.einsum("hrk,khd->hrd", scores.softmax(-1), common_v[span].double()).to(dtype)
+        kernels.join(kernels.array(part), scores.logsumexp(-1).float().numpy(), sharers, seed, totals)
+    out = torch.empty(rows, heads, size, dtype=dtype)
+    table = (pages, counts, firsts, lasts)
+    arrays = map(kernels.array, (queries, keys, values))
+    kernels.attend(*arrays, *table, seed, totals, kernels.array(out))
+    for row, length in enumerate(lengths):
+        mine = torch.from_numpy(pages[firsts[row] : lasts[row]])
+        k = keys[mine].permute(0, 3, 1, 2).flatten(0, 1)[:length].double()
+        v = values[mine].permute(0, 2, 1, 3).flatten(0, 1)[:length].double()
+        if row in sharers:
+            k, v = torch.cat((common_k.double(), k)), torch.cat((common_v.double(), v))
+        k, v = (x.repeat_interleave(group, 1) for x in (k, v))
+        scores = torch.einsum("hd,khd->hk", queries[row].double(), k).softmax(-1)
+        torch.testing.assert_close(
+            out[row].double(), torch.einsum("hk,khd->hd", scores, v), rtol=0, atol=4 * STEP[dtype]
+        )
+
+
+def rows_of(count: int, temperature: list[float], logprobs: bool = True) -> Rows:
+    numbers = np.arange(count, dtype=np.uint64)
+    temperatures = np.resize(np.array(temperature, np.float32), count)
+    return Rows(temperatures, np.ones(count, np.float32), np.zeros(count, np.int64), numbers, numbers, logprobs)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("vocab", [2, 255, 256, 300, 5000])
+def test_draws_are_those_of_the_cumulative_sum_and_forbidden_tokens_are_never_drawn(
+    dtype: torch.dtype, vocab: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logits = torch.randn(200, vocab).mul(3).to(dtype)
+    logits[:, :: 3 if vocab > 2 else 2] = -torch.inf
+    rows = rows_of(200, [1.0, 0.0, 0.7])
+    drawn = sample(logits, rows)
+    assert logits[range(200), drawn.tokens].isfinite().all()
+    monkeypatch.setattr(sampler, "native", lambda *_: None)
+    right = sample(logits, rows)
+    assert (drawn.tokens == right.tokens).mean() >= 0.99  # at an edge either neighbour is right
+    same = drawn.tokens == right.tokens
+    assert drawn.logprobs is not None and right.logprobs is not None
+    np.testing.assert_allclose(drawn.logprobs[same], right.logprobs[same], atol=2e-5)
+
+
+def test_self_certainty_is_the_divergence_from_uniform_and_a_greedy_draw_the_first_of_equals() -> None:
+    logits = torch.randn(8, 700)
+    logits[:, 300] = logits[:, 500] = 9.0
+    drawn = sample(logits, rows_of(8, [0.0]))
+    assert (drawn.tokens == 300).all() and drawn.certainty is not None
+    exact = -logits.double().log_softmax(-1).mean(-1) - np.log(700)
+    np.testing.assert_allclose(drawn.certainty, exact.numpy(), atol=1e-5)

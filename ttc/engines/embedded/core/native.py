@@ -1,0 +1,495 @@
+"""What a step on a processor does between its matrix products, compiled by numba: norm, rotary, gate, paged attention.
+
+torch runs these as some forty operations a layer, each of which costs more to call than to compute where tens of rows
+are decoded. Here each is one pass that rounds once. Arrays are numpy's; bf16 comes as uint16 (`array`). The kernels
+are generic in their sizes, so they are compiled once for a processor and a dtype and kept on disk (a few seconds the
+first time).
+
+`attend` goes over a row's pages and keeps their sums as it goes (online softmax: Milakov and Gimelshein 2018, arXiv
+1805.02867; pages: Kwon et al. 2023, arXiv 2309.06180), from where `join` left what many rows read together.
+Pages lie as in `pool`: keys with the positions last, so that scores of neighbouring positions fill a register.
+
+All of it is one file, since what numba keeps on disk is compiled anew where the file of a kernel has changed, not where
+another has.
+
+Left out: fp16, sliding windows, and more than one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import carray, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from ttc.engines.embedded.core.pool import PAGE
+
+__all__ = ["array", "attend", "draw", "gate", "join", "load", "norm", "serves", "store", "survey", "turn"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_BLOCK = 256
+"""Tokens whose weights are summed first, in `draw`."""
+_LOW, _HIGH = np.float32(-87.0), np.float32(88.0)
+_ZERO, _ONE, _HALF, _HIDDEN = np.float32(0), np.float32(1), np.float32(0.5), np.float32(-1e30)
+
+
+_MATH = {"reassoc", "contract", "arcp", "nsz"}
+"""Sums in any order, and no more: what is not a number stays none."""
+
+
+_HEADS, _SIZE = 4, 256
+"""Query heads that one pass over a page serves at most, and the largest head size."""
+
+_SHORT, _INT, _LONG, _FLOAT = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
+_VECTOR, _INTS = ir.VectorType(_FLOAT, PAGE), ir.VectorType(_INT, PAGE)
+
+
+def array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """The memory of a tensor as the kernels take it; bf16 as uint16."""
+    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def serves(head_dim: int) -> bool:
+    """Whether `attend` takes heads of this size."""
+    return head_dim % PAGE == 0 and head_dim <= _SIZE
+
+
+def _compiled(function: F) -> F:
+    """Compile at the first call, without the interpreter's lock; kept on disk where a folder for it can be written."""
+    options: dict[str, Any] = {"nogil": True, "fastmath": _MATH, "error_model": "numpy"}
+    try:
+        compiled: F = njit(cache=True, **options)(function)
+    except RuntimeError:  # numba found no such folder
+        compiled = njit(**options)(function)
+    return compiled
+
+
+def _inlined(function: F) -> F:
+    compiled: F = njit(inline="always", fastmath=_MATH, error_model="numpy")(function)
+    return compiled
+
+
+# -- in LLVM's words, which numba has none for: numbers in memory and in registers, and the stack ---------------------
+@intrinsic  # type: ignore[untyped-decorator]
+def _float_of(context: Any, bits: Any) -> Any:
+    """The fp32 number of 32 bits."""
+    return types.float32(types.uint32), lambda _, builder, __, args: builder.bitcast(args[0], ir.FloatType())
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _bits_of(context: Any, number: Any) -> Any:
+    """The 32 bits of an fp32 number."""
+    return types.int32(types.float32), lambda _, builder, __, args: builder.bitcast(args[0], ir.IntType(32))
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _wide(context: Any, x: Any) -> Any:
+    """The fp32 number that is stored as `x`."""
+
+    def code(_: Any, builder: Any, __: Any, args: Any) -> Any:
+        if x != types.uint16:
+            return args[0]
+        bits = builder.shl(builder.zext(args[0], _INT), ir.Constant(_INT, 16))
+        return builder.bitcast(bits, ir.FloatType())
+
+    return types.float32(x), code
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _stored(context: Any, x: Any, like: Any) -> Any:
+    """The fp32 number `x` as it is stored in arrays such as `like`, rounded to the nearest."""
+
+    def code(_: Any, builder: Any, __: Any, args: Any) -> Any:
+        if like.dtype != types.uint16:
+            return args[0]
+        bits = builder.bitcast(args[0], _INT)
+        last = builder.and_(builder.lshr(bits, ir.Constant(_INT, 16)), ir.Constant(_INT, 1))
+        half = builder.add(last, ir.Constant(_INT, 0x7FFF))
+        return builder.trunc(builder.lshr(builder.add(bits, half), ir.Constant(_INT, 16)), ir.IntType(16))
+
+    return like.dtype(types.float32, like), code
+
+
+def _stack(count: int) -> Any:
+    """A function that gives `count` fp32 numbers of its caller's stack, which nothing else can be."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def numbers(context: Any) -> Any:
+        def code(_: Any, builder: Any, __: Any, args: Any) -> Any:
+            place = cgutils.alloca_once(builder, ir.ArrayType(_FLOAT, count))
+            return builder.bitcast(place, _FLOAT.as_pointer())
+
+        return types.CPointer(types.float32)(), code
+
+    return numbers
+
+
+def _read(builder: Any, place: Any) -> Any:
+    """PAGE stored numbers from `place` on, in a register."""
+    kind = place.type.pointee
+    vector = builder.load(
+        builder.bitcast(place, ir.VectorType(kind, PAGE).as_pointer()), align=2 if kind == _SHORT else 4
+    )
+    if kind != _SHORT:
+        return vector
+    bits = builder.shl(builder.zext(vector, _INTS), ir.Constant(_INTS, [16] * PAGE))
+    return builder.bitcast(bits, _VECTOR)
+
+
+def _splat(builder: Any, place: Any) -> Any:
+    """One fp32 number in all places of a register."""
+    nothing = ir.Constant(_VECTOR, ir.Undefined)
+    one = builder.insert_element(nothing, builder.load(place), _INT(0))
+    return builder.shuffle_vector(one, nothing, ir.Constant(_INTS, [0] * PAGE))
+
+
+def _sum_of_products(
+    builder: Any, count: Any, stored: Any, stride: Any, factors: Any, width: int, heads: int
+) -> list[Any]:
+    """For each of `heads`: sum over i < count, rounded up to even, of factors[head, i] times stored[i stride : + PAGE].
+
+    `factors` have `width` to a head. Two sums take turns, so that none waits for itself.
+    """
+    sums = [cgutils.alloca_once_value(builder, ir.Constant(_VECTOR, [0.0] * PAGE)) for _ in range(2 * heads)]
+    for place in sums:
+        builder.store(ir.Constant(_VECTOR, [0.0] * PAGE), place)
+    pairs = builder.lshr(builder.add(count, _LONG(1)), _LONG(1))
+    with cgutils.for_range(builder, pairs) as loop:
+        for turn in range(2):
+            index = builder.add(builder.shl(loop.index, _LONG(1)), _LONG(turn))
+            vector = _read(builder, builder.gep(stored, [builder.mul(index, stride)]))
+            for head in range(heads):
+                factor = _splat(builder, builder.gep(factors, [builder.add(index, _LONG(head * width))]))
+                place = sums[2 * head + turn]
+                product = builder.fmul(factor, vector, flags=("contract",))
+                builder.store(builder.fadd(builder.load(place), product, flags=("contract",)), place)
+    return [builder.fadd(builder.load(sums[2 * head]), builder.load(sums[2 * head + 1])) for head in range(heads)]
+
+
+def _page_scores(heads: int) -> Any:
+    """scores[head, :] = query[head] keys, for a page of keys (D, PAGE)."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def function(context: Any, keys: Any, at: Any, size: Any, query: Any, scores: Any) -> Any:
+        def code(ctx: Any, builder: Any, signature: Any, args: Any) -> Any:
+            stored = builder.gep(ctx.make_array(keys)(ctx, builder, args[0]).data, [args[1]])
+            sums = _sum_of_products(builder, args[2], stored, _LONG(PAGE), args[3], _SIZE, heads)
+            for head, vector in enumerate(sums):
+                place = builder.gep(args[4], [_LONG(head * PAGE)])
+                builder.store(vector, builder.bitcast(place, _VECTOR.as_pointer()), align=4)
+            return ctx.get_dummy_value()
+
+        return types.void(keys, types.int64, types.int64, query, scores), code
+
+    return function
+
+
+def _page_values(heads: int) -> Any:
+    """total[head] = total[head] fade[head] + scores[head] values, for a page of values (PAGE, D)."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def function(context: Any, values: Any, at: Any, size: Any, count: Any, scores: Any, fades: Any, total: Any) -> Any:
+        def code(ctx: Any, builder: Any, signature: Any, args: Any) -> Any:
+            _, at, size, count, scores, fades, total = args
+            stored = builder.gep(ctx.make_array(values)(ctx, builder, args[0]).data, [at])
+            with cgutils.for_range(builder, builder.lshr(size, _LONG(PAGE.bit_length() - 1))) as chunk:
+                start = builder.mul(chunk.index, _LONG(PAGE))
+                sums = _sum_of_products(builder, count, builder.gep(stored, [start]), size, scores, PAGE, heads)
+                for head, vector in enumerate(sums):
+                    place = builder.gep(total, [builder.add(start, _LONG(head * _SIZE))])
+                    place = builder.bitcast(place, _VECTOR.as_pointer())
+                    fade = _splat(builder, builder.gep(fades, [_LONG(head)]))
+                    kept = builder.fmul(builder.load(place, align=4), fade, flags=("contract",))
+                    builder.store(builder.fadd(kept, vector, flags=("contract",)), place, align=4)
+            return ctx.get_dummy_value()
+
+        return types.void(values, types.int64, types.int64, types.int64, scores, fades, total), code
+
+    return function
+
+
+_scores, _sums, _queries = _stack(_HEADS * PAGE), _stack(_HEADS * _SIZE), _stack(_HEADS * _SIZE)
+_peaks, _masses, _fades = _stack(_HEADS), _stack(_HEADS), _stack(_HEADS)
+_scores_1, _scores_2, _scores_3, _scores_4 = (_page_scores(heads) for heads in range(1, _HEADS + 1))
+_values_1, _values_2, _values_3, _values_4 = (_page_values(heads) for heads in range(1, _HEADS + 1))
+
+
+# -- the kernels -------------------------------------------------------------------------------------------------------
+@_inlined
+def _exp(x: Any) -> Any:
+    """Exp of an fp32 number to its last bits, in operations that fill registers (the polynomial is Cephes')."""
+    x = min(max(x, _LOW), _HIGH)
+    n = np.floor(x * np.float32(1.44269504) + _HALF)
+    r = x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4)
+    y = np.float32(1.9875691500e-4)
+    y = y * r + np.float32(1.3981999507e-3)
+    y = y * r + np.float32(8.3334519073e-3)
+    y = y * r + np.float32(4.1665795894e-2)
+    y = y * r + np.float32(1.6666665459e-1)
+    y = y * r + np.float32(5.0000001201e-1)
+    y = y * r * r + r + _ONE
+    return y * _float_of(np.uint32(np.int32(n) + np.int32(127)) << np.uint32(23))
+
+
+@_inlined
+def _ordered(bits: Any) -> Any:
+    """Of the bits of a float an integer in the order of the floats; and back."""
+    return np.int32(bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+
+
+@_inlined
+def _highest(row: Any) -> Any:
+    """The highest of stored numbers, compared as integers of the same order: the compiler finds that maximum."""
+    peak = np.int32(-0x7FFFFFFF)
+    for j in range(len(row)):
+        peak = max(peak, _ordered(_bits_of(_wide(row[j]))))
+    return _float_of(np.uint32(_ordered(peak)))
+
+
+@_compiled
+def draw(logits: Any, inverse: Any, shares: Any, edges: Any, tokens: Any) -> None:
+    """A token for each row of logits (B, V) by inverse CDF: blocks first, then inside one.
+
+    Args:
+        logits: of any order; what is -inf is never drawn.
+        inverse: (B) fp32, of temperatures; 0 for the first of the likeliest.
+        shares: (B) fp64, uniform numbers.
+        edges: (blocks of 256 tokens) fp64, scratch.
+        tokens: (B), what is drawn.
+    """
+    for i in range(len(logits)):
+        row = logits[i]
+        peak, tokens[i] = _highest(row), 0
+        if inverse[i] == _ZERO:
+            for j in range(len(row)):
+                if _wide(row[j]) == peak:
+                    tokens[i] = j
+                    break
+            continue
+        total: Any = 0.0
+        for b in range(len(edges)):
+            block = row[b * _BLOCK : (b + 1) * _BLOCK]
+            mass = _ZERO
+            for j in range(len(block)):
+                score = (_wide(block[j]) - peak) * inverse[i]
+                mass += _exp(score) if score >= _LOW else _ZERO
+            total += mass
+            edges[b] = total
+        goal, b = shares[i] * total, 0
+        while b < len(edges) - 1 and edges[b] <= goal:
+            b += 1
+        block = row[b * _BLOCK : (b + 1) * _BLOCK]
+        below: Any = edges[b - 1] if b else 0.0
+        for j in range(len(block)):
+            score = (_wide(block[j]) - peak) * inverse[i]
+            if score >= _LOW:
+                tokens[i] = b * _BLOCK + j
+                below += _exp(score)
+                if below > goal:
+                    break
+
+
+@_compiled
+def survey(logits: Any, tokens: Any, logprobs: Any, certainty: Any) -> None:
+    """Of each row of logits (B, V): the log-probability of its token, and KL(uniform || model), in nats."""
+    for i in range(len(logits)):
+        row = logits[i]
+        total: Any = 0.0
+        mass: Any = 0.0
+        peak = _highest(row)
+        for start in range(0, len(row), _BLOCK):
+            block = row[start : start + _BLOCK]
+            part, share = _ZERO, _ZERO
+            for j in range(len(block)):
+                score = _wide(block[j]) - peak
+                part += score
+                share += _exp(score) if score >= _LOW else _ZERO
+            total += part
+            mass += share
+        logprobs[i] = _wide(row[tokens[i]]) - peak - np.log(mass)
+        certainty[i] = np.log(mass) - total / len(row) - np.log(len(row))
+
+
+@_compiled
+def norm(x: Any, weight: Any, eps: float, out: Any) -> None:
+    """Root-mean-square norm: x and out (T, D), weight (D) fp32."""
+    rows, width = x.shape
+    for i in range(rows):
+        total = _ZERO
+        for d in range(width):
+            value = _wide(x[i, d])
+            total += value * value
+        scale = np.float32(_ONE / np.sqrt(total / np.float32(width) + np.float32(eps)))
+        for d in range(width):
+            out[i, d] = _stored(_wide(x[i, d]) * scale * weight[d], out)
+
+
+@_compiled
+def gate(both: Any, out: Any) -> None:
+    """Silu of the first half of each row times the second: both (T, 2 I) -> out (T, I)."""
+    rows, width = out.shape
+    for i in range(rows):
+        for d in range(width):
+            value = _wide(both[i, d])
+            out[i, d] = _stored(value / (_ONE + _exp(-value)) * _wide(both[i, width + d]), out)
+
+
+@_compiled
+def turn(qkv: Any, weight: Any, eps: float, cos: Any, sin: Any, scale: float, q: Any, k: Any, v: Any) -> None:
+    """Heads of one product apart: q (T, heads, D) turned and scaled, k (T, kv heads, D) turned, v as it is.
+
+    qkv (T, heads + 2 kv heads, D), cos and sin (T, D) with its sign, weight (heads + kv heads, D) of a norm of every
+    head, or nothing (0, D).
+    """
+    rows, size, heads, others = q.shape[0], q.shape[2], q.shape[1], k.shape[1]
+    half = size // 2
+    for i in range(rows):
+        for h in range(heads + others):
+            factor = np.float32(scale) if h < heads else _ONE
+            target, source = q[i, h] if h < heads else k[i, h - heads], qkv[i, h]
+            length = _ONE
+            if len(weight):
+                total = _ZERO
+                for d in range(size):
+                    value = _wide(source[d])
+                    total += value * value
+                length = np.float32(_ONE / np.sqrt(total / np.float32(size) + np.float32(eps)))
+            for d in range(half):
+                low, high = _wide(source[d]), _wide(source[half + d])
+                if len(weight):
+                    low, high = low * length * weight[h, d], high * length * weight[h, half + d]
+                target[d] = _stored((low * _wide(cos[i, d]) + high * _wide(sin[i, d])) * factor, target)
+                high = high * _wide(cos[i, half + d]) + low * _wide(sin[i, half + d])
+                target[half + d] = _stored(high * factor, target)
+        for h in range(others):
+            for d in range(size):
+                v[i, h, d] = qkv[i, heads + others + h, d]
+
+
+@_compiled
+def store(k: Any, v: Any, pages: Any, offsets: Any, keys: Any, values: Any) -> None:
+    """Write the keys and values (T, kv heads, D) of new tokens to their places in a layer of a shelf."""
+    for i in range(len(pages)):
+        page, offset = pages[i], offsets[i]
+        for h in range(k.shape[1]):
+            for d in range(k.shape[2]):
+                keys[page, h, d, offset] = k[i, h, d]
+            for d in range(k.shape[2]):
+                values[page, h, offset, d] = v[i, h, d]
+
+
+@_compiled
+def load(keys: Any, values: Any, pages: Any, offsets: Any, places: Any, k: Any, v: Any) -> None:
+    """Read keys and values of a layer of a shelf into rows `places` of k and v (T, kv heads, D)."""
+    for i in range(len(pages)):
+        page, offset, place = pages[i], offsets[i], places[i]
+        for h in range(k.shape[1]):
+            for d in range(k.shape[2]):
+                k[place, h, d] = keys[page, h, d, offset]
+            for d in range(k.shape[2]):
+                v[place, h, d] = values[page, h, offset, d]
+
+
+@_compiled
+def attend(
+    q: Any, keys: Any, values: Any, pages: Any, counts: Any, firsts: Any, lasts: Any, seed: Any, totals: Any, out: Any
+) -> None:
+    """Attention of one new token of each row over the pages that it reads.
+
+    Args:
+        q: (rows, heads, D), scaled.
+        keys: (pages, kv heads, D, positions), a layer of a shelf.
+        values: (pages, kv heads, positions, D).
+        pages: of all rows, one row after another.
+        counts: positions that are there of each.
+        firsts: (rows) where a row's pages begin.
+        lasts: (rows) where they end.
+        seed: (rows, heads) fp32, logarithm of the sum of exp(score) over keys that were read before; -1e30: of none.
+        totals: (rows, heads, D) fp32, attention over those keys; not read where there are none.
+        out: (rows, heads, D).
+    """
+    scores_at, total_at, query_at, fades_at = _scores(), _sums(), _queries(), _fades()
+    scores, total, query = (
+        carray(scores_at, (_HEADS, PAGE)),
+        carray(total_at, (_HEADS, _SIZE)),
+        carray(query_at, (_HEADS, _SIZE)),
+    )
+    peaks, masses, fades = carray(_peaks(), (_HEADS,)), carray(_masses(), (_HEADS,)), carray(fades_at, (_HEADS,))
+    rows, heads, size = q.shape
+    num_kv = keys.shape[1]
+    group = heads // num_kv
+    for row in range(rows):
+        for h in range(num_kv):
+            for first in range(h * group, (h + 1) * group, _HEADS):
+                several = min(_HEADS, (h + 1) * group - first)
+                for g in range(several):
+                    peaks[g] = seed[row, first + g]
+                    is_seeded = peaks[g] > _HIDDEN
+                    masses[g] = _ONE if is_seeded else _ZERO
+                    for d in range(size):
+                        query[g, d] = _wide(q[row, first + g, d])
+                        total[g, d] = totals[row, first + g, d] if is_seeded else _ZERO
+                for e in range(firsts[row], lasts[row]):
+                    count, at = counts[e], (pages[e] * num_kv + h) * size * PAGE
+                    if several == 1:
+                        _scores_1(keys, at, size, query_at, scores_at)
+                    elif several == 2:
+                        _scores_2(keys, at, size, query_at, scores_at)
+                    elif several == 3:
+                        _scores_3(keys, at, size, query_at, scores_at)
+                    else:
+                        _scores_4(keys, at, size, query_at, scores_at)
+                    for g in range(several):
+                        before, mass = peaks[g], _ZERO
+                        peak = max(before, _highest(scores[g, :count]))
+                        for t in range(PAGE):
+                            share = _exp(scores[g, t] - peak) if t < count else _ZERO
+                            scores[g, t] = share
+                            mass += share
+                        fades[g] = _exp(before - peak)
+                        peaks[g], masses[g] = peak, masses[g] * fades[g] + mass
+                    if several == 1:
+                        _values_1(values, at, size, count, scores_at, fades_at, total_at)
+                    elif several == 2:
+                        _values_2(values, at, size, count, scores_at, fades_at, total_at)
+                    elif several == 3:
+                        _values_3(values, at, size, count, scores_at, fades_at, total_at)
+                    else:
+                        _values_4(values, at, size, count, scores_at, fades_at, total_at)
+                for g in range(several):
+                    for d in range(size):
+                        out[row, first + g, d] = _stored(total[g, d] / masses[g], out)
+
+
+@_compiled
+def join(part: Any, weight: Any, rows: Any, seed: Any, totals: Any) -> None:
+    """Join attention over some keys to what `rows` have of others already.
+
+    Args:
+        part: (kv heads, len(rows) * group, D), attention of a kv head's query heads, row by row.
+        weight: (kv heads, len(rows) * group) fp32, logarithm of the sum of exp(score) that it stands for.
+        rows: those that read them.
+        seed: (all rows, heads), as for `attend`; -1e30 where there is nothing yet.
+        totals: (all rows, heads, D), as for `attend`.
+    """
+    num_kv, size = part.shape[0], part.shape[2]
+    group = part.shape[1] // len(rows)
+    for j in range(len(rows)):
+        row = rows[j]
+        for h in range(num_kv):
+            for g in range(group):
+                head, new = h * group + g, weight[h, j * group + g]
+                before = seed[row, head]
+                peak = max(before, new)
+                old_share, share = _exp(before - peak), _exp(new - peak)
+                whole = old_share + share
+                seed[row, head] = peak + np.log(whole)
+                for d in range(size):
+                    kept = totals[row, head, d] * old_share if before > _HIDDEN else _ZERO
+                    totals[row, head, d] = (kept + _wide(part[h, j * group + g, d]) * share) / whole

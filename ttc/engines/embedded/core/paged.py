@@ -1,0 +1,202 @@
+"""One decoding step for many branches of a forest, on a CPU with compiled kernels.
+
+Every live branch is a row, whose context is a chain of segments. Long segments that many rows read are brought together
+in order of position and attended once for all of them, by torch's fused kernel, which uses the matrix units (the
+sharing of Hydragen, Juravsky et al. 2024, arXiv 2402.05099, and DeFT, Yao et al. 2024, arXiv 2404.00242); all else is
+read where it lies, row by row, and the two are joined by their log-sum-exp, which is exact. Short segments that few
+rows read stay in the processor's cache between them.
+
+Cost: a copy of what is shared, for one layer at a time; a plan, made anew when rows come or go. Where numba is missing,
+`forest` does the same in torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from ttc.engines.embedded.core.attention import partial_attention
+from ttc.engines.embedded.core.model import Body
+from ttc.engines.embedded.core.pool import PagePool, Segment
+
+__all__ = ["PagedDecoder"]
+
+Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+
+_WORTH = 4096
+"""Keys times their readers from which on keys that several rows read are attended together."""
+_FEW = 4
+"""Fewer readers than this read for themselves."""
+_SLACK = 4
+"""Pages that a row may open before a step is planned anew."""
+
+
+class _Shared:
+    """Keys that several rows read together: where they lie, and room for one layer's in order of position."""
+
+    def __init__(self, pool: PagePool, parts: Sequence[Segment], rows: Sequence[int]) -> None:
+        shelf = pool.shelves[0]
+        slots = np.concatenate([pool.slots(part, 0, part.length) for part in parts])
+        self.rows = np.array(rows, np.int64)
+        self.pages, self.offsets = slots // shelf.size, slots % shelf.size
+        self.places = np.arange(len(slots))
+        self.index = torch.from_numpy(self.rows)
+        shape = (len(slots), shelf.dims.num_kv_heads, shelf.dims.head_dim)
+        self.keys, self.values = torch.empty(2, *shape, dtype=shelf.dtype)
+
+
+class _Plan:
+    """Which pages each row reads for itself, what rows read together, and where each writes its next token."""
+
+    def __init__(self, pool: PagePool, segments: Sequence[Segment]) -> None:
+        self._size = size = pool.shelves[0].size
+        readers: dict[Segment, list[int]] = {}
+        for row, segment in enumerate(segments):
+            part = segment.parent
+            while part is not None:
+                if part.length:
+                    readers.setdefault(part, []).append(row)
+                part = part.parent
+        together: dict[tuple[int, ...], list[Segment]] = {}
+        for part, rows in readers.items():
+            if len(rows) >= _FEW:
+                together.setdefault(tuple(rows), []).append(part)
+        worth = {rows: parts for rows, parts in together.items() if len(rows) * _tokens(parts) >= _WORTH}
+        self.shared = [_Shared(pool, parts, rows) for rows, parts in worth.items()]
+        apart = {part for parts in worth.values() for part in parts}
+        own = {part: _pages(part, part.length, size) for part in readers if part not in apart}
+        pages, counts, firsts, lasts = list[int](), list[int](), list[int](), list[int]()
+        for segment in segments:
+            firsts.append(len(pages))
+            part = segment.parent
+            while part is not None:
+                if part in own:
+                    pages += own[part][0]
+                    counts += own[part][1]
+                part = part.parent
+            tail = _pages(segment, segment.length + 1, size)
+            pages += tail[0]
+            counts += tail[1]
+            lasts.append(len(pages))
+            pages += [0] * _SLACK
+            counts += [0] * _SLACK
+        self.pages, self.counts, self.firsts, self.lasts = (
+            np.array(x, np.int64) for x in (pages, counts, firsts, lasts)
+        )
+        self._limit = self.lasts + _SLACK
+        self.targets, self.offsets = self.pages[self.lasts - 1], self.counts[self.lasts - 1] - 1
+
+    def advance(self) -> list[int] | None:
+        """Move every row one token further; returns the rows that need a page first (`open`), None: make a new plan."""
+        full: Numbers = np.flatnonzero(self.offsets + 1 == self._size)
+        if (self.lasts[full] == self._limit[full]).any():
+            return None
+        self.offsets += 1
+        self.counts[self.lasts - 1] += 1
+        self.counts[self.lasts[full] - 1] -= 1
+        rows: list[int] = full.tolist()
+        return rows
+
+    def open(self, row: int, page: int) -> None:
+        """Let a row write to a new page."""
+        self.pages[self.lasts[row]], self.counts[self.lasts[row]] = page, 1
+        self.lasts[row] += 1
+        self.targets[row], self.offsets[row] = page, 0
+
+
+def _tokens(parts: Sequence[Segment]) -> int:
+    return sum(part.length for part in parts)
+
+
+def _pages(segment: Segment, length: int, size: int) -> tuple[list[int], list[int]]:
+    """Pages of the first `length` tokens of a segment, and tokens of each."""
+    full, rest = divmod(length, size)
+    return segment.pages[: full + (rest > 0)], [size] * full + [rest] * (rest > 0)
+
+
+class PagedDecoder:
+    """The `Decoder` for CPUs; `kernels` is what `between.native` gives."""
+
+    def __init__(self, body: Body, kernels: ModuleType) -> None:
+        self.body = body
+        self.num_rows = 0
+        self._kernels = kernels
+        self._shelf = body.pool.shelves[0]
+        self._segments: list[Segment] = []
+        self._plan: _Plan | None = None
+        self._version = -1
+
+    def add(self, segment: Segment) -> int:
+        """See `Decoder.add`."""
+        self._segments.append(segment)
+        self.num_rows += 1
+        self._plan = None
+        return self.num_rows - 1
+
+    def remove(self, row: int) -> None:
+        """See `Decoder.remove`."""
+        self._segments[row] = self._segments[-1]
+        self._segments.pop()
+        self.num_rows -= 1
+        self._plan = None
+
+    def step(self, tokens: Sequence[int]) -> torch.Tensor:
+        """See `Decoder.step`."""
+        self._prepare()
+        positions = torch.tensor([segment.end for segment in self._segments])
+        hidden = self.body.forward(torch.as_tensor(tokens), positions, self._attend)
+        for segment in self._segments:
+            segment.length += 1
+        return hidden
+
+    def _prepare(self) -> None:
+        """Bring the plan up to the next token of every row."""
+        pool = self.body.pool
+        full = self._plan.advance() if self._plan is not None and self._version == pool.version else None
+        if self._plan is not None and full is not None:
+            for row in full:
+                pool.reserve(self._segments[row], 1)
+                self._plan.open(row, self._segments[row].pages[-1])
+            return
+        for segment in self._segments:
+            pool.reserve(segment, 1)
+        self._plan, self._version = _Plan(pool, self._segments), pool.version
+        shape = (self.num_rows, self.body.dims.num_heads)
+        self._seed, self._totals = np.empty(shape, np.float32), np.empty((*shape, self.body.dims.head_dim), np.float32)
+        self._seed.fill(_NOTHING)
+        out = torch.empty(*self._totals.shape, dtype=self.body.dtype)
+        self._out, self._written = out.view(self.num_rows, -1), self._kernels.array(out)
+
+    def _attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """See `model.Attend`; the next layer overwrites what is returned."""
+        plan, kernels, at = self._plan, self._kernels, self._shelf.arrays(layer)
+        if plan is None:
+            raise RuntimeError("a step is planned before it is computed")
+        kernels.store(kernels.array(k), kernels.array(v), plan.targets, plan.offsets, *at)
+        if plan.shared:
+            self._seed.fill(_NOTHING)
+            for shared in plan.shared:
+                self._together(shared, q, at)
+        table = (plan.pages, plan.counts, plan.firsts, plan.lasts)
+        kernels.attend(kernels.array(q), *at, *table, self._seed, self._totals, self._written)
+        return self._out
+
+    def _together(self, shared: _Shared, q: torch.Tensor, at: tuple[Any, Any]) -> None:
+        """Add what rows read together."""
+        kernels, dims = self._kernels, self.body.dims
+        ends = map(kernels.array, (shared.keys, shared.values))
+        kernels.load(*at, shared.pages, shared.offsets, shared.places, *ends)
+        queries = q[shared.index].view(len(shared.rows), dims.num_kv_heads, dims.group, dims.head_dim)
+        # (1, kv heads, rows * group, D), and (1, kv heads, keys, D)
+        queries = queries.transpose(0, 1).flatten(1, 2)[None]
+        keys, values = (x.transpose(0, 1)[None] for x in (shared.keys, shared.values))
+        part, weight = (x[0].contiguous() for x in partial_attention(queries, keys, values))
+        kernels.join(kernels.array(part), weight.float().numpy(), shared.rows, self._seed, self._totals)
+
+
+_NOTHING = -1e30
+"""The logarithm of no keys, as `native.attend` has it."""
