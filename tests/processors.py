@@ -38,6 +38,8 @@ CHOICES = (
 """Variable, value, what the machine must have for it."""
 ONEDNN = {"default": "AVX2", "avx2": "AVX2"}
 """`ONEDNN_MAX_CPU_ISA` beside a value of `ATEN_CPU_CAPABILITY`."""
+NUMBA = {"default": ("x86-64", "+sse2"), "avx2": ("haswell", "+avx2,+fma")}
+"""`NUMBA_CPU_NAME` and `NUMBA_CPU_FEATURES` beside it: for what numba compiles `ttc.engines.embedded.core.native`."""
 MARK = "pytest.mark.numeric"
 MARKED = "numeric and not slow and not vllm"
 """Borne by a test whose outcome hangs on how torch, numpy or MKL round, unless it takes long and shows nothing more."""
@@ -81,6 +83,7 @@ def run(setting: Setting) -> tuple[int, str]:
     environment = {**os.environ, **chosen, "OMP_WAIT_POLICY": "PASSIVE"}  # threads that spin take the others' cores
     if setting.value in ONEDNN:
         environment["ONEDNN_MAX_CPU_ISA"] = ONEDNN[setting.value]
+        environment["NUMBA_CPU_NAME"], environment["NUMBA_CPU_FEATURES"] = NUMBA[setting.value]
     files = [str(path.relative_to(ROOT)) for path in numeric_files()]
     command = [sys.executable, "-m", "pytest", "--quiet", "-p", "no:cacheprovider", "-m", MARKED, *files]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
