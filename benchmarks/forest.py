@@ -177,7 +177,7 @@ def nodes(bench: Bench) -> dict[str, float]:
 
     def watched(tokens: Sequence[int]) -> torch.Tensor:
         hidden = step(tokens)
-        peak.append(bench.body.pool.num_tokens + getattr(bench.scheduler._batch._decoder, "num_copied", 0))
+        peak.append(bench.body.pool.num_tokens)
         return hidden
 
     bench.scheduler._batch._decoder.step = watched
@@ -257,7 +257,7 @@ def steps_wide(bench: Bench) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as scratch:
         sizes = {**WIDE, "num_hidden_layers": 3, "num_key_value_heads": 2, "max_position_embeddings": 4096}
         folder = tiny_model.build(Path(scratch), "qwen2", **sizes, initializer_range=0.02)
-        body, _ = load_body(folder, device="cpu", page_sizes=(4,))
+        body, _ = load_body(folder, device="cpu", page_size=4)
 
         def work(action: Callable[[], Any]) -> Any:
             with torch.inference_mode():
@@ -323,7 +323,7 @@ def reward(bench: Bench) -> dict[str, float]:
                 }
                 live = sum(segment.length for segment in segments.values())
                 kept = {id(s): s for p in paths.values() if p.handle for s in p.handle.chain()}
-                pages = sum(len(s.pages) * s.pool.shelves[s.shelf].size for s in kept.values())
+                pages = sum(len(s.pages) * s.pool.shelf.size for s in kept.values())
                 shares.append(pages / max(live, 1))
 
         scorer._batcher.later(look)

@@ -69,14 +69,14 @@ def on_the_cpu(state: Any, dims: Any) -> Any:
     import torch
 
     from ttc.engines.embedded.core.batch import BatchLimits
-    from ttc.engines.embedded.core.forest import PAGE_SIZES, ForestDecoder
+    from ttc.engines.embedded.core.invariant import PAD_ROWS, BlockedPrefix, InvariantDecoder
     from ttc.engines.embedded.core.model import Body
     from ttc.engines.embedded.core.scheduler import Scheduler
     from ttc.engines.embedded.core.weights import Weights
 
     weights = Weights.build(state, dims, torch.float32, torch.device("cpu"), head=True)
-    body = Body(dims, weights, max_context=2048, page_sizes=PAGE_SIZES)
-    return Scheduler(body, ForestDecoder, lambda _: "", limits=BatchLimits(256, 1 << 30), threads=1)
+    body = Body(dims, weights, max_context=2048, attention=BlockedPrefix, pad_rows=PAD_ROWS)
+    return Scheduler(body, InvariantDecoder, lambda _: "", limits=BatchLimits(256, 1 << 30), threads=1)
 
 
 def sample(

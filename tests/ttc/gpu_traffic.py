@@ -87,7 +87,7 @@ class BatchTraffic:
     def __init__(self, model: Model, body: DeviceBody, *, seed: int, events: int = 25) -> None:
         self.model, self.body, self.events = model, body, events
         self.random = random.Random(seed)
-        num_pages, itemsize = len(body.device_pool.shelf.owners), body.dtype.itemsize
+        num_pages, itemsize = body.device_pool.shelf.num_pages, body.dtype.itemsize
         limits = BatchLimits(self.random.choice([1, 3, 8]), (num_pages - 8) * PAGE * model.dims.kv_bytes(itemsize))
         self.batch = DeviceBatch(self.body, DeviceDecoder, limits, self.look)
         self.gap = 0.0

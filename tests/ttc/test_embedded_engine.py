@@ -542,7 +542,7 @@ def test_new_weights_take_effect_at_once_and_everywhere(folder, tmp_path) -> Non
         expected = await fresh.generate(prompt, sampling, range(2), lambda _: None)
         assert [c.token_ids for c in after] == [c.token_ids for c in expected] != [c.token_ids for c in before]
         task = asyncio.create_task(tied.generate(prompt, replace(sampling, max_tokens=400), range(2), lambda _: None))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.01)
         with pytest.raises(EngineError, match="only while"):
             await tied.load_weights(state)
         task.cancel()

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 from tests.ttc import tiny_model
 from ttc import seeds
 from ttc.engines.embedded.core import invariant, paged
-from ttc.engines.embedded.core.between import native
-from ttc.engines.embedded.core.forest import PAGE_SIZES, ForestDecoder
 from ttc.engines.embedded.core.invariant import PAD_ROWS, BlockedPrefix, InvariantDecoder, blocked_attention, check
 from ttc.engines.embedded.core.model import load_body
 from ttc.engines.embedded.core.paged import PagedDecoder
 from ttc.engines.embedded.core.sampler import Rows, sample
 from ttc.engines.embedded.core.weights import Linear
+from ttc.engines.shared.compute import native
 from ttc.engines.shared.tokens import StopRule
 from ttc.errors import ConfigError, PromptTooLong
 
@@ -154,17 +153,19 @@ class Branches:
         self.ended.append((ids, segment))
 
 
-@pytest.mark.parametrize("kind", [ForestDecoder, InvariantDecoder, PagedDecoder, "all shared"])
+paged_decoder = partial(PagedDecoder, kernels=native(torch.device("cpu"), torch.float32))
+
+
+@pytest.mark.parametrize("kind", [InvariantDecoder, PagedDecoder, "all shared"])
 @pytest.mark.parametrize("seed", range(2))
 def test_decoding_any_mixture_of_branches_equals_a_full_forward_pass(folder, kind, seed: int, monkeypatch) -> None:
     """Every hidden state and every kept key must be the right one, and every page comes back at the end."""
-    sizes = PAGE_SIZES if kind is ForestDecoder else (16,)
     if kind == "all shared":
         monkeypatch.setattr(paged, "_WORTH", 0)
         monkeypatch.setattr(paged, "_FEW", 2)
     if kind in (PagedDecoder, "all shared"):
-        kind = partial(PagedDecoder, kernels=native(torch.device("cpu"), torch.float32))
-    body, _ = load_body(folder, dtype="float32", page_sizes=sizes)
+        kind = paged_decoder
+    body, _ = load_body(folder, dtype="float32")
     fresh, _ = load_body(folder, dtype="float32", attention=BlockedPrefix, pad_rows=PAD_ROWS)
     rng = random.Random(seed)
     branches = Branches(body, fresh, kind(body), rng)
@@ -180,18 +181,18 @@ def test_decoding_any_mixture_of_branches_equals_a_full_forward_pass(folder, kin
     assert body.pool.num_tokens == 0
 
 
-def test_long_tails_go_on_to_long_pages_and_branches_of_them_say_the_same(folder) -> None:
-    """Rows of different age that pass the length of a tail several times, some forked from others in the middle."""
-    body, _ = load_body(folder, dtype="float32", page_sizes=PAGE_SIZES)
+def test_rows_that_open_many_pages_and_branches_of_them_say_the_same(folder) -> None:
+    """Rows of different age that fill more pages than a plan has room for, some forked from others in the middle."""
+    body, _ = load_body(folder, dtype="float32")
     fresh, _ = load_body(folder, dtype="float32", attention=BlockedPrefix, pad_rows=PAD_ROWS)
-    branches = Branches(body, fresh, ForestDecoder(body), random.Random(0))
+    branches = Branches(body, fresh, paged_decoder(body), random.Random(0))
     for count in range(200):
         if count in (0, 30, 150):
             branches.fork()
         if count == 120:
             branches.end(0)
         branches.step()
-    assert max(segment.end - segment.length for _, segment in branches.rows) >= 128
+    assert max(segment.length for _, segment in branches.rows) >= 128
     for row in range(len(branches.rows) - 1, -1, -1):
         branches.end(row)
     tokens = body.pool.num_tokens
@@ -204,8 +205,8 @@ def test_long_tails_go_on_to_long_pages_and_branches_of_them_say_the_same(folder
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_batch_that_shares_prefixes_equals_each_item_alone(folder, seed: int) -> None:
-    """Runs that all, some or one item has, of all lengths, on all shelves: exactly what no sharing gives."""
-    body, _ = load_body(folder, dtype="float32", page_sizes=(8, 32))
+    """Runs that all, some or one item has, of all lengths: exactly what no sharing gives."""
+    body, _ = load_body(folder, dtype="float32", page_size=8)
     fresh, _ = load_body(folder, dtype="float32", attention=BlockedPrefix)
     rng = random.Random(seed)
     known: list[tuple[list[int], object]] = [([], None)]
@@ -221,8 +222,6 @@ def test_a_batch_that_shares_prefixes_equals_each_item_alone(folder, seed: int) 
             torch.testing.assert_close(hidden, whole[len(ids) :], atol=1e-4, rtol=1e-3)
             if len(ids) < 250:
                 known.append((ids + new, handle))
-            if rng.random() < 0.3:
-                body.pool.move(handle, 1)
 
 
 def test_a_long_text_is_computed_in_parts_that_bound_the_scratch_memory(folder, monkeypatch) -> None:

@@ -122,11 +122,11 @@ def test_problems_that_do_not_fit_together_are_computed_again_and_none_fails(
     cpu = prm(str(folder), EmbeddedCore(dtype="float32", device="cpu"))
     expected, (computed, _) = search(cpu, folder, 4, rounds=2)
     scorer = on_gpu(folder, monkeypatch, 60)
-    stored = scorer._body.pool.shelves[0].stored  # type: ignore[attr-defined]
+    stored = scorer._body.pool.shelf.stored  # type: ignore[attr-defined]
     scores, counts = search(scorer, folder, 4, rounds=2)
     assert values(scores) == pytest.approx(values(expected), abs=1e-4)
     assert counts[0] == computed and 0 < counts[1] <= computed
-    assert scorer._body.pool.shelves[0].stored is stored  # type: ignore[attr-defined]
+    assert scorer._body.pool.shelf.stored is stored  # type: ignore[attr-defined]
 
 
 def test_a_path_that_memory_is_never_enough_for_fails_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from ttc.engines.embedded.core import sampler
-from ttc.engines.embedded.core.between import NativeOps, TorchOps, native
+from ttc.engines.embedded.core.model import TorchOps
 from ttc.engines.embedded.core.pool import PAGE
 from ttc.engines.embedded.core.sampler import Rows, sample
+from ttc.engines.shared.compute import native
 from ttc.engines.shared.shape import Dims
 
 pytestmark = pytest.mark.numeric
@@ -43,7 +44,7 @@ def seeded() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_norms_gates_and_heads_are_what_float64_says_rounded_once(dtype: torch.dtype) -> None:
     dims = dims_of()
-    ops, exact = NativeOps(dims, kernels), TorchOps(dims)
+    ops, exact = kernels.NativeOps(dims), TorchOps(dims)
     x, weight = torch.randn(7, 40).to(dtype), torch.rand(40)
     scale = (x.double().pow(2).mean(-1, keepdim=True) + dims.eps).rsqrt()
     close(ops.norm(x, weight), x.double() * scale * weight.double(), dtype)
@@ -59,7 +60,7 @@ def test_norms_gates_and_heads_are_what_float64_says_rounded_once(dtype: torch.d
 
 def test_a_gate_of_any_size_of_number_stays_a_number_and_what_is_none_stays_none() -> None:
     both = torch.tensor([[-1e4, -90.0, 0.0, 90.0, 1e4, float("nan"), 1, 1, 1, 1, 1, 1]])
-    gated = NativeOps(dims_of(), kernels)
+    gated = kernels.NativeOps(dims_of())
     out = torch.empty(1, 6)
     kernels.gate(both.numpy(), out.numpy())
     torch.testing.assert_close(out[0, :5], torch.tensor([0.0, 0.0, 0.0, 90.0, 1e4]))

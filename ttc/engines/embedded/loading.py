@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,10 @@ from typing import Any
 import torch
 
 from ttc.engines.embedded.core.batch import BatchLimits, Decoder, default_kv_bytes
-from ttc.engines.embedded.core.between import native
-from ttc.engines.embedded.core.forest import PAGE_SIZES, ForestDecoder
 from ttc.engines.embedded.core.model import Body, load_body, pick_device
 from ttc.engines.embedded.core.paged import PagedDecoder
 from ttc.engines.embedded.core.scheduler import Scheduler
-from ttc.engines.shared.compute import pick_dtype
+from ttc.engines.shared.compute import native, pick_dtype
 from ttc.engines.shared.shape import Dims, read_config, slides, supported
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, EngineError
@@ -68,7 +66,7 @@ def load(
         other = load_fallback(folder, config, device=place, dtype=pick_dtype(dtype, place), max_context=max_context)
         limits = BatchLimits(max_batch, kv_bytes or default_kv_bytes(place))
         return text, Scheduler(other, FallbackDecoder, text.decode, limits=limits, threads=threads)
-    core = _invariant() if batch_invariant else _forest(Dims.from_config(config), pick_dtype(dtype, place), place)
+    core = _invariant() if batch_invariant else _paged(Dims.from_config(config), pick_dtype(dtype, place), place)
     body, _ = load_body(folder, device=device, dtype=dtype, max_context=max_context, head=True, **core.options)
     limits = BatchLimits(max_batch, kv_bytes or default_kv_bytes(body.device))
     scheduler = Scheduler(body, core.decoder, text.decode, limits=limits, threads=threads)
@@ -90,10 +88,10 @@ class _Core:
     check: Callable[[Body], None] | None = None
 
 
-def _forest(dims: Dims, dtype: torch.dtype, device: torch.device) -> _Core:
+def _paged(dims: Dims, dtype: torch.dtype, device: torch.device) -> _Core:
     kernels = native(device, dtype)
     if kernels is None or not kernels.serves(dims.head_dim):
-        return _Core(ForestDecoder, {"page_sizes": PAGE_SIZES})
+        return replace(_invariant(), check=None)
     return _Core(partial(PagedDecoder, kernels=kernels), {})
 
 

@@ -1,4 +1,4 @@
-"""What a machine has: the numbers that it multiplies, memory, and set-up that leaves no compute threads behind.
+"""What a machine has: numbers it multiplies, compiled kernels, memory; and set-up that leaves no threads behind.
 
 A CPU without AVX-512 BF16 or AMX emulates products in bf16, at a fiftieth of the speed of fp32.
 
@@ -9,9 +9,12 @@ later decoding step of the worker slower than with one. So loading computes with
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import TypeVar
 
 import torch
@@ -44,6 +47,19 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
     if _DTYPES[name] == torch.float16 and device.type == "cpu":
         raise ConfigError("dtype float16 is for GPUs; on a CPU use float32, or bfloat16 where it is fast")
     return _DTYPES[name]
+
+
+@functools.cache
+def _native() -> ModuleType | None:
+    try:
+        return importlib.import_module("ttc.engines.embedded.core.native")
+    except ImportError:  # numba is not there, or not for this Python or numpy
+        return None
+
+
+def native(device: torch.device, dtype: torch.dtype) -> ModuleType | None:
+    """The kernels that numba compiles (`ttc.engines.embedded.core.native`), where they serve tensors such as these."""
+    return _native() if device.type == "cpu" and dtype in (torch.bfloat16, torch.float32) else None
 
 
 def free_memory(root: Path = Path("/")) -> int | None:

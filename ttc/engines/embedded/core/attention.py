@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from ttc.engines.embedded.core.between import native
-from ttc.engines.embedded.core.pool import PagePool, Segment, Shelf
+from ttc.engines.embedded.core.pool import PagePool, Segment
+from ttc.engines.shared.compute import native
 
 __all__ = ["APART", "PrefixAttention", "partial_attention"]
 
@@ -73,41 +73,39 @@ class PrefixAttention:
 
     def __init__(self, pool: PagePool, items: Sequence[tuple[Segment, int]]) -> None:
         """`items`: (segment, new tokens); the pages of the new tokens are reserved, `length` is still without them."""
-        dims = pool.shelves[0].dims
-        self._pool, self._dims, self._device = pool, dims, pool.shelves[0].device
+        shelf, dims = pool.shelf, pool.shelf.dims
+        self._pool, self._dims, self._device = pool, dims, shelf.device
         self._lengths = [count for _, count in items]
-        places = [(segment.shelf, *pool.places(segment, segment.length, count)) for segment, count in items]
-        self._shelf = places[0][0]
-        self._pages = torch.cat([pages for _, pages, _ in places])
-        self._offsets = torch.cat([offsets for _, _, offsets in places])
+        places = [pool.places(segment, segment.length, count) for segment, count in items]
+        self._pages, self._offsets = (torch.cat(parts) for parts in zip(*places, strict=True))
         self._starts = torch.tensor([0, *self._lengths]).cumsum(0).tolist()
-        self._gathers: dict[int, tuple[list[Slots], list[Slots]]] = {}  # per shelf: where from, where to in the buffer
+        self._gathers: tuple[list[Slots], list[Slots]] = ([], [])  # where from, where to in the buffer
         self._runs: list[_Run] = []
         self._num = 0
         self._plan([segment for segment, _ in items])
         shape = (self._num, dims.num_kv_heads, dims.head_dim)
-        dtype = pool.shelves[0].dtype
-        self._keys = torch.zeros(shape, dtype=dtype, device=self._device)
-        self._values = torch.zeros(shape, dtype=dtype, device=self._device)
-        self._sources = [self._source(shelf, columns) for shelf, columns in self._gathers.items()]
+        self._keys = torch.zeros(shape, dtype=shelf.dtype, device=self._device)
+        self._values = torch.zeros(shape, dtype=shelf.dtype, device=self._device)
+        self._source = self._gathered() if self._num else None
         self._own = self._cells(range(len(items)))
-        self._kernels = native(self._device, dtype)
+        self._kernels = native(self._device, shelf.dtype)
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Q (T, heads, D) scaled, k and v (T, kv heads, D) of all items one after another -> (T, heads * D)."""
-        shelf, kernels = self._pool.shelves[self._shelf], self._kernels
+        shelf, kernels = self._pool.shelf, self._kernels
         if kernels is None:
             shelf.keys[layer][self._pages, :, :, self._offsets] = k
             shelf.values[layer][self._pages, :, self._offsets] = v
-            for source, pages, offsets, places in self._sources:
-                self._keys[places] = source.keys[layer][pages, :, :, offsets]
-                self._values[places] = source.values[layer][pages, :, offsets]
+            if self._source is not None:
+                pages, offsets, places = self._source
+                self._keys[places] = shelf.keys[layer][pages, :, :, offsets]
+                self._values[places] = shelf.values[layer][pages, :, offsets]
         else:
-            at = (self._pages.numpy(), self._offsets.numpy())
-            kernels.store(*map(kernels.array, (k, v)), *at, *shelf.arrays(layer))
-            for source, *at_places in self._sources:
+            arrays, at = shelf.arrays(layer), (self._pages.numpy(), self._offsets.numpy())
+            kernels.store(*map(kernels.array, (k, v)), *at, *arrays)
+            if self._source is not None:
                 ends = map(kernels.array, (self._keys, self._values))
-                kernels.load(*source.arrays(layer), *(index.numpy() for index in at_places), *ends)
+                kernels.load(*arrays, *(index.numpy() for index in self._source), *ends)
         out, total = self._within(q, k, v)  # (T, heads, D), (T, heads)
         for run in self._runs:
             self._join(out, total, run, q)
@@ -127,7 +125,7 @@ class PrefixAttention:
         runs: Counter[tuple[int, ...]] = Counter()
         for part, items in readers.items():
             runs[tuple(items)] += part.length
-        token = 2 * self._dims.num_kv_heads * self._dims.head_dim * self._pool.shelves[0].dtype.itemsize
+        token = 2 * self._dims.num_kv_heads * self._dims.head_dim * self._pool.shelf.dtype.itemsize
         for part, items in readers.items():
             if runs[tuple(items)] * (len(items) - 1) * token >= _WORTH:
                 shared.setdefault(tuple(items), []).append(part)
@@ -151,7 +149,7 @@ class PrefixAttention:
         mask = None
         if min(sizes) < size:
             beyond = torch.arange(size)[None] >= torch.tensor(sizes)[:, None]
-            mask = torch.zeros(beyond.shape, dtype=self._pool.shelves[0].dtype).masked_fill_(beyond, float("-inf"))
+            mask = torch.zeros(beyond.shape, dtype=self._pool.shelf.dtype).masked_fill_(beyond, float("-inf"))
             mask = mask[:, None, None].to(self._device)
         tokens = None if len(bucket) == len(self._lengths) else self._tokens(bucket)
         cells, width = self._cells(bucket)
@@ -160,17 +158,16 @@ class PrefixAttention:
 
     def _gather(self, parts: Sequence[Segment], start: int) -> None:
         for part in parts:
-            slots, places = self._gathers.setdefault(part.shelf, ([], []))
+            slots, places = self._gathers
             slots.append(self._pool.slots(part, 0, part.length))
             places.append(np.arange(start, start + part.length))
             start += part.length
 
-    def _source(
-        self, index: int, columns: tuple[list[Slots], list[Slots]]
-    ) -> tuple[Shelf, torch.Tensor, torch.Tensor, torch.Tensor]:
-        shelf = self._pool.shelves[index]
-        slots, places = (torch.from_numpy(np.concatenate(column)).to(self._device) for column in columns)
-        return shelf, slots // shelf.size, slots % shelf.size, places
+    def _gathered(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Pages and offsets of all that is before the items, and places in the buffer."""
+        size = self._pool.shelf.size
+        slots, places = (torch.from_numpy(np.concatenate(column)).to(self._device) for column in self._gathers)
+        return slots // size, slots % size, places
 
     def _tokens(self, items: Sequence[int]) -> torch.Tensor:
         """Indices of the new tokens of `items`."""

@@ -52,8 +52,9 @@ def default_kv_bytes(device: torch.device) -> int:
 class Decoder(Protocol):
     """What computes a decoding step. Rows are always 0 .. num_rows - 1; removing one moves the last into its place.
 
-    `forest` (a CPU: every key is read once for all rows below it), `invariant` (batch-invariant) and `fallback`
-    (transformers' own module) have one. On a GPU rows stay on the device for several tokens: `gpu.decoder`.
+    `paged` (a CPU: what many rows share is read once for all of them), `invariant` (batch-invariant, and where numba is
+    missing) and `fallback` (transformers' own module) have one. On a GPU rows stay on the device for several tokens:
+    `gpu.decoder`.
     """
 
     num_rows: int
@@ -95,7 +96,6 @@ class Batch:
         self._chunk = CHUNK  # prompt tokens computed at once
         self._calm = 0  # prefills in a row that memory was enough for
         self._crowd: int | None = None  # rows from which on there is no memory for a prompt
-        self._largest_page = max(shelf.size for shelf in body.pool.shelves)
         self.tree = PrefixTree(body.pool)
         self.tenants = Tenants(self.tree)
 
@@ -128,9 +128,7 @@ class Batch:
         """Prefill what there is room for, decode one token for every row, start draws on the rows that are free."""
         self._admit()
         if self.rows:
-            pool = self._body.pool
-            pool.return_memory(self._max_tokens)
-            pool.spare = self._max_tokens - pool.num_tokens - self._promised()
+            self._body.pool.return_memory(self._max_tokens)
             self._step()
         self._launch()
 
@@ -215,7 +213,7 @@ class Batch:
 
     def _promised(self) -> int:
         """Tokens that the rows may still add, rounded up to pages."""
-        shared = len({id(row.job) for row in self.rows}) * self._largest_page
+        shared = len({id(row.job) for row in self.rows}) * PAGE
         return sum([row.reserve for row in self.rows]) + PAGE * len(self.rows) + shared
 
     def _fits(self, tokens: int, alone: bool) -> bool:
@@ -243,7 +241,7 @@ class Batch:
         # all behind it, so that none overtakes a larger one for ever.
         for job in sorted(self._pending.values(), key=lambda job: (not job.tenant.started, job.tenant.number)):
             own = len(job.ids) - self.tree.length(job.ids) + max(draw.reserve for draw in job.waiting)
-            own = self.tenants.need(job.tenant, own + PAGE + self._largest_page)
+            own = self.tenants.need(job.tenant, own + 2 * PAGE)
             alone = not (self.rows or self._open or admitted)
             if num_rows >= self._max_rows:
                 break

@@ -65,7 +65,7 @@ class BlockedPrefix:
     """A `MakeAttend`: every item's keys in one rectangle from position 0 on, attended in fixed blocks."""
 
     def __init__(self, pool: PagePool, items: Sequence[tuple[Segment, int]]) -> None:
-        shelf, num = pool.shelves[0], len(items)
+        shelf, num = pool.shelf, len(items)
         dims, device = shelf.dims, shelf.device
         lengths, starts = [count for _, count in items], [segment.end for segment, _ in items]
         span = max(start + count for start, count in zip(starts, lengths, strict=True))

@@ -19,20 +19,19 @@ import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 import torch.nn.functional as F
 
 from ttc.engines.embedded.core.attention import APART, PrefixAttention
-from ttc.engines.embedded.core.between import Between, NativeOps, TorchOps, native
 from ttc.engines.embedded.core.pool import PAGE, PagePool, Segment
 from ttc.engines.embedded.core.weights import Weights, read_tensors
-from ttc.engines.shared.compute import alone, pick_dtype
+from ttc.engines.shared.compute import alone, native, pick_dtype
 from ttc.engines.shared.shape import Dims, read_config, rope_tables, supported
 from ttc.errors import ConfigError, PromptTooLong
 
-__all__ = ["Attend", "Body", "MakeAttend", "beside_body", "load_body"]
+__all__ = ["Attend", "Between", "Body", "MakeAttend", "TorchOps", "beside_body", "load_body"]
 
 Attend: TypeAlias = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """(layer, q (T, heads, D), k (T, kv heads, D), v (T, kv heads, D)) -> (T, heads * D); q comes scaled."""
@@ -44,11 +43,69 @@ _TOKENS = 2048
 """Most tokens of one batch, so that its scratch memory is bounded whatever is asked for."""
 
 
+class Between(Protocol):
+    """What a layer does between its matrix products, over T tokens at once: in torch, or compiled (`native`).
+
+    What torch does rounds more often in bf16. GPUs stay with it, and so does batch-invariant mode.
+    """
+
+    def norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Root-mean-square norm over the last axis of x (T, D), in fp32; weight (D) fp32."""
+        ...
+
+    def heads(
+        self, qkv: torch.Tensor, weight: torch.Tensor | None, cos: torch.Tensor, sin: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries, scaled, keys, values (T, heads, D) of one product; normed where the family does, turned."""
+        ...
+
+    def gate(self, both: torch.Tensor) -> torch.Tensor:
+        """Silu of the first half of both (T, 2 I) times the second."""
+        ...
+
+
+class TorchOps:
+    """`Between` in torch."""
+
+    def __init__(self, dims: Dims) -> None:
+        self._dims, self._scale = dims, dims.head_dim**-0.5
+        # A tensor, since every Python number in an in-place operation costs four small kernels; on the CPU: kernels
+        # take its value.
+        self._eps = torch.tensor([dims.eps])
+
+    def norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """See `Between.norm`; half the kernels of torch's own on a CPU."""
+        if x.is_cuda:
+            return F.rms_norm(x, x.shape[-1:], None, float(self._eps)).mul_(weight)
+        exact = x.float()
+        length = torch.linalg.vector_norm(exact, dim=-1, keepdim=True)
+        scale = torch.addcmul(self._eps, length, length, value=1.0 / x.shape[-1]).rsqrt_()
+        return (exact * scale).mul_(weight).to(x.dtype)
+
+    def heads(
+        self, qkv: torch.Tensor, weight: torch.Tensor | None, cos: torch.Tensor, sin: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """See `Between.heads`."""
+        dims = self._dims
+        heads = dims.num_heads + dims.num_kv_heads
+        qkv = qkv.view(len(qkv), heads + dims.num_kv_heads, dims.head_dim)
+        qk, v = qkv[:, :heads], qkv[:, heads:]
+        if weight is not None:
+            qk = self.norm(qk, weight)
+        qk = torch.addcmul(qk * cos.unsqueeze(1), qk.roll(dims.head_dim // 2, -1), sin.unsqueeze(1))
+        return qk[:, : dims.num_heads] * self._scale, qk[:, dims.num_heads :], v
+
+    def gate(self, both: torch.Tensor) -> torch.Tensor:
+        """See `Between.gate`."""
+        size = self._dims.intermediate
+        return F.silu(both[:, :size]).mul_(both[:, size:])
+
+
 class Body:
     """Embedding, layers and final norm, with the head when it was loaded.
 
     Parameters: `attention` is that of `extend`; `pad_rows` rounds the rows of every matrix product up to a multiple
-    (batch-invariant mode; 1 elsewhere); `page_sizes` are those of the shelves of `pool`, new tokens on the first.
+    (batch-invariant mode; 1 elsewhere); `page_size` is that of `pool`.
     """
 
     _pads_below: float = math.inf
@@ -64,19 +121,19 @@ class Body:
         max_context: int,
         attention: MakeAttend = PrefixAttention,
         pad_rows: int = 1,
-        page_sizes: Sequence[int] = (PAGE,),
+        page_size: int = PAGE,
     ) -> None:
         self.dims, self.weights, self.max_context = dims, weights, max_context
         self.attention, self.pad_rows = attention, pad_rows
         self.device, self.dtype = weights.embed.device, weights.embed.dtype
-        self.pool = PagePool(dims, self.dtype, self.device, page_sizes)
+        self.pool = PagePool(dims, self.dtype, self.device, page_size)
         self._tables: tuple[torch.Tensor, torch.Tensor] | None = None
         if self.device.type == "cpu" and attention is PrefixAttention:
             self._pads_below = APART
         # In batch-invariant mode a decoding step feeds every prompt's last token: the bits are those of any other step.
         self.ends_prompts = pad_rows == 1
         kernels = native(self.device, self.dtype) if pad_rows == 1 else None
-        self._between: Between = TorchOps(dims) if kernels is None else NativeOps(dims, kernels)
+        self._between: Between = TorchOps(dims) if kernels is None else kernels.NativeOps(dims)
 
     def place(self) -> contextlib.AbstractContextManager[Any]:
         """Where to compute: a GPU's kernels go to the current device, whatever device their tensors are on."""
@@ -196,7 +253,7 @@ def load_body(
     head: bool = False,
     attention: MakeAttend = PrefixAttention,
     pad_rows: int = 1,
-    page_sizes: Sequence[int] = (PAGE,),
+    page_size: int = PAGE,
 ) -> tuple[Body, dict[str, torch.Tensor]]:
     """Load a model folder.
 
@@ -208,7 +265,7 @@ def load_body(
         head: also load the language-model head.
         attention: that of `extend`, as for `Body`.
         pad_rows: as for `Body`.
-        page_sizes: as for `Body`.
+        page_size: as for `Body`.
 
     Returns:
         The body, and the folder's remaining tensors under their stored names (a scorer's own head, for one).
@@ -225,7 +282,7 @@ def load_body(
     state = read_tensors(path)
     weights = alone(lambda: Weights.build(state, dims, pick_dtype(dtype, place), place, head, pad_rows > 1))
     limit = min(max_context or dims.max_context, dims.max_context)
-    body = Body(dims, weights, max_context=limit, attention=attention, pad_rows=pad_rows, page_sizes=page_sizes)
+    body = Body(dims, weights, max_context=limit, attention=attention, pad_rows=pad_rows, page_size=page_size)
     return body, beside_body(state)
 
 

@@ -28,8 +28,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ttc.engines.embedded.core.pool import PAGE
+from ttc.engines.shared.shape import Dims
 
-__all__ = ["array", "attend", "draw", "gate", "join", "load", "norm", "serves", "store", "survey", "turn"]
+__all__ = ["NativeOps", "array", "attend", "draw", "gate", "join", "load", "norm", "serves", "store", "survey", "turn"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -493,3 +494,35 @@ def join(part: Any, weight: Any, rows: Any, seed: Any, totals: Any) -> None:
                 for d in range(size):
                     kept = totals[row, head, d] * old_share if before > _HIDDEN else _ZERO
                     totals[row, head, d] = (kept + _wide(part[h, j * group + g, d]) * share) / whole
+
+
+class NativeOps:
+    """What a layer does between its products (`model.Between`)."""
+
+    def __init__(self, dims: Dims) -> None:
+        self._dims, self._scale = dims, dims.head_dim**-0.5
+        self._no_norm = torch.empty(0, dims.head_dim).numpy()
+
+    def norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """See `model.Between.norm`."""
+        out = torch.empty_like(x)
+        norm(array(x), weight.numpy(), self._dims.eps, array(out))
+        return out
+
+    def heads(
+        self, qkv: torch.Tensor, weight: torch.Tensor | None, cos: torch.Tensor, sin: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """See `model.Between.heads`."""
+        dims = self._dims
+        sizes = (dims.num_heads, dims.num_kv_heads, dims.num_kv_heads)
+        q, k, v = (qkv.new_empty(len(qkv), count, dims.head_dim) for count in sizes)
+        factors = self._no_norm if weight is None else weight.numpy()
+        rows = array(qkv).reshape(len(qkv), sum(sizes), dims.head_dim)
+        turn(rows, factors, dims.eps, array(cos), array(sin), self._scale, array(q), array(k), array(v))
+        return q, k, v
+
+    def gate(self, both: torch.Tensor) -> torch.Tensor:
+        """See `model.Between.gate`."""
+        out = both.new_empty(len(both), self._dims.intermediate)
+        gate(array(both), array(out))
+        return out

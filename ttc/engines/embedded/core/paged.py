@@ -7,7 +7,7 @@ read where it lies, row by row, and the two are joined by their log-sum-exp, whi
 rows read stay in the processor's cache between them.
 
 Cost: a copy of what is shared, for one layer at a time; a plan, made anew when rows come or go. Where numba is missing,
-`forest` does the same in torch.
+`invariant` decodes, in torch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Shared:
     """Keys that several rows read together: where they lie, and room for one layer's in order of position."""
 
     def __init__(self, pool: PagePool, parts: Sequence[Segment], rows: Sequence[int]) -> None:
-        shelf = pool.shelves[0]
+        shelf = pool.shelf
         slots = np.concatenate([pool.slots(part, 0, part.length) for part in parts])
         self.rows = np.array(rows, np.int64)
         self.pages, self.offsets = slots // shelf.size, slots % shelf.size
@@ -53,7 +53,7 @@ class _Plan:
     """Which pages each row reads for itself, what rows read together, and where each writes its next token."""
 
     def __init__(self, pool: PagePool, segments: Sequence[Segment]) -> None:
-        self._size = size = pool.shelves[0].size
+        self._size = size = pool.shelf.size
         readers: dict[Segment, list[int]] = {}
         for row, segment in enumerate(segments):
             part = segment.parent
@@ -119,13 +119,13 @@ def _pages(segment: Segment, length: int, size: int) -> tuple[list[int], list[in
 
 
 class PagedDecoder:
-    """The `Decoder` for CPUs; `kernels` is what `between.native` gives."""
+    """The `Decoder` for CPUs; `kernels` is what `compute.native` gives."""
 
     def __init__(self, body: Body, kernels: ModuleType) -> None:
         self.body = body
         self.num_rows = 0
         self._kernels = kernels
-        self._shelf = body.pool.shelves[0]
+        self._shelf = body.pool.shelf
         self._segments: list[Segment] = []
         self._plan: _Plan | None = None
         self._version = -1

@@ -5,12 +5,10 @@ a reference and copies nothing. Its keys and values lie in pages of the pool, as
 back to the pool the moment the last reference to it is dropped (after vLLM's paged cache, Kwon et al. 2023, arXiv
 2309.06180, with the radix tree of Zheng et al. 2023, arXiv 2312.07104, in `cache`).
 
-Pages of one size lie on a `Shelf`. A decoding step on a CPU multiplies whole shelves (`forest`): within a page, keys
-lie with the positions last and values with the head last, so that no product copies its operand. Which shelf a segment
-lies on says how many rows read it; it moves when that changes. A shelf grows by doubling, and memory that no page has
-used is only address space; what free pages have used goes back to the system when it is more than an eighth of what may
-be in use (`PagePool.return_memory`). Cost: on average half a page for each segment. Left out: pages that two segments
-share.
+Pages lie on a `Shelf`: within a page, keys lie with the positions last and values with the head last, so that a product
+over a page runs along its memory. A shelf grows by doubling, and memory that no page has used is only address space;
+what free pages have used goes back to the system when it is more than an eighth of what may be in use
+(`PagePool.return_memory`). Cost: on average half a page for each segment. Left out: pages that two segments share.
 """
 
 from __future__ import annotations
@@ -18,10 +16,8 @@ from __future__ import annotations
 import contextlib
 import heapq
 import mmap
-import sys
-import weakref
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,8 +32,6 @@ PAGE = 16
 
 _HUGE = 1 << 22
 """Bytes from which huge pages of the system pay, as numpy has it."""
-_LOOSE = 8
-"""Pages between those in use that are left where they are."""
 
 
 class Segment:
@@ -47,14 +41,13 @@ class Segment:
     splits them in place. Only the last segment of a chain grows.
     """
 
-    __slots__ = ("__weakref__", "length", "num_children", "pages", "parent", "pool", "shelf", "start")
+    __slots__ = ("__weakref__", "length", "num_children", "pages", "parent", "pool", "start")
 
     def __init__(self, pool: PagePool, parent: Segment | None) -> None:
         self.pool, self.parent = pool, parent
         self.start: int = parent.end if parent is not None else 0
         self.length = 0
         self.pages: list[int] = []
-        self.shelf = 0
         self.num_children = 0
         if parent is not None:
             parent.num_children += 1
@@ -64,7 +57,7 @@ class Segment:
         if self.parent is not None:
             self.parent.num_children -= 1
         if self.pages:
-            self.pool.returned.append((self.shelf, self.pages))
+            self.pool.returned.append(self.pages)
 
     @property
     def end(self) -> int:
@@ -114,19 +107,9 @@ class Segment:
         tail = self.pool.copy(self, at, self.end, head)
         self.adopt(head)
         self.start, self.length = at, tail.length
-        self.pages, tail.pages, self.shelf, tail.shelf = tail.pages, self.pages, tail.shelf, self.shelf
-        self.pool.own(self)
+        self.pages, tail.pages = tail.pages, self.pages
         self.pool.version += 1
         return head
-
-
-class ShelfLayer(NamedTuple):
-    """One layer of a shelf; `flat_keys` and `flat_values` are the same memory with (pages * kv heads) first."""
-
-    keys: torch.Tensor
-    values: torch.Tensor
-    flat_keys: torch.Tensor
-    flat_values: torch.Tensor
 
 
 class PageSpace(NamedTuple):
@@ -167,12 +150,11 @@ class Shelf:
     def __init__(self, dims: Dims, dtype: torch.dtype, device: torch.device, size: int) -> None:
         self.dims, self.dtype, self.device, self.size = dims, dtype, device, size
         self.keys, self.values = self._allocate(8)
-        self._layers: list[ShelfLayer] = []  # views, each of which costs a step as much as a small kernel
         self._arrays: list[tuple[Any, Any]] = []
+        self.num_pages = 8
         self.num_used = 0  # pages that belong to a segment
         self.written: set[int] = set()  # pages that take memory: those that are used, and once were
         self.free = list(range(8))  # a heap: the lowest pages first, so that what is in use stays together
-        self.owners: list[weakref.ref[Segment] | None] = [None] * 8
 
     def _allocate(self, pages: int) -> tuple[torch.Tensor, torch.Tensor]:
         dims = self.dims
@@ -182,17 +164,8 @@ class Shelf:
         self._spaces = [PageSpace.new(shape, self.dtype, self.device) for shape in shapes]
         return self._spaces[0].tensor, self._spaces[1].tensor
 
-    def views(self, layer: int) -> ShelfLayer:
-        """Keys and values of one layer, where they lie until the shelf grows."""
-        if not self._layers:
-            pairs = zip(self.keys, self.values, strict=True)
-            self._layers = [
-                ShelfLayer(keys, values, keys.flatten(0, 1), values.flatten(0, 1)) for keys, values in pairs
-            ]
-        return self._layers[layer]
-
     def arrays(self, layer: int) -> tuple[Any, Any]:
-        """Keys and values of one layer as compiled kernels take them (`between.native`), until the shelf grows."""
+        """Keys and values of one layer as compiled kernels take them (`native`), until the shelf grows."""
         if not self._arrays:
             kind = torch.uint16 if self.dtype == torch.bfloat16 else self.dtype
             pairs = zip(self.keys.view(kind).numpy(), self.values.view(kind).numpy(), strict=True)
@@ -209,21 +182,20 @@ class Shelf:
         return page
 
     def _grow(self) -> None:
-        have, old = len(self.owners), self._spaces
+        have, old = self.num_pages, self._spaces
         self.keys, self.values = self._allocate(2 * have)
-        self._layers, self._arrays = [], []
+        self._arrays = []
         for source, target in zip(old, self._spaces, strict=True):
             for layer in range(self.dims.num_layers):  # so that never more than a layer is there twice
                 target.tensor[layer, :have] = source.tensor[layer]
                 source.forget(layer, 0, have)
-        self.owners += [None] * have
+        self.num_pages = 2 * have
         self.free += range(have, 2 * have)  # sorted and beyond all others: still a heap
 
     def give_back(self, pages: Sequence[int]) -> None:
         """Free pages."""
         self.num_used -= len(pages)
         for page in pages:
-            self.owners[page] = None
             heapq.heappush(self.free, page)
 
     def return_memory(self) -> None:
@@ -237,76 +209,47 @@ class Shelf:
                     space.forget(layer, start, end)
         self.written.difference_update(idle)
 
-    def exchange(self, pages: Sequence[int], holes: Sequence[int]) -> None:
-        """Bring what `pages` hold to `holes`, and what those hold to `pages`; tell the owners."""
-        turned = {**dict(zip(pages, holes, strict=True)), **dict(zip(holes, pages, strict=True))}
-        owners = {page: owner for page in turned if (owner := self.owners[page]) is not None}
-        sources, targets = torch.tensor(list(owners)), torch.tensor([turned[page] for page in owners])
-        self.written.update(targets.tolist())
-        for layers in (self.keys, self.values):
-            for layer in layers:  # by layer: scratch memory for one at a time
-                layer.index_copy_(0, targets, layer.index_select(0, sources))
-        for page in turned:
-            self.owners[turned[page]] = owners.get(page)
-        for segment in {id(segment): segment for owner in owners.values() if (segment := owner()) is not None}.values():
-            segment.pages[:] = [turned.get(page, page) for page in segment.pages]
-
 
 class PagePool:
     """All keys and values of one model: segments in, pages out."""
 
-    def __init__(self, dims: Dims, dtype: torch.dtype, device: torch.device, sizes: Sequence[int] = (PAGE,)) -> None:
-        self.shelves = tuple(Shelf(dims, dtype, device, size) for size in sizes)
-        self.returned: deque[tuple[int, list[int]]] = deque()
+    def __init__(self, dims: Dims, dtype: torch.dtype, device: torch.device, page_size: int = PAGE) -> None:
+        self.shelf = Shelf(dims, dtype, device, page_size)
+        self.returned: deque[list[int]] = deque()
         self.version = 0
         """Raised whenever pages of a segment in use may lie elsewhere."""
-        self.spare = sys.maxsize
-        """Tokens that copies beside the pool may take (`trunks`)."""
 
     @property
     def num_tokens(self) -> int:
         """Tokens that all pages in use could hold."""
         self._collect()
-        return sum([shelf.num_used * shelf.size for shelf in self.shelves])
+        return self.shelf.num_used * self.shelf.size
 
     def return_memory(self, most: int) -> None:
         """Give the memory of free pages back where so many tokens may be in use, and an eighth more take memory."""
         self._collect()
-        if sum([len(shelf.written) * shelf.size for shelf in self.shelves]) > most + most // 8:
-            for shelf in self.shelves:
-                shelf.return_memory()
+        if len(self.shelf.written) * self.shelf.size > most + most // 8:
+            self.shelf.return_memory()
 
     def segment(self, parent: Segment | None = None) -> Segment:
         """A segment without tokens."""
         return Segment(self, parent)
 
-    def own(self, segment: Segment) -> None:
-        """Note that the pages of `segment` are its."""
-        owners, owner = self.shelves[segment.shelf].owners, weakref.ref(segment)
-        for page in segment.pages:
-            owners[page] = owner
-
     def reserve(self, segment: Segment, count: int) -> None:
         """Give `segment` the pages for `count` more tokens."""
         self._collect()
-        shelf = self.shelves[segment.shelf]
-        missing = -(-(segment.length + count) // shelf.size) - len(segment.pages)
-        if missing > 0:
-            owner = weakref.ref(segment)
-            for _ in range(missing):
-                page = shelf.take()
-                shelf.owners[page] = owner
-                segment.pages.append(page)
+        missing = -(-(segment.length + count) // self.shelf.size) - len(segment.pages)
+        segment.pages += [self.shelf.take() for _ in range(missing)]
 
     def places(self, segment: Segment, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Page and offset (count each) of the tokens of `segment` from its own `start` on."""
-        shelf = self.shelves[segment.shelf]
+        shelf = self.shelf
         slots = torch.from_numpy(self.slots(segment, start, count)).to(shelf.device)
         return slots // shelf.size, slots % shelf.size
 
     def slots(self, segment: Segment, start: int, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Page * size + offset (count) of the tokens of `segment` from its own `start` on."""
-        size = self.shelves[segment.shelf].size
+        size = self.shelf.size
         first = start // size
         pages = np.array(segment.pages[first : -(-(start + count) // size)], np.int64)
         return (pages[:, None] * size + np.arange(size)).ravel()[start - first * size :][:count]
@@ -317,14 +260,14 @@ class PagePool:
         if not count:
             return
         self.reserve(segment, count)
-        shelf, (pages, offsets) = self.shelves[segment.shelf], self.places(segment, segment.length, count)
+        shelf, (pages, offsets) = self.shelf, self.places(segment, segment.length, count)
         shelf.keys[:, pages, :, :, offsets] = kv[:, 0].permute(2, 0, 1, 3)
         shelf.values[:, pages, :, offsets] = kv[:, 1].permute(2, 0, 1, 3)
         segment.length += count
 
     def read(self, segment: Segment, start: int, end: int) -> torch.Tensor:
         """Keys and values of positions [start, end), all within `segment`: (layers, 2, kv heads, count, D)."""
-        shelf = self.shelves[segment.shelf]
+        shelf = self.shelf
         first, last = start - segment.start, end - segment.start
         page = first // shelf.size
         index = torch.tensor(segment.pages[page : -(-last // shelf.size)], device=shelf.device)
@@ -350,48 +293,6 @@ class PagePool:
             self.append(copy, self.read_chain(segment, start, end))
         return copy
 
-    def move(self, segment: Segment, shelf: int) -> None:
-        """Put the pages of `segment` on another shelf."""
-        if segment.shelf == shelf:
-            return
-        kv = self.read(segment, segment.start, segment.end) if segment.length else None
-        self.returned.append((segment.shelf, segment.pages))
-        segment.shelf, segment.pages, segment.length = shelf, [], 0
-        if kv is not None:
-            self.append(segment, kv)
-        self.version += 1
-
-    def hand_up(self, segment: Segment, count: int) -> None:
-        """Move the first `count` tokens of `segment`, which fill pages, to the end of its parent, which is only its."""
-        above, size = segment.parent, self.shelves[segment.shelf].size
-        if above is None or above.num_children > 1 or count % size:
-            raise RuntimeError("only whole pages go up, to a parent without other children")
-        self.append(above, self.read(segment, segment.start, segment.start + count))
-        self.returned.append((segment.shelf, segment.pages[: count // size]))
-        segment.pages = segment.pages[count // size :]
-        segment.start, segment.length = segment.start + count, segment.length - count
-        self.version += 1
-
-    def gather(self, index: int, pages: Collection[int]) -> None:
-        """Bring the pages in use of one shelf together at its front, if an eighth of what they span is not in use.
-
-        A few that are not cost less than a move of many layers.
-        """
-        shelf, live = self.shelves[index], sorted(pages)
-        if not live or live[-1] <= len(live) + len(live) // 8 + _LOOSE:
-            return
-        self._collect()
-        inside = set(live)
-        holes = [page for page in range(len(live)) if page not in inside]
-        away = live[len(live) - len(holes) :]
-        unused = {hole for hole in holes if shelf.owners[hole] is None}
-        shelf.exchange(away, holes)
-        left = {page for page, hole in zip(away, holes, strict=True) if hole in unused}
-        shelf.free = [page for page in shelf.free if page not in unused] + sorted(left)
-        heapq.heapify(shelf.free)
-        self.version += 1
-
     def _collect(self) -> None:
         while self.returned:
-            shelf, pages = self.returned.popleft()
-            self.shelves[shelf].give_back(pages)
+            self.shelf.give_back(self.returned.popleft())

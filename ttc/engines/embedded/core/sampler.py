@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ttc.engines.embedded.core.between import native
+from ttc.engines.shared.compute import native
 from ttc.seeds import uniforms
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ class DeviceShelf(Shelf):
         self._num_pages = num_pages
         super().__init__(dims, dtype, device, PAGE)
         self.free = list(range(num_pages))
-        self.owners = [None] * num_pages
+        self.num_pages = num_pages
 
     def _allocate(self, pages: int) -> tuple[torch.Tensor, torch.Tensor]:
         dims = self.dims
@@ -57,12 +57,13 @@ class DeviceShelf(Shelf):
 
 
 class DevicePool(PagePool):
-    """A `PagePool` with one `DeviceShelf`."""
+    """A `PagePool` whose shelf is a `DeviceShelf`."""
+
+    shelf: DeviceShelf
 
     def __init__(self, dims: Dims, dtype: torch.dtype, device: torch.device, num_pages: int, send: Send) -> None:
         self.shelf = DeviceShelf(dims, dtype, device, num_pages)
-        self.shelves = (self.shelf,)
-        self.returned: deque[tuple[int, list[int]]] = deque()
+        self.returned: deque[list[int]] = deque()
         self.version = 0
         self._send = send
 
@@ -93,7 +94,7 @@ class DevicePool(PagePool):
         """Give back the pages that `segment` was given for tokens that never came."""
         needed = -(-segment.length // PAGE)
         if needed < len(segment.pages):
-            self.returned.append((0, segment.pages[needed:]))
+            self.returned.append(segment.pages[needed:])
             del segment.pages[needed:]
 
     def room(self, segment: Segment) -> int:
