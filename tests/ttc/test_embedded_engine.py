@@ -18,6 +18,7 @@ from ttc import nano
 from ttc.core import Engine, LogprobEngine, Message, Prompt, Sampling, StreamingEngine, Usage, WeightSync
 from ttc.engines.embedded.core import batch
 from ttc.engines.embedded.core.model import load_body
+from ttc.engines.embedded.core.paged import PagedDecoder
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.shared.tokens import check_room
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
@@ -68,18 +69,37 @@ def test_rendering_knows_whether_the_think_block_is_open(engine) -> None:
     assert engine.decode(prompt.token_ids) == prompt.text and prompt.rendered_len == len(prompt.token_ids)
 
 
-def test_greedy_text_equals_transformers(engine, folder) -> None:
+def greedy_of_transformers(folder, prompt: Prompt) -> tuple[int, ...]:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    prompt = ask(engine, "What is it?")
     with torch.inference_mode():
         ids = torch.tensor([prompt.token_ids])
         expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=40, do_sample=False)
-    (completion,) = asyncio.run(
-        engine.generate(prompt, Sampling(temperature=0, max_tokens=40), range(1), lambda _: None)
-    )
-    assert completion.token_ids == tuple(expected[0, len(prompt.token_ids) :].tolist())
+    return tuple(expected[0, len(prompt.token_ids) :].tolist())
+
+
+def greedy_draws(engine, prompt: Prompt) -> set[tuple[int, ...]]:
+    draws = asyncio.run(engine.generate(prompt, Sampling(temperature=0, max_tokens=40), range(3), lambda _: None))
+    return {draw.token_ids for draw in draws}
+
+
+def test_greedy_text_equals_transformers(engine, folder) -> None:
+    prompt = ask(engine, "What is it?")
+    assert greedy_draws(engine, prompt) == {greedy_of_transformers(folder, prompt)}
+
+
+@pytest.mark.parametrize(("numba", "head_dim"), [(False, 16), (True, 24), (True, 32)])
+def test_without_numba_and_for_heads_of_any_size_the_text_is_the_same(tmp_path, monkeypatch, numba, head_dim) -> None:
+    folder = tiny_model.build(tmp_path, head_dim=head_dim)
+    if not numba:
+        monkeypatch.setattr("ttc.engines.shared.compute._native", lambda: None)
+    engine = embedded(str(folder), dtype="float32")
+    is_compiled = isinstance(engine._scheduler._batch._decoder, PagedDecoder)
+    assert is_compiled == (numba and head_dim == 32)
+    prompt = ask(engine, "What is it?")
+    assert greedy_draws(engine, prompt) == {greedy_of_transformers(folder, prompt)}
+    asyncio.run(engine.close())
 
 
 def test_a_single_draw_goes_on_in_the_page_of_its_prompts_last_token(folder) -> None:
