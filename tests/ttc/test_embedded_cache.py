@@ -371,3 +371,22 @@ print(after - before)
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert 265 * 1024 < int(done.stdout) < 400 * 1024  # KiB; 512 MiB where the old shelf stays until all is copied
+
+
+def test_pages_that_were_taken_before_there_were_no_more_come_back_with_their_segment() -> None:
+    pool = new_pool()
+    taken, take = [], pool.shelf.take
+
+    def scarce() -> int:
+        if len(taken) == 3:
+            raise MemoryError("no more")
+        taken.append(take())
+        return taken[-1]
+
+    pool.shelf.take = scarce  # type: ignore[method-assign]
+    segment = pool.segment()
+    with pytest.raises(MemoryError):
+        pool.reserve(segment, 5 * PAGE)
+    assert segment.pages == taken and pool.num_tokens == 3 * PAGE
+    del segment
+    assert pool.num_tokens == 0

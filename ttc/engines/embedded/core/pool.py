@@ -239,7 +239,8 @@ class PagePool:
         """Give `segment` the pages for `count` more tokens."""
         self._collect()
         missing = -(-(segment.length + count) // self.shelf.size) - len(segment.pages)
-        segment.pages += [self.shelf.take() for _ in range(missing)]
+        for _ in range(missing):  # one by one: where there are no more, the segment has those that were taken
+            segment.pages.append(self.shelf.take())
 
     def places(self, segment: Segment, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Page and offset (count each) of the tokens of `segment` from its own `start` on."""
