@@ -11,6 +11,7 @@ import pytest
 
 from ttc.config.registry import ENGINES
 from ttc.config.signatures import bind
+from ttc.engines.vllm import start
 from ttc.engines.vllm.factory import vllm
 from ttc.engines.vllm.options import VllmOptions
 from ttc.engines.vllm.requests import Counts
@@ -164,3 +165,11 @@ def test_a_head_that_kept_its_old_weights_is_noticed() -> None:
     old, new = torch.randn(2, 50, 16, generator=torch.Generator().manual_seed(1))
     assert _disagreement(Head(new), new) == 0.0
     assert _disagreement(Head(old), new) > 0.3
+
+
+def test_vllm_finds_no_attributes_in_the_library_that_compiles_our_kernels() -> None:
+    """It takes `vars` of whatever has a `__dict__`, and asks that for a kernel."""
+    ffi = pytest.importorskip("llvmlite.binding.ffi")
+    start._hide_llvmlite()
+    assert vars(ffi.lib).get("kernel") is None
+    assert callable(ffi.lib.LLVMPY_GetVersionInfo)

@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import importlib.util
 import os
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -66,8 +67,21 @@ def _starting(options: VllmOptions) -> Iterator[bool]:
             warnings.simplefilter("ignore", category)
         on_cpu = bool(_import("vllm.platforms").current_platform.is_cpu())
         _check_machine(options, on_cpu)
+        _hide_llvmlite()
         with _environment(options.environment(on_cpu)), _one_line_errors():
             yield on_cpu
+
+
+def _hide_llvmlite() -> None:
+    """Let llvmlite's library have no attributes, where numba has loaded it for kernels of ours.
+
+    vLLM 0.32 looks for kernels of Triton in the `__dict__` of whatever stands in any module; that library gives a
+    function for any name, this one included.
+    """
+    library = getattr(sys.modules.get("llvmlite.binding.ffi"), "lib", None)
+    functions = getattr(library, "_fntab", None)
+    if isinstance(functions, dict):
+        functions["__dict__"] = {}
 
 
 def _driver(folder: Path, options: VllmOptions, think: tuple[str, str] | None, on_cpu: bool) -> Driver:
