@@ -86,7 +86,7 @@ class ChainPlace:
         """Keep a stage's numbers, with the code and the machine that they were made by."""
         self.kept.mkdir(parents=True, exist_ok=True)
         path = self.kept / f"{name}-{self.seed}.json"
-        path.write_text(json.dumps({"stage": name, "seed": self.seed, **self._facts(), **row}, indent=1) + "\n")
+        path.write_text(written({"stage": name, "seed": self.seed, **self._facts(), **row}) + "\n")
         print(f"wrote {path}", file=sys.stderr, flush=True)
 
     def _facts(self) -> dict[str, Any]:
@@ -96,6 +96,15 @@ class ChainPlace:
         if self.device != "cpu":
             machine["device"] = torch.cuda.get_device_name(self.device)
         return {"commit": self.commit or _commit(), "date": f"{datetime.now(UTC):%Y-%m-%d}", **machine}
+
+
+def written(value: object, indent: str = "") -> str:
+    """JSON with a line for every key and none for the items of lists, of which there are thousands."""
+    if not isinstance(value, Mapping):
+        return json.dumps(value)
+    deeper = indent + " "
+    lines = [f"{deeper}{json.dumps(key)}: {written(item, deeper)}" for key, item in value.items()]
+    return "{\n" + ",\n".join(lines) + f"\n{indent}}}" if lines else "{}"
 
 
 def _commit() -> str:
