@@ -86,7 +86,8 @@ def searched(name: str, model: Path, vllm_python: str | None, rounds: int) -> di
         for seed in range(rounds + 1):
             tree = await run_tree(engine, problems, n, step_tokens, seed)
             raw = await run_raw(engine, problems, max(1, round(tree.live)), n, seed + 1000)
-            rows.append({"ratio": tree.cpu_rate / raw.cpu_rate, "wall_ratio": tree.rate / raw.rate, "live": tree.live})
+            ratios = {"ratio": tree.cpu_rate / raw.cpu_rate, "wall_ratio": tree.rate / raw.rate}
+            rows.append({**ratios, "tree_per_cpu_s": tree.cpu_rate, "raw_per_cpu_s": raw.cpu_rate, "live": tree.live})
         await engine.close()
         return rows
 

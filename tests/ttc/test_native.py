@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -151,3 +154,17 @@ def test_self_certainty_is_the_divergence_from_uniform_and_a_greedy_draw_the_fir
     assert (drawn.tokens == 300).all() and drawn.certainty is not None
     exact = -logits.double().log_softmax(-1).mean(-1) - np.log(700)
     np.testing.assert_allclose(drawn.certainty, exact.numpy(), atol=1e-5)
+
+
+def test_where_no_folder_can_be_written_the_kernels_are_compiled_for_this_process_alone() -> None:
+    script = """
+import numba.core.caching, torch
+for kind in vars(numba.core.caching).values():
+    if getattr(kind, "_locator_classes", None):
+        kind._locator_classes = []  # none finds a folder
+from ttc.engines.shared.compute import native
+kernels, x, out = native(torch.device("cpu"), torch.float32), torch.ones(2, 16), torch.empty(2, 16)
+kernels.norm(x.numpy(), torch.ones(16).numpy(), 0.0, out.numpy())
+assert torch.equal(out, x) and type(kernels.norm._cache).__name__ == "NullCache"
+"""
+    subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], check=True)

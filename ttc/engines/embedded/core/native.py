@@ -41,7 +41,7 @@ _ZERO, _ONE, _HALF, _HIDDEN = np.float32(0), np.float32(1), np.float32(0.5), np.
 
 
 _MATH = {"reassoc", "contract", "arcp", "nsz"}
-"""Sums in any order, and no more: what is not a number stays none."""
+"""Sums in any order, and no more: NaN stays NaN."""
 
 
 _HEADS, _SIZE = 4, 256
@@ -76,7 +76,7 @@ def _inlined(function: F) -> F:
     return compiled
 
 
-# -- in LLVM's words, which numba has none for: numbers in memory and in registers, and the stack ---------------------
+# -- written in LLVM, since numba has no words for it: numbers in memory and in registers, and the stack ---------------
 @intrinsic  # type: ignore[untyped-decorator]
 def _float_of(context: Any, bits: Any) -> Any:
     """The fp32 number of 32 bits."""
@@ -118,7 +118,7 @@ def _stored(context: Any, x: Any, like: Any) -> Any:
 
 
 def _stack(count: int) -> Any:
-    """A function that gives `count` fp32 numbers of its caller's stack, which nothing else can be."""
+    """A function that gives room for `count` fp32 numbers on its caller's stack, which no array can overlap."""
 
     @intrinsic  # type: ignore[untyped-decorator]
     def numbers(context: Any) -> Any:
@@ -157,7 +157,7 @@ def _sum_of_products(
 
     `factors` have `width` to a head. Two sums take turns, so that none waits for itself.
     """
-    sums = [cgutils.alloca_once_value(builder, ir.Constant(_VECTOR, [0.0] * PAGE)) for _ in range(2 * heads)]
+    sums = [cgutils.alloca_once(builder, _VECTOR) for _ in range(2 * heads)]
     for place in sums:
         builder.store(ir.Constant(_VECTOR, [0.0] * PAGE), place)
     pairs = builder.lshr(builder.add(count, _LONG(1)), _LONG(1))
@@ -258,7 +258,7 @@ def draw(logits: Any, inverse: Any, shares: Any, edges: Any, tokens: Any) -> Non
     """A token for each row of logits (B, V) by inverse CDF: blocks first, then inside one.
 
     Args:
-        logits: of any order; what is -inf is never drawn.
+        logits: bf16 or fp32; what is -inf is never drawn.
         inverse: (B) fp32, of temperatures; 0 for the first of the likeliest.
         shares: (B) fp64, uniform numbers.
         edges: (blocks of 256 tokens) fp64, scratch.
