@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.chain.place import ChainPlace
+from benchmarks.chain.side import SIDE
 from benchmarks.chain.stages import STAGES, is_done
 from ttc.errors import TTCError
 
@@ -16,7 +17,7 @@ KEPT = Path(__file__).parents[1] / "results" / "chain"
 def main() -> int:
     """Run one stage, or all that have left no numbers yet, in their order."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("stage", choices=[*STAGES, "all"])
+    parser.add_argument("stage", choices=[*STAGES, *SIDE, "all"])
     parser.add_argument("--base", type=Path, required=True, help="folder of the public model: make build/smollm2/...")
     parser.add_argument("--out", type=Path, required=True, help="folder of models and runs; they are resumed in it")
     parser.add_argument("--kept", type=Path, default=KEPT, help="adapters and numbers")
@@ -33,7 +34,7 @@ def main() -> int:
     names = [name for name in STAGES if not is_done(place, name)] if stage == "all" else [stage]
     try:
         for name in names:
-            STAGES[name](place)
+            {**STAGES, **SIDE}[name](place)
     except TTCError as exc:
         print(f"error: {exc}", file=sys.stderr)
         return 1

@@ -21,7 +21,8 @@ from ttc.errors import ConfigError
 RECIPES = Path(__file__).parent
 START = "start"
 BASES: Mapping[str, str] = {
-    "sft": START, "prm": "sft", "grpo": "sft", "grpo-second": "sft", "distil-search": START, "distil-teacher": START
+    "sft": START, "prm": "sft", "grpo": "sft", "grpo-second": "sft", "distil-search": START, "distil-teacher": START,
+    "side-start": START, "side-judge": "side-start",
 }  # fmt: skip
 """The model that each stage's adapter was trained from."""
 
@@ -88,6 +89,12 @@ class ChainPlace:
         path = self.kept / f"{name}-{self.seed}.json"
         path.write_text(written({"stage": name, "seed": self.seed, **self._facts(), **row}) + "\n")
         print(f"wrote {path}", file=sys.stderr, flush=True)
+
+    def arms(self, name: str) -> dict[str, Any]:
+        """The arms of a stage that are kept, with as many problems as are asked now."""
+        path = self.kept / f"{name}-{self.seed}.json"
+        arms = json.loads(path.read_text())["arms"] if path.is_file() else {}
+        return {key: arm for key, arm in arms.items() if len(arm["problems"]) == self.limit}
 
     def _facts(self) -> dict[str, Any]:
         import torch

@@ -2,7 +2,8 @@
 
 `sft`, `prm`, `grpo` train by a recipe, `distil-search` and `distil-teacher` by a spec; each leaves an adapter. `probe`,
 `pools`, `search`, `curve` and `serve` ask problems of the part that is named. Evaluations keep one number per problem,
-so that claims are paired afterwards without the runs.
+so that claims are paired afterwards without the runs; an arm of `probe` or `search` that is kept is not asked again, so
+that arms can be asked on several machines. The side probe on word problems is in `side`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chain.place import RECIPES, START, ChainPlace
+from benchmarks.chain.place import BASES, RECIPES, START, ChainPlace
 from benchmarks.chain.served import right_replies
 from evals.numbers.metrics import Vote
 from evals.numbers.summary import is_correct, votes
@@ -26,6 +27,7 @@ MAX_TOKENS = 256
 HANDOVER = "\n</think>\n"
 """The bare end of a thought: the start was never shown a sentence before it."""
 _TRAINED = {"sft": "1-sft/model/adapter", "prm": "1-prm/prm/adapter", "grpo": "1-grpo/model/adapter"}
+"""Where a recipe's stage leaves its adapter, by its kind."""
 SECOND = "grpo-second"
 """The one second try of the claim that failed: the same recipe, twice the steps."""
 _SECOND_STEPS = 120
@@ -38,20 +40,19 @@ _SHORT: Mapping[str, Sequence[str]] = {
 _CUT_TOKENS = 48
 
 
-def trained(place: ChainPlace, name: str) -> None:
-    """Train by the stage's recipe, from the model before it."""
-    kind = "grpo" if name == SECOND else name
-    sets = [f"1.steps={_SECOND_STEPS}"] if name == SECOND else []
+def trained(place: ChainPlace, name: str, kind: str, *settings: str) -> None:
+    """Train by the recipe of a stage of this kind, from the model before it."""
+    sets = [f"1.{setting}" for setting in settings]
     if place.kv_bytes is not None and kind != "sft":
         sets.append(f"1.engine=embedded:kv_bytes={place.kv_bytes}")
     if place.cut:
         sets += [f"1.{setting}" for setting in _SHORT[kind]]
-    if place.cut and kind != "sft":
+    if place.cut and name == kind != "sft":
         sets.append(f"1.task=countdown:numbers=3,part=train,form=brief,max_tokens={_CUT_TOKENS}")
     out = place.out / "runs" / f"{name}-{place.seed}"
-    source = place.model({"sft": START}.get(name, "sft"))
+    recipe = RECIPES / f"{name.removesuffix('-second')}.toml"
     text, seconds = place.ttc(
-        "train", "run", RECIPES / f"{kind}.toml", "--model", source, "--seed", str(place.seed), "--out", out,
+        "train", "run", recipe, "--model", place.model(BASES[name]), "--seed", str(place.seed), "--out", out,
         "--device", place.device, *(word for setting in sets for word in ("--set", setting)),
     )  # fmt: skip
     row = json.loads(text.splitlines()[-1])
@@ -84,17 +85,24 @@ def distilled(place: ChainPlace, name: str) -> None:
 
 # -- questions ---------------------------------------------------------------------------------------------------------
 def asked(
-    place: ChainPlace, run: str, model: Path, strategy: str, *options: str, form: str = "brief", limit: int = 0
+    place: ChainPlace, run: str, model: Path, strategy: str, *options: str, form: str = "brief"
 ) -> dict[str, Any]:
-    """One evaluation, resumed where it stopped: accuracy, tokens, and one line per problem."""
+    """One evaluation on Countdown, resumed where it stopped: accuracy, tokens, and one line per problem."""
+    task = ("countdown", *_settings("task", {"numbers": 3, "part": place.part, "form": form}))
+    return asked_of(task, place, f"{run}-{place.part}", model, strategy, *options)
+
+
+def asked_of(
+    task: Sequence[str], place: ChainPlace, run: str, model: Path, strategy: str, *options: str
+) -> dict[str, Any]:
+    """The same on any task, a name and the words of its settings."""
     tokens = _CUT_TOKENS if place.cut else MAX_TOKENS
     own = {"device": None if place.device == "cpu" else place.device, "kv_bytes": place.kv_bytes}
-    out = place.out / "evals" / f"{run}-{place.part}-{place.seed}"
+    out = place.out / "evals" / f"{run}-{place.seed}"
     _, seconds = place.ttc(
-        "eval", "--model", model, "--task", "countdown", "--set", "task.numbers=3", "--set", f"task.part={place.part}",
-        "--set", f"task.form={form}",
-        "--strategy", strategy, "--baseline", "none", "--limit", str(limit or place.limit), "--seed", str(place.seed),
-        "--max-tokens", str(tokens), "--out", out, *_settings("engine", own), *options,
+        "eval", "--model", model, "--task", *task, "--strategy", strategy, "--baseline", "none",
+        "--limit", str(place.limit), "--seed", str(place.seed), "--max-tokens", str(tokens), "--out", out,
+        *_settings("engine", own), *options,
     )  # fmt: skip
     return {**told(out), "strategy": strategy, "options": list(options), "seconds": round(seconds)}
 
@@ -131,12 +139,13 @@ def _written(pool: Sequence[Vote]) -> list[list[Any]]:
     ]
 
 
-def _scored(place: ChainPlace) -> tuple[str, ...]:
+def scored(place: ChainPlace, judge: str = "prm") -> tuple[str, ...]:
+    """The words that let a stage's judge score."""
     own = {
         "device": None if place.device == "cpu" else place.device,
         "kv_bytes": None if place.kv_bytes is None else place.kv_bytes // 2,
     }
-    return ("--scorer", f"prm:{place.model('prm')}", *_settings("scorer", own))
+    return ("--scorer", f"prm:{place.model(judge)}", *_settings("scorer", own))
 
 
 def _settings(part: str, values: Mapping[str, object]) -> tuple[str, ...]:
@@ -148,38 +157,42 @@ def _settings(part: str, values: Mapping[str, object]) -> tuple[str, ...]:
 
 def probe(place: ChainPlace) -> None:
     """The public model in both prompt forms, and every model that is there, greedily."""
-    rows = {"public": asked(place, "public", place.model(START), "direct:temperature=0")}
-    rows["public, tags"] = asked(place, "public-tags", place.model(START), "direct:temperature=0", form="tags")
+    rows, greedy = place.arms(f"probe-{place.part}"), "direct:temperature=0"
+    for name, form in {"public": "brief", "public, tags": "tags"}.items():
+        if name not in rows:
+            rows[name] = asked(place, name.replace(", ", "-"), place.model(START), greedy, form=form)
     for name in ("sft", "grpo", SECOND, "distil-search", "distil-teacher"):
-        if place.adapter(name).is_dir():
-            rows[name] = asked(place, f"{name}-greedy", place.model(name), "direct:temperature=0")
+        if name not in rows and place.adapter(name).is_dir():
+            rows[name] = asked(place, f"{name}-greedy", place.model(name), greedy)
     place.write(f"probe-{place.part}", {"arms": rows})
 
 
 def pools(place: ChainPlace) -> None:
     """One scored pool of the start; what votes or selects less is computed from it exactly (`ttc replay`)."""
     n = 3 if place.cut else POOL
-    row = asked(place, "pool", place.model("sft"), f"best_of_n:n={n},select=weighted", *_scored(place))
+    row = asked(place, "pool", place.model("sft"), f"best_of_n:n={n},select=weighted", *scored(place))
     place.write(f"pools-{place.part}", {"arms": {"pool": row}})
 
 
 def search(place: ChainPlace) -> None:
     """Live search at one width; `auto` spends what a vote does on average, by a plan made from the pool of dev."""
-    n, rows = (3 if place.cut else N), {}
+    n, rows = (3 if place.cut else N), place.arms(f"search-{place.part}")
     line = "boundary=sentence,max_step_tokens=32"  # a sentence ends with its line, too
     for name, strategy in {
         "majority": f"majority:n={n}",
         "best_of_n": f"best_of_n:n={n},select=weighted",
         **{policy: f"tree:n={n},policy={policy},{line}" for policy in ("beam", "dvts", "particle")},
     }.items():
-        needs = () if name == "majority" else _scored(place)
+        if name in rows:
+            continue
+        needs = () if name == "majority" else scored(place)
         rows[name] = asked(place, f"live-{name}", place.model("sft"), strategy, *needs)
         place.write(f"search-{place.part}", {"arms": rows, "whole": False})
     voted = rows["majority"]["generated"]
     plan, tokens = place.out / f"plan-{place.seed}.json", sum(voted) / len(voted)
     place.ttc("calibrate", place.out / "evals" / f"pool-dev-{place.seed}", "--out", plan)
     spent = ("--set", f"plan={plan}", "--set", f"tokens={tokens:.0f}")
-    rows["auto"] = asked(place, "live-auto", place.model("sft"), "auto", *_scored(place), *spent)
+    rows["auto"] = asked(place, "live-auto", place.model("sft"), "auto", *scored(place), *spent)
     place.write(f"search-{place.part}", {"arms": rows, "whole": True})
 
 
@@ -202,12 +215,12 @@ def serve(place: ChainPlace) -> None:
 
 
 STAGES: Mapping[str, Callable[[ChainPlace], None]] = {
-    "sft": lambda place: trained(place, "sft"),
-    "prm": lambda place: trained(place, "prm"),
+    "sft": lambda place: trained(place, "sft", "sft"),
+    "prm": lambda place: trained(place, "prm", "prm"),
     "pools": pools,
     "search": search,
-    "grpo": lambda place: trained(place, "grpo"),
-    SECOND: lambda place: trained(place, SECOND),
+    "grpo": lambda place: trained(place, "grpo", "grpo"),
+    SECOND: lambda place: trained(place, SECOND, "grpo", f"steps={_SECOND_STEPS}"),
     "distil-search": lambda place: distilled(place, "distil-search"),
     "distil-teacher": lambda place: distilled(place, "distil-teacher"),
     "curve": curve,

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from benchmarks.chain.place import BASES, RECIPES, START
+from benchmarks.chain.side import SIDE
 from benchmarks.chain.stages import STAGES
 from distill.spec.spec import read_spec
 from train.base.models import Shape, new_model, save_model
@@ -66,10 +67,36 @@ def test_every_stage_of_questions_and_rewards_runs_and_leaves_its_numbers(tmp_pa
 def test_every_trained_stage_has_a_recipe_or_a_spec_that_binds() -> None:
     for name, base in BASES.items():
         assert base == START or base in BASES
-        assert name in STAGES
+        assert name in STAGES or name in SIDE
         if name.startswith("distil"):
             spec = read_spec(RECIPES / f"{name}.toml", {"student": "a", "teacher.model": "b", "seed": 1})
             assert spec.train["lora"] == 8
         else:
             (step,) = read_recipe(str(RECIPES / f"{name.removesuffix('-second')}.toml")).steps
             assert step.fields["lora"] <= 8
+
+
+@pytest.mark.slow
+def test_the_side_probe_trains_on_worked_solutions_and_asks_both_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {
+        "id": "a",
+        "problem": "Tom has 3 bags of 4 apples. How many?",
+        "answer": "12",
+        "solution": "3*4=<<3*4=12>>12.",
+    }
+    for name in ("gsm8k_train", "gsm8k_test", "svamp"):
+        lines = [
+            json.dumps({**row, "id": f"{name}-{number}", "problem": f"{number} {row['problem']}"})
+            for number in range(8)
+        ]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    monkeypatch.setenv("TTC_DATA", str(tmp_path))
+    base = _base(tmp_path / "base")
+    for stage in SIDE:
+        _run(stage, base, tmp_path)
+    first = json.loads((tmp_path / "out" / "gsm8k-worked.jsonl").read_text().splitlines()[0])
+    assert first["completion"] == "3*4=12.\n\\boxed{12}"
+    arms = json.loads((tmp_path / "kept" / "side-1.json").read_text())["arms"]
+    assert list(arms) == [f"{task} {arm}" for task in ("svamp", "gsm8k") for arm in ("public", "start", "pool")]

@@ -1,0 +1,62 @@
+"""The side probe: word problems (GSM8K, SVAMP), which a model of this size hardly solves, and a judge of whole answers.
+
+`side-start` trains on the worked solutions of GSM8K's training rows; `side-judge` trains a reward model of outcomes on
+the start's own answers to 1,000 of them (a step model whose only step is the whole answer: Cobbe et al. 2021,
+arXiv:2110.14168); `side` asks both tasks' test problems: greedily, and 16 draws that the judge scores, from which votes
+and choices are computed. Reported whatever it shows. Needs the data sets: a folder in TTC_DATA, or the hub.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.chain.place import START, ChainPlace
+from benchmarks.chain.stages import N, asked_of, scored, trained
+from evals.data.sources import Source, rows_from
+from evals.task import boxed_question
+
+JUDGE = "side-judge"
+_MARKS = re.compile(r"<<[^>]*>>")
+"""What GSM8K's calculator notes in a solution."""
+_TRAINING = Source("gsm8k_train", "openai/gsm8k", "main", "train")
+
+
+def worked_rows(place: ChainPlace) -> Path:
+    """The file of worked solutions in the form that the task asks for: steps, then the answer in a box."""
+    path = place.out / "gsm8k-worked.jsonl"
+    place.out.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in _worked()))
+    return path
+
+
+def _worked() -> Iterator[dict[str, Any]]:
+    for row in rows_from(_TRAINING, os.environ.get("TTC_DATA")):
+        steps, _, final = row.text("solution", "answer").partition("####")
+        answer = (row.text("answer") if row.local else final).strip().replace(",", "")
+        (turn,) = boxed_question(row.text("problem", "question"))
+        yield {"prompt": turn.content, "completion": f"{_MARKS.sub('', steps).strip()}\n\\boxed{{{answer}}}"}
+
+
+def side(place: ChainPlace) -> None:
+    """Both tasks: the public model and the start greedily, and one scored pool of the start."""
+    rows, n = {}, 3 if place.cut else N
+    for task in ("svamp", "gsm8k"):
+        start = place.model("side-start")
+        for name, model in {"public": place.model(START), "start": start}.items():
+            rows[f"{task} {name}"] = asked_of([task], place, f"side-{task}-{name}", model, "direct:temperature=0")
+        words = (f"best_of_n:n={n},select=weighted", *scored(place, JUDGE))
+        rows[f"{task} pool"] = asked_of([task], place, f"side-{task}-pool", start, *words)
+        place.write("side", {"arms": rows, "whole": task == "gsm8k"})
+
+
+SIDE: Mapping[str, Callable[[ChainPlace], None]] = {
+    "side-start": lambda place: trained(place, "side-start", "sft", f"data={worked_rows(place)}"),
+    JUDGE: lambda place: trained(place, JUDGE, "prm"),
+    "side": side,
+}
+"""In their order; they are no part of the plan, so `all` leaves them out."""
