@@ -18,6 +18,7 @@ from benchmarks.chain.served import right_replies
 from evals.numbers.metrics import Vote
 from evals.numbers.summary import is_correct, votes
 from evals.run_folder import read_run
+from ttc.errors import ConfigError
 
 N = 16
 POOL = 32
@@ -102,14 +103,25 @@ def asked_of(
     _, seconds = place.ttc(
         "eval", "--model", model, "--task", *task, "--strategy", strategy, "--baseline", "none",
         "--limit", str(place.limit), "--seed", str(place.seed), "--max-tokens", str(tokens), "--out", out,
-        *_settings("engine", own), *options,
+        "--retry-errors", *_settings("engine", own), *options,
     )  # fmt: skip
     return {**told(out), "strategy": strategy, "options": list(options), "seconds": round(seconds)}
 
 
 def told(folder: Path) -> dict[str, Any]:
-    """What a run is kept as: 1 or 0 and tokens per problem, and of a pool every candidate's answer, verdict, score."""
-    known = [record for record in read_run(folder).records if record.error is None and record.answer is not None]
+    """What a run is kept as: 1 or 0 and tokens per problem, and of a pool every candidate's answer, verdict, score.
+
+    Raises:
+        ConfigError: a problem failed; running the stage again asks it again.
+    """
+    records = read_run(folder).records
+    failures = [record.error for record in records if record.error is not None]
+    if failures:
+        raise ConfigError(
+            f"{len(failures)} of {len(records)} problems failed in {folder}, the first with {failures[0]}: run the "
+            "stage again, which asks these alone"
+        )
+    known = [record for record in records if record.answer is not None]
     usages = [record.answer.usage for record in known if record.answer is not None]
     right = [int(is_correct(record)) for record in known]
     row: dict[str, Any] = {
@@ -188,11 +200,12 @@ def search(place: ChainPlace) -> None:
         needs = () if name == "majority" else scored(place)
         rows[name] = asked(place, f"live-{name}", place.model("sft"), strategy, *needs)
         place.write(f"search-{place.part}", {"arms": rows, "whole": False})
-    voted = rows["majority"]["generated"]
-    plan, tokens = place.out / f"plan-{place.seed}.json", sum(voted) / len(voted)
-    place.ttc("calibrate", place.out / "evals" / f"pool-dev-{place.seed}", "--out", plan)
-    spent = ("--set", f"plan={plan}", "--set", f"tokens={tokens:.0f}")
-    rows["auto"] = asked(place, "live-auto", place.model("sft"), "auto", *scored(place), *spent)
+    if "auto" not in rows:
+        voted = rows["majority"]["generated"]
+        plan, tokens = place.out / f"plan-{place.seed}.json", sum(voted) / len(voted)
+        place.ttc("calibrate", place.out / "evals" / f"pool-dev-{place.seed}", "--out", plan)
+        spent = ("--set", f"plan={plan}", "--set", f"tokens={tokens:.0f}")
+        rows["auto"] = asked(place, "live-auto", place.model("sft"), "auto", *scored(place), *spent)
     place.write(f"search-{place.part}", {"arms": rows, "whole": True})
 
 
