@@ -57,6 +57,31 @@ def close_to(left: Usage, right: Usage) -> bool:
     return replace(left, flops=0) == replace(right, flops=0) and left.flops == pytest.approx(right.flops)
 
 
+@pytest.mark.parametrize(("device", "invariant"), [("cpu", True), ("cuda", False)])
+def test_auto_asks_for_equal_bits_on_a_cpu_alone(folder, monkeypatch, device: str, invariant: bool) -> None:
+    from ttc.engines.embedded import loading
+    from ttc.engines.embedded.core import model
+
+    class Asked(Exception):
+        pass
+
+    def load(folder: Any, **options: Any) -> Any:
+        raise Asked(options["batch_invariant"])
+
+    monkeypatch.setattr(model, "pick_device", lambda name: torch.device(name))
+    monkeypatch.setattr(loading, "load", load)
+    with pytest.raises(Asked, match=str(invariant)):
+        embedded(str(folder), device=device, batch_invariant="auto")
+
+
+def test_a_gpu_that_refuses_equal_bits_is_told_of_auto() -> None:
+    from ttc.engines.embedded.core.invariant import refusal
+
+    assert "use batch_invariant=auto, which asks for it on a CPU alone" in str(refusal(torch.device("cuda")))
+    assert "MKL_CBWR" not in str(refusal(torch.device("cuda")))
+    assert "set MKL_CBWR=AVX2,STRICT" in str(refusal(torch.device("cpu")))
+
+
 def test_the_engine_offers_all_the_optional_protocols(engine) -> None:
     assert isinstance(engine, StreamingEngine) and isinstance(engine, LogprobEngine) and isinstance(engine, WeightSync)
     assert engine.capabilities.think_open == (259,) and engine.capabilities.eos_ids == (258,)

@@ -129,6 +129,25 @@ def test_problems_that_do_not_fit_together_are_computed_again_and_none_fails(
     assert scorer._body.pool.shelf.stored is stored  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("num_pages", [90, 24])
+def test_a_batch_of_more_answers_than_memory_holds_is_scored_whole(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, num_pages: int
+) -> None:
+    """As best-of-n asks: every problem is in the batch, so none is idle, and what is scored already must make room."""
+    roots = [test_prm.root(folder, f"user: {problem}+1, what is it?\n", f"p{problem}") for problem in range(6)]
+    paths = [test_prm.grow(root, f"{draw}" * 40 + STEPS[0], draw) for root in roots for draw in range(8)]
+
+    def scored(scorer: Any) -> list[Score]:
+        async def go() -> list[Score]:
+            calls = [scorer.score(paths[start : start + 8], lambda _: None) for start in range(0, len(paths), 8)]
+            return [score for call in await asyncio.gather(*calls) for score in call]
+
+        return asyncio.run(go())
+
+    expected = scored(prm(str(folder), EmbeddedCore(dtype="float32", device="cpu")))
+    assert values(scored(on_gpu(folder, monkeypatch, num_pages))) == pytest.approx(values(expected), abs=1e-4)
+
+
 def test_a_path_that_memory_is_never_enough_for_fails_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scorer = on_gpu(folder, monkeypatch, 10)
     prompt = test_prm.root(folder)

@@ -100,8 +100,8 @@ async def _complete(problem: Problem, session: Session) -> Answer:
     return session.answer(candidate, [candidate])
 
 
-EXACT = "embedded:dtype=float32,batch_invariant=true"
-"""What measures by default: fp32, and on one machine the same bits whatever is batched."""
+EXACT = "embedded:dtype=float32,batch_invariant=auto"
+"""What measures by default: fp32, and on a CPU the same bits whatever is batched."""
 
 
 def open_engine(folder: Path, setting: Setting, engine: str = EXACT) -> Engine:

@@ -44,7 +44,7 @@ TRIES = 4
 """Draws for each update that learns."""
 ROLLOUTS = 128
 """Most rollouts of an update here: a batch is cut to fewer prompts."""
-ENGINE = "embedded:dtype=float32,batch_invariant=true"
+ENGINE = "embedded:dtype=float32,batch_invariant=auto"
 
 
 @dataclass(frozen=True, slots=True)

@@ -399,7 +399,7 @@ class RolloutFields:
     max_tokens: int | None = None
     thinking: Literal["auto", "on", "off"] = "auto"
     max_thinking: int | None = None
-    engine: str = "embedded:dtype=float32,batch_invariant=true"
+    engine: str = "embedded:dtype=float32,batch_invariant=auto"
     sampler: Mode = "frontier"
     train_limit: int | None = None
     held_out_limit: int = 128

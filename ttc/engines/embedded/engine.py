@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ttc import seeds
 from ttc.concurrent import settle
@@ -71,7 +71,7 @@ def embedded(
     max_batch: int = 256,
     max_context: int | None = None,
     kv_bytes: int | None = None,
-    batch_invariant: bool = False,
+    batch_invariant: bool | Literal["auto"] = False,
     processes: int | None = None,
 ) -> Engine:
     """Load a model into this process, or into several others.
@@ -87,14 +87,17 @@ def embedded(
         kv_bytes: memory for keys and values, of what is decoded and of what waits to be continued; None is a quarter
             of free memory, or four fifths of what weights and scratch leave of a GPU's. Draws beyond it wait.
         batch_invariant: concurrency, batching and resume points cannot change a single bit on one machine with as many
-            threads; slower.
+            threads; slower, and on a CPU only: "auto" is yes there, and no on a GPU.
         processes: decode in as many processes, each with `threads` threads and its share of the memory; on a CPU with
             idle cores faster than more threads; on GPUs one process for each. None is this process alone.
 
     Raises:
         ConfigError: the folder, a file in it, or an option cannot be used.
     """
+    from ttc.engines.embedded.core.model import pick_device
+
     folder = generator_folder(model)
+    invariant = pick_device(device).type == "cpu" if batch_invariant == "auto" else batch_invariant
     options: dict[str, Any] = {
         "device": device,
         "dtype": dtype,
@@ -102,7 +105,7 @@ def embedded(
         "max_batch": max_batch,
         "max_context": max_context,
         "kv_bytes": kv_bytes,
-        "batch_invariant": batch_invariant,
+        "batch_invariant": invariant,
     }
     if processes is not None:
         from ttc.engines.embedded.replicas import start
@@ -112,7 +115,7 @@ def embedded(
     from ttc.engines.embedded.loading import load
 
     text, scheduler = load(folder, **options)
-    return EmbeddedEngine(model or "nano-teacher", text, scheduler, max_batch, batch_invariant)
+    return EmbeddedEngine(model or "nano-teacher", text, scheduler, max_batch, invariant)
 
 
 class EmbeddedEngine(StreamingTokenEngine):

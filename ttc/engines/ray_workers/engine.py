@@ -19,7 +19,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from ttc.concurrent import gather, settle
 from ttc.config.registry import ENGINES
@@ -69,7 +69,7 @@ def ray_workers(
     dtype: str = "auto",
     device: str = "auto",
     threads: int = 1,
-    batch_invariant: bool = False,
+    batch_invariant: bool | Literal["auto"] = False,
     **options: object,
 ) -> Engine:
     """Start actors and load a model into each.

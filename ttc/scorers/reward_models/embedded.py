@@ -386,7 +386,11 @@ class IncrementalScorer:
         return None
 
     def _grow(self, items: Sequence[tuple[Segment | None, Sequence[int]]]) -> list[tuple[torch.Tensor, Segment]]:
-        """`Body.extend`; where memory runs out, the oldest problem outside the batch pays by being computed again."""
+        """`Body.extend`; where memory runs out, the oldest problem outside the batch pays by being computed again.
+
+        Then the batch is halved, and for a single path the batch's own problems pay, oldest first: a batch may be of
+        more paths than memory holds.
+        """
         from ttc.engines.embedded.core.prefill import memory_errors
 
         while True:
@@ -395,12 +399,27 @@ class IncrementalScorer:
                     return self._body.extend(items)
             except MemoryError:
                 idle = next((problem_id for problem_id in self._problems if problem_id not in self._busy), None)
-                if idle is None and len(items) == 1:
+                if idle is None and len(items) == 1 and not self._forget_scored():
                     raise
-            if idle is None:  # not in the handler: what it handles holds the pages of the attempt
+            # not in the handler: what it handles holds the pages of the attempt
+            if idle is not None:
+                del self._problems[idle]
+            elif len(items) > 1:
                 half = len(items) // 2
                 return self._grow(items[:half]) + self._grow(items[half:])
-            del self._problems[idle]
+
+    def _forget_scored(self) -> bool:
+        """Forget what is known below the roots of the oldest problem that has such; returns whether there was one.
+
+        What a path in work continues is kept by that path, and a later one starts from its root again.
+        """
+        for layouts in self._problems.values():
+            scored = [(paths, place) for paths in layouts.values() for place in paths if place != ()]
+            for paths, place in scored:  # in place: works of the batch write into these
+                del paths[place]
+            if scored:
+                return True
+        return False
 
     def _keep(self, work: PathUpdate, handle: Segment, values: tuple[float, ...], memo: Any) -> Score:
         scores = {at: value for at, value in work.base.values.items() if at < work.start}

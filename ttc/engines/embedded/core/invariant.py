@@ -197,7 +197,7 @@ def check(body: Body) -> None:
         rest = body.extend([(segment, ids[split:]), *others])
         both = read(torch.cat((head, rest[0][0])))
         if not torch.equal(both, reference):
-            raise EngineError(_REFUSED)
+            raise refusal(body.device)
     decoder = InvariantDecoder(body)
     ((_, trunk),) = body.extend([(None, ids[: length - 4])])
     for _ in range(5):
@@ -205,14 +205,20 @@ def check(body: Body) -> None:
     for position in range(length - 4, length):
         hidden = decoder.step([ids[position]] * 5)
         if not torch.equal(read(hidden[2:3]), reference[position : position + 1]):
-            raise EngineError(_REFUSED)
+            raise refusal(body.device)
 
 
 def _as_it_is(hidden: torch.Tensor) -> torch.Tensor:
     return hidden
 
 
-_REFUSED = (
-    "batch_invariant=True cannot be honoured: this machine's matrix kernels give other bits for other batch shapes; "
-    "use dtype='float32' and threads=1, set MKL_CBWR=AVX2,STRICT in the environment, or run without it"
-)
+def refusal(device: torch.device) -> EngineError:
+    """The error where a device's kernels are not invariant, with what helps there."""
+    owner, advice = "the GPU's", "use batch_invariant=auto, which asks for it on a CPU alone, or device=cpu"
+    if device.type == "cpu":
+        owner = "this machine's"
+        advice = "use dtype='float32' and threads=1, set MKL_CBWR=AVX2,STRICT in the environment, or run without it"
+    return EngineError(
+        f"batch_invariant=True cannot be honoured: {owner} matrix kernels give other bits for other batch shapes; "
+        f"{advice}"
+    )
