@@ -26,6 +26,8 @@ class _Place:
 
     prompts: dict[int, tuple[int, int]] = field(default_factory=dict)
     in_flight: list[range] = field(default_factory=list)
+    flying: set[int] = field(default_factory=set)
+    """The numbers of `in_flight`: a search has hundreds of calls of one number each in flight at once."""
 
     @property
     def next_number(self) -> int:
@@ -49,10 +51,12 @@ class DrawBook:
         numbers = _next_numbers(place, prompt, draws) if isinstance(draws, int) else draws
         _check_free(place, prompt, numbers)
         place.in_flight.append(numbers)
+        place.flying.update(numbers)
         try:
             yield numbers
         finally:
             place.in_flight.remove(numbers)
+            place.flying.difference_update(numbers)
 
     def made(self, prompt: Prompt, numbers: range) -> None:
         """Remember that these numbers were handed to the engine."""
@@ -78,7 +82,7 @@ def _check_free(place: _Place, prompt: Prompt, numbers: range) -> None:
     for number in numbers:
         earlier = place.prompts.get(number)
         goes_on = earlier is None or (len(content) > earlier[0] and hash(content[: earlier[0]]) == earlier[1])
-        if goes_on and not any(number in flying for flying in place.in_flight):
+        if goes_on and number not in place.flying:
             continue
         free = max([place.next_number, *(flying.stop for flying in place.in_flight)])
         raise ConfigError(
