@@ -148,6 +148,15 @@ def test_a_batch_of_more_answers_than_memory_holds_is_scored_whole(
     assert values(scored(on_gpu(folder, monkeypatch, num_pages))) == pytest.approx(values(expected), abs=1e-4)
 
 
+def test_what_does_not_fit_is_refused_before_anything_is_computed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = on_gpu(folder, monkeypatch, 10)._body
+    monkeypatch.setattr(body, "forward", lambda *_: pytest.fail("computed what would be thrown away"))
+    with pytest.raises(MemoryError, match="all 10 pages"), body.place():
+        body.extend([(None, [1] * 17)] * 6)  # two pages each
+
+
 def test_a_path_that_memory_is_never_enough_for_fails_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scorer = on_gpu(folder, monkeypatch, 10)
     prompt = test_prm.root(folder)

@@ -170,6 +170,7 @@ class Body:
 
         Raises:
             PromptTooLong: an item would pass the context of the model.
+            MemoryError: the pool has not the pages for all; nothing was computed.
         """
         for prefix, ids in items:
             total = (prefix.end if prefix else 0) + len(ids)
@@ -177,6 +178,7 @@ class Body:
                 raise ConfigError("extend: an item has no new token")
             if total > self.max_context:
                 raise PromptTooLong(f"{total} tokens exceed the context of {self.max_context}")
+        self.pool.check_free(len(ids) for _, ids in items)
         segments = [self.pool.segment(prefix) for prefix, _ in items]
         outputs: list[list[torch.Tensor]] = [[] for _ in items]
         for batch in _batches([len(ids) for _, ids in items], self._pads_below):

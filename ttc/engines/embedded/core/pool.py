@@ -17,7 +17,7 @@ import contextlib
 import heapq
 import mmap
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -234,6 +234,9 @@ class PagePool:
     def segment(self, parent: Segment | None = None) -> Segment:
         """A segment without tokens."""
         return Segment(self, parent)
+
+    def check_free(self, lengths: Iterable[int]) -> None:
+        """Raise MemoryError where the pool has not the pages for new segments of so many tokens; this one grows."""
 
     def reserve(self, segment: Segment, count: int) -> None:
         """Give `segment` the pages for `count` more tokens."""

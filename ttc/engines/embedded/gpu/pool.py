@@ -8,7 +8,7 @@ of pages go to the device without waiting for what is queued there.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -46,7 +46,11 @@ class DeviceShelf(Shelf):
         return self.stored[0].transpose(3, 4), self.stored[1]
 
     def _grow(self) -> None:
-        raise MemoryError(
+        raise self.full()
+
+    def full(self) -> MemoryError:
+        """What to say where no page is free."""
+        return MemoryError(
             f"all {self._num_pages} pages of keys and values ({self.stored.nbytes >> 20} MiB) are in use: "
             "raise kv_bytes, or ask for fewer or shorter sequences"
         )
@@ -66,6 +70,12 @@ class DevicePool(PagePool):
         self.returned: deque[list[int]] = deque()
         self.version = 0
         self._send = send
+
+    def check_free(self, lengths: Iterable[int]) -> None:
+        """See `PagePool.check_free`: before anything is computed that would be thrown away."""
+        self._collect()
+        if sum(-(-length // PAGE) for length in lengths) > len(self.shelf.free):
+            raise self.shelf.full()
 
     def return_memory(self, most: int) -> None:
         """Nothing: its memory was taken when it began."""
