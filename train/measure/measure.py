@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from evals.numbers.statistics import mean_interval, paired_interval
 from evals.task import Item, Task
@@ -105,9 +105,16 @@ EXACT = "embedded:dtype=float32,batch_invariant=auto"
 
 
 def open_engine(folder: Path, setting: Setting, engine: str = EXACT) -> Engine:
-    """The engine of a spec, NAME or NAME:KEY=VALUE,..., on a model folder, the stage's device and number of threads."""
+    """The engine of a spec, NAME or NAME:KEY=VALUE,..., on a model folder, the stage's device and number of threads.
+
+    On a GPU its keys and values take a quarter of what is free, where the spec says nothing: a model is trained beside.
+    """
     name, options = parse_spec(engine)
-    supply = {"model": str(folder), "device": setting.device, "threads": setting.threads}
+    supply: dict[str, Any] = {"model": str(folder), "device": setting.device, "threads": setting.threads}
+    if setting.device.startswith("cuda"):
+        import torch  # commands that only tell of a run load none
+
+        supply["kv_bytes"] = torch.cuda.mem_get_info(setting.device)[0] // 4
     supply = {key: value for key, value in supply.items() if key not in options}
     return cast("Engine", ENGINES.create(name, options, supply=supply))
 

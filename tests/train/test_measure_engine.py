@@ -1,0 +1,36 @@
+"""Where a stage measures and rolls out: the engine that its spec names, beside a model that is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from train.base.stage import Setting
+from train.measure.measure import EXACT, open_engine
+from ttc.config.registry import ENGINES
+
+
+def _supplied(monkeypatch: pytest.MonkeyPatch, device: str, engine: str) -> Mapping[str, Any]:
+    """What the engine is given beside its spec, on a machine with 40 GB free on its GPU."""
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (40 << 30, 80 << 30))
+
+    def create(self: Any, name: str, options: Mapping[str, Any], *, supply: Mapping[str, Any]) -> None:
+        given.update(supply, **options)
+
+    monkeypatch.setattr(type(ENGINES), "create", create)
+    open_engine(Path("model"), Setting(Path("out"), None, 1, device, 1, print), engine)
+    return given
+
+
+def test_on_a_gpu_an_engine_leaves_the_trainer_three_quarters_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _supplied(monkeypatch, "cuda", EXACT)["kv_bytes"] == 10 << 30
+    assert _supplied(monkeypatch, "cuda:1", "embedded:kv_bytes=3000")["kv_bytes"] == "3000"
+
+
+def test_on_a_cpu_it_keeps_to_its_own_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "kv_bytes" not in _supplied(monkeypatch, "cpu", EXACT)
