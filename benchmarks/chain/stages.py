@@ -9,6 +9,7 @@ that arms can be asked on several machines. The side probe on word problems is i
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from ttc.errors import ConfigError
 
 N = 16
 POOL = 32
+THRESHOLDS = (0.8, 0.9, 0.95, 0.98)
+"""How likely the leader of an adaptive vote must be its winner."""
 CAPS = (16, 32, 64, 128, 256)
 """Thinking tokens of the curve: a factor of sixteen. Beyond them an answer has 32 more."""
 MAX_TOKENS = 256
@@ -209,6 +212,18 @@ def search(place: ChainPlace) -> None:
     place.write(f"search-{place.part}", {"arms": rows, "whole": True})
 
 
+def search_second(place: ChainPlace) -> None:
+    """The second try against votes: a vote that stops once it is decided, replayed from the pool at every threshold."""
+    pool, rows = place.out / "evals" / f"pool-{place.part}-{place.seed}", {}
+    for threshold in THRESHOLDS:
+        strategy = f"adaptive:n={3 if place.cut else POOL},threshold={threshold}"
+        out = place.out / "evals" / f"replay-adaptive-{threshold}-{place.part}-{place.seed}"
+        shutil.rmtree(out, ignore_errors=True)
+        place.ttc("replay", pool, "--strategy", strategy, "--out", out)
+        rows[f"adaptive {threshold}"] = {**told(out), "strategy": strategy}
+    place.write(f"search-second-{place.part}", {"arms": rows})
+
+
 def curve(place: ChainPlace) -> None:
     """Accuracy against thinking tokens, greedily: a thought that is cut and handed over, and one that is only cut."""
     rows = {}
@@ -232,6 +247,7 @@ STAGES: Mapping[str, Callable[[ChainPlace], None]] = {
     "prm": lambda place: trained(place, "prm", "prm"),
     "pools": pools,
     "search": search,
+    "search-second": search_second,
     "grpo": lambda place: trained(place, "grpo", "grpo"),
     SECOND: lambda place: trained(place, SECOND, "grpo", f"steps={_SECOND_STEPS}"),
     "distil-search": lambda place: distilled(place, "distil-search"),

@@ -50,7 +50,7 @@ def test_the_start_cut_to_twenty_steps_has_the_same_digest_on_two_runs(tmp_path:
 @pytest.mark.slow
 def test_every_stage_of_questions_and_rewards_runs_and_leaves_its_numbers(tmp_path: Path) -> None:
     base = _base(tmp_path / "base")
-    for stage in ("sft", "prm", "pools", "search", "grpo", "curve", "probe"):
+    for stage in ("sft", "prm", "pools", "search", "search-second", "grpo", "curve", "probe"):
         _run(stage, base, tmp_path)
     kept = tmp_path / "kept"
     arms = json.loads((kept / "search-dev-1.json").read_text())["arms"]
