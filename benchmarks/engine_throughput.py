@@ -30,6 +30,8 @@ from pathlib import Path
 from typing import Any
 
 PROMPT = 60
+KV_BYTES = 1 << 30
+"""For keys and values, of the embedded engine and of vLLM."""
 Work = list[list[int]]
 
 
@@ -51,7 +53,8 @@ def embedded(
     from ttc.core import Prompt, Sampling
     from ttc.engines.embedded.engine import embedded as make
 
-    engine = make(folder, device="cpu", threads=threads, batch_invariant=invariant, processes=processes)
+    options: dict[str, Any] = {"batch_invariant": invariant, "processes": processes, "kv_bytes": KV_BYTES}
+    engine = make(folder, device="cpu", threads=threads, **options)
     rounds = iter(range(1 << 30))
 
     def run(work: Work, samples: int, tokens: int) -> int:
@@ -116,7 +119,7 @@ def vllm(folder: str, threads: int) -> Callable[[Work, int, int], int]:
         max_model_len=1024,
         max_num_seqs=256,
         enforce_eager=True,
-        kv_cache_memory_bytes=2 << 30,
+        kv_cache_memory_bytes=KV_BYTES,
         block_size=32,
         skip_tokenizer_init=True,
         enable_prefix_caching=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,18 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(params=[1, 3])
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Threads that torch computes with, each of them worth a single number."""
+    before = torch.get_num_threads()
+    monkeypatch.setattr(kernels, "_GRAIN", 1)
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_norms_gates_and_heads_are_what_float64_says_rounded_once(dtype: torch.dtype) -> None:
+def test_norms_gates_and_heads_are_what_float64_says_rounded_once(dtype: torch.dtype, threads: int) -> None:
     dims = dims_of()
     ops, exact = kernels.NativeOps(dims), TorchOps(dims)
     x, weight = torch.randn(7, 40).to(dtype), torch.rand(40)
@@ -65,18 +76,18 @@ def test_a_gate_of_any_size_of_number_stays_a_number_and_what_is_none_stays_none
     both = torch.tensor([[-1e4, -90.0, 0.0, 90.0, 1e4, float("nan"), 1, 1, 1, 1, 1, 1]])
     gated = kernels.NativeOps(dims_of())
     out = torch.empty(1, 6)
-    kernels.gate(both.numpy(), out.numpy())
+    kernels.gate(1, both.numel(), both.numpy(), out.numpy())
     torch.testing.assert_close(out[0, :5], torch.tensor([0.0, 0.0, 0.0, 90.0, 1e4]))
     assert out[0, 5].isnan() and gated.norm(torch.full((1, 40), float("nan")), torch.ones(40)).isnan().all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_is_stored_in_pages_is_loaded_from_them(dtype: torch.dtype) -> None:
+def test_what_is_stored_in_pages_is_loaded_from_them(dtype: torch.dtype, threads: int) -> None:
     k, v = torch.randn(2, 40, 2, 16).to(dtype)
     keys, values = torch.zeros(5, 2, 16, PAGE).to(dtype), torch.zeros(5, 2, PAGE, 16).to(dtype)
     slots = torch.randperm(5 * PAGE)[:40].numpy()
     at = (slots // PAGE, slots % PAGE)
-    kernels.store(*map(kernels.array, (k, v)), *at, *map(kernels.array, (keys, values)))
+    kernels.store(len(at[0]), k.numel(), *map(kernels.array, (k, v)), *at, *map(kernels.array, (keys, values)))
     assert torch.equal(keys[at[0], :, :, at[1]], k) and torch.equal(values[at[0], :, at[1]], v)
     out, places = torch.zeros(2, 40, 2, 16).to(dtype), np.arange(40)[::-1].copy()
     kernels.load(*map(kernels.array, (keys, values)), *at, places, *map(kernels.array, out))
@@ -86,7 +97,7 @@ def test_what_is_stored_in_pages_is_loaded_from_them(dtype: torch.dtype) -> None
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("kv_heads", "group", "size"), [(1, 1, 16), (3, 3, 64), (2, 2, 32), (1, 7, 128), (2, 4, 256)])
 def test_attention_over_pages_is_that_of_float64_whatever_was_joined_before(
-    dtype: torch.dtype, kv_heads: int, group: int, size: int
+    dtype: torch.dtype, kv_heads: int, group: int, size: int, threads: int
 ) -> None:
     lengths = [1, 2, 15, 16, 17, 40, 100]
     rows, heads, most = len(lengths), kv_heads * group, -(-max(lengths) // PAGE)
@@ -109,7 +120,7 @@ def test_attention_over_pages_is_that_of_float64_whatever_was_joined_before(
     out = torch.empty(rows, heads, size, dtype=dtype)
     table = (pages, counts, firsts, lasts)
     arrays = map(kernels.array, (queries, keys, values))
-    kernels.attend(*arrays, *table, seed, totals, kernels.array(out))
+    kernels.attend(rows, keys.numel(), *arrays, *table, seed, totals, kernels.array(out))
     for row, length in enumerate(lengths):
         mine = torch.from_numpy(pages[firsts[row] : lasts[row]])
         k = keys[mine].permute(0, 3, 1, 2).flatten(0, 1)[:length].double()
@@ -123,6 +134,25 @@ def test_attention_over_pages_is_that_of_float64_whatever_was_joined_before(
         )
 
 
+@pytest.mark.skipif(kernels._openmp() is None, reason="torch brings no OpenMP of GNU's here")
+def test_rows_are_split_over_threads_to_the_same_bits_and_other_types_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kernels, "_GRAIN", 1)
+    both, out, again = torch.randn(11, 64), torch.empty(11, 32), torch.empty(11, 32)
+    kernels.gate(1, both.numel(), both.numpy(), out.numpy())  # one row is not split
+    kernels.gate._kernel(0, 11, both.numpy(), out.numpy())
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        kernels.gate(11, both.numel(), both.numpy(), again.numpy())
+        assert torch.equal(out, again)
+        with pytest.raises(TypeError):
+            kernels.gate(11, both.numel(), both.numpy(), again.double().numpy())
+    finally:
+        torch.set_num_threads(before)
+
+
 def rows_of(count: int, temperature: list[float], logprobs: bool = True) -> Rows:
     numbers = np.arange(count, dtype=np.uint64)
     temperatures = np.resize(np.array(temperature, np.float32), count)
@@ -132,7 +162,7 @@ def rows_of(count: int, temperature: list[float], logprobs: bool = True) -> Rows
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("vocab", [2, 255, 256, 300, 5000])
 def test_draws_are_those_of_the_cumulative_sum_and_forbidden_tokens_are_never_drawn(
-    dtype: torch.dtype, vocab: int, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, vocab: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logits = torch.randn(200, vocab).mul(3).to(dtype)
     logits[:, :: 3 if vocab > 2 else 2] = -torch.inf
@@ -158,13 +188,18 @@ def test_self_certainty_is_the_divergence_from_uniform_and_a_greedy_draw_the_fir
 
 def test_where_no_folder_can_be_written_the_kernels_are_compiled_for_this_process_alone() -> None:
     script = """
-import numba.core.caching, torch
+import numba.core.caching, numpy as np, torch
 for kind in vars(numba.core.caching).values():
     if getattr(kind, "_locator_classes", None):
         kind._locator_classes = []  # none finds a folder
 from ttc.engines.shared.compute import native
 kernels, x, out = native(torch.device("cpu"), torch.float32), torch.ones(2, 16), torch.empty(2, 16)
-kernels.norm(x.numpy(), torch.ones(16).numpy(), 0.0, out.numpy())
-assert torch.equal(out, x) and type(kernels.norm._cache).__name__ == "NullCache"
+pages, rows = np.zeros((2, 1, 1, 16, 16), np.float32), np.empty((2, 2, 1, 16), np.float32)
+kernels.load(*pages, *np.zeros((3, 2), np.int64), *rows)
+assert type(kernels.load._cache).__name__ == "NullCache"
+kernels._GRAIN = 1
+torch.set_num_threads(2)
+kernels.norm(2, 32, x.numpy(), torch.ones(16).numpy(), 0.0, out.numpy())
+assert torch.equal(out, x)
 """
     subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], check=True)

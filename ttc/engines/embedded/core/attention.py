@@ -102,7 +102,7 @@ class PrefixAttention:
                 self._values[places] = shelf.values[layer][pages, :, offsets]
         else:
             arrays, at = shelf.arrays(layer), (self._pages.numpy(), self._offsets.numpy())
-            kernels.store(*map(kernels.array, (k, v)), *at, *arrays)
+            kernels.store(len(k), 2 * k.numel(), *map(kernels.array, (k, v)), *at, *arrays)
             if self._source is not None:
                 ends = map(kernels.array, (self._keys, self._values))
                 kernels.load(*arrays, *(index.numpy() for index in self._source), *ends)

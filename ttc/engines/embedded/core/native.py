@@ -9,22 +9,29 @@ first time).
 1805.02867; pages: Kwon et al. 2023, arXiv 2309.06180), from where `join` left what many rows read together.
 Pages lie as in `pool`: keys with the positions last, so that scores of neighbouring positions fill a register.
 
+Where torch computes with several threads, rows are split over the same ones (`_Rows`): numba's own, or Python's, would
+fight with those of torch, which spin while they wait for its next product.
+
 All of it is one file, since what numba keeps on disk is compiled anew where the file of a kernel has changed, not where
 another has.
 
-Left out: fp16, sliding windows, and more than one thread.
+Left out: fp16, sliding windows, and threads where torch does not bring GNU's OpenMP (macOS, Windows).
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from llvmlite import ir
-from numba import carray, njit, types
+from numba import carray, cfunc, njit, typeof, types
 from numba.core import cgutils
+from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
 
 from ttc.engines.embedded.core.pool import PAGE
@@ -61,13 +68,17 @@ def serves(head_dim: int) -> bool:
     return head_dim % PAGE == 0 and head_dim <= _SIZE
 
 
-def _compiled(function: F) -> F:
-    """Compile at the first call, without the interpreter's lock; kept on disk where a folder for it can be written."""
-    options: dict[str, Any] = {"nogil": True, "fastmath": _MATH, "error_model": "numpy"}
+def _kept(compiler: Callable[..., Any], function: F, *signature: Any, **options: Any) -> Any:
+    """Compile with numba's `compiler`; kept on disk where a folder for it can be written."""
     try:
-        compiled: F = njit(cache=True, **options)(function)
+        return compiler(*signature, cache=True, **options)(function)
     except RuntimeError:  # numba found no such folder
-        compiled = njit(**options)(function)
+        return compiler(*signature, **options)(function)
+
+
+def _compiled(function: F) -> F:
+    """Compile at the first call, without the interpreter's lock."""
+    compiled: F = _kept(njit, function, nogil=True, fastmath=_MATH, error_model="numpy")
     return compiled
 
 
@@ -221,6 +232,111 @@ _scores_1, _scores_2, _scores_3, _scores_4 = (_page_scores(heads) for heads in r
 _values_1, _values_2, _values_3, _values_4 = (_page_values(heads) for heads in range(1, _HEADS + 1))
 
 
+# -- rows split over torch's threads -----------------------------------------------------------------------------------
+_GRAIN = 1 << 15
+"""Numbers that a thread is worth, as torch has it."""
+
+
+class _OpenMP(NamedTuple):
+    """Addresses of functions of the library whose threads torch computes with."""
+
+    parallel: int
+    thread: int
+    threads: int
+
+
+@functools.cache
+def _openmp() -> _OpenMP | None:
+    """That of this build of torch; None where it is another than GNU's."""
+    names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+    for path in (Path(torch.__file__).parent / "lib").glob("libgomp*"):
+        library = ctypes.CDLL(str(path))
+        addresses = (ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in names)
+        return _OpenMP(*(int(address or 0) for address in addresses))
+    return None
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _in_threads(context: Any, parallel: Any, part: Any, threads: Any, work: Any) -> Any:
+    """GOMP_parallel(part, &work, threads, 0): every thread calls `part`; returns when all have."""
+
+    def code(ctx: Any, builder: Any, _: Any, args: Any) -> Any:
+        bytes_ = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [bytes_, bytes_, _INT, _INT]).as_pointer()
+        place = builder.bitcast(cgutils.alloca_once_value(builder, args[3]), bytes_)
+        target = builder.inttoptr(args[1], bytes_)
+        builder.call(builder.inttoptr(args[0], kind), [target, place, builder.trunc(args[2], _INT), _INT(0)])
+        return ctx.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64, work), code
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _told(context: Any, function: Any) -> Any:
+    """What a function without arguments at this address returns, an int."""
+
+    def code(_: Any, builder: Any, __: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], ir.FunctionType(_INT, []).as_pointer())
+        return builder.sext(builder.call(pointer, []), _LONG)
+
+    return types.int64(types.int64), code
+
+
+def _held(kind: Any) -> Any:
+    """A function that reads a value of numba's type `kind` from memory."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def value(context: Any, place: Any) -> Any:
+        def code(ctx: Any, builder: Any, _: Any, args: Any) -> Any:
+            pointer = builder.bitcast(args[0], ctx.get_value_type(kind).as_pointer())
+            return impl_ret_borrowed(ctx, builder, kind, builder.load(pointer))
+
+        return kind(types.voidptr), code
+
+    return value
+
+
+def _launch(parallel: Any, number: Any, count: Any, part: Any, threads: Any, rows: Any, arguments: Any) -> None:
+    _in_threads(parallel, part, threads, (number, count, rows, arguments))
+
+
+class _Rows:
+    """A kernel(start, stop, *work) over rows, in the threads that torch computes with.
+
+    Its first argument is an array and tells the dtype; one launcher is compiled for each, with its types fixed, so that
+    other types are refused and never read wrongly.
+    """
+
+    def __init__(self, kernel: Callable[..., None]) -> None:
+        self._kernel = kernel
+        self._launchers: dict[Any, tuple[Callable[..., None], Any]] = {}
+
+    def __call__(self, rows: int, numbers: int, *work: Any) -> None:
+        """Compute `rows` rows, which read and write about so many numbers."""
+        threads = min(torch.get_num_threads(), rows, numbers // _GRAIN)
+        openmp = _openmp() if threads > 1 else None
+        if openmp is None:
+            self._kernel(0, rows, *work)
+            return
+        kind = work[0].dtype
+        if kind not in self._launchers:
+            self._launchers[kind] = self._launcher(tuple(map(typeof, work)))
+        launch, part = self._launchers[kind]
+        launch(*openmp, part.address, threads, rows, work)
+
+    def _launcher(self, kinds: tuple[Any, ...]) -> tuple[Callable[..., None], Any]:
+        kernel, work = self._kernel, types.Tuple(kinds)
+        held = _held(types.Tuple((types.int64, types.int64, types.int64, work)))
+
+        def part(place: Any) -> None:
+            number, count, rows, arguments = held(place)
+            at, threads = _told(number), _told(count)
+            kernel(rows * at // threads, rows * (at + 1) // threads, *arguments)
+
+        signature = types.void(*[types.int64] * 6, work)
+        return _kept(njit, _launch, signature, nogil=True), _kept(cfunc, part, types.void(types.voidptr))
+
+
 # -- the kernels -------------------------------------------------------------------------------------------------------
 @_inlined
 def _exp(x: Any) -> Any:
@@ -253,19 +369,22 @@ def _highest(row: Any) -> Any:
     return _float_of(np.uint32(_ordered(peak)))
 
 
+@_Rows
 @_compiled
-def draw(logits: Any, inverse: Any, shares: Any, edges: Any, tokens: Any) -> None:
+def draw(start: int, stop: int, logits: Any, inverse: Any, shares: Any, edges: Any, tokens: Any) -> None:
     """A token for each row of logits (B, V) by inverse CDF: blocks first, then inside one.
 
     Args:
+        start: the first row.
+        stop: the row behind the last.
         logits: bf16 or fp32; what is -inf is never drawn.
         inverse: (B) fp32, of temperatures; 0 for the first of the likeliest.
         shares: (B) fp64, uniform numbers.
-        edges: (blocks of 256 tokens) fp64, scratch.
+        edges: (B, blocks of 256 tokens) fp64, scratch.
         tokens: (B), what is drawn.
     """
-    for i in range(len(logits)):
-        row = logits[i]
+    for i in range(start, stop):
+        row, sums = logits[i], edges[i]
         peak, tokens[i] = _highest(row), 0
         if inverse[i] == _ZERO:
             for j in range(len(row)):
@@ -274,19 +393,19 @@ def draw(logits: Any, inverse: Any, shares: Any, edges: Any, tokens: Any) -> Non
                     break
             continue
         total: Any = 0.0
-        for b in range(len(edges)):
+        for b in range(len(sums)):
             block = row[b * _BLOCK : (b + 1) * _BLOCK]
             mass = _ZERO
             for j in range(len(block)):
                 score = (_wide(block[j]) - peak) * inverse[i]
                 mass += _exp(score) if score >= _LOW else _ZERO
             total += mass
-            edges[b] = total
+            sums[b] = total
         goal, b = shares[i] * total, 0
-        while b < len(edges) - 1 and edges[b] <= goal:
+        while b < len(sums) - 1 and sums[b] <= goal:
             b += 1
         block = row[b * _BLOCK : (b + 1) * _BLOCK]
-        below: Any = edges[b - 1] if b else 0.0
+        below: Any = sums[b - 1] if b else 0.0
         for j in range(len(block)):
             score = (_wide(block[j]) - peak) * inverse[i]
             if score >= _LOW:
@@ -296,10 +415,11 @@ def draw(logits: Any, inverse: Any, shares: Any, edges: Any, tokens: Any) -> Non
                     break
 
 
+@_Rows
 @_compiled
-def survey(logits: Any, tokens: Any, logprobs: Any, certainty: Any) -> None:
+def survey(start: int, stop: int, logits: Any, tokens: Any, logprobs: Any, certainty: Any) -> None:
     """Of each row of logits (B, V): the log-probability of its token, and KL(uniform || model), in nats."""
-    for i in range(len(logits)):
+    for i in range(start, stop):
         row = logits[i]
         total: Any = 0.0
         mass: Any = 0.0
@@ -317,11 +437,12 @@ def survey(logits: Any, tokens: Any, logprobs: Any, certainty: Any) -> None:
         certainty[i] = np.log(mass) - total / len(row) - np.log(len(row))
 
 
+@_Rows
 @_compiled
-def norm(x: Any, weight: Any, eps: float, out: Any) -> None:
+def norm(start: int, stop: int, x: Any, weight: Any, eps: float, out: Any) -> None:
     """Root-mean-square norm: x and out (T, D), weight (D) fp32."""
-    rows, width = x.shape
-    for i in range(rows):
+    width = x.shape[1]
+    for i in range(start, stop):
         total = _ZERO
         for d in range(width):
             value = _wide(x[i, d])
@@ -331,26 +452,30 @@ def norm(x: Any, weight: Any, eps: float, out: Any) -> None:
             out[i, d] = _stored(_wide(x[i, d]) * scale * weight[d], out)
 
 
+@_Rows
 @_compiled
-def gate(both: Any, out: Any) -> None:
+def gate(start: int, stop: int, both: Any, out: Any) -> None:
     """Silu of the first half of each row times the second: both (T, 2 I) -> out (T, I)."""
-    rows, width = out.shape
-    for i in range(rows):
+    width = out.shape[1]
+    for i in range(start, stop):
         for d in range(width):
             value = _wide(both[i, d])
             out[i, d] = _stored(value / (_ONE + _exp(-value)) * _wide(both[i, width + d]), out)
 
 
+@_Rows
 @_compiled
-def turn(qkv: Any, weight: Any, eps: float, cos: Any, sin: Any, scale: float, q: Any, k: Any, v: Any) -> None:
+def turn(
+    start: int, stop: int, qkv: Any, weight: Any, eps: float, cos: Any, sin: Any, scale: float, q: Any, k: Any, v: Any
+) -> None:
     """Heads of one product apart: q (T, heads, D) turned and scaled, k (T, kv heads, D) turned, v as it is.
 
     qkv (T, heads + 2 kv heads, D), cos and sin (T, D) with its sign, weight (heads + kv heads, D) of a norm of every
     head, or nothing (0, D).
     """
-    rows, size, heads, others = q.shape[0], q.shape[2], q.shape[1], k.shape[1]
+    size, heads, others = q.shape[2], q.shape[1], k.shape[1]
     half = size // 2
-    for i in range(rows):
+    for i in range(start, stop):
         for h in range(heads + others):
             factor = np.float32(scale) if h < heads else _ONE
             target, source = q[i, h] if h < heads else k[i, h - heads], qkv[i, h]
@@ -373,10 +498,11 @@ def turn(qkv: Any, weight: Any, eps: float, cos: Any, sin: Any, scale: float, q:
                 v[i, h, d] = qkv[i, heads + others + h, d]
 
 
+@_Rows
 @_compiled
-def store(k: Any, v: Any, pages: Any, offsets: Any, keys: Any, values: Any) -> None:
+def store(start: int, stop: int, k: Any, v: Any, pages: Any, offsets: Any, keys: Any, values: Any) -> None:
     """Write the keys and values (T, kv heads, D) of new tokens to their places in a layer of a shelf."""
-    for i in range(len(pages)):
+    for i in range(start, stop):
         page, offset = pages[i], offsets[i]
         for h in range(k.shape[1]):
             for d in range(k.shape[2]):
@@ -397,13 +523,17 @@ def load(keys: Any, values: Any, pages: Any, offsets: Any, places: Any, k: Any, 
                 v[place, h, d] = values[page, h, offset, d]
 
 
+@_Rows
 @_compiled
 def attend(
-    q: Any, keys: Any, values: Any, pages: Any, counts: Any, firsts: Any, lasts: Any, seed: Any, totals: Any, out: Any
-) -> None:
+    start: int, stop: int, q: Any, keys: Any, values: Any, pages: Any, counts: Any, firsts: Any, lasts: Any, seed: Any,
+    totals: Any, out: Any
+) -> None:  # fmt: skip
     """Attention of one new token of each row over the pages that it reads.
 
     Args:
+        start: the first row.
+        stop: the row behind the last.
         q: (rows, heads, D), scaled.
         keys: (pages, kv heads, D, positions), a layer of a shelf.
         values: (pages, kv heads, positions, D).
@@ -422,10 +552,10 @@ def attend(
         carray(query_at, (_HEADS, _SIZE)),
     )
     peaks, masses, fades = carray(_peaks(), (_HEADS,)), carray(_masses(), (_HEADS,)), carray(fades_at, (_HEADS,))
-    rows, heads, size = q.shape
+    heads, size = q.shape[1:]
     num_kv = keys.shape[1]
     group = heads // num_kv
-    for row in range(rows):
+    for row in range(start, stop):
         for h in range(num_kv):
             for first in range(h * group, (h + 1) * group, _HEADS):
                 several = min(_HEADS, (h + 1) * group - first)
@@ -506,7 +636,7 @@ class NativeOps:
     def norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """See `model.Between.norm`."""
         out = torch.empty_like(x)
-        norm(array(x), weight.numpy(), self._dims.eps, array(out))
+        norm(len(x), x.numel(), array(x), weight.numpy(), self._dims.eps, array(out))
         return out
 
     def heads(
@@ -518,11 +648,12 @@ class NativeOps:
         q, k, v = (qkv.new_empty(len(qkv), count, dims.head_dim) for count in sizes)
         factors = self._no_norm if weight is None else weight.numpy()
         rows = array(qkv).reshape(len(qkv), sum(sizes), dims.head_dim)
-        turn(rows, factors, dims.eps, array(cos), array(sin), self._scale, array(q), array(k), array(v))
+        ends = map(array, (q, k, v))
+        turn(len(qkv), qkv.numel(), rows, factors, dims.eps, array(cos), array(sin), self._scale, *ends)
         return q, k, v
 
     def gate(self, both: torch.Tensor) -> torch.Tensor:
         """See `model.Between.gate`."""
         out = both.new_empty(len(both), self._dims.intermediate)
-        gate(array(both), array(out))
+        gate(len(both), both.numel(), array(both), array(out))
         return out

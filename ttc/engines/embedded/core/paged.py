@@ -176,13 +176,14 @@ class PagedDecoder:
         plan, kernels, at = self._plan, self._kernels, self._shelf.arrays(layer)
         if plan is None:
             raise RuntimeError("a step is planned before it is computed")
-        kernels.store(kernels.array(k), kernels.array(v), plan.targets, plan.offsets, *at)
+        kernels.store(len(k), 2 * k.numel(), kernels.array(k), kernels.array(v), plan.targets, plan.offsets, *at)
         if plan.shared:
             self._seed.fill(_NOTHING)
             for shared in plan.shared:
                 self._together(shared, q, at)
         table = (plan.pages, plan.counts, plan.firsts, plan.lasts)
-        kernels.attend(kernels.array(q), *at, *table, self._seed, self._totals, self._written)
+        numbers = 2 * plan.pages.size * at[0][0].size  # keys and values of a page are as many
+        kernels.attend(len(q), numbers, kernels.array(q), *at, *table, self._seed, self._totals, self._written)
         return self._out
 
     def _together(self, shared: _Shared, q: torch.Tensor, at: tuple[Any, Any]) -> None:

@@ -84,12 +84,13 @@ def _compiled(logits: torch.Tensor, rows: Rows, kernels: ModuleType) -> SampledT
     greedy = rows.temperature == 0
     inverse = np.where(greedy, 0.0, 1.0 / np.where(greedy, 1.0, rows.temperature)).astype(np.float32)
     guided = _guided(logits, rows.guides) if rows.guides else logits
-    tokens, edges = np.empty(num, np.int64), np.empty(-(-vocab // _BLOCK))
-    kernels.draw(kernels.array(guided), inverse, uniforms(rows.keys, rows.positions), edges, tokens)
+    shares = uniforms(rows.keys, rows.positions)
+    tokens, edges = np.empty(num, np.int64), np.empty((num, -(-vocab // _BLOCK)))
+    kernels.draw(num, logits.numel(), kernels.array(guided), inverse, shares, edges, tokens)
     if not rows.wants_logprobs:
         return SampledTokens(tokens, None, None)
     logprobs, certainty = np.empty((2, num), np.float32)
-    kernels.survey(kernels.array(logits), tokens, logprobs, certainty)
+    kernels.survey(num, logits.numel(), kernels.array(logits), tokens, logprobs, certainty)
     return SampledTokens(tokens, logprobs, certainty)
 
 
