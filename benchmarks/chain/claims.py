@@ -67,6 +67,18 @@ def majority(pool: Arm, k: int, names: Sequence[str]) -> list[float]:
     return [known.get(name, 0.0) for name in names]
 
 
+def _if_kept(kept: Kept, stage: str, part: str) -> Mapping[str, Arm]:
+    try:
+        return kept.arms(stage, part)
+    except FileNotFoundError:
+        return {}
+
+
+def _covers(pool: Sequence[Sequence[Any]]) -> bool:
+    """Whether any candidate is right."""
+    return any(right for _, right, _ in pool)
+
+
 def starts(kept: Kept, part: str) -> Interval:
     """The start less the public model in its better prompt form."""
     arms = kept.arms("probe", part)
@@ -188,6 +200,14 @@ def main() -> None:
         ended = [right for right, tokens in zip(arm["right"], arm["generated"], strict=True) if tokens < MAX_TOKENS]
         interval = f"{100 * level.value:5.1f} % ({100 * level.low:.1f} to {100 * level.high:.1f})"
         print(f"{name:20} {interval}; of {len(ended)} that ended before the cap {sum(ended)} are right")
+    for stage in ("search", "pools", "search-second"):
+        for name, arm in _if_kept(kept, stage, options.part).items():
+            drawn = (
+                f"; a right one among its draws: {100 * fmean(map(_covers, arm['pool'])):.1f} %"
+                if "pool" in arm
+                else ""
+            )
+            print(f"{name:20} {100 * fmean(arm['right']):5.1f} %, {fmean(arm['generated']):,.0f} tokens{drawn}")
     path = options.kept / f"claims-{options.part}-{options.seed}.json"
     path.write_text(json.dumps({"claims": rows}, indent=1) + "\n")
 
