@@ -29,6 +29,7 @@ from evals.numbers.statistics import Interval, mean_interval
 CAPPED = ("handover", "thinking capped at 16 to 256 tokens, handed over to the answer", "#0b62c4", "o")
 CUT = ("stop", "the same, only cut", "#64748b", "o")
 VOTE = ("majority vote of 1 to 32 draws", "#15803d", ".")
+STOPPED = ("a vote of at most 32, stopped once it is decided", "#0891b2", "P")
 MODELS: Mapping[str, tuple[str, str, str]] = {
     "public": ("SmolLM2-135M-Instruct as published", "#111827", "s"),
     "sft": ("its start on worked searches, greedy", "#c2410c", "D"),
@@ -58,6 +59,9 @@ def draw(kept: Kept, part: str) -> Figure:
         sizes = [2**power for power in range(most.bit_length()) if 2**power <= most]
         levels = [_level(majority(pool, size, names), names) for size in sizes]
         _line(axes, [_tokens(pool) * size / most for size in sizes], levels, label, colour, marker)
+    if _is_kept(kept, "search-second", part):
+        arms = list(kept.arms("search-second", part).values())
+        _line(axes, [_tokens(arm) for arm in arms], [_level(values(arm, names), names) for arm in arms], *STOPPED)
     points = [(models[name], *look) for name, look in MODELS.items() if name in models]
     if _is_kept(kept, "search", part) and _is_kept(kept, "search", "dev"):
         points.append((kept.arms("search", part)[kept.chosen()], *SEARCH))
@@ -92,7 +96,7 @@ def _dress(axes: Axes, problems: int) -> None:
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_ylim(-3, 100)
-    axes.legend(frameon=False, fontsize=8, loc="upper left")
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
 
 
 def _tokens(arm: Arm) -> float:
