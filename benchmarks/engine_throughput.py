@@ -30,8 +30,6 @@ from pathlib import Path
 from typing import Any
 
 PROMPT = 60
-KV_BYTES = 1 << 30
-"""For keys and values, of the embedded engine and of vLLM."""
 Work = list[list[int]]
 
 
@@ -53,8 +51,7 @@ def embedded(
     from ttc.core import Prompt, Sampling
     from ttc.engines.embedded.engine import embedded as make
 
-    options: dict[str, Any] = {"batch_invariant": invariant, "processes": processes, "kv_bytes": KV_BYTES}
-    engine = make(folder, device="cpu", threads=threads, **options)
+    engine = make(folder, device="cpu", threads=threads, batch_invariant=invariant, processes=processes)
     rounds = iter(range(1 << 30))
 
     def run(work: Work, samples: int, tokens: int) -> int:
@@ -119,7 +116,7 @@ def vllm(folder: str, threads: int) -> Callable[[Work, int, int], int]:
         max_model_len=1024,
         max_num_seqs=256,
         enforce_eager=True,
-        kv_cache_memory_bytes=KV_BYTES,
+        kv_cache_memory_bytes=2 << 30,
         block_size=32,
         skip_tokenizer_init=True,
         enable_prefix_caching=True,

@@ -1,12 +1,10 @@
 """The rows of `benchmarks.forest` that compare the embedded engine with other engines, and with itself.
 
 `ragged_16`, `ragged_64`: prompts of 20 to 200 tokens, one sample of 24 tokens each, against vLLM's CPU build, in
-processes of their own that take turns. Both hold 1 GiB of keys and values and have filled it before: vLLM writes to all
-of it at its start, and memory that nobody wrote to yet costs a virtual machine a tenth of the time. `shared_16`,
-`shared_64`: as many samples of one prompt, against vLLM and transformers. `threads`: 64 ragged prompts with two threads
-against two processes of one thread; by the clock, since that is what threads are for. `tree_*`: tree search against the
-raw engine at equal live sequences, with the packaged model; the lengths of steps and the numbers of problems and paths
-are in `TREES`. A ratio above 1 is ours.
+processes of their own that take turns. `shared_16`, `shared_64`: as many samples of one prompt, against vLLM and
+transformers. `threads`: 64 ragged prompts with two threads against two processes of one thread; by the clock, since
+that is what threads are for. `tree_*`: tree search against the raw engine at equal live sequences, with the packaged
+model; the lengths of steps and the numbers of problems and paths are in `TREES`. A ratio above 1 is ours.
 """
 
 from __future__ import annotations
@@ -26,8 +24,6 @@ from ttc.engines.embedded.engine import embedded
 __all__ = ["AIMS", "PARTS"]
 
 TOKENS = 24
-FILLED = 6
-"""Rounds of 64 other ragged prompts before the timed ones: they fill the memory for keys and values (SmolLM2)."""
 
 TREES = {"tree_32x8": (32, 8, 24), "tree_32x8_short": (32, 8, 8), "tree_4x64": (4, 64, 16), "tree_4x4": (4, 4, 24)}
 """Problems at once, paths of each, and tokens of a step."""
@@ -44,8 +40,6 @@ def race(
         workers = {name: Worker(name, python, folder, threads) for name, python in pythons.items() if python}
         for worker in workers.values():
             worker.ask(n=4, ragged=False, tokens=4, turn=0)
-            for turn in range(FILLED if ragged else 0):
-                worker.ask(n=64, ragged=True, tokens=4, turn=1000 + turn)
         for turn in range(rounds):
             for name, worker in workers.items():
                 answer = worker.ask(n=n, ragged=ragged, tokens=TOKENS, turn=turn)

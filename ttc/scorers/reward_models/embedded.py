@@ -414,10 +414,10 @@ class IncrementalScorer:
         What a path in work continues is kept by that path, and a later one starts from its root again.
         """
         for layouts in self._problems.values():
-            scored = [(paths, place) for paths in layouts.values() for place in paths if place != ()]
-            for paths, place in scored:  # in place: works of the batch write into these
+            below = [(paths, place) for paths in layouts.values() for place in paths if place != ()]
+            for paths, place in below:  # in place: works of the batch write into these
                 del paths[place]
-            if scored:
+            if below:
                 return True
         return False
 

@@ -326,10 +326,10 @@ class _Rows:
 
     def _launcher(self, kinds: tuple[Any, ...]) -> tuple[Callable[..., None], Any]:
         kernel, work = self._kernel, types.Tuple(kinds)
-        held = _held(types.Tuple((types.int64, types.int64, types.int64, work)))
+        read = _held(types.Tuple((types.int64, types.int64, types.int64, work)))
 
         def part(place: Any) -> None:
-            number, count, rows, arguments = held(place)
+            number, count, rows, arguments = read(place)
             at, threads = _told(number), _told(count)
             kernel(rows * at // threads, rows * (at + 1) // threads, *arguments)
 
