@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -135,7 +136,7 @@ def test_attention_over_pages_is_that_of_float64_whatever_was_joined_before(
 
 
 @pytest.mark.skipif(kernels._openmp() is None, reason="torch brings no OpenMP of GNU's here")
-def test_rows_are_split_over_threads_to_the_same_bits_and_other_types_are_refused(
+def test_rows_are_split_over_threads_to_the_same_bits_whatever_the_types_and_layouts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kernels, "_GRAIN", 1)
@@ -147,10 +148,32 @@ def test_rows_are_split_over_threads_to_the_same_bits_and_other_types_are_refuse
     try:
         kernels.gate(11, both.numel(), both.numpy(), again.numpy())
         assert torch.equal(out, again)
-        with pytest.raises(TypeError):
-            kernels.gate(11, both.numel(), both.numpy(), again.double().numpy())
+        scattered = torch.empty(32, 11).T  # its rows are no longer side by side
+        kernels.gate(11, both.numel(), both.numpy(), scattered.numpy())
+        assert torch.equal(out, scattered)
+        again.zero_()
+        kernels.gate(11, both.numel(), both.numpy(), again.numpy())
+        assert torch.equal(out, again)
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_second_process_keeps_nothing_more_on_disk(tmp_path: Path) -> None:
+    script = """
+import torch
+from ttc.engines.shared.compute import native
+kernels, x, out = native(torch.device("cpu"), torch.float32), torch.ones(2, 16), torch.empty(2, 16)
+kernels._GRAIN = 1
+torch.set_num_threads(2)
+kernels.norm(2, 32, x.numpy(), torch.ones(16).numpy(), 0.0, out.numpy())
+"""
+    sizes = []
+    for _ in range(2):
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+        command = [sys.executable, "-c", script]
+        subprocess.run(command, cwd=Path(__file__).parents[2], env=environment, check=True)
+        sizes.append(len(list(tmp_path.rglob("*.nbc"))))
+    assert 0 < sizes[0] == sizes[1]
 
 
 def rows_of(count: int, temperature: list[float], logprobs: bool = True) -> Rows:

@@ -303,8 +303,9 @@ def _launch(parallel: Any, number: Any, count: Any, part: Any, threads: Any, row
 class _Rows:
     """A kernel(start, stop, *work) over rows, in the threads that torch computes with.
 
-    Its first argument is an array and tells the dtype; one launcher is compiled for each, with its types fixed, so that
-    other types are refused and never read wrongly.
+    Its first argument is an array and tells the dtype. A launcher is compiled for fixed types, so that others are never
+    read wrongly: it refuses them, and they get one of their own. Compiled once in a process: numba would keep the part
+    of a thread on disk anew for every process.
     """
 
     def __init__(self, kernel: Callable[..., None]) -> None:
@@ -321,8 +322,12 @@ class _Rows:
         kind = work[0].dtype
         if kind not in self._launchers:
             self._launchers[kind] = self._launcher(tuple(map(typeof, work)))
-        launch, part = self._launchers[kind]
-        launch(*openmp, part.address, threads, rows, work)
+        try:
+            launch, part = self._launchers[kind]
+            launch(*openmp, part.address, threads, rows, work)
+        except TypeError:  # an array of another layout
+            launch, part = self._launchers[kind] = self._launcher(tuple(map(typeof, work)))
+            launch(*openmp, part.address, threads, rows, work)
 
     def _launcher(self, kinds: tuple[Any, ...]) -> tuple[Callable[..., None], Any]:
         kernel, work = self._kernel, types.Tuple(kinds)
@@ -334,7 +339,7 @@ class _Rows:
             kernel(rows * at // threads, rows * (at + 1) // threads, *arguments)
 
         signature = types.void(*[types.int64] * 6, work)
-        return _kept(njit, _launch, signature, nogil=True), _kept(cfunc, part, types.void(types.voidptr))
+        return _kept(njit, _launch, signature, nogil=True), cfunc(types.void(types.voidptr))(part)
 
 
 # -- the kernels -------------------------------------------------------------------------------------------------------
