@@ -2,8 +2,9 @@
 
 `sft`, `prm`, `grpo` train by a recipe, `distil-search` and `distil-teacher` by a spec; each leaves an adapter. `probe`,
 `pools`, `search`, `curve` and `serve` ask problems of the part that is named. Evaluations keep one number per problem,
-so that claims are paired afterwards without the runs; an arm of `probe` or `search` that is kept is not asked again, so
-that arms can be asked on several machines. The side probe on word problems is in `side`.
+so that claims are paired afterwards without the runs. An arm of `probe` or `search` that is kept is not asked again, so
+that arms can be asked on several machines; after a model was trained anew, take the file of its arms away. The side
+probe on word problems is in `side`.
 """
 
 from __future__ import annotations

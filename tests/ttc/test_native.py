@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from ttc.engines.shared.shape import Dims
 pytestmark = pytest.mark.numeric
 
 pytest.importorskip("numba")
-
+parallel_rows: Any = importlib.import_module("ttc.engines.embedded.core.parallel_rows")
 kernels: Any = native(torch.device("cpu"), torch.float32)
 DTYPES = [torch.float32, torch.bfloat16]
 STEP = {torch.float32: 2e-6, torch.bfloat16: 2**-8}
@@ -135,7 +136,7 @@ def test_attention_over_pages_is_that_of_float64_whatever_was_joined_before(
         )
 
 
-@pytest.mark.skipif(kernels._openmp() is None, reason="torch brings no OpenMP of GNU's here")
+@pytest.mark.skipif(parallel_rows.openmp() is None, reason="torch brings no OpenMP of GNU's here")
 def test_rows_are_split_over_threads_to_the_same_bits_whatever_the_types_and_layouts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -9,29 +9,22 @@ first time).
 1805.02867; pages: Kwon et al. 2023, arXiv 2309.06180), from where `join` left what many rows read together.
 Pages lie as in `pool`: keys with the positions last, so that scores of neighbouring positions fill a register.
 
-Where torch computes with several threads, rows are split over the same ones (`_Rows`): numba's own, or Python's, would
-fight with those of torch, which spin while they wait for its next product.
-
 All of it is one file, since what numba keeps on disk is compiled anew where the file of a kernel has changed, not where
 another has.
 
-Left out: fp16, sliding windows, and threads where torch does not bring GNU's OpenMP (macOS, Windows).
+Rows are split over threads by `parallel_rows`. Left out: fp16 and sliding windows.
 """
 
 from __future__ import annotations
 
-import ctypes
-import functools
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from llvmlite import ir
-from numba import carray, cfunc, njit, typeof, types
+from numba import carray, njit, types
 from numba.core import cgutils
-from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
 
 from ttc.engines.embedded.core.pool import PAGE
@@ -51,6 +44,8 @@ _MATH = {"reassoc", "contract", "arcp", "nsz"}
 """Sums in any order, and no more: NaN stays NaN."""
 
 
+_GRAIN = 1 << 15
+"""Numbers that a thread is worth, as torch has it."""
 _HEADS, _SIZE = 4, 256
 """Query heads that one pass over a page serves at most, and the largest head size."""
 
@@ -68,17 +63,13 @@ def serves(head_dim: int) -> bool:
     return head_dim % PAGE == 0 and head_dim <= _SIZE
 
 
-def _kept(compiler: Callable[..., Any], function: F, *signature: Any, **options: Any) -> Any:
-    """Compile with numba's `compiler`; kept on disk where a folder for it can be written."""
-    try:
-        return compiler(*signature, cache=True, **options)(function)
-    except RuntimeError:  # numba found no such folder
-        return compiler(*signature, **options)(function)
-
-
 def _compiled(function: F) -> F:
-    """Compile at the first call, without the interpreter's lock."""
-    compiled: F = _kept(njit, function, nogil=True, fastmath=_MATH, error_model="numpy")
+    """Compile at the first call, without the interpreter's lock; kept on disk where a folder for it can be written."""
+    options: dict[str, Any] = {"nogil": True, "fastmath": _MATH, "error_model": "numpy"}
+    try:
+        compiled: F = njit(cache=True, **options)(function)
+    except RuntimeError:  # numba found no such folder
+        compiled = njit(**options)(function)
     return compiled
 
 
@@ -232,114 +223,24 @@ _scores_1, _scores_2, _scores_3, _scores_4 = (_page_scores(heads) for heads in r
 _values_1, _values_2, _values_3, _values_4 = (_page_values(heads) for heads in range(1, _HEADS + 1))
 
 
-# -- rows split over torch's threads -----------------------------------------------------------------------------------
-_GRAIN = 1 << 15
-"""Numbers that a thread is worth, as torch has it."""
-
-
-class _OpenMP(NamedTuple):
-    """Addresses of functions of the library whose threads torch computes with."""
-
-    parallel: int
-    thread: int
-    threads: int
-
-
-@functools.cache
-def _openmp() -> _OpenMP | None:
-    """That of this build of torch; None where it is another than GNU's."""
-    names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
-    for path in (Path(torch.__file__).parent / "lib").glob("libgomp*"):
-        library = ctypes.CDLL(str(path))
-        addresses = (ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in names)
-        return _OpenMP(*(int(address or 0) for address in addresses))
-    return None
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _in_threads(context: Any, parallel: Any, part: Any, threads: Any, work: Any) -> Any:
-    """GOMP_parallel(part, &work, threads, 0): every thread calls `part`; returns when all have."""
-
-    def code(ctx: Any, builder: Any, _: Any, args: Any) -> Any:
-        bytes_ = ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [bytes_, bytes_, _INT, _INT]).as_pointer()
-        place = builder.bitcast(cgutils.alloca_once_value(builder, args[3]), bytes_)
-        target = builder.inttoptr(args[1], bytes_)
-        builder.call(builder.inttoptr(args[0], kind), [target, place, builder.trunc(args[2], _INT), _INT(0)])
-        return ctx.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64, work), code
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _told(context: Any, function: Any) -> Any:
-    """What a function without arguments at this address returns, an int."""
-
-    def code(_: Any, builder: Any, __: Any, args: Any) -> Any:
-        pointer = builder.inttoptr(args[0], ir.FunctionType(_INT, []).as_pointer())
-        return builder.sext(builder.call(pointer, []), _LONG)
-
-    return types.int64(types.int64), code
-
-
-def _held(kind: Any) -> Any:
-    """A function that reads a value of numba's type `kind` from memory."""
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def value(context: Any, place: Any) -> Any:
-        def code(ctx: Any, builder: Any, _: Any, args: Any) -> Any:
-            pointer = builder.bitcast(args[0], ctx.get_value_type(kind).as_pointer())
-            return impl_ret_borrowed(ctx, builder, kind, builder.load(pointer))
-
-        return kind(types.voidptr), code
-
-    return value
-
-
-def _launch(parallel: Any, number: Any, count: Any, part: Any, threads: Any, rows: Any, arguments: Any) -> None:
-    _in_threads(parallel, part, threads, (number, count, rows, arguments))
-
-
 class _Rows:
-    """A kernel(start, stop, *work) over rows, in the threads that torch computes with.
-
-    Its first argument is an array and tells the dtype. A launcher is compiled for fixed types, so that others are never
-    read wrongly: it refuses them, and they get one of their own. Compiled once in a process: numba would keep the part
-    of a thread on disk anew for every process.
-    """
+    """A kernel(start, stop, *work) over rows; split over threads where torch computes with several."""
 
     def __init__(self, kernel: Callable[..., None]) -> None:
         self._kernel = kernel
-        self._launchers: dict[Any, tuple[Callable[..., None], Any]] = {}
+        self._parallel: Callable[..., None] | None = None
 
     def __call__(self, rows: int, numbers: int, *work: Any) -> None:
         """Compute `rows` rows, which read and write about so many numbers."""
         threads = min(torch.get_num_threads(), rows, numbers // _GRAIN)
-        openmp = _openmp() if threads > 1 else None
-        if openmp is None:
+        if threads < 2:
             self._kernel(0, rows, *work)
             return
-        kind = work[0].dtype
-        if kind not in self._launchers:
-            self._launchers[kind] = self._launcher(tuple(map(typeof, work)))
-        try:
-            launch, part = self._launchers[kind]
-            launch(*openmp, part.address, threads, rows, work)
-        except TypeError:  # an array of another layout
-            launch, part = self._launchers[kind] = self._launcher(tuple(map(typeof, work)))
-            launch(*openmp, part.address, threads, rows, work)
+        if self._parallel is None:  # most processes compute with one thread, and need none of it
+            from ttc.engines.embedded.core.parallel_rows import ParallelRows
 
-    def _launcher(self, kinds: tuple[Any, ...]) -> tuple[Callable[..., None], Any]:
-        kernel, work = self._kernel, types.Tuple(kinds)
-        read = _held(types.Tuple((types.int64, types.int64, types.int64, work)))
-
-        def part(place: Any) -> None:
-            number, count, rows, arguments = read(place)
-            at, threads = _told(number), _told(count)
-            kernel(rows * at // threads, rows * (at + 1) // threads, *arguments)
-
-        signature = types.void(*[types.int64] * 6, work)
-        return _kept(njit, _launch, signature, nogil=True), cfunc(types.void(types.voidptr))(part)
+            self._parallel = ParallelRows(self._kernel)
+        self._parallel(threads, rows, *work)
 
 
 # -- the kernels -------------------------------------------------------------------------------------------------------
