@@ -1,17 +1,22 @@
 """Tree search on vLLM against vLLM alone, and against the lock-step schedule of other tools on the same engine.
 
     VLLM_PYTHON -m benchmarks.vllm_tree --model smollm2 [--boundary sentence] [--rounds 3] [--save FILE.json]
+    VLLM_PYTHON -m benchmarks.vllm_tree --scorer prm --boundary step --n 16 --max-tokens 256 [--save FILE.json]
 
 Three sides alternate in one process, all with vLLM's core in this process and blocks of 32 tokens. *Tree*: DVTS with a
 constant scorer, `--problems` problems in flight, through the toolkit's engine. Steps have exactly `--step-tokens`
 tokens (`--boundary tokens`), or end with the first sentence that ends after so many (`--boundary sentence`; vLLM's own
-`min_tokens` sees to that, and raw vLLM then turns ids into text as well). With `--align` the first step of a path is up
-to 15 tokens longer, so that the later ones begin just behind the start or the middle of a block.
-*Barrier*: the same search with `barrier=true`. *Raw*: whole draws of the same prompts through `vllm.LLM.generate`,
-whose `max_num_seqs` is the time-averaged number of draws that the tree had in flight; `raw_same` asks for what the
-toolkit asks for (a seed per request, log-probabilities), `raw_bare` for neither. Prefix caches are emptied before every
-side. Medians over the rounds. Beside tokens per second stand tokens per second of processor time of the whole process,
-which other programs on the machine disturb less. Left out: scorers, whose cost the ratio must not hide or show.
+`min_tokens` sees to that, and raw vLLM then turns ids into text as well), or where the model ends them (`--boundary
+step`). With `--align` the first step of a path is up to 15 tokens longer, so that the later ones begin just behind the
+start or the middle of a block. *Barrier*: the same search with `barrier=true`. *Raw*: whole draws of the same prompts
+through `vllm.LLM.generate`, whose `max_num_seqs` is the time-averaged number of draws that the tree had in flight;
+`raw_same` asks for what the toolkit asks for (a seed per request, log-probabilities; with `--plain` neither, as a
+command without `--seed` does), `raw_bare` for neither. Prefix caches are emptied before every side. Medians over the
+rounds. Beside tokens per second stand tokens per second of processor time of the whole process, which other programs on
+the machine disturb less.
+
+`--scorer prm` is the packaged reward model, one thread of this process beside vLLM's; then there is no raw side, since
+nothing there scores. Left out: scorers of several models, and those on a server.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,12 +40,15 @@ from typing import Any
 from benchmarks.tree_throughput import NEVER, Watched
 from evals.tasks.arithmetic import arithmetic
 from ttc import nano, seeds
+from ttc.config.registry import SCORERS
 from ttc.core import Completion, Problem, Prompt, Sampling, UsageSink
 from ttc.engines.vllm.factory import vllm
 from ttc.engines.vllm.options import VllmOptions
-from ttc.scorers.constant import constant
 from ttc.session.solve import solve
 from ttc.strategies.tree import tree
+
+UNSAID = {"scorer": "constant", "plain": False}
+"""What older rows were measured with."""
 
 
 class AtLeast:
@@ -70,15 +78,20 @@ class Aligned(Watched):
         return await super().generate(prompt, sampling, draws, on_usage)
 
 
+def steps_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The tree's parameters that say what a step is."""
+    if args.boundary == "tokens":
+        return {"step": NEVER, "max_step_tokens": args.step_tokens}
+    return {"boundary": "sentence"} if args.boundary == "sentence" else {}
+
+
 async def run_tree(
-    engine: Any, problems: Sequence[Problem], args: argparse.Namespace, seed: int, barrier: bool
+    engine: Any, scorer: Any, problems: Sequence[Problem], args: argparse.Namespace, seed: int, barrier: bool
 ) -> dict[str, float]:
     """Tokens per second and per processor second, seconds, and the time-averaged number of draws in flight."""
     await engine._driver.reset_prefix_cache()
     watched: Any = (Aligned if args.align else Watched)(engine)
-    exact = {"step": NEVER, "max_step_tokens": args.step_tokens}
-    steps = exact if args.boundary == "tokens" else {"boundary": "sentence"}
-    strategy = partial(tree, scorer=constant(), n=args.n, max_depth=1000, barrier=barrier, **steps)
+    strategy = partial(tree, scorer=scorer, n=args.n, max_depth=1000, barrier=barrier, **steps_of(args))
     before = engine.counters()
     sampling = Sampling(max_tokens=args.max_tokens)
     run = partial(solve, engine=watched, strategy=strategy, seed=seed, sampling=sampling, shared={})
@@ -139,47 +152,70 @@ class Raw:
 
 async def measure(args: argparse.Namespace) -> dict[str, Any]:
     """One round to warm up and to find the number of live draws, then alternating rounds."""
-    folder = Path(args.model) if args.model else nano.path("teacher")
-    engine: Any = vllm(args.model, VllmOptions(threads=args.threads, max_num_seqs=256, max_context=args.max_context))
+    options = VllmOptions(
+        threads=args.threads,
+        max_num_seqs=256,
+        max_context=args.max_context,
+        seeded=not args.plain,
+        logprobs=not args.plain,
+    )
+    engine: Any = vllm(args.model, options)
+    scorer: Any = SCORERS.load(args.scorer)()
     problems = [item.problem for item in arithmetic().items(args.problems, args.seed)]
-    prompts = [engine.render(problem.messages, None).token_ids for problem in problems]
-    stops = engine.capabilities.eos_ids
     if args.boundary == "sentence":
         engine._driver = AtLeast(engine._driver, args.step_tokens)
     rounds: list[dict[str, float]] = []
     try:
-        live = round((await run_tree(engine, problems, args, 999, False))["live"])
-        raw = Raw(folder, live, args.threads, args.max_context)
-        raw.run(prompts[:8], stops, args, 998, True)
+        live = round((await run_tree(engine, scorer, problems, args, 999, False))["live"])
+        raw = RawSides(args, engine, problems, live) if args.scorer == "constant" else None
         for seed in range(args.rounds):
             load = os.getloadavg()[0]
-            found = await run_tree(engine, problems, args, seed, False)
-            same = raw.run(prompts, stops, args, seed + 1000, True)
-            bare = raw.run(prompts, stops, args, seed + 1000, False)
-            step = await run_tree(engine, problems, args, seed, True)
-            rounds.append(
-                {
-                    "load": load,
-                    "live": found["live"],
-                    "tokens_per_step": found["tokens_per_step"],
-                    "prompt_per_step": found["prompt_per_step"],
-                    "tree": found["tok_s"],
-                    "raw_same": same["tok_s"],
-                    "raw_bare": bare["tok_s"],
-                    "barrier": step["tok_s"],
-                    "against_raw_same": found["tok_s"] / same["tok_s"],
-                    "against_raw_bare": found["tok_s"] / bare["tok_s"],
-                    "cpu_against_raw_same": found["tok_cpu_s"] / same["tok_cpu_s"],
-                    "cpu_against_raw_bare": found["tok_cpu_s"] / bare["tok_cpu_s"],
-                    "barrier_wall_ratio": step["seconds"] / found["seconds"],
-                    "barrier_live": step["live"],
-                }
-            )
-            print(json.dumps({name: round(value, 3) for name, value in rounds[-1].items()}), flush=True)
+            searched = await run_tree(engine, scorer, problems, args, seed, False)
+            beside = raw.run(seed, searched) if raw is not None else {}
+            step = await run_tree(engine, scorer, problems, args, seed, True)
+            row = {
+                "load": load,
+                "live": searched["live"],
+                "tokens": searched["tokens"],
+                "tokens_per_step": searched["tokens_per_step"],
+                "prompt_per_step": searched["prompt_per_step"],
+                "tree": searched["tok_s"],
+                "barrier": step["tok_s"],
+                **beside,
+                "barrier_wall_ratio": step["seconds"] / searched["seconds"],
+                "barrier_live": step["live"],
+            }
+            print(json.dumps({name: round(value, 3) for name, value in row.items()}), flush=True)
+            rounds.append(row)
     finally:
         await engine.close()
     medians = {key: statistics.median(row[key] for row in rounds) for key in rounds[0]}
     return {"raw_max_num_seqs": live, **medians, "rounds": rounds}
+
+
+class RawSides:
+    """The two raw sides beside a tree, and what part of theirs its throughput is."""
+
+    def __init__(self, args: argparse.Namespace, engine: Any, problems: Sequence[Problem], live: int) -> None:
+        folder = Path(args.model) if args.model else nano.path("teacher")
+        self._args, self._stops = args, engine.capabilities.eos_ids
+        self._prompts = [engine.render(problem.messages, None).token_ids for problem in problems]
+        self._raw = Raw(folder, live, args.threads, args.max_context)
+        self._raw.run(self._prompts[:8], self._stops, args, 998, not args.plain)
+
+    def run(self, seed: int, tree: Mapping[str, float]) -> dict[str, float]:
+        """A round; `tree` is what the search did in it."""
+        args = self._args
+        same = self._raw.run(self._prompts, self._stops, args, seed + 1000, not args.plain)
+        bare = same if args.plain else self._raw.run(self._prompts, self._stops, args, seed + 1000, False)
+        return {
+            "raw_same": same["tok_s"],
+            "raw_bare": bare["tok_s"],
+            "against_raw_same": tree["tok_s"] / same["tok_s"],
+            "against_raw_bare": tree["tok_s"] / bare["tok_s"],
+            "cpu_against_raw_same": tree["tok_cpu_s"] / same["tok_cpu_s"],
+            "cpu_against_raw_bare": tree["tok_cpu_s"] / bare["tok_cpu_s"],
+        }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -190,7 +226,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--problems", type=int, default=64)
     parser.add_argument("--n", type=int, default=4)
     parser.add_argument("--step-tokens", type=int, default=16)
-    parser.add_argument("--boundary", choices=["tokens", "sentence"], default="tokens")
+    parser.add_argument("--boundary", choices=["tokens", "sentence", "step"], default="tokens")
+    parser.add_argument("--scorer", choices=["constant", "prm"], default="constant")
+    parser.add_argument("--plain", action="store_true", help="no seeds and no log-probabilities")
     parser.add_argument("--align", action="store_true")
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--max-context", type=int, default=1024)
@@ -206,14 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         VLLM_NO_USAGE_STATS="1",
     )
     result = asyncio.run(measure(args))
-    print(
-        f"steps of {result['tokens_per_step']:.1f} tokens, with {result['prompt_per_step']:.1f} of prompt computed;"
-        f" tree {result['tree']:,.0f} tok/s at {result['live']:.0f} live draws:"
-        f" {100 * result['against_raw_same']:.0f} % of raw vLLM asked for the same,"
-        f" {100 * result['against_raw_bare']:.0f} % of bare ({100 * result['cpu_against_raw_same']:.0f} % and"
-        f" {100 * result['cpu_against_raw_bare']:.0f} % by processor time);"
-        f" lock-step takes {result['barrier_wall_ratio']:.2f}x the time"
-    )
+    print(line(result))
     if args.save:
         used = round(time.process_time())
         row = {
@@ -224,10 +255,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
         }
         row["model"] = Path(args.model).name if args.model else "nano-teacher"
         rows = json.loads(args.save.read_text(encoding="utf-8")) if args.save.exists() else []
-        same = ("model", "threads", "step_tokens", "n", "boundary", "align", "max_tokens")
-        kept = [old for old in rows if any(old.get(key) != row[key] for key in same)]
+        same = ("model", "threads", "step_tokens", "n", "boundary", "align", "max_tokens", "scorer", "plain")
+        kept = [old for old in rows if any(old.get(key, UNSAID.get(key)) != row[key] for key in same)]
         args.save.parent.mkdir(parents=True, exist_ok=True)
         args.save.write_text(json.dumps([*kept, row], indent=1) + "\n", encoding="utf-8")
+
+
+def line(result: Mapping[str, Any]) -> str:
+    """What was measured, in words."""
+    words = [
+        f"steps of {result['tokens_per_step']:.1f} tokens, with {result['prompt_per_step']:.1f} of prompt computed",
+        f"tree {result['tree']:,.0f} tok/s at {result['live']:.0f} live draws",
+    ]
+    if "raw_same" in result:
+        same, bare, cpu_same, cpu_bare = (
+            f"{100 * result[key]:.0f} %"
+            for key in ("against_raw_same", "against_raw_bare", "cpu_against_raw_same", "cpu_against_raw_bare")
+        )
+        words += [f"{same} of raw vLLM asked for the same, {bare} of bare (by processor time {cpu_same}, {cpu_bare})"]
+    return "; ".join([*words, f"lock-step takes {result['barrier_wall_ratio']:.2f}x the time"])
 
 
 def facts() -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -34,7 +35,6 @@ from ttc.session.thinking import QWEN3_HANDOVER
 AUTO = "auto"
 _log = logging.getLogger("serve")
 
-IDLE_S = 600.0
 CONNECT_S = 5.0
 
 
@@ -187,9 +187,9 @@ def open_forward(spec: ModelSpec, engine: Engine, patience: Patience | None = No
 
     if not isinstance(engine, RemoteEngine):
         return None
-    from serve.running.direct import DirectClient
-    from ttc.engines.openai.client import Access
+    from ttc.engines.openai.client import Client
+    from ttc.engines.openai.refusals import Access
 
     key = os.environ.get(str(spec.engine.params.get("api_key_env", "OPENAI_API_KEY")), "").strip()
-    clients = {url: DirectClient(url, Access(key, CONNECT_S, IDLE_S)) for url in engine.urls}
+    clients = {url: Client(url, Access(key, CONNECT_S, math.inf)) for url in engine.urls}
     return Upstreams(clients, engine.features, engine.balancer, patience)

@@ -24,7 +24,7 @@ from ttc.engines.shared.balance import Balancer, Transient
 from ttc.errors import ConfigError, EngineError, EngineTimeout
 
 if TYPE_CHECKING:
-    from serve.running.direct import DirectClient
+    from ttc.engines.openai.client import Client
     from ttc.engines.openai.wire import Features
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class Upstreams:
 
     def __init__(
         self,
-        clients: Mapping[str, DirectClient],
+        clients: Mapping[str, Client],
         features: Features,
         balancer: Balancer | None = None,
         patience: Patience | None = None,
@@ -142,7 +142,7 @@ class Upstreams:
         """Ask every server for its models, and note which of them answer."""
         await asyncio.gather(*(self._check(url, client, within_s) for url, client in self._clients.items()))
 
-    async def _check(self, url: str, client: DirectClient, within_s: float) -> None:
+    async def _check(self, url: str, client: Client, within_s: float) -> None:
         well = True
         try:
             async with asyncio.timeout(within_s):

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from serve.running.catalogue import ServedModel, open_forward
-from serve.running.direct import DirectClient
 from serve.running.upstreams import Upstreams
 from tests.serve.running import Running, chat, running, scripted, served, spec
 from tests.serve.streams import chunks_of, same, streamed, whole
@@ -19,8 +18,9 @@ from tests.ttc.conformance import embedded as embedded_
 from tests.ttc.openai_server import Behaviour, OpenAIServer
 from tests.ttc.openai_setup import CHAT, TEACHER, talker, teacher_server
 from ttc.core import Capabilities
-from ttc.engines.openai.client import Access
+from ttc.engines.openai.client import Client
 from ttc.engines.openai.factory import openai
+from ttc.engines.openai.refusals import Access
 from ttc.engines.openai.wire import Features
 from ttc.engines.scripted import ScriptedEngine, replies
 
@@ -41,7 +41,7 @@ def behind() -> Iterator[tuple[Running, Upstream]]:
     with upstream(script) as found:
         model: ServedModel = served(scripted())
         features = Features("theirs", usage=True, limit_field="max_completion_tokens")
-        door = Upstreams({found.url: DirectClient(found.url, Access("", 5, 30))}, features)
+        door = Upstreams({found.url: Client(found.url, Access("", 5, 30))}, features)
         with running(dataclasses.replace(model, forward=door)) as server:
             yield server, found
 
@@ -207,7 +207,7 @@ def test_a_server_that_takes_messages_only_is_asked_for_all_that_was_asked() -> 
     engine = WithoutIds(replies({}))
     with upstream(script) as behind_it:
         features = Features("theirs", usage=True, limit_field="max_tokens")
-        door = Upstreams({behind_it.url: DirectClient(behind_it.url, Access("", 5, 30))}, features)
+        door = Upstreams({behind_it.url: Client(behind_it.url, Access("", 5, 30))}, features)
         with running(dataclasses.replace(served(engine), forward=door)) as server:
             for strategy in ("direct", "majority"):
                 body = {"model": "m", "messages": turns, **fields, "ttc": {"strategy": strategy}}

@@ -15,13 +15,13 @@ import pytest
 from serve.http.app import take_over_keys
 from serve.operator.config import HttpSettings, PresetSpec
 from serve.operator.keys import KeyLimits, key_from_secret
-from serve.running.direct import DirectClient
 from serve.running.upstreams import Patience, Upstreams
 from tests.serve.faulty import Faulty, Play, Wire, faulty, well
 from tests.serve.running import Running, chat, running, scripted, served
 from tests.serve.slow import until
 from tests.serve.test_forward import WithoutIds
-from ttc.engines.openai.client import Access
+from ttc.engines.openai.client import Client
+from ttc.engines.openai.refusals import Access
 from ttc.engines.openai.wire import Features
 from ttc.engines.scripted import replies
 from ttc.engines.shared.balance import Balancer
@@ -37,7 +37,7 @@ REST_S = 30.0
 def gateway(*behind: Faulty, **options: Any) -> Iterator[Running]:
     """Our server before these."""
     features = Features("theirs", usage=True, limit_field="max_tokens")
-    clients = {server.url: DirectClient(server.url, Access(KEY, 2, 20)) for server in behind}
+    clients = {server.url: Client(server.url, Access(KEY, 2, 20)) for server in behind}
     servers = Upstreams(clients, features, Balancer(tuple(clients), rest_s=REST_S), PATIENCE)
     with running(dataclasses.replace(served(WithoutIds(replies({}))), forward=servers), **options) as server:
         yield server

@@ -16,7 +16,6 @@ from tests.ttc.openai_setup import CHAT, TEACHER, ask, by_ids, essential, free_p
 from tests.ttc.test_conformance import draw
 from ttc.cli.cli import main
 from ttc.core import Completion, Engine, Sampling, Usage
-from ttc.engines.openai.client import Access, Client
 from ttc.engines.openai.factory import openai
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong
@@ -111,10 +110,10 @@ def test_a_server_that_is_busy_at_the_start_is_not_taken_for_one_that_can_do_les
 
 def test_the_foreign_cause_of_a_failure_that_stays_is_kept(server: OpenAIServer) -> None:
     engine = by_ids(server, attempts=1)
-    server.faults.append(Fault(status=503))
+    server.faults.append(Fault("drop"))
     with pytest.raises(EngineError) as caught:
         once(engine)
-    assert type(caught.value.__cause__).__module__.startswith("openai")
+    assert type(caught.value.__cause__).__module__.startswith("aiohttp")
 
 
 def test_a_silent_server_is_given_up_after_the_idle_time() -> None:
@@ -246,14 +245,6 @@ def test_a_problem_that_fails_keeps_what_it_had_cost(server: OpenAIServer) -> No
     with pytest.raises(EngineError) as caught:
         asyncio.run(go())
     assert spent(caught.value).overrun > 0 and spent(caught.value) == engine.counters()
-
-
-def test_an_idle_connection_is_left_before_the_server_closes_it() -> None:
-    """uvicorn closes after 5 s; a request on its way at that moment would fail for nothing."""
-    client = Client("http://127.0.0.1:9/v1", Access("", 1, 1))
-    pool = client._sdk._client._transport._pool
-    assert pool._keepalive_expiry < 5
-    assert pool._max_keepalive_connections >= 256
 
 
 def test_a_rate_limit_costs_seconds_and_no_problem() -> None:

@@ -1,88 +1,62 @@
-"""One OpenAI-compatible server, through the official SDK: streams of plain dictionaries in, our errors out.
+"""One OpenAI-compatible server: streams of plain dictionaries in, our errors out.
 
-The only file that talks to the `openai` package. The SDK's own retries are off (`ttc.engines.shared.balance` decides);
-chunks are left as dictionaries, since servers add fields and put values into known ones that the SDK's types do not
-foresee. Every failure is translated here: into `Transient` when it may pass, otherwise into an error that names the
-server and says what it said. The key is sent and nothing else: it is taken out of every message, also when a server
-repeats it.
+aiohttp asks, without an SDK between: its parser is in C, and a request costs a fifth of the SDK's processor time, whose
+pool looks at every idle connection twice a request. A proxy that the environment names is used, and the certificates
+that the SDK trusts. Nothing is tried again here (`ttc.engines.shared.balance` decides); `refusals` says what a refusal
+means.
+
+Bounds on what a server may send: aiohttp's on headers (`MAX_HEAD` a line), `MAX_EVENT` for one event or what `get`
+gives; what `post` was asked for is as long as it is. What is read faster than it is taken waits in the kernel. A
+redirect is not followed: it is the operator's fault, as a wrong address is.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
+import contextlib
+import json
+import math
+import os
+import urllib.parse
+import urllib.request
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from ttc.engines.shared.balance import Transient, is_transient, retry_after_s
-from ttc.errors import ConfigError, EngineBusy, EngineError, EngineTimeout, PromptTooLong, ServerRefused
+from pydantic_core import from_json
+
+from ttc.engines.openai.refusals import Access, refuse, status_of, words_of
+from ttc.engines.shared.balance import Transient
+from ttc.errors import EngineError, EngineTimeout, ServerRefused
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI, OpenAI
+    from aiohttp import ClientResponse, ClientSession, ClientTimeout
 
 Chunk = Mapping[str, Any]
-MAX_MESSAGE = 400
 KEEP_S = 3.0
 """An idle connection is closed after so many seconds: before the server does (5 s in vLLM and other users of uvicorn),
 which may close one while a request is on its way, an attempt that fails for nothing."""
 MAX_CONNECTIONS = 1000
+MAX_HEAD = 1 << 15
+MAX_EVENT = 1 << 24
+HIGH = 1 << 17
+"""Bytes that wait to be taken before the server is not read from any more."""
+DRAIN_S = 0.1
+"""How long the end of a stream may follow its `[DONE]` before the connection is given up."""
 PATIENCE = 10
 """A whole answer may take so many times the idle time, as long as its server answers other questions."""
-_TOO_LONG = re.compile(r"context.?(length|window|size)|maximum context|max_model_len|too many tokens|too long", re.I)
-
-
-class Busy(EngineError):
-    """The server cannot answer at this moment: overloaded, starting, or gone."""
-
-
-class NotFound(ServerRefused):
-    """404: the server has no such route, or no such model."""
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """The key (never printed) and the time limits: seconds to connect, and of silence while connected."""
-
-    key: str = field(repr=False)
-    connect_s: float
-    idle_s: float
-
-    def hide(self, text: str) -> str:
-        """`text` without the key, and not longer than a line or two."""
-        message = text.replace(self.key, "[key]") if self.key else text
-        return message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + " ..."
-
-    def options(self, url: str, max_retries: int) -> dict[str, Any]:
-        """Arguments of the SDK's clients."""
-        import openai
-
-        return {
-            "api_key": self.key or "none",
-            "base_url": url,
-            "timeout": openai.Timeout(self.idle_s, connect=self.connect_s, pool=None),
-            "max_retries": max_retries,
-        }
+ACCOUNT = {"OPENAI_ORG_ID": "openai-organization", "OPENAI_PROJECT_ID": "openai-project"}
+"""Variables of the SDK that say who pays, and the headers that tell it."""
 
 
 class Client:
-    """The draws' way to one server; belongs to the event loop that first uses it."""
+    """The way to one server; belongs to the event loop that first uses it."""
 
     def __init__(self, url: str, access: Access) -> None:
         """Open nothing yet."""
-        import httpx2
-        import openai
-
         self._url, self._access = url, access
-        kept = httpx2.Limits(
-            max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS, keepalive_expiry=KEEP_S
-        )
-        options = access.options(url, 0)
-        pool = openai.DefaultAsyncHttpxClient(base_url=url, timeout=options["timeout"], limits=kept)
-        self._sdk: AsyncOpenAI = openai.AsyncOpenAI(**options, http_client=pool)
+        self._opened: ClientSession | None = None
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[Chunk]]:
         """Post `body` and give the chunks of the answer; leaving the block early closes the connection (an abort).
 
@@ -91,23 +65,15 @@ class Client:
             EngineError: one that does not; PromptTooLong when it is the context.
             ConfigError: a wrong key, model or URL.
         """
-        import openai
-
-        with _translated(self._url, self._access):
-            stream = await self._sdk.post(
-                path, body=dict(body), cast_to=object, stream=True, stream_cls=openai.AsyncStream[object]
-            )
-        chunks = self._checked(stream)
-        try:
+        async with (
+            self._asked("POST", path, body) as response,
+            contextlib.aclosing(self._chunks(response)) as chunks,
+        ):
             yield chunks
-        finally:
-            await chunks.aclose()
-            await stream.close()
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Chunk:
         """Post `body` and give the whole answer; raises like `stream`."""
-        with _translated(self._url, self._access):
-            return _object(await self._sdk.post(path, body=dict(body), cast_to=object))
+        return await self._answer(path, body, self._access.idle_s)
 
     async def post_patiently(self, path: str, body: Mapping[str, Any]) -> Chunk:
         """Post `body` and give the whole answer, however long it takes; cancelling closes the connection (an abort).
@@ -116,19 +82,13 @@ class Client:
         something else, and only one that is silent then, too, or `PATIENCE` idle times, count as dead. Raises like
         `stream`.
         """
-        import openai
-
-        patient = openai.Timeout(None, connect=self._access.connect_s, pool=None)
-        answer = asyncio.ensure_future(
-            self._sdk.post(path, body=dict(body), cast_to=object, options={"timeout": patient})
-        )
+        answer = asyncio.ensure_future(self._answer(path, body, math.inf))
         try:
-            with _translated(self._url, self._access):
-                for _ in range(PATIENCE):
-                    await asyncio.wait({answer}, timeout=self._access.idle_s)
-                    if answer.done():
-                        return _object(answer.result())
-                    await self.get("/models")
+            for _ in range(PATIENCE):
+                await asyncio.wait({answer}, timeout=self._access.idle_s)
+                if answer.done():
+                    return answer.result()
+                await self.get("/models")
         finally:
             answer.cancel()
             await asyncio.gather(answer, return_exceptions=True)
@@ -136,163 +96,179 @@ class Client:
 
     async def get(self, path: str) -> Chunk:
         """Get an object; raises like `stream`."""
-        with _translated(self._url, self._access):
-            return _object(await self._sdk.get(path, cast_to=object))
-
-    async def _checked(self, stream: Any) -> AsyncGenerator[Chunk, None]:
-        with _translated(self._url, self._access):
-            async for data in stream:
-                yield _chunk(data)
+        async with self._asked("GET", path, None) as response:
+            return self._object(await self._whole(response, MAX_EVENT))
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._sdk.close()
+        if self._opened is not None:
+            await self._opened.close()
 
+    async def _answer(self, path: str, body: Mapping[str, Any], idle_s: float) -> Chunk:
+        async with self._asked("POST", path, body, idle_s) as response:
+            return self._object(await self._whole(response, math.inf))
 
-class SyncClient:
-    """The same server before the run, from synchronous code: a few short requests, retried by the SDK.
+    def _session(self) -> ClientSession:
+        """The connections, which belong to the loop that runs."""
+        if self._opened is None:
+            import aiohttp
+            import httpx2
 
-    Raises what `Client.stream` raises, but for a failure that may pass an EngineError, Busy unless it was a plain 500.
-    """
-
-    def __init__(self, url: str, access: Access) -> None:
-        """Open nothing yet."""
-        import openai
-
-        self._url, self._access = url, access
-        self._sdk: OpenAI = openai.OpenAI(**access.options(url, 2))
-
-    def get(self, path: str) -> Chunk:
-        """Get an object."""
-        with _final(), _translated(self._url, self._access):
-            return _object(self._sdk.get(path, cast_to=object))
-
-    def post(self, path: str, body: Mapping[str, Any]) -> Chunk:
-        """Post `body` and return the whole answer."""
-        with _final(), _translated(self._url, self._access):
-            return _object(self._sdk.post(path, body=dict(body), cast_to=object))
-
-    def stream(self, path: str, body: Mapping[str, Any]) -> list[Chunk]:
-        """Post `body` and return all chunks of the answer."""
-        import openai
-
-        with _final(), _translated(self._url, self._access):
-            stream = self._sdk.post(
-                path, body=dict(body), cast_to=object, stream=True, stream_cls=openai.Stream[object]
+            tls = httpx2.create_ssl_context() if self._url.startswith("https://") else True
+            account = {header: os.environ[name] for name, header in ACCOUNT.items() if os.environ.get(name)}
+            self._opened = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEEP_S, ssl=tls),
+                timeout=self._timeout(self._access.idle_s),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers={
+                    "user-agent": "ttc",
+                    "accept": "application/json, text/event-stream",
+                    "accept-encoding": "identity",
+                    "authorization": f"Bearer {self._access.key or 'none'}",
+                    **account,
+                },
+                read_bufsize=HIGH,
+                max_line_size=MAX_HEAD,
+                max_field_size=MAX_HEAD,
+                proxy=_proxy(self._url),
             )
-            try:
-                return [_chunk(data) for data in stream]
-            finally:
-                stream.close()
+        return self._opened
 
-    def close(self) -> None:
-        """Close the connections."""
-        self._sdk.close()
+    def _timeout(self, idle_s: float) -> ClientTimeout:
+        """Silence of so many seconds; who waits for a free connection waits as long as that takes."""
+        import aiohttp
+
+        silence = None if math.isinf(idle_s) else idle_s
+        return aiohttp.ClientTimeout(total=None, sock_connect=self._access.connect_s, sock_read=silence)
+
+    @contextlib.asynccontextmanager
+    async def _asked(
+        self, method: str, path: str, body: Mapping[str, Any] | None, idle_s: float | None = None
+    ) -> AsyncIterator[ClientResponse]:
+        """The reply to a request, once its head has come and was no refusal; its connection is kept if it was read."""
+        session = self._session()
+        url = path if "://" in path else f"{self._url.rstrip('/')}{path}"
+        data = None if body is None else json.dumps(dict(body)).encode()
+        headers = {} if body is None else {"content-type": "application/json"}
+        timeout = session.timeout if idle_s is None else self._timeout(idle_s)
+        with self._lost():
+            response = await session.request(
+                method, url, data=data, headers=headers, allow_redirects=False, timeout=timeout
+            )
+        try:
+            if response.status >= 300:
+                said = words_of(self._parsed(await self._whole(response, MAX_EVENT)), f"status {response.status}")
+                self._refuse(response.status, said, response.headers)
+            yield response
+        finally:
+            response.release()
+
+    async def _whole(self, response: ClientResponse, most: float) -> bytes:
+        parts, size = [], 0
+        with self._lost():
+            async for part in response.content.iter_any():
+                parts.append(part)
+                size += len(part)
+                if size > most:
+                    raise EngineError("its reply is too long")
+        return b"".join(parts)
+
+    async def _chunks(self, response: ClientResponse) -> AsyncGenerator[Chunk, None]:
+        """The objects of a stream of events, up to its `[DONE]` or its end."""
+        rest = b""
+        lines: list[bytes] = []
+        while True:
+            with self._lost():
+                part = await response.content.readany()
+                if len(rest) + len(part) > MAX_EVENT:
+                    raise EngineError("an event is too long")
+            *whole, rest = (rest + part).split(b"\n") if part else (rest, b"", b"")
+            for line in whole:
+                line = line.rstrip(b"\r")
+                if line.startswith(b"data:"):
+                    lines.append(line[5:].removeprefix(b" "))
+                elif not line and lines:
+                    data = b"\n".join(lines)
+                    lines.clear()
+                    if data.startswith(b"[DONE]"):
+                        await _drained(response)
+                        return
+                    yield self._chunk(data)
+            if not part:
+                return
+
+    def _chunk(self, data: bytes) -> Chunk:
+        chunk = self._object(data)
+        error = chunk.get("error")
+        flat = chunk.get("object") == "error"
+        if error or flat:
+            code = error.get("code") if isinstance(error, Mapping) else chunk.get("code")
+            self._refuse(status_of(code), words_of(chunk, "an error"), {})
+        return chunk
+
+    def _object(self, data: bytes) -> Chunk:
+        try:
+            value = _value(data)
+        except (ValueError, RecursionError) as exc:
+            raise self._unreadable(str(exc)) from exc
+        if not isinstance(value, Mapping):
+            raise self._unreadable(f"expected a JSON object, got {type(value).__name__}")
+        return value
+
+    def _parsed(self, data: bytes) -> object:
+        """The JSON that comes with an error, or its text."""
+        try:
+            return _value(data)
+        except (ValueError, RecursionError):
+            return {"message": data[:1000].decode("utf-8", "replace")} if data else None
+
+    def _refuse(self, status: int, said: str, headers: Mapping[str, str]) -> None:
+        if status < 400:
+            raise ServerRefused(f"{self._url} redirects (status {status}): name the address it leads to")
+        refuse(self._url, self._access, status, said, headers)
+
+    @contextlib.contextmanager
+    def _lost(self) -> Iterator[None]:
+        """A connection that broke, or never came about, is a failure that may pass."""
+        import aiohttp
+
+        try:
+            yield
+        except aiohttp.SocketTimeoutError as exc:
+            raise Transient(EngineTimeout(f"{self._url} was silent for {self._access.idle_s:g} s")) from exc
+        except aiohttp.ServerTimeoutError as exc:
+            error = EngineTimeout(f"{self._url} took no connection in {self._access.connect_s:g} s")
+            raise Transient(error) from exc
+        except (aiohttp.ClientError, EngineError, OSError) as exc:
+            words = self._access.hide(str(exc) or type(exc).__name__)
+            raise Transient(EngineError(f"{self._url} cannot be reached: {words}")) from exc
+
+    def _unreadable(self, words: str) -> Transient:
+        return Transient(EngineError(f"{self._url} sent something unreadable: {self._access.hide(words)}"))
 
 
-@contextmanager
-def _final() -> Iterator[None]:
-    """Let a transient failure out as what it stands for; some servers say a plain 500 to what they cannot do."""
+def _proxy(url: str) -> str | None:
+    """The proxy that the environment names; aiohttp's own look at it costs half a millisecond a request."""
+    place = urllib.parse.urlsplit(url)
+    if urllib.request.proxy_bypass(place.netloc):
+        return None
+    proxies = urllib.request.getproxies()
+    return proxies.get(place.scheme) or proxies.get("all")
+
+
+async def _drained(response: ClientResponse) -> None:
+    """Let the little that follows `[DONE]` in, so that the connection can be kept; all is said where it breaks."""
+    import aiohttp
+
+    with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
+        async with asyncio.timeout(DRAIN_S):
+            while await response.content.readany():
+                pass
+
+
+def _value(data: bytes) -> Any:
+    """The JSON in `data`, read by the quicker parser, which takes no half characters, as Python's own does."""
     try:
-        yield
-    except Transient as failure:
-        error = failure.error if failure.status == 500 else Busy(str(failure.error))
-        raise error from failure.__cause__
-
-
-def _object(data: object) -> Chunk:
-    if not isinstance(data, Mapping):
-        raise ValueError(f"expected a JSON object, got {type(data).__name__}")
-    return data
-
-
-def _chunk(data: object) -> Chunk:
-    """A chunk of a stream; the SDK recognises nested errors, flat ones (SGLang's) are recognised here."""
-    chunk = _object(data)
-    if chunk.get("object") == "error":
-        raise _FlatError(str(chunk.get("message")), chunk.get("code"))
-    return chunk
-
-
-class _FlatError(Exception):
-    """`{"object": "error", "message": ..., "code": int}` in the middle of a stream."""
-
-    def __init__(self, message: str, code: object) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-@contextmanager
-def _translated(url: str, access: Access) -> Iterator[None]:
-    """Translate what the SDK raises; a message that held the key does not stay on as the cause."""
-    import openai
-
-    try:
-        yield
-    except openai.APIStatusError as exc:
-        refuse(url, access, exc.status_code, words_of(exc.body, str(exc.message)), exc.response.headers, exc)
-    except openai.APITimeoutError as exc:
-        error = EngineTimeout(
-            f"{url} was silent for {access.idle_s:g} s, or took no connection in {access.connect_s:g} s"
-        )
-        raise Transient(error) from exc
-    except openai.APIConnectionError as exc:
-        raise Transient(EngineError(f"{url} cannot be reached: {access.hide(_root(exc))}")) from exc
-    except openai.APIError as exc:  # an error object in the middle of a stream
-        refuse(url, access, status_of(exc.code), words_of(exc.body, str(exc.message)), {}, exc)
-    except _FlatError as exc:
-        refuse(url, access, status_of(exc.code), str(exc), {}, exc)
-    except ValueError as exc:  # not JSON, not UTF-8, or no object
-        if isinstance(exc, ConfigError | EngineError):
-            raise
-        raise Transient(EngineError(f"{url} sent something unreadable: {access.hide(str(exc))}")) from exc
-
-
-def refuse(url: str, access: Access, status: int, said: str, headers: Mapping[str, str], exc: Exception) -> NoReturn:
-    """Raise what an answer of `status` means; `said` is the server's own words, `exc` the cause.
-
-    Raises:
-        Transient: it may pass.
-        EngineError: it does not; ServerRefused for a wrong key or URL, PromptTooLong when it is the context.
-    """
-    text = f"{url} answered {status}: {access.hide(said)}"
-    cause = None if access.key and access.key in f"{exc} {said}" else exc
-    if is_transient(status, headers):
-        error = EngineBusy(text) if status == 429 else EngineError(text)
-        if isinstance(error, EngineBusy):
-            error.retry_after_s = retry_after_s(headers)
-        raise Transient(error, retry_after_s=retry_after_s(headers), status=status) from cause
-    if status in (401, 403):
-        raise ServerRefused(f"{text}; check the key in the environment (engine.api_key_env)") from cause
-    if status == 404:
-        raise NotFound(f"{text}; check engine.base_url (it ends in /v1 as a rule) and --model") from cause
-    if _TOO_LONG.search(said):
-        raise PromptTooLong(text) from cause
-    raise EngineError(text) from cause
-
-
-def status_of(code: object) -> int:
-    """The status that an error in a stream carries; without one the server is at fault."""
-    text = str(code)
-    return int(text) if text.isdecimal() and 400 <= int(text) < 600 else 500
-
-
-def words_of(body: object, otherwise: str) -> str:
-    """What a server said with an error, from the nested, flat or bare shapes that servers use."""
-    if isinstance(body, Mapping):
-        inner = body.get("error", body)
-        if isinstance(inner, Mapping):
-            return f"{inner.get('message', inner)}" + (f" ({inner['code']})" if _named(inner.get("code")) else "")
-        return str(inner)
-    return otherwise
-
-
-def _named(code: object) -> bool:
-    return isinstance(code, str) and not code.isdecimal()
-
-
-def _root(exc: BaseException) -> str:
-    """The first cause's words: `Connection error.` alone says nothing."""
-    while exc.__cause__ is not None or exc.__context__ is not None:
-        exc = exc.__cause__ or exc.__context__ or exc
-    return str(exc) or type(exc).__name__
+        return from_json(data, allow_inf_nan=False)
+    except ValueError:
+        return json.loads(data)

@@ -24,7 +24,8 @@ from typing import Any, Protocol
 from ttc.concurrent import gather
 from ttc.core import Capabilities, Completion, Message, Prices, Prompt, Sampling, Tools, Usage, UsageSink
 from ttc.engines.openai.chat import CURE
-from ttc.engines.openai.client import Access, Chunk, Client
+from ttc.engines.openai.client import Chunk, Client
+from ttc.engines.openai.refusals import Access
 from ttc.engines.openai.wire import Features, Outcome, Reader, ServerUsage, outcomes, seed_of
 from ttc.engines.shared.balance import Balancer, Retry, ServerState, Transient
 from ttc.engines.shared.text import Text

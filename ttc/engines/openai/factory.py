@@ -28,8 +28,8 @@ from ttc.identity.digests import BESIDE_WEIGHTS, ModelFolder, reads
 
 if TYPE_CHECKING:
     from ttc.core import ModelShape
-    from ttc.engines.openai.client import Access
     from ttc.engines.openai.engine import Connection, RemoteEngine
+    from ttc.engines.openai.refusals import Access
     from ttc.engines.openai.wire import Features
     from ttc.engines.shared.text import Text
 
@@ -87,8 +87,8 @@ def openai(
         ConfigError: nothing answers there, the key, model or tokenizer is wrong, or an option is out of range.
         EngineError: the server answers, but is too busy to be asked what it can do.
     """
-    from ttc.engines.openai.client import Access
     from ttc.engines.openai.engine import Connection
+    from ttc.engines.openai.refusals import Access
     from ttc.engines.shared.balance import Retry
 
     at_least("openai", 1, max_in_flight=max_in_flight, max_concurrency=max_concurrency, attempts=attempts)
@@ -205,8 +205,8 @@ def _local(model: str | None, tokenizer: str | None) -> _Local | None:
 
 def _find_out(urls: tuple[str, ...], access: Access, model: str | None, local: _Local | None) -> Features:
     """Probe the first server that answers; the others must serve the same model, or be down for now."""
-    from ttc.engines.openai.client import SyncClient
     from ttc.engines.openai.probe import Unreachable, probe, served_model
+    from ttc.engines.openai.sync_client import SyncClient
 
     features: Features | None = None
     silent: list[ConfigError] = []

@@ -15,8 +15,10 @@ from typing import Any
 
 from ttc.core import Prices, Sampling, ThinkState
 from ttc.engines.openai.chat import PREFILL, STATES, switch_fields
-from ttc.engines.openai.client import Busy, Chunk, NotFound, SyncClient
+from ttc.engines.openai.client import Chunk
 from ttc.engines.openai.ids import ids_of, prompt_logprobs, scoring_body
+from ttc.engines.openai.refusals import Busy, NotFound
+from ttc.engines.openai.sync_client import SyncClient
 from ttc.engines.openai.wire import Features, Tail, as_mapping, first_choice, shared_fields
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, EngineError

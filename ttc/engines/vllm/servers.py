@@ -25,10 +25,10 @@ from typing import Any
 
 from ttc.concurrent import gather
 from ttc.core import Capabilities, Completion, Engine, Message, Prompt, Sampling, Usage, UsageSink
-from ttc.engines.openai.client import NotFound
 from ttc.engines.openai.factory import openai
 from ttc.engines.openai.ids import ScoringEngine
 from ttc.engines.openai.probe import Unreachable
+from ttc.engines.openai.refusals import NotFound
 from ttc.engines.shared.balance import Balancer, Retry, Transient
 from ttc.engines.shared.folder import save_weights
 from ttc.engines.vllm.options import WORKER_EXTENSION

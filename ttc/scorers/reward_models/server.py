@@ -50,7 +50,9 @@ from typing import Any, TypeVar
 from ttc.choosing.selection import aggregate
 from ttc.concurrent import gather
 from ttc.core import Prompt, Score, Usage, UsageSink
-from ttc.engines.openai.client import Access, Busy, Client, NotFound, SyncClient
+from ttc.engines.openai.client import Client
+from ttc.engines.openai.refusals import Access, Busy, NotFound
+from ttc.engines.openai.sync_client import SyncClient
 from ttc.engines.shared.balance import Balancer, Retry
 from ttc.engines.shared.shape import Dims, read_config
 from ttc.errors import ConfigError, EngineError, PromptTooLong, ScorerError

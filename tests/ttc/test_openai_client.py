@@ -1,4 +1,4 @@
-"""The gateway's HTTP client against servers on loopback: replies of every framing, kept connections, bounds."""
+"""The HTTP client of runs and of the gateway against servers on loopback: any framing, kept connections, bounds."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from serve.running import direct
-from serve.running.direct import DirectClient
-from ttc.engines.openai.client import Access
+from ttc.engines.openai import client as module
+from ttc.engines.openai.client import Client
+from ttc.engines.openai.refusals import Access
 from ttc.engines.shared.balance import Transient
 from ttc.errors import ServerRefused
 
@@ -31,7 +31,7 @@ def sized(body: bytes, status: bytes = b"200 OK", *headers: bytes) -> bytes:
     return b"HTTP/1.1 %s\r\n%scontent-length: %d\r\n\r\n%s" % (status, head, len(body), body)
 
 
-def asked(reply: Write | bytes, use: Callable[[DirectClient], Awaitable[Any]], **access: Any) -> tuple[Any, list[Any]]:
+def asked(reply: Write | bytes, use: Callable[[Client], Awaitable[Any]], **access: Any) -> tuple[Any, list[Any]]:
     """What `use` makes of a client of a server that answers everything by `reply`; and its requests, by connection."""
     seen: list[list[Any]] = []
 
@@ -57,7 +57,7 @@ def asked(reply: Write | bytes, use: Callable[[DirectClient], Awaitable[Any]], *
 
     async def main() -> Any:
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        client = DirectClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", Access("secret", 5, 5))
+        client = Client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", Access("secret", 5, 5))
         try:
             return await use(client)
         finally:
@@ -67,7 +67,7 @@ def asked(reply: Write | bytes, use: Callable[[DirectClient], Awaitable[Any]], *
     return asyncio.run(main()), seen
 
 
-async def chunks_of(client: DirectClient) -> list[Any]:
+async def chunks_of(client: Client) -> list[Any]:
     async with client.stream("/chat/completions", {"a": "\ud800"}) as chunks:
         return [chunk async for chunk in chunks]
 
@@ -105,7 +105,7 @@ def test_a_connection_is_used_again_also_when_its_end_follows_the_last_event() -
         await asyncio.sleep(0.05)
         writer.write(b"0\r\n\r\n")
 
-    async def thrice(client: DirectClient) -> Any:
+    async def thrice(client: Client) -> Any:
         told = []
         for _ in range(3):
             told.append(await chunks_of(client))
@@ -122,7 +122,7 @@ def test_requests_at_once_have_connections_of_their_own() -> None:
         await asyncio.sleep(0.05)
         writer.write(sized(EVENTS))
 
-    async def three(client: DirectClient) -> Any:
+    async def three(client: Client) -> Any:
         return await asyncio.gather(*(chunks_of(client) for _ in range(3)))
 
     told, seen = asked(slow, three)
@@ -130,9 +130,10 @@ def test_requests_at_once_have_connections_of_their_own() -> None:
 
 
 def test_a_connection_that_was_free_for_long_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "KEEP_S", 0.01)
+    assert module.KEEP_S < 5, "uvicorn closes after 5 s; a request on its way at that moment would fail for nothing"
+    monkeypatch.setattr(module, "KEEP_S", 0.01)
 
-    async def twice(client: DirectClient) -> Any:
+    async def twice(client: Client) -> Any:
         await chunks_of(client)
         await asyncio.sleep(0.05)
         return await chunks_of(client)
@@ -156,7 +157,7 @@ def test_leaving_a_stream_early_ends_its_connection() -> None:
             ends.append("closed")
             raise
 
-    async def leave(client: DirectClient) -> Any:
+    async def leave(client: Client) -> Any:
         async with client.stream("/chat/completions", {}) as chunks:
             first = await anext(chunks)
         await asyncio.sleep(0.1)
@@ -178,7 +179,7 @@ def test_what_nobody_takes_waits_in_the_kernel() -> None:
             await asyncio.wait_for(writer.drain(), 1)
             sent += len(part)
 
-    async def slow(client: DirectClient) -> Any:
+    async def slow(client: Client) -> Any:
         async with client.stream("/chat/completions", {}) as chunks:
             await anext(chunks)
             await asyncio.sleep(0.5)
@@ -204,7 +205,7 @@ def test_what_nobody_takes_waits_in_the_kernel() -> None:
 def test_what_a_server_may_do_wrong_is_a_failure_that_may_pass(
     reply: bytes, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct, "MAX_EVENT", 1 << 16 if "too long" in words else direct.MAX_EVENT)
+    monkeypatch.setattr(module, "MAX_EVENT", 1 << 16 if "too long" in words else module.MAX_EVENT)
 
     async def play(writer: asyncio.StreamWriter) -> None:
         writer.write(reply)
@@ -212,7 +213,7 @@ def test_what_a_server_may_do_wrong_is_a_failure_that_may_pass(
         if b"5\r\n\r\ndata" in reply:
             writer.close()
 
-    async def fail(client: DirectClient) -> str:
+    async def fail(client: Client) -> str:
         with pytest.raises(Transient) as failure:
             await chunks_of(client)
         return str(failure.value)
@@ -227,7 +228,7 @@ def test_half_a_character_in_an_event_is_no_failure() -> None:
 
 
 def test_a_redirect_is_the_operators_affair() -> None:
-    async def follow(client: DirectClient) -> None:
+    async def follow(client: Client) -> None:
         with pytest.raises(ServerRefused, match="redirects"):
             await client.get("/models")
 
@@ -238,9 +239,9 @@ def test_an_address_with_a_proxy_is_asked_through_it(monkeypatch: pytest.MonkeyP
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
 
-    async def ask(proxy: DirectClient) -> Any:
+    async def ask(proxy: Client) -> Any:
         monkeypatch.setenv("http_proxy", proxy._url.removesuffix("/v1"))
-        client = DirectClient("http://gpu.invalid:8000/v1", Access("", 1, 1))
+        client = Client("http://gpu.invalid:8000/v1", Access("", 1, 1))
         try:
             return await client.get("/models")
         finally:

@@ -1,0 +1,85 @@
+"""What a server answers instead of what it was asked, in our errors: may it pass, whose fault is it, what was said.
+
+Into `Transient` when it may pass, otherwise into an error that names the server and repeats its words. The key is taken
+out of every message, also when a server repeats it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from ttc.engines.shared.balance import Transient, is_transient, retry_after_s
+from ttc.errors import EngineBusy, EngineError, PromptTooLong, ServerRefused
+
+MAX_MESSAGE = 400
+_TOO_LONG = re.compile(r"context.?(length|window|size)|maximum context|max_model_len|too many tokens|too long", re.I)
+
+
+class Busy(EngineError):
+    """The server cannot answer at this moment: overloaded, starting, or gone."""
+
+
+class NotFound(ServerRefused):
+    """404: the server has no such route, or no such model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The key (never printed) and the time limits: seconds to connect, and of silence while connected."""
+
+    key: str = field(repr=False)
+    connect_s: float
+    idle_s: float
+
+    def hide(self, text: str) -> str:
+        """`text` without the key, and not longer than a line or two."""
+        message = text.replace(self.key, "[key]") if self.key else text
+        return message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + " ..."
+
+
+def refuse(
+    url: str, access: Access, status: int, said: str, headers: Mapping[str, str], exc: Exception | None = None
+) -> NoReturn:
+    """Raise what an answer of `status` means; `said` is the server's own words, `exc` the cause where there is one.
+
+    Raises:
+        Transient: it may pass.
+        EngineError: it does not; ServerRefused for a wrong key or URL, PromptTooLong when it is the context.
+    """
+    text = f"{url} answered {status}: {access.hide(said)}"
+    cause = None if access.key and access.key in f"{exc} {said}" else exc
+    if is_transient(status, headers):
+        error = EngineBusy(text) if status == 429 else EngineError(text)
+        if isinstance(error, EngineBusy):
+            error.retry_after_s = retry_after_s(headers)
+        raise Transient(error, retry_after_s=retry_after_s(headers), status=status) from cause
+    if status in (401, 403):
+        raise ServerRefused(f"{text}; check the key in the environment (engine.api_key_env)") from cause
+    if status == 404:
+        raise NotFound(f"{text}; check engine.base_url (it ends in /v1 as a rule) and --model") from cause
+    if _TOO_LONG.search(said):
+        raise PromptTooLong(text) from cause
+    raise EngineError(text) from cause
+
+
+def status_of(code: object) -> int:
+    """The status that an error in a stream carries; without one the server is at fault."""
+    text = str(code)
+    return int(text) if text.isdecimal() and 400 <= int(text) < 600 else 500
+
+
+def words_of(body: object, otherwise: str) -> str:
+    """What a server said with an error, from the nested, flat or bare shapes that servers use."""
+    if isinstance(body, Mapping):
+        inner = body.get("error", body)
+        if isinstance(inner, Mapping):
+            return f"{inner.get('message', inner)}" + (f" ({inner['code']})" if _named(inner.get("code")) else "")
+        return str(inner)
+    return otherwise
+
+
+def _named(code: object) -> bool:
+    return isinstance(code, str) and not code.isdecimal()

@@ -1,0 +1,130 @@
+"""A server before the run, through the official SDK: a few short requests from synchronous code, retried by the SDK.
+
+Chunks are left as dictionaries, since servers add fields and put values into known ones that the SDK's types do not
+foresee. The requests of a run itself go through `client`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ttc.engines.openai.client import Chunk
+from ttc.engines.openai.refusals import Access, Busy, refuse, status_of, words_of
+from ttc.engines.shared.balance import Transient
+from ttc.errors import ConfigError, EngineError, EngineTimeout
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+
+
+class SyncClient:
+    """A few short requests to one server, retried by the SDK.
+
+    Raises what `Client.stream` raises, but for a failure that may pass an EngineError, Busy unless it was a plain 500.
+    """
+
+    def __init__(self, url: str, access: Access) -> None:
+        """Open nothing yet."""
+        import openai
+
+        self._url, self._access = url, access
+        self._sdk: OpenAI = openai.OpenAI(
+            api_key=access.key or "none",
+            base_url=url,
+            timeout=openai.Timeout(access.idle_s, connect=access.connect_s, pool=None),
+            max_retries=2,
+        )
+
+    def get(self, path: str) -> Chunk:
+        """Get an object."""
+        with _final(), _translated(self._url, self._access):
+            return _object(self._sdk.get(path, cast_to=object))
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Chunk:
+        """Post `body` and return the whole answer."""
+        with _final(), _translated(self._url, self._access):
+            return _object(self._sdk.post(path, body=dict(body), cast_to=object))
+
+    def stream(self, path: str, body: Mapping[str, Any]) -> list[Chunk]:
+        """Post `body` and return all chunks of the answer."""
+        import openai
+
+        with _final(), _translated(self._url, self._access):
+            stream = self._sdk.post(
+                path, body=dict(body), cast_to=object, stream=True, stream_cls=openai.Stream[object]
+            )
+            try:
+                return [_chunk(data) for data in stream]
+            finally:
+                stream.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._sdk.close()
+
+
+@contextmanager
+def _final() -> Iterator[None]:
+    """Let a transient failure out as what it stands for; some servers say a plain 500 to what they cannot do."""
+    try:
+        yield
+    except Transient as failure:
+        error = failure.error if failure.status == 500 else Busy(str(failure.error))
+        raise error from failure.__cause__
+
+
+def _object(data: object) -> Chunk:
+    if not isinstance(data, Mapping):
+        raise ValueError(f"expected a JSON object, got {type(data).__name__}")
+    return data
+
+
+def _chunk(data: object) -> Chunk:
+    """A chunk of a stream; the SDK recognises nested errors, flat ones (SGLang's) are recognised here."""
+    chunk = _object(data)
+    if chunk.get("object") == "error":
+        raise _FlatError(str(chunk.get("message")), chunk.get("code"))
+    return chunk
+
+
+class _FlatError(Exception):
+    """`{"object": "error", "message": ..., "code": int}` in the middle of a stream."""
+
+    def __init__(self, message: str, code: object) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@contextmanager
+def _translated(url: str, access: Access) -> Iterator[None]:
+    """Translate what the SDK raises; a message that held the key does not stay on as the cause."""
+    import openai
+
+    try:
+        yield
+    except openai.APIStatusError as exc:
+        refuse(url, access, exc.status_code, words_of(exc.body, str(exc.message)), exc.response.headers, exc)
+    except openai.APITimeoutError as exc:
+        error = EngineTimeout(
+            f"{url} was silent for {access.idle_s:g} s, or took no connection in {access.connect_s:g} s"
+        )
+        raise Transient(error) from exc
+    except openai.APIConnectionError as exc:
+        raise Transient(EngineError(f"{url} cannot be reached: {access.hide(_root(exc))}")) from exc
+    except openai.APIError as exc:  # an error object in the middle of a stream
+        refuse(url, access, status_of(exc.code), words_of(exc.body, str(exc.message)), {}, exc)
+    except _FlatError as exc:
+        refuse(url, access, status_of(exc.code), str(exc), {}, exc)
+    except ValueError as exc:  # not JSON, not UTF-8, or no object
+        if isinstance(exc, ConfigError | EngineError):
+            raise
+        raise Transient(EngineError(f"{url} sent something unreadable: {access.hide(str(exc))}")) from exc
+
+
+def _root(exc: BaseException) -> str:
+    """The first cause's words: `Connection error.` alone says nothing."""
+    while exc.__cause__ is not None or exc.__context__ is not None:
+        exc = exc.__cause__ or exc.__context__ or exc
+    return str(exc) or type(exc).__name__
