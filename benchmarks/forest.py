@@ -257,7 +257,7 @@ def steps_wide(bench: Bench) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as scratch:
         sizes = {**WIDE, "num_hidden_layers": 3, "num_key_value_heads": 2, "max_position_embeddings": 4096}
         folder = tiny_model.build(Path(scratch), "qwen2", **sizes, initializer_range=0.02)
-        body, _ = load_body(folder, device="cpu", page_size=4)
+        body, _ = load_body(folder, device="cpu", steps=True)
 
         def work(action: Callable[[], Any]) -> Any:
             with torch.inference_mode():

@@ -203,10 +203,12 @@ def test_rows_that_open_many_pages_and_branches_of_them_say_the_same(folder) -> 
     assert body.pool.num_tokens == 0
 
 
+@pytest.mark.parametrize("steps", [False, True])
 @pytest.mark.parametrize("seed", range(2))
-def test_a_batch_that_shares_prefixes_equals_each_item_alone(folder, seed: int) -> None:
+def test_a_batch_that_shares_prefixes_equals_each_item_alone(folder, seed: int, steps: bool) -> None:
     """Runs that all, some or one item has, of all lengths: exactly what no sharing gives."""
-    body, _ = load_body(folder, dtype="float32", page_size=8)
+    body, _ = load_body(folder, dtype="float32", steps=steps)
+    assert (body._steps is not None) == (steps and native(body.device, body.dtype) is not None)
     fresh, _ = load_body(folder, dtype="float32", attention=BlockedPrefix)
     rng = random.Random(seed)
     known: list[tuple[list[int], object]] = [([], None)]

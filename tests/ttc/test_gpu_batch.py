@@ -253,11 +253,11 @@ def test_a_prompt_that_memory_is_short_for_is_computed_in_smaller_parts(monkeypa
     single = {key: alone(prompt, key, max_tokens=10)[key] for key, prompt in prompts.items()}
     real, sizes = DeviceBody._append, []
 
-    def scarce(self: Any, items: Any) -> Any:
+    def scarce(self: Any, items: Any, steps: Any) -> Any:
         sizes.append(sum(len(ids) for _, ids in items))
         if sizes[-1] > 40:
             raise torch.OutOfMemoryError("injected")
-        return real(self, items)
+        return real(self, items, steps)
 
     monkeypatch.setattr(DeviceBody, "_append", scarce)
     engine = Engine()

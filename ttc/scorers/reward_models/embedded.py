@@ -68,7 +68,7 @@ def load(folder: Path, place: EmbeddedCore, *, head: bool) -> tuple[Body, dict[s
         dtype=place.dtype,
         max_context=place.max_context,
         head=head,
-        page_size=4,  # steps are short, and no decoding step multiplies these pages
+        steps=True,
     )
     if not place.batch_invariant:
         return loader(attention=PrefixAttention)

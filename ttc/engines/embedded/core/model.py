@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -25,7 +26,8 @@ import torch
 import torch.nn.functional as F
 
 from ttc.engines.embedded.core.attention import APART, PrefixAttention
-from ttc.engines.embedded.core.pool import PAGE, PagePool, Segment
+from ttc.engines.embedded.core.pool import PagePool, Segment
+from ttc.engines.embedded.core.step_attention import StepAttention, is_step
 from ttc.engines.embedded.core.weights import Weights, read_tensors
 from ttc.engines.shared.compute import alone, native, pick_dtype
 from ttc.engines.shared.shape import Dims, read_config, rope_tables, supported
@@ -38,6 +40,9 @@ Attend: TypeAlias = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], to
 
 MakeAttend: TypeAlias = Callable[[PagePool, Sequence[tuple[Segment, int]]], Attend]
 """From the segments that new tokens are appended to, and how many each, to their attention."""
+
+Parts: TypeAlias = list[tuple[int, slice]]
+"""Indices of items, and the new tokens of each."""
 
 _TOKENS = 2048
 """Most tokens of one batch, so that its scratch memory is bounded whatever is asked for."""
@@ -105,13 +110,15 @@ class Body:
     """Embedding, layers and final norm, with the head when it was loaded.
 
     Parameters: `attention` is that of `extend`; `pad_rows` rounds the rows of every matrix product up to a multiple
-    (batch-invariant mode; 1 elsewhere); `page_size` is that of `pool`.
+    (batch-invariant mode; 1 elsewhere); with `steps`, a few new tokens of an item are attended where their keys lie.
     """
 
     _pads_below: float = math.inf
     """New tokens of an item, on average, below which a batch of unlike lengths is padded."""
     ends_prompts: bool = False
     """Whether the first token of an answer is drawn from what `extend` computed, not by a decoding step."""
+    _steps: MakeAttend | None = None
+    """What attends a few new tokens of an item."""
 
     def __init__(
         self,
@@ -121,12 +128,12 @@ class Body:
         max_context: int,
         attention: MakeAttend = PrefixAttention,
         pad_rows: int = 1,
-        page_size: int = PAGE,
+        steps: bool = False,
     ) -> None:
         self.dims, self.weights, self.max_context = dims, weights, max_context
         self.attention, self.pad_rows = attention, pad_rows
         self.device, self.dtype = weights.embed.device, weights.embed.dtype
-        self.pool = PagePool(dims, self.dtype, self.device, page_size)
+        self.pool = PagePool(dims, self.dtype, self.device)
         self._tables: tuple[torch.Tensor, torch.Tensor] | None = None
         if self.device.type == "cpu" and attention is PrefixAttention:
             self._pads_below = APART
@@ -134,6 +141,8 @@ class Body:
         self.ends_prompts = pad_rows == 1
         kernels = native(self.device, self.dtype) if pad_rows == 1 else None
         self._between: Between = TorchOps(dims) if kernels is None else kernels.NativeOps(dims)
+        if steps and kernels is not None and kernels.serves(dims.head_dim):
+            self._steps = partial(StepAttention, kernels=kernels)
 
     def place(self) -> contextlib.AbstractContextManager[Any]:
         """Where to compute: a GPU's kernels go to the current device, whatever device their tensors are on."""
@@ -181,21 +190,33 @@ class Body:
         self.pool.check_free(len(ids) for _, ids in items)
         segments = [self.pool.segment(prefix) for prefix, _ in items]
         outputs: list[list[torch.Tensor]] = [[] for _ in items]
-        for batch in _batches([len(ids) for _, ids in items], self._pads_below):
+        for steps, batch in self._plan([(segments[i], len(ids)) for i, (_, ids) in enumerate(items)]):
             parts = [(segments[i], items[i][1][part]) for i, part in batch]
-            for (i, _), hidden in zip(batch, self._append(parts), strict=True):
+            for (i, _), hidden in zip(batch, self._append(parts, steps), strict=True):
                 outputs[i].append(hidden)
         return [
             (parts[0] if len(parts) == 1 else torch.cat(parts), segment)
             for parts, segment in zip(outputs, segments, strict=True)
         ]
 
-    def _append(self, items: Sequence[tuple[Segment, Sequence[int]]]) -> tuple[torch.Tensor, ...]:
+    def _plan(self, items: Sequence[tuple[Segment, int]]) -> Iterator[tuple[MakeAttend | None, Parts]]:
+        """Parts of items to compute together, and what attends them, None: the usual."""
+        lengths = [count for _, count in items]
+        short = [i for i, (segment, count) in enumerate(items) if self._steps and is_step(segment.end, count)]
+        for batch in _batches([lengths[i] for i in short], 0):
+            yield self._steps, [(short[i], part) for i, part in batch]
+        others = sorted({*range(len(items))}.difference(short))
+        for batch in _batches([lengths[i] for i in others], self._pads_below):
+            yield None, [(others[i], part) for i, part in batch]
+
+    def _append(
+        self, items: Sequence[tuple[Segment, Sequence[int]]], steps: MakeAttend | None
+    ) -> tuple[torch.Tensor, ...]:
         """Compute new tokens at the end of segments: hidden states (T, D) of each."""
         lengths = [len(ids) for _, ids in items]
         for segment, ids in items:
             self.pool.reserve(segment, len(ids))
-        attend = self.attention(self.pool, [(segment, len(ids)) for segment, ids in items])
+        attend = (steps or self.attention)(self.pool, [(segment, len(ids)) for segment, ids in items])
         flat = torch.tensor([token for _, ids in items for token in ids], device=self.device)
         spans = [torch.arange(segment.end, segment.end + len(ids)) for segment, ids in items]
         positions = torch.cat(spans).to(self.device)
@@ -226,13 +247,13 @@ class Body:
         self.weights = Weights.build(own, self.dims, self.dtype, self.device, head, self.pad_rows > 1)
 
 
-def _batches(lengths: Sequence[int], pads_below: float) -> list[list[tuple[int, slice]]]:
+def _batches(lengths: Sequence[int], pads_below: float) -> list[Parts]:
     """Parts of items to compute together, in order.
 
     Items are of like length, so that padding at most doubles the work, but where they are long enough on average not to
     be padded: the fewer batches, the fewer times all weights are read.
     """
-    batches: list[list[tuple[int, slice]]] = []
+    batches: list[Parts] = []
     shortest = tokens = 0
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
         apart = bool(batches) and tokens + lengths[i] >= pads_below * (len(batches[-1]) + 1)
@@ -255,7 +276,7 @@ def load_body(
     head: bool = False,
     attention: MakeAttend = PrefixAttention,
     pad_rows: int = 1,
-    page_size: int = PAGE,
+    steps: bool = False,
 ) -> tuple[Body, dict[str, torch.Tensor]]:
     """Load a model folder.
 
@@ -267,7 +288,7 @@ def load_body(
         head: also load the language-model head.
         attention: that of `extend`, as for `Body`.
         pad_rows: as for `Body`.
-        page_size: as for `Body`.
+        steps: as for `Body`.
 
     Returns:
         The body, and the folder's remaining tensors under their stored names (a scorer's own head, for one).
@@ -284,7 +305,7 @@ def load_body(
     state = read_tensors(path)
     weights = alone(lambda: Weights.build(state, dims, pick_dtype(dtype, place), place, head, pad_rows > 1))
     limit = min(max_context or dims.max_context, dims.max_context)
-    body = Body(dims, weights, max_context=limit, attention=attention, pad_rows=pad_rows, page_size=page_size)
+    body = Body(dims, weights, max_context=limit, attention=attention, pad_rows=pad_rows, steps=steps)
     return body, beside_body(state)
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from ttc.engines.embedded.core.model import Attend, Body
+from ttc.engines.embedded.core.model import Attend, Body, MakeAttend
 from ttc.engines.embedded.core.pool import Segment
 from ttc.engines.embedded.device.ops import KERNEL_OPS, StepOps
 from ttc.engines.embedded.device.runtime import CudaRuntime
@@ -96,8 +96,10 @@ class DeviceBody(Body):
         """See `Body.swap`; in place, one layer after the other, so that there are never two copies."""
         refold(self.step_weights, state)
 
-    def _append(self, items: Sequence[tuple[Segment, Sequence[int]]]) -> tuple[torch.Tensor, ...]:
-        """See `Body._append`."""
+    def _append(
+        self, items: Sequence[tuple[Segment, Sequence[int]]], steps: MakeAttend | None
+    ) -> tuple[torch.Tensor, ...]:
+        """See `Body._append`; one attention serves all items."""
         for segment, ids in items:
             self.pool.reserve(segment, len(ids))
         slots = [self.pool.slots(segment, segment.length, len(ids)) for segment, ids in items]
