@@ -4,8 +4,10 @@
     python -m benchmarks.peers run --envs DIR --out DIR --vllm VLLM_PYTHON --limit 400 --draws 8=5,4=1,16=1
     python -m benchmarks.peers run --envs DIR --out DIR --vllm VLLM_PYTHON --model FOLDER --limit 200 --draws 8=1
     python -m benchmarks.peers cap --envs DIR --out DIR --vllm VLLM_PYTHON --limit 400 --draws 5
+    python -m benchmarks.peers lockstep --envs DIR --out DIR --vllm VLLM_PYTHON --limit 64 --draws 16=5
     python -m benchmarks.peers drain --envs DIR --out DIR --vllm VLLM_PYTHON
-    python -m benchmarks.peers table --out DIR
+    python -m benchmarks.peers table --out DIR [--save FILE.json]
+    python -m benchmarks.peers table --out benchmarks/results/peers.json --page benchmarks/README.md
 
 Every system asks the same vLLM server for the same held-out problems with the same template and temperature, and is
 judged by the same reader, from an environment of its own. Tokens and requests are those of the server's own counters
@@ -20,8 +22,11 @@ score, which costs nothing and ranks nothing: its trees say what a search costs,
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
+import platform
+import re
 import signal
 import subprocess
 import time
@@ -29,10 +34,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pages import placed
 from benchmarks.peers import environments, server
 from benchmarks.peers.answers import is_right
-from benchmarks.peers.rows import CAP, CLIENTS, SYSTEMS, Row, capped, rows
-from benchmarks.peers.table import tables
+from benchmarks.peers.rows import CAP, CLIENTS, SYSTEMS, Row, capped, rows, stepped
+from benchmarks.peers.table import keep, tables
 from evals.tasks.arithmetic import arithmetic
 from ttc import nano
 
@@ -164,6 +170,19 @@ def _place(args: argparse.Namespace, row: Row, suffix: str) -> Path:
     return Path(args.out / f"{row.name}{suffix}.json")
 
 
+def conditions(commit: str | None) -> dict[str, Any]:
+    """Date, commit, versions and machine of saved rows."""
+    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"model name\s*: (.*)", info.read_text()) if info.exists() else []
+    return {
+        "date": datetime.date.today().isoformat(),
+        "commit": commit or head.stdout.strip(),
+        "versions": environments.versions(),
+        "machine": f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores",
+    }
+
+
 def draws_of(text: str) -> dict[int, int]:
     """`8=5,4=1`: N -> number of draws."""
     return {int(n): int(count or 1) for n, _, count in (part.partition("=") for part in text.split(","))}
@@ -172,7 +191,7 @@ def draws_of(text: str) -> dict[int, int]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("install", "run", "cap", "drain", "table"))
+    parser.add_argument("action", choices=("install", "run", "cap", "lockstep", "drain", "table"))
     parser.add_argument("--envs", type=Path, help="folder of the environments")
     parser.add_argument("--out", type=Path, help="folder of the rows")
     parser.add_argument("--vllm", type=Path, help="python of an environment with vLLM")
@@ -183,6 +202,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--algorithms", default="", help="only these, by commas")
     parser.add_argument("--signal", choices=("SIGKILL", "SIGINT"), default="SIGKILL")
     parser.add_argument("--search-and-learn", type=Path, help="a checkout of search-and-learn")
+    parser.add_argument("--save", type=Path, help="for table: one file with all rows, without texts")
+    parser.add_argument("--page", type=Path, help="for table: the page to put them into")
+    parser.add_argument("--commit", help="for table: the code that the rows were measured with, if not this")
     parser.add_argument("--port", type=int, default=8120)
     parser.add_argument("--timeout", type=float, default=1800.0, help="seconds for one row")
     args = parser.parse_args(arguments)
@@ -192,11 +214,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if system in environments.ENVIRONMENTS:
                 environments.install(system, args.envs.resolve())
         return
+    if args.action == "table":
+        if args.save:
+            keep(args.out, args.save, conditions(args.commit))
+        text = "\n".join(tables(args.out)).strip()
+        if args.page:
+            args.page.write_text(placed(args.page.read_text(encoding="utf-8"), {"peers": text}), encoding="utf-8")
+        print(text)
+        return
     args.out.mkdir(parents=True, exist_ok=True)
     args.out = args.out.resolve()
-    if args.action == "table":
-        print("\n".join(tables(args.out)))
-        return
     args.envs = args.envs.resolve()
     if args.action == "run":
         wanted = rows(name, args.limit, draws_of(args.draws), names)
@@ -204,6 +231,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         run_all((row for row in wanted if only is None or row.algorithm in only), args, measure)
     elif args.action == "cap":
         run_all(capped(args.limit, max(draws_of(args.draws))), args, measure)
+    elif args.action == "lockstep":
+        run_all(stepped(args.limit, draws_of(args.draws)), args, measure)
     else:
         wanted = [
             Row(name, system, client, algorithm, DRAIN_N, 0, DRAIN_LIMIT)

@@ -48,6 +48,12 @@ ENVIRONMENTS: Mapping[str, Environment] = {
 }
 
 
+def versions() -> dict[str, str]:
+    """What stands for the version of each peer: the first package of its environment, or its commit."""
+    own = {name: (entry.bare or entry.packages)[0] for name, entry in ENVIRONMENTS.items()}
+    return {**own, "search_and_learn": SAL_COMMIT}
+
+
 def python(name: str, folder: Path) -> Path:
     """The interpreter of a system; this process's own where the system has no environment."""
     return folder / name / "bin" / "python" if name in ENVIRONMENTS else Path(sys.executable)

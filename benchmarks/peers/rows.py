@@ -23,6 +23,10 @@ SYSTEMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 """System -> its client, and the algorithms that it has of ours."""
 CAPPED = {"ttc": ("toolkit", ("cap",)), "bare": ("bare", ("cap",))}
 """Who holds a cap on thinking; `bare` is vLLM's own cap."""
+IN_STEP = "_in_step"
+"""What the name of a search in lock-step ends with: all problems score when all have drawn."""
+STEPPED = {"ttc": ("toolkit", ("beam", "beam_in_step", "dvts", "dvts_in_step"))}
+"""A search beside itself in lock-step."""
 SMALL = ("majority", "beam")
 """The algorithms of the second model."""
 CAP = 48
@@ -63,6 +67,15 @@ def capped(limit: int, draws: int) -> Iterator[Row]:
         for system, (client, algorithms) in CAPPED.items():
             for algorithm in algorithms:
                 yield Row("packaged", system, client, algorithm, 1, draw, limit)
+
+
+def stepped(limit: int, draws: Mapping[int, int]) -> Iterator[Row]:
+    """The rows of our searches beside themselves in lock-step; `draws` is N -> number of draws."""
+    for n, count in draws.items():
+        for draw in range(count):
+            for system, (client, algorithms) in STEPPED.items():
+                for algorithm in algorithms:
+                    yield Row("packaged", system, client, algorithm, n, draw, limit)
 
 
 def user_lines(client: str) -> int:

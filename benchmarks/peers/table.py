@@ -1,4 +1,7 @@
-"""The tables of saved rows: medians over draws, and intervals that cover the draws."""
+"""The tables of saved rows: medians over draws, intervals that cover the draws, and ratios within a draw.
+
+`keep` writes rows to one file without their texts, for the repository; tables are made from either.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.rows import user_lines
+from benchmarks.peers.rows import IN_STEP, user_lines
 
 Saved = Mapping[str, Any]
 
@@ -20,9 +23,29 @@ COLUMNS = (
 )
 
 
-def tables(folder: Path) -> Iterator[str]:
-    """Every table that the rows of a folder give."""
-    saved = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+def keep(folder: Path, file: Path, facts: Mapping[str, Any]) -> None:
+    """Write the rows of a folder to one file, with what they were measured on; `right` as a word of 0 and 1."""
+    rows = []
+    for row in rows_of(folder):
+        slim = {name: value for name, value in row.items() if name != "texts"}
+        if "right" in row:
+            slim["right"] = "".join(str(int(right)) for right in row["right"])
+        rows.append(json.dumps(slim))
+    head = json.dumps(dict(facts))[:-1]
+    file.write_text(f'{head}, "rows": [\n' + ",\n".join(rows) + "\n]}\n", encoding="utf-8")
+
+
+def rows_of(place: Path) -> list[Saved]:
+    """The rows of a folder, or of what `keep` wrote."""
+    if place.is_dir():
+        return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(place.glob("*.json"))]
+    rows = json.loads(place.read_text(encoding="utf-8"))["rows"]
+    return [{**row, **({"right": [int(x) for x in row["right"]]} if "right" in row else {})} for row in rows]
+
+
+def tables(place: Path) -> Iterator[str]:
+    """Every table that the rows give."""
+    saved = rows_of(place)
     groups: dict[tuple[str, int, int], dict[tuple[str, str], list[Saved]]] = defaultdict(lambda: defaultdict(list))
     for row in saved:
         if "drained_s" not in row:
@@ -30,6 +53,7 @@ def tables(folder: Path) -> Iterator[str]:
     for (model, limit, n), systems in groups.items():
         yield from ("", f"{model}, {limit} problems, N = {n}", "")
         yield from _table(systems)
+        yield from ("", *_ratios(systems))
     drained = [row for row in saved if "drained_s" in row]
     if drained:
         yield from ("", *_drains(drained))
@@ -42,8 +66,27 @@ def _table(systems: Mapping[tuple[str, str], Sequence[Saved]]) -> Iterator[str]:
         yield _line(f"{system} {algorithm}", rows)
 
 
+def _ratios(systems: Mapping[tuple[str, str], Sequence[Saved]]) -> Iterator[str]:
+    """Ours over theirs: seconds per token that the server generated, draw by draw."""
+    yield "| algorithm | beside | draws | of its seconds per token, median (lowest to highest) |"
+    yield "|---|---|---|---|"
+    for (system, algorithm), rows in sorted(systems.items(), key=lambda pair: (pair[0][1], pair[0][0])):
+        plain = algorithm.removesuffix(IN_STEP)
+        own = {row["draw"]: _pace(row) for row in systems.get(("ttc", plain), ()) if "right" in row}
+        pairs = [own[row["draw"]] / _pace(row) for row in rows if "right" in row and row["draw"] in own]
+        if (system, algorithm) != ("ttc", plain) and pairs:
+            algorithm, system = plain, system if plain == algorithm else f"{system} in lock-step"
+            span = f"{statistics.median(pairs):.2f} ({min(pairs):.2f} to {max(pairs):.2f})"
+            yield f"| {algorithm} | {system} | {len(pairs)} | {span} |"
+
+
+def _pace(row: Saved) -> float:
+    """Seconds per 1,000 tokens that the server generated."""
+    return float(1000 * row["seconds"] / max(row["server"]["generation_tokens_total"], 1))
+
+
 def _line(name: str, saved: Sequence[Saved]) -> str:
-    rows = [row for row in saved if "texts" in row]
+    rows = [row for row in saved if "right" in row]
     if not rows:
         return f"| {name} | 0 | fails: {saved[0]['error']} |" + " |" * (len(COLUMNS) - 3)
 
@@ -52,8 +95,7 @@ def _line(name: str, saved: Sequence[Saved]) -> str:
         known = [value for value in values if value is not None]
         return f"{statistics.median(known):,.{digits}f}" if known else "–"
 
-    tokens = [row["server"]["generation_tokens_total"] for row in rows]
-    pace = statistics.median(1000 * row["seconds"] / max(count, 1) for row, count in zip(rows, tokens, strict=True))
+    pace = statistics.median(map(_pace, rows))
     hits = 100 * statistics.median(_hits(row["server"]) for row in rows)
     failed = sum(len(row["tally"]["errors"]) for row in rows)
     reasons = sum((Counter(row["tally"].get("reasons") or {}) for row in rows), Counter[str]())

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.peers import environments, server
 from benchmarks.peers.answers import is_right
 from benchmarks.peers.rows import SYSTEMS, rows, user_lines
-from benchmarks.peers.table import COLUMNS, tables
+from benchmarks.peers.table import COLUMNS, keep, tables
 
 SERVER = {
     "generation_tokens_total": 2000,
@@ -39,6 +39,17 @@ def test_a_line_has_medians_over_draws_and_says_nothing_where_a_system_says_noth
     assert cells["seconds"] == "2.0" and cells["s / 1,000 tokens"] == "1.000" and cells["prefix hits"] == "25 %"
     assert cells["the system's own count"] == "–" and cells["requests"] == "8" and cells["retries"] == "1; 3: gone"
     assert cells["accuracy % (95 %)"].startswith("50.0 (0.0 to ")
+
+
+def test_saved_rows_give_the_tables_that_the_folder_gave_and_hold_no_texts(tmp_path: Path) -> None:
+    for draw, seconds in enumerate((2.0, 4.0, 9.0)):
+        saved(tmp_path, "ttc", draw, **result(seconds, [True, False, False, True], generated=1, scored=0, retries=0))
+        saved(tmp_path, "lm_eval", draw, **result(4.0, [True, True, False, True], generated=1, scored=0, retries=0))
+    file = tmp_path.with_suffix(".json")
+    keep(tmp_path, file, {"commit": "abc"})
+    assert list(tables(file)) == list(tables(tmp_path))
+    assert "| majority | lm_eval | 3 | 1.00 (0.50 to 2.25) |" in list(tables(file))
+    assert "texts" not in file.read_text() and json.loads(file.read_text())["commit"] == "abc"
 
 
 def test_a_system_that_fails_has_a_line_with_its_error(tmp_path: Path) -> None:

@@ -24,9 +24,10 @@ def prepare(job: dict[str, Any], tally: kit.Tally) -> Callable[[], list[str]]:
         job["model"], base_url=url, tokenizer=job["folder"], seeded=False, logprobs=False
     )
     params: dict[str, Any] = {} if algorithm == "cap" else {"n": job["n"]}
-    name = STRATEGY.get(algorithm, algorithm)
+    policy = algorithm.removesuffix("_in_step")
+    name = STRATEGY.get(policy, policy)
     if name == "tree":
-        params |= {"policy": algorithm}
+        params |= {"policy": policy, "barrier": policy != algorithm}
     if name in ("tree", "best_of_n"):
         params |= {"scorer": SCORERS.load(job["scorer"])()}
     strategy = partial(STRATEGIES.load(name), **params)
