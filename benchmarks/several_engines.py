@@ -2,7 +2,7 @@
 
     python -m benchmarks.several_engines --vllm VLLM_PYTHON [--problems 48] [--save FILE.json]
 
-*Ray*: the packaged teacher, batch-invariant, in one actor and in two, seeded: also the answers must be equal.
+*Ray*: the packaged teacher in one actor and in two, batch-invariant as its judge and seeded: the answers must be equal.
 *Servers*: one vLLM server and two, without seeds; the generated tokens of the ledger must be those of the servers.
 Everywhere DVTS of 8 with the packaged reward model, all problems in flight. `one` and `two` are shares of prompt tokens
 that a cache had, `ratio` is that of two engines over that of one. Left out: speed, since all share one machine
@@ -25,8 +25,10 @@ from benchmarks.peers import server
 from benchmarks.vllm_tree import facts
 from evals.tasks.arithmetic import arithmetic
 from ttc import nano
-from ttc.config.registry import ENGINES, SCORERS
+from ttc.config.registry import ENGINES
 from ttc.core import Sampling
+from ttc.scorers.prm import prm
+from ttc.scorers.reward_models.backends import EmbeddedCore
 from ttc.session.solve import solve_all
 from ttc.strategies.tree import tree
 
@@ -36,7 +38,7 @@ SEED = 23
 async def searched(engine: Any, args: argparse.Namespace) -> tuple[dict[str, Any], Any]:
     """The problems' answers and what the engine has counted."""
     problems = [item.problem for item in arithmetic(level=4).items(args.problems, SEED)]
-    strategy = partial(tree, scorer=SCORERS.load("prm")(), n=8, policy="dvts")
+    strategy = partial(tree, scorer=prm(None, EmbeddedCore(batch_invariant=True)), n=8, policy="dvts")
     sampling = Sampling(max_tokens=256)
     run = solve_all(problems, engine=engine, strategy=strategy, seed=SEED, sampling=sampling, concurrency=args.problems)
     answers = {problem.id: answer async for problem, answer in run}

@@ -7,13 +7,13 @@ Three sides alternate in one process, all with vLLM's core in this process and b
 constant scorer, `--problems` problems in flight, through the toolkit's engine. Steps have exactly `--step-tokens`
 tokens (`--boundary tokens`), or end with the first sentence that ends after so many (`--boundary sentence`; vLLM's own
 `min_tokens` sees to that, and raw vLLM then turns ids into text as well), or where the model ends them (`--boundary
-step`). With `--align` the first step of a path is up to 15 tokens longer, so that the later ones begin just behind the
-start or the middle of a block. *Barrier*: the same search with `barrier=true`. *Raw*: whole draws of the same prompts
-through `vllm.LLM.generate`, whose `max_num_seqs` is the time-averaged number of draws that the tree had in flight;
-`raw_same` asks for what the toolkit asks for (a seed per request, log-probabilities; with `--plain` neither, as a
-command without `--seed` does), `raw_bare` for neither. Prefix caches are emptied before every side. Medians over the
-rounds. Beside tokens per second stand tokens per second of processor time of the whole process, which other programs on
-the machine disturb less.
+step`). With `--align` the tree knows the blocks (`boundary=tokens`): the first step of a path is up to 15 tokens
+longer, so that the later ones begin just behind the start or the middle of a block. *Barrier*: the same search with
+`barrier=true`. *Raw*: whole draws of the same prompts through `vllm.LLM.generate`, whose `max_num_seqs` is the
+time-averaged number of draws that the tree had in flight; `raw_same` asks for what the toolkit asks for (a seed per
+request, log-probabilities; with `--plain` neither, as a command without `--seed` does), `raw_bare` for neither. Prefix
+caches are emptied before every side. Medians over the rounds. Beside tokens per second stand tokens per second of
+processor time of the whole process, which other programs on the machine disturb less.
 
 `--scorer prm` is the packaged reward model, one thread of this process beside vLLM's; then there is no raw side, since
 nothing there scores. Left out: scorers of several models, and those on a server.
@@ -32,7 +32,6 @@ import statistics
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,7 @@ from benchmarks.tree_throughput import NEVER, Watched
 from evals.tasks.arithmetic import arithmetic
 from ttc import nano, seeds
 from ttc.config.registry import SCORERS
-from ttc.core import Completion, Problem, Prompt, Sampling, UsageSink
+from ttc.core import Problem, Sampling
 from ttc.engines.vllm.factory import vllm
 from ttc.engines.vllm.options import VllmOptions
 from ttc.session.solve import solve
@@ -67,21 +66,11 @@ class AtLeast:
         self._inner.submit(requests)
 
 
-class Aligned(Watched):
-    """Makes the first step of a path so much longer that later steps of 16 tokens begin just behind a half block."""
-
-    async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
-        """Pass on, and count."""
-        if not prompt.generated_ids:
-            begin = len(prompt.token_ids or ())
-            sampling = replace(sampling, max_tokens=sampling.max_tokens + (1 - begin - sampling.max_tokens) % 16)
-        return await super().generate(prompt, sampling, draws, on_usage)
-
-
 def steps_of(args: argparse.Namespace) -> dict[str, Any]:
     """The tree's parameters that say what a step is."""
     if args.boundary == "tokens":
-        return {"step": NEVER, "max_step_tokens": args.step_tokens}
+        how = {"boundary": "tokens"} if args.align else {"step": NEVER}
+        return {**how, "max_step_tokens": args.step_tokens}
     return {"boundary": "sentence"} if args.boundary == "sentence" else {}
 
 
@@ -90,7 +79,7 @@ async def run_tree(
 ) -> dict[str, float]:
     """Tokens per second and per processor second, seconds, and the time-averaged number of draws in flight."""
     await engine._driver.reset_prefix_cache()
-    watched: Any = (Aligned if args.align else Watched)(engine)
+    watched: Any = Watched(engine)
     strategy = partial(tree, scorer=scorer, n=args.n, max_depth=1000, barrier=barrier, **steps_of(args))
     before = engine.counters()
     sampling = Sampling(max_tokens=args.max_tokens)

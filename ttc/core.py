@@ -525,7 +525,8 @@ class Capabilities:
     `schedule_invariant`: concurrency, batching and resume points cannot change a draw. `think_open` / `think_close` are
     the ids of the markers (empty when the model has none), which `think_texts` says as texts where they are not single
     tokens. `handover` is the sentence the model was trained to answer after when its thinking is cut (None: the
-    toolkit's default).
+    toolkit's default). `cache_block` is the number of tokens by which the prefix cache counts: of a prompt, what lies
+    beyond the last whole block before its last token is computed again.
     """
 
     model: str
@@ -540,6 +541,7 @@ class Capabilities:
     handover: str | None = None
     shape: ModelShape | None = None
     max_concurrency: int = 64
+    cache_block: int = 1
 
     def flops(self, num_new: int, num_before: int) -> float:
         """As of `ModelShape.flops`; 0 for a model whose shape is not known."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from tests.ttc.questions import ask
 from ttc.core import Budget, Completion, Prompt, Sampling, Score, UsageSink
+from ttc.engines.scripted import ScriptedEngine, replies
 from ttc.engines.simulated import simulated
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.session.solve import solve
@@ -73,3 +76,39 @@ def test_a_budget_that_is_not_reached_changes_no_path_and_no_score(policy: str, 
         held, _, _ = grow(policy, budget, **options)
         assert held.candidates == free.candidates and held.final == free.final
         assert held.usage == free.usage
+
+
+class Blocked:
+    """The scripted engine with ids whose cache has blocks; notes where every step ends."""
+
+    def __init__(self, block: int) -> None:
+        self.inner = ScriptedEngine(replies({"q": ("x" * 100,)}))
+        self.capabilities = replace(self.inner.capabilities, cache_block=block)
+        self.ends: list[int] = []
+
+    def __getattr__(self, name: str):
+        return getattr(self.inner, name)
+
+    async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
+        done = await self.inner.generate(prompt, sampling, draws, on_usage)
+        self.ends += [len(prompt.token_ids) + len(completion.token_ids) for completion in done]
+        return done
+
+
+@pytest.mark.parametrize(("block", "step"), [(32, 16), (16, 16), (16, 64), (32, 24)])
+def test_steps_of_equal_length_end_one_token_into_a_block_of_the_cache(block: int, step: int) -> None:
+    """That token is all that the next step computes again."""
+    engine = Blocked(block)
+    strategy = partial(tree, scorer=simulated_scorer(noise=1.0), n=4, boundary="tokens", max_step_tokens=step)
+    asyncio.run(solve(ask("q"), engine=engine, strategy=strategy, seed=5, sampling=Sampling(max_tokens=95)))
+    common = math.gcd(block, step)
+    cut = [end for end in engine.ends if end < max(engine.ends)]
+    assert cut and {end % common for end in cut} == {1 % common}
+
+
+@pytest.mark.parametrize("block", [1, 16])
+def test_steps_that_end_by_their_text_are_not_made_longer_for_a_cache(block: int) -> None:
+    engine = Blocked(block)
+    strategy = partial(tree, scorer=simulated_scorer(noise=1.0), n=4, max_step_tokens=16)
+    asyncio.run(solve(ask("q"), engine=engine, strategy=strategy, seed=5, sampling=Sampling(max_tokens=95)))
+    assert min(engine.ends) == len(engine.render(ask("q").messages, None).token_ids) + 16

@@ -90,6 +90,8 @@ class Growth:
     barrier: Barrier | None = None
     window: int | None = None
     verify_every: int = 1
+    longer_first: int = 0
+    """Tokens that the first step of a path may have more than others, so that those end where a cache block does."""
     pace: Callable[[Session, int, int, int, float], Course] | None = None
     """Where a budget may end first: (session, least tokens of a live path, depth, width, seconds a level) -> course."""
 
@@ -306,6 +308,15 @@ def _share(
     return Resampled(tuple(counts), (0.0,) * len(counts))
 
 
+def beyond_block(start: int, step: int, block: int) -> int:
+    """Tokens to add to the first step behind `start` others, so that steps of `step` end one token into a cache block.
+
+    Then that one is all that the next step computes again; where the lengths do not divide each other, the mean over
+    the steps of a path is as low as it can be.
+    """
+    return (1 - start - step) % math.gcd(block, step)
+
+
 def ended(node: Node, growth: Growth) -> bool:
     """Whether a path cannot grow: it finished, or its tokens have run out."""
     return node.finished or node.num_sampled >= growth.sampling.max_tokens
@@ -365,7 +376,8 @@ async def _steps(
 ) -> list[_Grown]:
     """Step `num_steps` of every child of a place; fewer when the budget ends, none when nothing could be drawn."""
     left = growth.sampling.max_tokens - parent.num_sampled
-    sampling = replace(growth.sampling, stop=growth.stop, max_tokens=min(growth.max_step_tokens, left))
+    most = growth.max_step_tokens + (0 if parent.num_sampled else growth.longer_first)
+    sampling = replace(growth.sampling, stop=growth.stop, max_tokens=min(most, left))
     completions = await session.generate(
         parent.prompt,
         draws,

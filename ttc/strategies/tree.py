@@ -8,6 +8,7 @@ incremental scorer. The answer is a score-weighted vote over the finished leaves
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
@@ -16,7 +17,16 @@ from ttc.config.values import at_least
 from ttc.core import Answer, Problem, Scorer, WholeAnswerScorer
 from ttc.errors import ConfigError
 from ttc.search.anytime import find_leaves
-from ttc.search.tree import Barrier, Growth, Node, Searcher, make_policy, population_weights, search
+from ttc.search.tree import (
+    Barrier,
+    Growth,
+    Node,
+    Searcher,
+    beyond_block,
+    make_policy,
+    population_weights,
+    search,
+)
 from ttc.session.draws import check_n
 from ttc.session.session import Session
 
@@ -54,7 +64,8 @@ async def tree(
         islands: independent searches, each of an equal part of n, that vote together.
         boundary: what ends a step: the text `step`, the end of a sentence or a line, or only `max_step_tokens`.
         step: text that ends a step.
-        max_step_tokens: a longer step is ended there.
+        max_step_tokens: a longer step is ended there; with boundary=tokens the first one may have a few more, less than
+            a block of the engine's prefix cache, so that the others end with a block.
         max_depth: most steps of a path (of levels, with verify_every above 1).
         verify_every: steps that a path grows by between two looks of the scorer.
         aggregation: how step scores become one: last, min, prod or mean.
@@ -86,6 +97,9 @@ async def tree(
     if islands > 1 and isinstance(allocation, Searcher):
         raise ConfigError(f"tree: islands={islands} needs a policy that grows level by level, got policy={policy}")
     root = session.render()
+    if boundary == "tokens":
+        start, block = len(root.token_ids or ()), session.capabilities.cache_block
+        growth = replace(growth, longer_first=beyond_block(start, max_step_tokens, block))
 
     async def run(growth: Growth, width: int, first: int) -> list[Node]:
         if isinstance(allocation, Searcher):

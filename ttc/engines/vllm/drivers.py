@@ -40,6 +40,7 @@ class Background:
         self._thread.start()
         self._engine: Any = started.result()
         self.max_context = int(self._engine.model_config.max_model_len)
+        self.cache_block = int(self._engine.vllm_config.cache_config.block_size)
 
     def submit(self, requests: Sequence[SequenceRequest]) -> None:
         """See `Driver`."""
@@ -140,10 +141,10 @@ class InProcess:
         self._live: dict[str, SequenceRequest] = {}
         self._dead: EngineError | None = None
         self._engine: Any = None
-        started: concurrent.futures.Future[int] = concurrent.futures.Future()
+        started: concurrent.futures.Future[tuple[int, int]] = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._run, args=(build, started), name="ttc-vllm", daemon=True)
         self._thread.start()
-        self.max_context = started.result()
+        self.max_context, self.cache_block = started.result()
 
     def submit(self, requests: Sequence[SequenceRequest]) -> None:
         """See `Driver`."""
@@ -190,13 +191,14 @@ class InProcess:
 
     # -- the thread --------------------------------------------------------------------------------------------------
 
-    def _run(self, build: Callable[[], Any], started: concurrent.futures.Future[int]) -> None:
+    def _run(self, build: Callable[[], Any], started: concurrent.futures.Future[tuple[int, int]]) -> None:
         try:
             self._engine = build()
         except BaseException as exc:
             started.set_exception(exc)
             return
-        started.set_result(self._engine.model_config.max_model_len)
+        config = self._engine.vllm_config
+        started.set_result((int(config.model_config.max_model_len), int(config.cache_config.block_size)))
         try:
             while self._drain():
                 if self._engine.has_unfinished_requests():

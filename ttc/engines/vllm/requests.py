@@ -169,6 +169,7 @@ class Driver(Protocol):
     """Runs vLLM; every method may be called from any thread."""
 
     max_context: int
+    cache_block: int
     counts: Counts
 
     def submit(self, requests: Sequence[SequenceRequest]) -> None:

@@ -6,6 +6,11 @@ new tokens, causally. Parts are joined by their log-sum-exp, which is exact (Hyd
 2402.05099; FlashInfer, Ye et al. 2025, arXiv 2501.01005); within a part torch's fused kernel does the same with blocks
 (FlashAttention, Dao et al. 2022, arXiv 2205.14135). Cost: for one layer at a time, a copy of the prefixes' keys and
 values in order of position.
+
+A few new tokens of each of many paths, which is what a reward model computes after every step, do not pay for that copy
+(`is_step`): there every token is a row of the decoding kernel (`RowAttention`), which reads its keys where they lie,
+those of its own step included, so that items of unlike length need no padding. Cost: what is before a path is read once
+for each new token.
 """
 
 from __future__ import annotations
@@ -14,18 +19,24 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
-from ttc.engines.embedded.core.pool import PagePool, Segment
+from ttc.engines.embedded.core.pool import PAGE, PagePool, Segment
 from ttc.engines.shared.compute import native
 
-__all__ = ["APART", "PrefixAttention", "partial_attention"]
+__all__ = ["APART", "PrefixAttention", "RowAttention", "is_step", "partial_attention"]
 
 _WORTH = 2 << 20
 """Bytes that reading a run of tokens once must save in a layer to be worth a product of its own."""
+
+_SHORT = 8192
+"""New tokens of an item times what they read, up to which reading it for each of them takes less time."""
+_NOTHING = -1e30
+"""The logarithm of no keys, as `native.attend` has it."""
 
 APART = 32
 """New tokens of an item, on average, from which on items of unlike length are attended one by one."""
@@ -267,3 +278,62 @@ def _alike(sizes: dict[int, int]) -> list[list[int]]:
             groups.append([i])
             smallest = sizes[i]
     return [sorted(group) for group in groups]
+
+
+def is_step(start: int, count: int) -> bool:
+    """Whether `count` new tokens behind `start` others are few enough."""
+    return count * (start + count) <= _SHORT
+
+
+class RowAttention:
+    """For one batch: writes the new keys and values of each layer into their pages, and attends, a row a token."""
+
+    def __init__(self, pool: PagePool, items: Sequence[tuple[Segment, int]], kernels: ModuleType) -> None:
+        """`items`: (segment, new tokens); the pages of the new tokens are reserved, `length` is still without them."""
+        self._shelf, self._kernels = pool.shelf, kernels
+        pages, counts, firsts, lasts = list[int](), list[int](), list[int](), list[int]()
+        slots = []
+        for segment, count in items:
+            before = _before(segment)
+            for length in range(segment.length + 1, segment.length + count + 1):
+                full, rest = divmod(length, PAGE)
+                firsts.append(len(pages))
+                pages += before[0]
+                pages += segment.pages[: full + (rest > 0)]
+                counts += before[1]
+                counts += [PAGE] * full
+                if rest:
+                    counts.append(rest)
+                lasts.append(len(pages))
+            slots.append(pool.slots(segment, segment.length, count))
+        at = np.concatenate(slots)
+        self._pages, self._offsets = at // PAGE, at % PAGE
+        self._table = tuple(np.array(x, np.int64) for x in (pages, counts, firsts, lasts))
+        dims = pool.shelf.dims
+        shape = (len(at), dims.num_heads, dims.head_dim)
+        self._seed = np.full(shape[:2], _NOTHING, np.float32)
+        self._totals = np.empty(shape, np.float32)  # read only where there is a seed
+        self._out = torch.empty(shape, dtype=pool.shelf.dtype)
+
+    def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """See `model.Attend`; the next layer overwrites what is returned."""
+        kernels, at = self._kernels, self._shelf.arrays(layer)
+        kernels.store(len(k), 2 * k.numel(), *map(kernels.array, (k, v)), self._pages, self._offsets, *at)
+        numbers = 2 * self._table[0].size * at[0][0].size  # keys and values of a page are as many
+        ends: tuple[Any, ...] = (self._seed, self._totals, kernels.array(self._out))
+        kernels.attend(len(q), numbers, kernels.array(q), *at, *self._table, *ends)
+        return self._out.flatten(1)
+
+
+def _before(segment: Segment) -> tuple[list[int], list[int]]:
+    """Pages of all that is before a segment, and positions of each."""
+    pages, counts = list[int](), list[int]()
+    part = segment.parent
+    while part is not None:
+        full, rest = divmod(part.length, PAGE)
+        pages += part.pages[: full + (rest > 0)]
+        counts += [PAGE] * full
+        if rest:
+            counts.append(rest)
+        part = part.parent
+    return pages, counts

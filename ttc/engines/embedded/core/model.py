@@ -25,9 +25,8 @@ from typing import Any, Protocol, TypeAlias
 import torch
 import torch.nn.functional as F
 
-from ttc.engines.embedded.core.attention import APART, PrefixAttention
+from ttc.engines.embedded.core.attention import APART, PrefixAttention, RowAttention, is_step
 from ttc.engines.embedded.core.pool import PagePool, Segment
-from ttc.engines.embedded.core.step_attention import StepAttention, is_step
 from ttc.engines.embedded.core.weights import Weights, read_tensors
 from ttc.engines.shared.compute import alone, native, pick_dtype
 from ttc.engines.shared.shape import Dims, read_config, rope_tables, supported
@@ -142,7 +141,7 @@ class Body:
         kernels = native(self.device, self.dtype) if pad_rows == 1 else None
         self._between: Between = TorchOps(dims) if kernels is None else kernels.NativeOps(dims)
         if steps and kernels is not None and kernels.serves(dims.head_dim):
-            self._steps = partial(StepAttention, kernels=kernels)
+            self._steps = partial(RowAttention, kernels=kernels)
 
     def place(self) -> contextlib.AbstractContextManager[Any]:
         """Where to compute: a GPU's kernels go to the current device, whatever device their tensors are on."""
