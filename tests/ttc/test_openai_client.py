@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import shutil
+import ssl
+import subprocess
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -249,3 +254,36 @@ def test_an_address_with_a_proxy_is_asked_through_it(monkeypatch: pytest.MonkeyP
 
     told, ((request, *_),) = asked(sized(b'{"n": 1}'), ask)
     assert told == {"n": 1} and request[0].startswith(b"GET http://gpu.invalid:8000/v1/models HTTP/1.1\r\n")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_a_server_with_tls_is_asked_where_its_certificate_is_trusted_and_only_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, own = tmp_path / "key.pem", tmp_path / "own.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    names = ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(own)]
+    subprocess.run([*make, *names], check=True, capture_output=True)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(sized(b'{"n": 1}'))
+            await writer.drain()
+        writer.close()
+
+    async def ask() -> Any:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(own, key)
+        server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=tls)
+        client = Client(f"https://localhost:{server.sockets[0].getsockname()[1]}/v1", Access("", 5, 5))
+        try:
+            return await client.get("/models")
+        finally:
+            await client.close()
+            server.close()
+
+    with pytest.raises(Transient, match="CERTIFICATE_VERIFY_FAILED"):
+        asyncio.run(ask())
+    monkeypatch.setenv("SSL_CERT_FILE", str(own))
+    assert asyncio.run(ask()) == {"n": 1}
