@@ -48,10 +48,14 @@ def test_a_client_that_leaves_a_real_model_frees_every_branch_of_it() -> None:
     assert isinstance(engine, EmbeddedEngine)
     body = chat("12+30*2", min_thinking_tokens=400, max_tokens=1200, ttc={"strategy": "majority", "n": 12})
     with running(served(engine)) as server:
+        seen: list[bool] = []
+        watch = threading.Thread(target=lambda: seen.append(until(lambda: len(engine._scheduler._batch.rows) > 0, 10)))
+        watch.start()  # before the request, which a busy machine may end before it lets us look
         post = {"method": "POST", "url": "/v1/chat/completions", "json": {**body, "stream": True}}
         with server.client() as client, client.stream(**post) as response:
             assert response.status_code == 200
-            assert until(lambda: len(engine._scheduler._batch.rows) > 0, 10)
+            watch.join()
+            assert seen == [True]
         assert until(lambda: server.service.idle and not engine._scheduler._batch.rows)
         before = engine.counters()
         time.sleep(0.2)
