@@ -112,3 +112,19 @@ def test_steps_that_end_by_their_text_are_not_made_longer_for_a_cache(block: int
     strategy = partial(tree, scorer=simulated_scorer(noise=1.0), n=4, max_step_tokens=16)
     asyncio.run(solve(ask("q"), engine=engine, strategy=strategy, seed=5, sampling=Sampling(max_tokens=95)))
     assert min(engine.ends) == len(engine.render(ask("q").messages, None).token_ids) + 16
+
+
+@pytest.mark.parametrize("tokens", [1, 20, 90, 400])
+def test_a_longer_first_step_stays_within_its_budget(tokens: int) -> None:
+    strategy = partial(tree, scorer=simulated_scorer(noise=1.0), n=4, boundary="tokens", max_step_tokens=16)
+    answer = asyncio.run(
+        solve(
+            ask("q"),
+            engine=Blocked(16),
+            strategy=strategy,
+            seed=5,
+            sampling=Sampling(max_tokens=95),
+            budget=Budget(tokens=tokens),
+        )
+    )
+    assert 0 < answer.usage.tokens <= tokens

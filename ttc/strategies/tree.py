@@ -8,7 +8,6 @@ incremental scorer. The answer is a score-weighted vote over the finished leaves
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
@@ -97,9 +96,6 @@ async def tree(
     if islands > 1 and isinstance(allocation, Searcher):
         raise ConfigError(f"tree: islands={islands} needs a policy that grows level by level, got policy={policy}")
     root = session.render()
-    if boundary == "tokens":
-        start, block = len(root.token_ids or ()), session.capabilities.cache_block
-        growth = replace(growth, longer_first=beyond_block(start, max_step_tokens, block))
 
     async def run(growth: Growth, width: int, first: int) -> list[Node]:
         if isinstance(allocation, Searcher):
@@ -142,6 +138,10 @@ def growth_of(
     at_least("tree", 1, max_step_tokens=max_step_tokens, max_depth=max_depth, verify_every=verify_every)
     if not step:
         raise ConfigError("tree: step must not be empty: it is the text that ends a step")
+    longer = 0
+    if boundary == "tokens":
+        start = len(session.render().token_ids or ())
+        longer = beyond_block(start, max_step_tokens, session.capabilities.cache_block)
     return Growth(
         scorer=scorer,
         sampling=session.sampling,
@@ -152,6 +152,7 @@ def growth_of(
         barrier=session.shared(Barrier) if barrier else None,
         window=window,
         verify_every=verify_every,
+        longer_first=longer,
     )
 
 

@@ -1,9 +1,8 @@
 """One OpenAI-compatible server: streams of plain dictionaries in, our errors out.
 
-aiohttp asks, without an SDK between: its parser is in C, and a request costs a fifth of the SDK's processor time, whose
-pool looks at every idle connection twice a request. A proxy that the environment names is used, and the certificates
-that the SDK trusts. Nothing is tried again here (`ttc.engines.shared.balance` decides); `refusals` says what a refusal
-means.
+aiohttp asks, without an SDK between: its parser is in C, and it does not look at every idle connection twice a
+request, as the SDK's pool does. A proxy that the environment names is used, and the certificates that the SDK trusts.
+Nothing is tried again here (`ttc.engines.shared.balance` decides); `refusals` says what a refusal means.
 
 Bounds on what a server may send: aiohttp's on headers (`MAX_HEAD` a line), `MAX_EVENT` for one event or what `get`
 gives; what `post` was asked for is as long as it is. What is read faster than it is taken waits in the kernel. A

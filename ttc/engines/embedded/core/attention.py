@@ -28,14 +28,14 @@ import torch
 from ttc.engines.embedded.core.pool import PAGE, PagePool, Segment
 from ttc.engines.shared.compute import native
 
-__all__ = ["APART", "PrefixAttention", "RowAttention", "is_step", "partial_attention"]
+__all__ = ["APART", "NO_KEYS", "PrefixAttention", "RowAttention", "is_step", "partial_attention"]
 
 _WORTH = 2 << 20
 """Bytes that reading a run of tokens once must save in a layer to be worth a product of its own."""
 
 _SHORT = 8192
 """New tokens of an item times what they read, up to which reading it for each of them takes less time."""
-_NOTHING = -1e30
+NO_KEYS = -1e30
 """The logarithm of no keys, as `native.attend` has it."""
 
 APART = 32
@@ -296,14 +296,10 @@ class RowAttention:
         for segment, count in items:
             before = _before(segment)
             for length in range(segment.length + 1, segment.length + count + 1):
-                full, rest = divmod(length, PAGE)
+                own = segment.pages_of(length)
                 firsts.append(len(pages))
-                pages += before[0]
-                pages += segment.pages[: full + (rest > 0)]
-                counts += before[1]
-                counts += [PAGE] * full
-                if rest:
-                    counts.append(rest)
+                pages += before[0] + own[0]
+                counts += before[1] + own[1]
                 lasts.append(len(pages))
             slots.append(pool.slots(segment, segment.length, count))
         at = np.concatenate(slots)
@@ -311,7 +307,7 @@ class RowAttention:
         self._table = tuple(np.array(x, np.int64) for x in (pages, counts, firsts, lasts))
         dims = pool.shelf.dims
         shape = (len(at), dims.num_heads, dims.head_dim)
-        self._seed = np.full(shape[:2], _NOTHING, np.float32)
+        self._seed = np.full(shape[:2], NO_KEYS, np.float32)
         self._totals = np.empty(shape, np.float32)  # read only where there is a seed
         self._out = torch.empty(shape, dtype=pool.shelf.dtype)
 
@@ -326,14 +322,6 @@ class RowAttention:
 
 
 def _before(segment: Segment) -> tuple[list[int], list[int]]:
-    """Pages of all that is before a segment, and positions of each."""
-    pages, counts = list[int](), list[int]()
-    part = segment.parent
-    while part is not None:
-        full, rest = divmod(part.length, PAGE)
-        pages += part.pages[: full + (rest > 0)]
-        counts += [PAGE] * full
-        if rest:
-            counts.append(rest)
-        part = part.parent
-    return pages, counts
+    """Pages of all that is before a segment, and tokens of each."""
+    parts = [part.pages_of(part.length) for part in segment.chain()[:-1]]
+    return [page for pages, _ in parts for page in pages], [count for _, counts in parts for count in counts]

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from ttc.engines.embedded.core.attention import partial_attention
+from ttc.engines.embedded.core.attention import NO_KEYS, partial_attention
 from ttc.engines.embedded.core.model import Body
 from ttc.engines.embedded.core.pool import PagePool, Segment
 
@@ -53,7 +53,7 @@ class _Plan:
     """Which pages each row reads for itself, what rows read together, and where each writes its next token."""
 
     def __init__(self, pool: PagePool, segments: Sequence[Segment]) -> None:
-        self._size = size = pool.shelf.size
+        self._size = pool.shelf.size
         readers: dict[Segment, list[int]] = {}
         for row, segment in enumerate(segments):
             part = segment.parent
@@ -68,7 +68,7 @@ class _Plan:
         worth = {rows: parts for rows, parts in together.items() if len(rows) * _tokens(parts) >= _WORTH}
         self.shared = [_Shared(pool, parts, rows) for rows, parts in worth.items()]
         apart = {part for parts in worth.values() for part in parts}
-        own = {part: _pages(part, part.length, size) for part in readers if part not in apart}
+        own = {part: part.pages_of(part.length) for part in readers if part not in apart}
         pages, counts, firsts, lasts = list[int](), list[int](), list[int](), list[int]()
         for segment in segments:
             firsts.append(len(pages))
@@ -78,7 +78,7 @@ class _Plan:
                     pages += own[part][0]
                     counts += own[part][1]
                 part = part.parent
-            tail = _pages(segment, segment.length + 1, size)
+            tail = segment.pages_of(segment.length + 1)
             pages += tail[0]
             counts += tail[1]
             lasts.append(len(pages))
@@ -110,12 +110,6 @@ class _Plan:
 
 def _tokens(parts: Sequence[Segment]) -> int:
     return sum(part.length for part in parts)
-
-
-def _pages(segment: Segment, length: int, size: int) -> tuple[list[int], list[int]]:
-    """Pages of the first `length` tokens of a segment, and tokens of each."""
-    full, rest = divmod(length, size)
-    return segment.pages[: full + (rest > 0)], [size] * full + [rest] * (rest > 0)
 
 
 class PagedDecoder:
@@ -167,7 +161,7 @@ class PagedDecoder:
         self._plan, self._version = _Plan(pool, self._segments), pool.version
         shape = (self.num_rows, self.body.dims.num_heads)
         self._seed, self._totals = np.empty(shape, np.float32), np.empty((*shape, self.body.dims.head_dim), np.float32)
-        self._seed.fill(_NOTHING)
+        self._seed.fill(NO_KEYS)
         out = torch.empty(*self._totals.shape, dtype=self.body.dtype)
         self._out, self._written = out.view(self.num_rows, -1), self._kernels.array(out)
 
@@ -178,7 +172,7 @@ class PagedDecoder:
             raise RuntimeError("a step is planned before it is computed")
         kernels.store(len(k), 2 * k.numel(), kernels.array(k), kernels.array(v), plan.targets, plan.offsets, *at)
         if plan.shared:
-            self._seed.fill(_NOTHING)
+            self._seed.fill(NO_KEYS)
             for shared in plan.shared:
                 self._together(shared, q, at)
         table = (plan.pages, plan.counts, plan.firsts, plan.lasts)
@@ -197,7 +191,3 @@ class PagedDecoder:
         keys, values = (x.transpose(0, 1)[None] for x in (shared.keys, shared.values))
         part, weight = (x[0].contiguous() for x in partial_attention(queries, keys, values))
         kernels.join(kernels.array(part), weight.float().numpy(), shared.rows, self._seed, self._totals)
-
-
-_NOTHING = -1e30
-"""The logarithm of no keys, as `native.attend` has it."""

@@ -90,6 +90,12 @@ class Segment:
             return self
         return self.pool.copy(self, start, self.end, parent)
 
+    def pages_of(self, length: int) -> tuple[list[int], list[int]]:
+        """Pages of its first `length` tokens, and tokens of each."""
+        size = self.pool.shelf.size
+        full, rest = divmod(length, size)
+        return self.pages[: full + (rest > 0)], [size] * full + [rest] * (rest > 0)
+
     def adopt(self, parent: Segment | None) -> None:
         """Follow `parent`, which says what the present parent says; what that held may be free from now on."""
         if parent is self.parent:
