@@ -342,6 +342,7 @@ def test_a_strategy_cancelled_midway_leaves_nothing_running_and_nothing_uncounte
     class Watched:
         def __init__(self) -> None:
             self.usages: list[Usage] = []
+            self.first_end = asyncio.Event()
 
         def __getattr__(self, name: str) -> Any:
             return getattr(teacher, name)
@@ -350,12 +351,13 @@ def test_a_strategy_cancelled_midway_leaves_nothing_running_and_nothing_uncounte
             def both(usage: Usage) -> None:
                 self.usages.append(usage)
                 on_usage(usage)
+                self.first_end.set()
 
             return await teacher.generate(prompt, sampling, draws, both)
 
     async def go(engine: Any) -> None:
         task = asyncio.create_task(suite.solve_in_order(engine, STRATEGIES[case], suite.problems(24), 24, 400))
-        await asyncio.sleep(0.3)
+        await engine.first_end.wait()  # and not a time: a fast machine ends a capped vote within any
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
