@@ -17,6 +17,7 @@ import pytest
 from ttc.engines.openai import client as module
 from ttc.engines.openai.client import Client
 from ttc.engines.openai.refusals import Access
+from ttc.engines.shared import connections
 from ttc.engines.shared.balance import Transient
 from ttc.errors import ServerRefused
 
@@ -135,8 +136,8 @@ def test_requests_at_once_have_connections_of_their_own() -> None:
 
 
 def test_a_connection_that_was_free_for_long_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert module.KEEP_S < 5, "uvicorn closes after 5 s; a request on its way at that moment would fail for nothing"
-    monkeypatch.setattr(module, "KEEP_S", 0.01)
+    assert connections.KEEP_S < 5, "uvicorn closes after 5 s; a request on its way then would fail for nothing"
+    monkeypatch.setattr(connections, "KEEP_S", 0.01)
 
     async def twice(client: Client) -> Any:
         await chunks_of(client)

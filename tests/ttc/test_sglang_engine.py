@@ -11,11 +11,13 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -514,6 +516,23 @@ def test_new_weights_reach_the_server_and_the_cache_is_dropped(alone: Runner) ->
 def test_a_server_that_is_not_there_is_named_with_the_command_that_starts_one() -> None:
     with pytest.raises(ConfigError, match=r"http://127\.0\.0\.1:9.*sglang serve"):
         sglang(base_url="http://127.0.0.1:9", connect_s=0.5)
+
+
+def test_an_address_that_redirects_is_refused_with_advice() -> None:
+    class Moved(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(308)
+            self.send_header("location", "https://elsewhere.example/model_info")
+            self.end_headers()
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Moved) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(ConfigError, match=r"redirects \(308\): set engine.base_url to the address"):
+            sglang(base_url=f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
 
 
 def test_a_server_that_ignores_seeds_is_refused_unless_that_is_accepted() -> None:

@@ -1,11 +1,17 @@
-"""The outbox of an event loop: everything arrives, in order, with few wake-ups; a closed loop is no error."""
+"""What arrives from vLLM: everything, in order, with few wake-ups; what it lost fails that request and nothing else."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
+from typing import Any
 
-from ttc.engines.vllm.requests import LoopCalls
+import pytest
+
+from ttc.engines.vllm.drivers import _Sink
+from ttc.engines.vllm.requests import LoopCalls, SequenceRequest
+from ttc.errors import EngineError
 
 
 def test_calls_from_another_thread_arrive_in_order_and_wake_the_loop_once() -> None:
@@ -59,3 +65,36 @@ def test_nobody_waits_in_a_loop_that_was_closed() -> None:
     box = LoopCalls(loop)
     loop.close()
     box.post(print, "never")
+
+
+class PausedError(Exception):
+    """As vLLM 0.33 puts it into a request's queue, when it refuses what `add_request` took."""
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (PausedError("generation is paused"), "PausedError: generation is paused"),
+        (
+            SimpleNamespace(
+                outputs=[SimpleNamespace(token_ids=[5], logprobs=None, finish_reason="error", stop_reason=None)],
+                finished=True,
+            ),
+            "internal error",
+        ),
+    ],
+    ids=["refused late", "lost within vLLM"],
+)
+def test_what_vllm_could_not_finish_is_an_error_and_no_draw(output: Any, message: str) -> None:
+    async def go() -> None:
+        loop = asyncio.get_running_loop()
+        request = SequenceRequest(
+            "ttc-1", [1, 2], SimpleNamespace(logprobs=None), None, LoopCalls(loop), loop.create_future()
+        )
+        live = {request.name: request}
+        _Sink(request, live).put(output)
+        assert not live, "nobody may wait for it, and an abort would find nothing"
+        with pytest.raises(EngineError, match=message):
+            await asyncio.wait_for(request.future, 5)
+
+    asyncio.run(go())

@@ -1,8 +1,7 @@
 """One OpenAI-compatible server: streams of plain dictionaries in, our errors out.
 
-aiohttp asks, without an SDK between: its parser is in C, and it does not look at every idle connection twice a
-request, as the SDK's pool does. A proxy that the environment names is used, and the certificates that the SDK trusts.
-Nothing is tried again here (`ttc.engines.shared.balance` decides); `refusals` says what a refusal means.
+aiohttp asks (`ttc.engines.shared.connections`), without an SDK between. Nothing is tried again here
+(`ttc.engines.shared.balance` decides); `refusals` says what a refusal means.
 
 Bounds on what a server may send: aiohttp's on headers (`MAX_HEAD` a line), `MAX_EVENT` for one event or what `get`
 gives; what `post` was asked for is as long as it is. What is read faster than it is taken waits in the kernel. A
@@ -16,8 +15,6 @@ import contextlib
 import json
 import math
 import os
-import urllib.parse
-import urllib.request
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -25,20 +22,15 @@ from pydantic_core import from_json
 
 from ttc.engines.openai.refusals import Access, refuse, status_of, words_of
 from ttc.engines.shared.balance import Transient
+from ttc.engines.shared.connections import certificates, open_session, patience
 from ttc.errors import EngineError, EngineTimeout, ServerRefused
 
 if TYPE_CHECKING:
-    from aiohttp import ClientResponse, ClientSession, ClientTimeout
+    from aiohttp import ClientResponse, ClientSession
 
 Chunk = Mapping[str, Any]
-KEEP_S = 3.0
-"""An idle connection is closed after so many seconds: before the server does (5 s in vLLM and other users of uvicorn),
-which may close one while a request is on its way, an attempt that fails for nothing."""
 MAX_CONNECTIONS = 1000
-MAX_HEAD = 1 << 15
 MAX_EVENT = 1 << 24
-HIGH = 1 << 17
-"""Bytes that wait to be taken before the server is not read from any more."""
 DRAIN_S = 0.1
 """How long the end of a stream may follow its `[DONE]` before the connection is given up."""
 PATIENCE = 10
@@ -110,35 +102,19 @@ class Client:
     def _session(self) -> ClientSession:
         """The connections, which belong to the loop that runs."""
         if self._opened is None:
-            import aiohttp
-            import httpx2
-
-            tls = httpx2.create_ssl_context() if self._url.startswith("https://") else True
             account = {header: os.environ[name] for name, header in ACCOUNT.items() if os.environ.get(name)}
-            self._opened = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEEP_S, ssl=tls),
-                timeout=self._timeout(self._access.idle_s),
-                cookie_jar=aiohttp.DummyCookieJar(),
+            self._opened = open_session(
+                self._url,
                 headers={
-                    "user-agent": "ttc",
                     "accept": "application/json, text/event-stream",
-                    "accept-encoding": "identity",
                     "authorization": f"Bearer {self._access.key or 'none'}",
                     **account,
                 },
-                read_bufsize=HIGH,
-                max_line_size=MAX_HEAD,
-                max_field_size=MAX_HEAD,
-                proxy=_proxy(self._url),
+                limit=MAX_CONNECTIONS,
+                timeout=patience(self._access.connect_s, self._access.idle_s),
+                tls=certificates(self._url),
             )
         return self._opened
-
-    def _timeout(self, idle_s: float) -> ClientTimeout:
-        """Silence of so many seconds; who waits for a free connection waits as long as that takes."""
-        import aiohttp
-
-        silence = None if math.isinf(idle_s) else idle_s
-        return aiohttp.ClientTimeout(total=None, sock_connect=self._access.connect_s, sock_read=silence)
 
     @contextlib.asynccontextmanager
     async def _asked(
@@ -149,7 +125,7 @@ class Client:
         url = path if "://" in path else f"{self._url.rstrip('/')}{path}"
         data = None if body is None else json.dumps(dict(body)).encode()
         headers = {} if body is None else {"content-type": "application/json"}
-        timeout = session.timeout if idle_s is None else self._timeout(idle_s)
+        timeout = session.timeout if idle_s is None else patience(self._access.connect_s, idle_s)
         with self._lost():
             response = await session.request(
                 method, url, data=data, headers=headers, allow_redirects=False, timeout=timeout
@@ -244,15 +220,6 @@ class Client:
 
     def _unreadable(self, words: str) -> Transient:
         return Transient(EngineError(f"{self._url} sent something unreadable: {self._access.hide(words)}"))
-
-
-def _proxy(url: str) -> str | None:
-    """The proxy that the environment names; aiohttp's own look at it costs half a millisecond a request."""
-    place = urllib.parse.urlsplit(url)
-    if urllib.request.proxy_bypass(place.netloc):
-        return None
-    proxies = urllib.request.getproxies()
-    return proxies.get(place.scheme) or proxies.get("all")
 
 
 async def _drained(response: ClientResponse) -> None:

@@ -17,21 +17,24 @@ import shutil
 import ssl
 import tempfile
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from ttc.core import Json
 from ttc.engines.sglang.wire import UNKNOWN, PendingCall, ServerInfo, until_done
 from ttc.engines.shared.balance import Balancer, Retry, Transient, is_transient, retry_after_s
+from ttc.engines.shared.connections import certificates, open_session, patience
 from ttc.engines.shared.folder import save_weights
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong, Unsupported
 
 if TYPE_CHECKING:
     import httpx2
+    from aiohttp import ClientResponse
 
 START = "sglang serve --model-path MODEL --enable-deterministic-inference"
 _LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -72,7 +75,7 @@ class HttpServers:
         Raises:
             ConfigError: nothing answers, a key is refused, or the servers differ in what they serve.
         """
-        self._wire, self._folder, self._tls = wire, folder, _tls(wire.urls)
+        self._wire, self._folder, self._tls = wire, folder, certificates(*wire.urls)
         self._balancer = Balancer(wire.urls)
         self._closed = False
         self._clients: tuple[asyncio.AbstractEventLoop, _Clients] | None = None
@@ -109,9 +112,7 @@ class HttpServers:
 
     async def load_weights(self, state: Mapping[str, Any]) -> None:
         """See `Server`; raises Unsupported when no folder is known to be shared with the servers."""
-        import httpx2
-
-        hosts = [httpx2.URL(url).host for url in self._wire.urls]
+        hosts = [urlsplit(url).hostname for url in self._wire.urls]
         if self._wire.weights_dir is None and not all(host in _LOCAL for host in hosts):
             raise Unsupported(
                 "sglang: new weights go through a folder that the servers read, too: set engine.weights_dir=FOLDER"
@@ -149,16 +150,17 @@ class HttpServers:
             raise
 
     async def _whole(self, url: str, body: Mapping[str, Json], call: PendingCall) -> None:
-        response = await self._here().work.post(url + "/generate", json=body)
-        check(url, response.status_code, response.headers, response.content)
-        call.take(read_json(url, response.content))
+        async with self._here().work[url].post(url + "/generate", **as_json(body)) as response:
+            content = await response.read()
+            check(url, response.status, response.headers, content)
+        call.take(read_json(url, content))
 
     async def _streamed(self, url: str, body: Mapping[str, Json], call: PendingCall) -> None:
-        async with self._here().work.stream("POST", url + "/generate", json=body) as response:
-            if response.status_code != 200:
-                check(url, response.status_code, response.headers, await response.aread())
-            async for line in response.aiter_lines():
-                if line.startswith("data:") and (data := line[5:].strip()) != "[DONE]":
+        async with self._here().work[url].post(url + "/generate", **as_json(body)) as response:
+            if response.status != 200:
+                check(url, response.status, response.headers, await response.read())
+            async for line in lines_of(response):
+                if line.startswith(b"data:") and (data := line[5:].strip()) != b"[DONE]":
                     event = read_json(url, data)
                     check_event(url, event)
                     call.take(event)
@@ -172,8 +174,8 @@ class HttpServers:
         """Call a management route once; raises EngineError when it is refused."""
 
         async def call() -> None:
-            response = await self._here().control.post(url + route, json=body)
-            check(url + route, response.status_code, response.headers, response.content)
+            async with self._here().control[url].post(url + route, **as_json(body)) as response:
+                check(url + route, response.status, response.headers, await response.read())
 
         try:
             await translated(url, call)
@@ -214,8 +216,8 @@ class HttpServers:
 
         timeout = httpx2.Timeout(self._wire.answer_s, connect=self._wire.connect_s)
         try:
-            headers = self._wire.headers(admin)
-            response = httpx2.request(method, url, json=body, headers=headers, timeout=timeout, verify=self._tls)
+            headers, tls = self._wire.headers(admin), url.startswith("https://") and self._tls
+            response = httpx2.request(method, url, json=body, headers=headers, timeout=timeout, verify=tls)
         except (httpx2.HTTPError, httpx2.InvalidURL) as exc:
             text = f"{type(exc).__name__}: {exc}"
             raise ConfigError(f"sglang: no answer from {url} ({text}); start a server with: {START}") from exc
@@ -228,36 +230,22 @@ class HttpServers:
 
 
 class _Clients:
-    """Connections of one event loop: one pool for work and one for control, so that an abort never queues."""
+    """Connections of one event loop: those for work, and others for control, so that an abort never queues."""
 
     def __init__(self, wire: HttpAccess, tls: ssl.SSLContext | bool) -> None:
-        import httpx2
-
-        timeout = httpx2.Timeout(wire.answer_s, connect=wire.connect_s, pool=None)
         self.slots = asyncio.Semaphore(wire.max_requests)
-        self.work = httpx2.AsyncClient(
-            headers=wire.headers(),
-            timeout=timeout,
-            limits=httpx2.Limits(max_connections=wire.max_requests),
-            verify=tls,
-        )
-        self.control = httpx2.AsyncClient(
-            headers=wire.headers(admin=True),
-            timeout=timeout,
-            limits=httpx2.Limits(max_connections=16),
-            verify=tls,
-        )
+        timeout = patience(wire.connect_s, wire.answer_s)
+        self.work = {
+            url: open_session(url, headers=wire.headers(), limit=0, timeout=timeout, tls=tls) for url in wire.urls
+        }
+        self.control = {
+            url: open_session(url, headers=wire.headers(admin=True), limit=16, timeout=timeout, tls=tls)
+            for url in wire.urls
+        }
 
     async def close(self) -> None:
-        await self.work.aclose()
-        await self.control.aclose()
-
-
-def _tls(urls: tuple[str, ...]) -> ssl.SSLContext | bool:
-    """The certificates to trust, read once and only when some server speaks TLS: reading them takes a tenth second."""
-    import httpx2
-
-    return httpx2.create_ssl_context() if any(url.startswith("https://") for url in urls) else False
+        for session in (*self.work.values(), *self.control.values()):
+            await session.close()
 
 
 def parse_urls(text: str) -> tuple[str, ...]:
@@ -279,22 +267,41 @@ def environment_key(name: str | None) -> str | None:
     return value
 
 
+def as_json(body: Mapping[str, Json]) -> dict[str, Any]:
+    """What sends `body`; a redirect is not followed, since it says that the address is wrong."""
+    headers = {"content-type": "application/json"}
+    return {"data": json.dumps(dict(body)).encode(), "headers": headers, "allow_redirects": False}
+
+
+async def lines_of(response: ClientResponse) -> AsyncIterator[bytes]:
+    """The lines of a stream, however long: an event may repeat all that came before it."""
+    rest = b""
+    while part := await response.content.readany():
+        *whole, rest = (rest + part).split(b"\n")
+        for line in whole:
+            yield line
+    if rest:
+        yield rest
+
+
 async def translated(url: str, work: Callable[[], Awaitable[None]]) -> None:
     """Turn the client library's exceptions into ours."""
-    import httpx2
+    import aiohttp
 
     try:
         await work()
-    except httpx2.ReadTimeout as exc:
+    except aiohttp.SocketTimeoutError as exc:
         raise EngineTimeout(f"sglang at {url} gave no answer in time: raise engine.answer_s") from exc
-    except (httpx2.HTTPError, httpx2.InvalidURL) as exc:
+    except (aiohttp.ClientError, OSError) as exc:
         raise Transient(EngineError(f"sglang at {url} cannot be reached: {type(exc).__name__}: {exc}")) from exc
 
 
 def check(url: str, status: int, headers: Mapping[str, str], content: bytes) -> None:
     """Raise for a status that is no success: Transient when it may pass."""
-    if status < 400:
+    if status < 300:
         return
+    if status < 400:
+        raise EngineError(f"sglang at {url} redirects ({status}): set engine.base_url to the address that it leads to")
     text = _message(content)
     if status in (401, 403):
         raise EngineError(

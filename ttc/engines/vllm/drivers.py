@@ -275,7 +275,14 @@ class _Sink:
         self._request, self._live = request, live
 
     def put(self, output: Any) -> None:
-        """Hand over; called while vLLM processes the outputs of a step, or an abort."""
+        """Hand over; called while vLLM processes the outputs of a step, or an abort.
+
+        What it refuses or loses later than `add_request` arrives as an exception in place of an output.
+        """
+        if isinstance(output, Exception):
+            self._live.pop(self._request.name, None)
+            self._request.fail(EngineError(f"vllm failed: {type(output).__name__}: {output}"))
+            return
         if output.finished:
             self._live.pop(self._request.name, None)
         self._request.take(output)

@@ -132,6 +132,9 @@ class SequenceRequest:
     def take(self, output: Any) -> None:
         """Take one `RequestOutput` of vLLM, a delta or the whole; called in the driver's thread."""
         (part,) = output.outputs
+        if part.finish_reason == "error":  # such as keys and values that another machine did not send
+            self.fail(EngineError("vllm failed within this request: an internal error"))
+            return
         new = tuple(part.token_ids)
         self.token_ids += new
         if part.logprobs is not None:

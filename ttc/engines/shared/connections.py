@@ -1,0 +1,69 @@
+"""Connections to one server, as every engine over HTTP has them: aiohttp's, with what the environment says of the way.
+
+aiohttp's parser is in C, and its pool does not look at every idle connection twice a request, as httpx's does: with
+hundreds of draws in flight that is most of a client's time. A proxy that the environment names is used, and the
+certificates that httpx trusts. Left out: HTTP/2, mutual TLS.
+"""
+
+from __future__ import annotations
+
+import math
+import ssl
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aiohttp import ClientSession, ClientTimeout
+
+KEEP_S = 3.0
+"""An idle connection is closed after so many seconds: before the server does (5 s in vLLM and other users of uvicorn),
+which may close one while a request is on its way, an attempt that fails for nothing."""
+MAX_HEAD = 1 << 15
+HIGH = 1 << 17
+"""Bytes that wait to be taken before the server is not read from any more."""
+
+
+def open_session(
+    url: str, *, headers: Mapping[str, str], limit: int, timeout: ClientTimeout, tls: ssl.SSLContext | bool
+) -> ClientSession:
+    """At most `limit` connections (0: any number) to the server at `url`, for the loop that runs; opens none yet."""
+    import aiohttp
+
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=limit, keepalive_timeout=KEEP_S, ssl=tls),
+        timeout=timeout,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"user-agent": "ttc", "accept-encoding": "identity", **headers},
+        read_bufsize=HIGH,
+        max_line_size=MAX_HEAD,
+        max_field_size=MAX_HEAD,
+        proxy=_proxy(url),
+    )
+
+
+def patience(connect_s: float, silence_s: float) -> ClientTimeout:
+    """Silence of so many seconds (inf: any); who waits for a free connection waits as long as that takes."""
+    import aiohttp
+
+    silence = None if math.isinf(silence_s) else silence_s
+    return aiohttp.ClientTimeout(total=None, sock_connect=connect_s, sock_read=silence)
+
+
+def certificates(*urls: str) -> ssl.SSLContext | bool:
+    """What to trust, read only when some server speaks TLS: reading takes a tenth second."""
+    if not any(url.startswith("https://") for url in urls):
+        return True
+    import httpx2
+
+    return httpx2.create_ssl_context()
+
+
+def _proxy(url: str) -> str | None:
+    """The proxy that the environment names; aiohttp's own look at it costs half a millisecond a request."""
+    place = urllib.parse.urlsplit(url)
+    if urllib.request.proxy_bypass(place.netloc):
+        return None
+    proxies = urllib.request.getproxies()
+    return proxies.get(place.scheme) or proxies.get("all")
