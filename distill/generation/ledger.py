@@ -218,6 +218,24 @@ class AnswerLedger:
             _refuse_full(exc, self.path)
             raise
 
+    def take_over(self, other: AnswerLedger, units: Iterable[WorkUnit]) -> int:
+        """Copy what another job's ledger answered of units that are missing here, with its cost; returns how many.
+
+        A key holds all that an answer hangs on, so the copy is what would be made here.
+        """
+        missing = self.missing(units)
+        answered = {unit.key for unit in missing} - {unit.key for unit in other.missing(missing)}
+        done = other._base.execute("SELECT * FROM units WHERE state = 'done' ORDER BY key, max_tokens")
+        rows = list({row[0]: row for row in done if row[0] in answered}.values())  # of each the highest cap
+        try:
+            with self._base:
+                self._base.execute("BEGIN")
+                self._base.executemany(f"INSERT OR IGNORE INTO units VALUES ({', '.join('?' * 13)})", rows)
+        except sqlite3.Error as exc:
+            _refuse_full(exc, self.path)
+            raise
+        return len(missing) - len(self.missing(missing))  # one that failed here at that cap keeps its row
+
     def entries(self, units: Iterable[WorkUnit]) -> Iterator[tuple[WorkUnit, LedgerEntry]]:
         """(unit, its row) in the order of `units`, for those that are there: the row that finished, else the last."""
         for unit in units:

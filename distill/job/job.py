@@ -125,12 +125,21 @@ def run_job(spec: JobSpec, folder: Path, log: Log, opener: Opener | None = None)
             if not finding.ok:
                 say(f"waived: {finding.check}: {finding.text}")
         with AnswerLedger(folder / LEDGER) as ledger:
+            _take_over(plan, ledger, say)
             asyncio.run(spend(plan, ledger, opener or opener_for(spec.shards), say))
             data, funnel, audit = _prepare(plan, ledger, say)
             trained = train_student(plan, data, say)
             if trained.model is None:
                 return JobResult(None, (), None, trained.results[-1].stopped)
             return _finish(plan, ledger, trained, trained.model, funnel, audit, say)
+
+
+def _take_over(plan: JobPlan, ledger: AnswerLedger, log: Log) -> None:
+    """Bring what other jobs paid for onto the ledger."""
+    units = [unit for _, several in units_by_teacher(plan) for unit in several]
+    for place in plan.spec.ledgers:
+        with AnswerLedger(Path(place).expanduser() / LEDGER) as other:
+            log(f"{ledger.take_over(other, units):,} answers taken over from {place}")
 
 
 def _prepare(plan: JobPlan, ledger: AnswerLedger, log: Log) -> tuple[Data | None, Mapping[str, Any], RowAudit | None]:
@@ -285,6 +294,9 @@ def _cost(plan: JobPlan) -> list[str]:
         most = sum(unit.max_tokens for unit in units)
         limit = "" if teacher.is_searching else f", at most {most:,} tokens"
         lines.append(f"{teacher.name} ({teacher.strategy.label}): {len(units):,} answers{limit}")
+        for place in plan.spec.ledgers:
+            with AnswerLedger(Path(place).expanduser() / LEDGER) as other:
+                lines.append(f"{len(units) - len(other.missing(units)):,} of them are on the ledger of {place}")
     path = plan.job.folder / LEDGER
     if path.is_file():
         with AnswerLedger(path) as ledger:

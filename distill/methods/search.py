@@ -3,8 +3,9 @@
 The student itself under a strategy is the usual teacher (ReST-EM; "Large Language Models Can Self-Improve", Huang et
 al. 2022; TTRL); another model under one may be. `trust = "verifier"` keeps answers that are right. `trust = "self"`
 needs no key: the answer that the strategy chose is the label, kept where enough of its draws agree (majority as label).
-The winning path is imitated, and on request every draw that agrees with it; the tokens of the whole search are on the
-ledger. Cost: the strategy's cost, n times per problem. Left out: the search's intermediate choices as training signal.
+The winning path is imitated, and on request the draws that agree with it, all or the shortest, which teach a small
+model best (arXiv 2502.12143); the tokens of the whole search are on the ledger. Cost: the strategy's cost, n times per
+problem. Left out: the search's intermediate choices as training signal.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ from ttc.errors import ConfigError
 
 
 def search(
-    *, trust: Literal["verifier", "self"] = "verifier", min_share: float = 0.5, agreeing: bool = False
+    *,
+    trust: Literal["verifier", "self"] = "verifier",
+    min_share: float = 0.5,
+    agreeing: bool = False,
+    most: int | None = None,
 ) -> Method:
     """Distil a strategy.
 
@@ -31,10 +36,13 @@ def search(
         trust: verifier keeps right answers; self keeps what enough draws agree on, without a key.
         min_share: for self, least share of the draws that give the chosen answer.
         agreeing: also learn the other draws of the search that give the chosen answer.
+        most: of the draws that agree, learn at most so many a search, the shortest first.
     """
+    if most is not None and (most < 1 or not agreeing):
+        raise ConfigError(f"search.most must be at least 1 and needs agreeing = true, got {most}")
     if not 0 < min_share <= 1:
         raise ConfigError(f"search: min_share must be in (0, 1], got {min_share}")
-    return _Search(trust == "self", min_share, agreeing)
+    return _Search(trust == "self", min_share, agreeing, most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,7 @@ class _Search(BaseMethod):
     blind: bool
     min_share: float
     agreeing: bool
+    most: int | None
 
     def check(self, spec: JobSpec) -> None:
         """See `Method.check`."""
@@ -70,20 +79,23 @@ class _Search(BaseMethod):
 
     def rows(self, samples: Sequence[Sample], job: DistillJob) -> Sequence[TrainingRow]:
         """See `Method.rows`."""
-        return [row for sample in samples for row in (_agreeing(sample) if self.agreeing else [row_of(sample)])]
+        if not self.agreeing:
+            return [row_of(sample) for sample in samples]
+        return [row for sample in samples for row in _agreeing(sample)[: self.most]]
 
 
 def _agreeing(sample: Sample) -> list[TrainingRow]:
-    """Rows of all draws that ended by themselves with the chosen answer, each text once."""
+    """Rows of all draws that ended by themselves with the chosen answer, each text once, the shortest first."""
     answer, kind = sample.answer, sample.item.problem.kind
     if answer.final is None:
         return [row_of(sample)]
     key = answers.key(answer.final, kind)
-    rows = {(answer.thinking, answer.text): row_of(sample)}
-    for one in answer.candidates:
+    rows: dict[tuple[str, str], TrainingRow] = {}
+    for one in sorted(answer.candidates, key=lambda one: one.num_tokens):
         if one.finish_reason == "stop" and one.final is not None and answers.key(one.final, kind) == key:
             other = replace(sample, answer=replace(answer, thinking=one.thinking, text=one.text))
             rows.setdefault((one.thinking, one.text), row_of(other))
+    rows.setdefault((answer.thinking, answer.text), row_of(sample))
     return list(rows.values())
 
 

@@ -30,6 +30,7 @@ from distill.data.pipeline import (
     settings_of,
 )
 from distill.generation.judging import verifier_of
+from distill.generation.ledger import LEDGER
 from distill.plan.gates import JobGates, read_job_gates
 from distill.spec.method import Assignment, DistillJob, Domain, Method
 from distill.spec.registries import METHODS
@@ -152,6 +153,9 @@ def resolve(spec: JobSpec, folder: Path) -> JobPlan:
     """Resolve a spec for a job folder; raises ConfigError for whatever cannot work."""
     student = _student(spec, folder)
     spec = replace(spec, student=str(student))
+    for place in spec.ledgers:
+        if not (Path(place).expanduser() / LEDGER).is_file():
+            raise ConfigError(f"ledgers: {place} is not the folder of a job: it has no {LEDGER}")
     gates = read_job_gates(spec)
     measured_tasks = _measured(spec)
     teachers = [resolve_teacher(teacher, spec) for teacher in spec.teachers]

@@ -8,6 +8,7 @@
     task = "cipher:split=train"          what is learnt; held_out = "cipher:split=eval" measures it; or several:
     [domain.walks]                       task and held_out of one of them
     n = 4                                answers per problem and teacher
+    ledgers = ["runs/other"]             jobs whose answers are taken over, where the same was asked of the same teacher
     seed = 1
     [rejection]                          the method's own fields
     [sampling]                           temperature, top_p, top_k, max_tokens, over the task's
@@ -121,6 +122,7 @@ class JobSpec:
     threads: int = 1
     concurrency: int = 64
     shards: int = 0
+    ledgers: tuple[str, ...] = ()
     form: str | None = None
     waive: tuple[str, ...] = ()
     teachers: tuple[TeacherSpec, ...]

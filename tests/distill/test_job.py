@@ -164,6 +164,23 @@ def test_raising_n_pays_for_the_difference_and_keeps_what_was_there(tmp_path, fi
         assert more.totals()["done"] == 3 * count and before.totals()["done"] == 2 * count
 
 
+def test_another_student_learns_from_answers_that_a_job_paid_for(tmp_path, finished, walker, capsys):
+    def opener(teacher, concurrency):
+        raise AssertionError("nothing is asked again")
+
+    whole, _ = finished
+    again = spec(walker, walker, ledgers=[str(whole)], eval={"teachers": False})
+    count = json.loads((whole / "data" / "funnel.json").read_text())["prompts"][0]["kept"]
+    assert f"{2 * count} of them are on the ledger of {whole}" in plan_job(again, tmp_path / "j").cost
+    told = []
+    run_job(again, tmp_path / "j", told.append, opener)
+    assert f"{2 * count} answers taken over from {whole}" in told
+    with AnswerLedger(tmp_path / "j" / "ledger.sqlite") as here, AnswerLedger(whole / "ledger.sqlite") as there:
+        assert here.digest() == there.digest() and here.totals()["usage"] == there.totals()["usage"]
+    with pytest.raises(ConfigError, match=r"ledgers: .*nowhere is not the folder of a job: it has no ledger.sqlite"):
+        plan_job(spec(walker, walker, ledgers=[str(tmp_path / "nowhere")]), tmp_path / "k")
+
+
 def test_raising_max_tokens_makes_only_cut_answers_anew(tmp_path, guesser, walker):
     folder, told = tmp_path / "short", []
     short = spec(guesser, walker, sampling={"max_tokens": 8}, smoke=0, filters={"verdict": False})

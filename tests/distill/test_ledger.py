@@ -59,6 +59,20 @@ def test_a_failed_unit_keeps_what_its_failures_had_cost(tmp_path):
         assert ledger.totals()["failed"] == 0
 
 
+def test_answers_are_taken_over_from_another_ledger_where_they_end_the_unit(tmp_path):
+    short, raised = UNITS, [unit(i, max_tokens=12) for i in range(12)]
+    filled(tmp_path / "there.sqlite", short)
+    with AnswerLedger(tmp_path / "here.sqlite") as here, AnswerLedger(tmp_path / "there.sqlite") as there:
+        ended = {u.key for u in raised} - {u.key for u in there.missing(raised)}
+        assert 0 < len(ended) < 12
+        here.record(raised[0], outcome(raised[0]))
+        number = len(ended - {raised[0].key})
+        assert here.take_over(there, raised) == number
+        assert {u.key for u in raised} - {u.key for u in here.missing(raised)} == ended | {raised[0].key}
+        assert here.totals()["done"] == number + 1, "what was cut too early is not worth its tokens here"
+        assert here.take_over(there, raised) == 0
+
+
 def test_raising_the_cap_makes_only_cut_answers_anew_and_keeps_their_old_rows(tmp_path):
     path = tmp_path / "ledger.sqlite"
     filled(path, UNITS)
