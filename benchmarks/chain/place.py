@@ -22,7 +22,7 @@ RECIPES = Path(__file__).parent
 START = "start"
 BASES: Mapping[str, str] = {
     "sft": START, "prm": "sft", "grpo": "sft", "grpo-second": "sft", "distil-search": START, "distil-teacher": START,
-    "side-start": START, "side-judge": "side-start",
+    "distil-search-second": "sft", "side-start": START, "side-judge": "side-start",
 }  # fmt: skip
 """The model that each stage's adapter was trained from."""
 

@@ -35,6 +35,8 @@ _TRAINED = {"sft": "1-sft/model/adapter", "prm": "1-prm/prm/adapter", "grpo": "1
 """Where a recipe's stage leaves its adapter, by its kind."""
 SECOND = "grpo-second"
 """The one second try of the claim that failed: the same recipe, twice the steps."""
+STUDENT_SECOND = "distil-search-second"
+"""The second try of the student: from the start itself, the four shortest draws of each search of the first try."""
 _SECOND_STEPS = 120
 _SHORT: Mapping[str, Sequence[str]] = {
     "sft": ("corpus_rows=120", "steps=20", "rows=4", "warmup=2", "eval_every=10", "save_every=10"),
@@ -67,11 +69,17 @@ def trained(place: ChainPlace, name: str, kind: str, *settings: str) -> None:
 
 def distilled(place: ChainPlace, name: str) -> None:
     """Distil by the stage's spec into a fresh model: a search of the start, or the policy that rewards have taught."""
-    out = place.out / "runs" / f"{name}-{place.seed}"
-    searches = name == "distil-search"
+    out, spec = place.out / "runs" / f"{name}-{place.seed}", name.removesuffix("-second")
+    searches = spec == "distil-search"
     sets = [f"device={place.device}", f"teacher.model={place.model('sft' if searches else 'grpo')}"]
     if searches:
         sets.append(f"teacher.scorer=prm:{place.model('prm')}")
+    if name == STUDENT_SECOND:
+        sets += [
+            "search.most=4",
+            "train.lr=5e-4",
+            f"ledgers={json.dumps([str(out.with_name(f'{spec}-{place.seed}'))])}",
+        ]
     if place.kv_bytes is not None:
         sets.append(f"teacher.options.kv_bytes={place.kv_bytes}")
         sets += [f"teacher.scorer_options.kv_bytes={place.kv_bytes // 2}"] if searches else []
@@ -79,7 +87,7 @@ def distilled(place: ChainPlace, name: str) -> None:
         sets += ["limit=6", "smoke=1", "smoke_failures=1", "train.steps=2", "train.rows=2", "eval.limit=2", "n=1"]
         sets += ["sampling.max_tokens=48", *(["teacher.strategy=best_of_n:n=2"] if searches else [])]
     _, seconds = place.ttc(
-        "distill", "run", RECIPES / f"{name}.toml", "--student", place.model(START), "--seed", str(place.seed),
+        "distill", "run", RECIPES / f"{spec}.toml", "--student", place.model(BASES[name]), "--seed", str(place.seed),
         "--out", out, *(word for setting in sets for word in ("--set", setting)),
     )  # fmt: skip
     (adapter,) = sorted(out.glob("train/*/*/model/adapter"))
@@ -177,7 +185,7 @@ def probe(place: ChainPlace) -> None:
     for name, form in {"public": "brief", "public, tags": "tags"}.items():
         if name not in rows:
             rows[name] = asked(place, name.replace(", ", "-"), place.model(START), greedy, form=form)
-    for name in ("sft", "grpo", SECOND, "distil-search", "distil-teacher"):
+    for name in ("sft", "grpo", SECOND, "distil-search", STUDENT_SECOND, "distil-teacher"):
         if name not in rows and place.adapter(name).is_dir():
             rows[name] = asked(place, f"{name}-greedy", place.model(name), greedy)
     place.write(f"probe-{place.part}", {"arms": rows})
@@ -252,6 +260,7 @@ STAGES: Mapping[str, Callable[[ChainPlace], None]] = {
     "grpo": lambda place: trained(place, "grpo", "grpo"),
     SECOND: lambda place: trained(place, SECOND, "grpo", f"steps={_SECOND_STEPS}"),
     "distil-search": lambda place: distilled(place, "distil-search"),
+    STUDENT_SECOND: lambda place: distilled(place, STUDENT_SECOND),
     "distil-teacher": lambda place: distilled(place, "distil-teacher"),
     "curve": curve,
     "probe": probe,
