@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -73,20 +74,30 @@ def _ratios(systems: Mapping[tuple[str, str], Sequence[Saved]]) -> Iterator[str]
     for (system, algorithm), rows in sorted(systems.items(), key=lambda pair: (pair[0][1], pair[0][0])):
         plain = algorithm.removesuffix(IN_STEP)
         own = {row["draw"]: _pace(row) for row in systems.get(("ttc", plain), ()) if "right" in row}
-        pairs = [own[row["draw"]] / _pace(row) for row in rows if "right" in row and row["draw"] in own]
+        timed = [row for row in rows if ("right" in row or _is_stopped(row)) and row["draw"] in own]
+        pairs = [own[row["draw"]] / _pace(row) for row in timed]
         if (system, algorithm) != ("ttc", plain) and pairs:
             algorithm, system = plain, system if plain == algorithm else f"{system} in lock-step"
+            system += ", up to where it was stopped" if any(map(_is_stopped, timed)) else ""
             span = f"{statistics.median(pairs):.2f} ({min(pairs):.2f} to {max(pairs):.2f})"
             yield f"| {algorithm} | {system} | {len(pairs)} | {span} |"
 
 
 def _pace(row: Saved) -> float:
     """Seconds per 1,000 tokens that the server generated."""
-    return float(1000 * row["seconds"] / max(row["server"]["generation_tokens_total"], 1))
+    seconds = row["seconds"] if "seconds" in row else row["total_s"]
+    return float(1000 * seconds / max(row["server"]["generation_tokens_total"], 1))
+
+
+def _is_stopped(row: Saved) -> bool:
+    """Whether the time for a row was over before it was done."""
+    return "right" not in row and row.get("status") == -signal.SIGKILL
 
 
 def _line(name: str, saved: Sequence[Saved]) -> str:
     rows = [row for row in saved if "right" in row]
+    if not rows and _is_stopped(saved[0]):
+        return _stopped_line(name, saved[0])
     if not rows:
         return f"| {name} | 0 | fails: {saved[0]['error']} |" + " |" * (len(COLUMNS) - 3)
 
@@ -107,6 +118,17 @@ def _line(name: str, saved: Sequence[Saved]) -> str:
         f"{middle('seconds', digits=1)} | {pace:.3f} | {middle('cpu_s', digits=1)} | {failed} | "
         f"{user_lines(rows[0]['client'])} |"
     )
+
+
+def _stopped_line(name: str, row: Saved) -> str:
+    """What the server saw of a row until its time was over."""
+    generated, prompt = (row["server"][f"{kind}_tokens_total"] for kind in ("generation", "prompt"))
+    cells = (
+        *(name, "0", f"not done after {row['total_s']:,.0f} s", f"{generated:,}", "–", f"{prompt:,}"),
+        *(f"{100 * _hits(row['server']):.0f} %", f"{_value(row, ('server', 'requests')):,.0f}", "–", "–"),
+        *(f"{row['total_s']:,.1f}", f"{_pace(row):.3f}", "–", "–", str(user_lines(row["client"]))),
+    )
+    return f"| {' | '.join(cells)} |"
 
 
 def _value(row: Saved, path: Sequence[str]) -> float | None:

@@ -53,10 +53,20 @@ def test_saved_rows_give_the_tables_that_the_folder_gave_and_hold_no_texts(tmp_p
 
 
 def test_a_system_that_fails_has_a_line_with_its_error(tmp_path: Path) -> None:
-    saved(tmp_path, "optillm", 0, error="ModuleNotFoundError: No module named 'x'")
+    saved(tmp_path, "optillm", 0, status=1, error="ModuleNotFoundError: No module named 'x'")
     assert any(
         "fails: ModuleNotFoundError" in line and line.count("|") == len(COLUMNS) + 1 for line in tables(tmp_path)
     )
+
+
+def test_a_system_that_was_not_done_in_time_is_shown_up_to_there(tmp_path: Path) -> None:
+    saved(tmp_path, "ttc", 0, **result(2.0, [True], generated=1, scored=0, retries=0))
+    saved(tmp_path, "its_hub", 0, status=-9, total_s=8.0, error="too late")
+    lines = list(tables(tmp_path))
+    line = next(line for line in lines if line.startswith("| its_hub"))
+    cells = dict(zip(COLUMNS, [cell.strip() for cell in line.strip("|").split("|")], strict=True))
+    assert cells["accuracy % (95 %)"] == "not done after 8 s" and cells["s / 1,000 tokens"] == "4.000"
+    assert "| majority | its_hub, up to where it was stopped | 1 | 0.25 (0.25 to 0.25) |" in lines
 
 
 def test_every_system_has_its_turn_within_every_draw() -> None:
