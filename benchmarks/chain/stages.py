@@ -78,7 +78,7 @@ def distilled(place: ChainPlace, name: str) -> None:
         sets += [
             "search.most=4",
             "train.lr=5e-4",
-            f"ledgers={json.dumps([str(out.with_name(f'{spec}-{place.seed}'))])}",
+            f"ledgers={out.with_name(f'{spec}-{place.seed}')}",
         ]
     if place.kv_bytes is not None:
         sets.append(f"teacher.options.kv_bytes={place.kv_bytes}")
