@@ -68,32 +68,42 @@ def trained(place: ChainPlace, name: str, kind: str, *settings: str) -> None:
 
 
 def distilled(place: ChainPlace, name: str) -> None:
-    """Distil by the stage's spec into a fresh model: a search of the start, or the policy that rewards have taught."""
-    out, spec = place.out / "runs" / f"{name}-{place.seed}", name.removesuffix("-second")
-    searches = spec == "distil-search"
+    """Distil by the stage's spec: a search of the start, or the policy that rewards have taught."""
+    out = _job(place, name)
+    _, seconds = place.ttc(
+        "distill", "run", spec_of(name), "--student", place.model(BASES[name]), "--seed", str(place.seed), "--out", out,
+        *(word for setting in job_settings(place, name) for word in ("--set", setting)),
+    )  # fmt: skip
+    (adapter,) = sorted(out.glob("train/*/*/model/adapter"))
+    digest = place.keep(name, adapter)
+    manifest = json.loads((out / "manifest.json").read_text())
+    place.write(name, {"metrics": manifest.get("metrics", {}), "seconds": round(seconds), "weights": digest})
+
+
+def spec_of(name: str) -> Path:
+    """The spec of a stage that distils; a second try has that of the first."""
+    return RECIPES / f"{name.removesuffix('-second')}.toml"
+
+
+def job_settings(place: ChainPlace, name: str) -> list[str]:
+    """What a stage that distils sets beside its spec."""
+    searches = spec_of(name).stem == "distil-search"
     sets = [f"device={place.device}", f"teacher.model={place.model('sft' if searches else 'grpo')}"]
     if searches:
         sets.append(f"teacher.scorer=prm:{place.model('prm')}")
     if name == STUDENT_SECOND:
-        sets += [
-            "search.most=4",
-            "train.lr=5e-4",
-            f"ledgers={out.with_name(f'{spec}-{place.seed}')}",
-        ]
+        sets += ["search.most=4", "train.lr=5e-4", f"ledgers={_job(place, spec_of(name).stem)}"]
     if place.kv_bytes is not None:
         sets.append(f"teacher.options.kv_bytes={place.kv_bytes}")
         sets += [f"teacher.scorer_options.kv_bytes={place.kv_bytes // 2}"] if searches else []
     if place.cut:
         sets += ["limit=6", "smoke=1", "smoke_failures=1", "train.steps=2", "train.rows=2", "eval.limit=2", "n=1"]
         sets += ["sampling.max_tokens=48", *(["teacher.strategy=best_of_n:n=2"] if searches else [])]
-    _, seconds = place.ttc(
-        "distill", "run", RECIPES / f"{spec}.toml", "--student", place.model(BASES[name]), "--seed", str(place.seed),
-        "--out", out, *(word for setting in sets for word in ("--set", setting)),
-    )  # fmt: skip
-    (adapter,) = sorted(out.glob("train/*/*/model/adapter"))
-    digest = place.keep(name, adapter)
-    manifest = json.loads((out / "manifest.json").read_text())
-    place.write(name, {"metrics": manifest.get("metrics", {}), "seconds": round(seconds), "weights": digest})
+    return sets
+
+
+def _job(place: ChainPlace, name: str) -> Path:
+    return place.out / "runs" / f"{name}-{place.seed}"
 
 
 # -- questions ---------------------------------------------------------------------------------------------------------

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.chain.place import BASES, RECIPES, START
+from benchmarks.chain.place import BASES, RECIPES, START, ChainPlace
 from benchmarks.chain.side import SIDE
-from benchmarks.chain.stages import STAGES
+from benchmarks.chain.stages import STAGES, STUDENT_SECOND, job_settings, spec_of
 from distill.spec.spec import read_spec
 from train.base.models import Shape, new_model, save_model
 from train.nano import tokenizer as nano
 from train.recipe.recipe import read_recipe
+from ttc.config.recipes import overrides
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.numeric
@@ -64,17 +65,24 @@ def test_every_stage_of_questions_and_rewards_runs_and_leaves_its_numbers(tmp_pa
     _run("curve", base, tmp_path / "elsewhere", "--kept", str(kept))
 
 
-def test_every_trained_stage_has_a_recipe_or_a_spec_that_binds() -> None:
+def test_every_trained_stage_has_a_recipe_that_binds() -> None:
     for name, base in BASES.items():
         assert base == START or base in BASES
         assert name in STAGES or name in SIDE
-        table = RECIPES / f"{name.removesuffix('-second')}.toml"
-        if name.startswith("distil"):
-            spec = read_spec(table, {"student": "a", "teacher.model": "b", "seed": 1})
-            assert spec.train["lora"] == 8
-        else:
-            (step,) = read_recipe(str(table)).steps
+        if not name.startswith("distil"):
+            (step,) = read_recipe(str(RECIPES / f"{name.removesuffix('-second')}.toml")).steps
             assert step.fields["lora"] <= 8
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("name", [name for name in STAGES if name.startswith("distil")])
+def test_every_stage_that_distils_is_a_job_that_binds(tmp_path: Path, name: str, cut: bool) -> None:
+    place = ChainPlace(tmp_path / "base", tmp_path / "out", tmp_path / "kept", 1, "dev", 2, cut=cut, kv_bytes=1000)
+    for model in ("sft", "prm", "grpo"):
+        (place.out / "models" / f"{model}-1").mkdir(parents=True)
+    spec = read_spec(spec_of(name), {"student": "a", "seed": "1", **overrides(job_settings(place, name))})
+    assert spec.train["lora"] == 8 and spec.limit == (6 if cut else None)
+    assert spec.ledgers == ((str(tmp_path / "out" / "runs" / "distil-search-1"),) if name == STUDENT_SECOND else ())
 
 
 @pytest.mark.slow
