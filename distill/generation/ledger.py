@@ -218,15 +218,29 @@ class AnswerLedger:
             _refuse_full(exc, self.path)
             raise
 
+    def answered(self, units: Iterable[WorkUnit]) -> dict[str, int]:
+        """Units that were answered just as another job would have them, and the cap of that answer.
+
+        It ended by itself under no higher cap than is wanted, which a longer one may need, or was cut at that very cap.
+        """
+        wanted = {unit.key: unit.max_tokens for unit in units}
+        rows = self._base.execute("SELECT key, max_tokens, finish_reason FROM units WHERE state = 'done'")
+        return {
+            key: cap
+            for key, cap, finish in rows
+            if key in wanted and (cap == wanted[key] or (finish == "stop" and cap < wanted[key]))
+        }
+
     def take_over(self, other: AnswerLedger, units: Iterable[WorkUnit]) -> int:
         """Copy what another job's ledger answered of units that are missing here, with its cost; returns how many.
 
-        A key holds all that an answer hangs on, so the copy is what would be made here.
+        A key holds all that an answer hangs on but its cap, so the copy is what would be made here.
         """
         missing = self.missing(units)
-        answered = {unit.key for unit in missing} - {unit.key for unit in other.missing(missing)}
-        done = other._base.execute("SELECT * FROM units WHERE state = 'done' ORDER BY key, max_tokens")
-        rows = list({row[0]: row for row in done if row[0] in answered}.values())  # of each the highest cap
+        rows = (
+            other._base.execute("SELECT * FROM units WHERE key = ? AND max_tokens = ?", place).fetchone()
+            for place in other.answered(missing).items()
+        )
         try:
             with self._base:
                 self._base.execute("BEGIN")

@@ -296,7 +296,7 @@ def _cost(plan: JobPlan) -> list[str]:
         lines.append(f"{teacher.name} ({teacher.strategy.label}): {len(units):,} answers{limit}")
         for place in plan.spec.ledgers:
             with AnswerLedger(Path(place).expanduser() / LEDGER) as other:
-                lines.append(f"{len(units) - len(other.missing(units)):,} of them are on the ledger of {place}")
+                lines.append(f"{len(other.answered(units)):,} of them are on the ledger of {place}")
     path = plan.job.folder / LEDGER
     if path.is_file():
         with AnswerLedger(path) as ledger:

@@ -73,6 +73,14 @@ def test_answers_are_taken_over_from_another_ledger_where_they_end_the_unit(tmp_
         assert here.take_over(there, raised) == 0
 
 
+def test_an_answer_under_a_higher_cap_is_not_taken_over_since_it_may_be_longer(tmp_path):
+    low = [unit(i, max_tokens=4) for i in range(12)]
+    filled(tmp_path / "there.sqlite", [unit(i, max_tokens=30) for i in range(12)])
+    with AnswerLedger(tmp_path / "here.sqlite") as here, AnswerLedger(tmp_path / "there.sqlite") as there:
+        assert there.missing(low) == [] and there.answered(low) == {}
+        assert here.take_over(there, low) == 0 and len(here.missing(low)) == 12
+
+
 def test_raising_the_cap_makes_only_cut_answers_anew_and_keeps_their_old_rows(tmp_path):
     path = tmp_path / "ledger.sqlite"
     filled(path, UNITS)
