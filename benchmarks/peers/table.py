@@ -73,14 +73,24 @@ def _ratios(systems: Mapping[tuple[str, str], Sequence[Saved]]) -> Iterator[str]
     yield "|---|---|---|---|"
     for (system, algorithm), rows in sorted(systems.items(), key=lambda pair: (pair[0][1], pair[0][0])):
         plain = algorithm.removesuffix(IN_STEP)
-        own = {row["draw"]: _pace(row) for row in systems.get(("ttc", plain), ()) if "right" in row}
-        timed = [row for row in rows if ("right" in row or _is_stopped(row)) and row["draw"] in own]
-        pairs = [own[row["draw"]] / _pace(row) for row in timed]
-        if (system, algorithm) != ("ttc", plain) and pairs:
-            algorithm, system = plain, system if plain == algorithm else f"{system} in lock-step"
-            system += ", up to where it was stopped" if any(map(_is_stopped, timed)) else ""
-            span = f"{statistics.median(pairs):.2f} ({min(pairs):.2f} to {max(pairs):.2f})"
-            yield f"| {algorithm} | {system} | {len(pairs)} | {span} |"
+        if plain != algorithm:
+            yield from _ratio(systems, plain, f"{system} in lock-step", rows)
+        elif system != "ttc":
+            yield from _ratio(systems, plain, system, rows)
+    yield from _ratio(systems, "dvts", "its_hub's beam, since it has no DVTS", systems.get(("its_hub", "beam"), ()))
+
+
+def _ratio(
+    systems: Mapping[tuple[str, str], Sequence[Saved]], algorithm: str, beside: str, rows: Sequence[Saved]
+) -> Iterator[str]:
+    """The line of one comparison, where there are draws of both."""
+    own = {row["draw"]: _pace(row) for row in systems.get(("ttc", algorithm), ()) if "right" in row}
+    timed = [row for row in rows if ("right" in row or _is_stopped(row)) and row["draw"] in own]
+    ratios = [own[row["draw"]] / _pace(row) for row in timed]
+    if ratios:
+        beside += ", up to where it was stopped" if any(map(_is_stopped, timed)) else ""
+        span = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        yield f"| {algorithm} | {beside} | {len(ratios)} | {span} |"
 
 
 def _pace(row: Saved) -> float:

@@ -59,6 +59,12 @@ def test_a_system_that_fails_has_a_line_with_its_error(tmp_path: Path) -> None:
     )
 
 
+def test_dvts_is_compared_with_the_beam_of_a_system_that_has_none(tmp_path: Path) -> None:
+    saved(tmp_path, "ttc", 0, **result(2.0, [True], generated=1, scored=0, retries=0), algorithm="dvts")
+    saved(tmp_path, "its_hub", 0, **result(8.0, [True], generated=1, scored=0, retries=0), algorithm="beam")
+    assert "| dvts | its_hub's beam, since it has no DVTS | 1 | 0.25 (0.25 to 0.25) |" in list(tables(tmp_path))
+
+
 def test_a_system_that_was_not_done_in_time_is_shown_up_to_there(tmp_path: Path) -> None:
     saved(tmp_path, "ttc", 0, **result(2.0, [True], generated=1, scored=0, retries=0))
     saved(tmp_path, "its_hub", 0, status=-9, total_s=8.0, error="too late")
