@@ -22,7 +22,7 @@ from pydantic_core import from_json
 
 from ttc.engines.openai.refusals import Access, refuse, status_of, words_of
 from ttc.engines.shared.balance import Transient
-from ttc.engines.shared.connections import certificates, open_session, patience
+from ttc.engines.shared.connections import certificates, open_session, timeouts
 from ttc.errors import EngineError, EngineTimeout, ServerRefused
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Client:
                     **account,
                 },
                 limit=MAX_CONNECTIONS,
-                timeout=patience(self._access.connect_s, self._access.idle_s),
+                timeout=timeouts(self._access.connect_s, self._access.idle_s),
                 tls=certificates(self._url),
             )
         return self._opened
@@ -125,7 +125,7 @@ class Client:
         url = path if "://" in path else f"{self._url.rstrip('/')}{path}"
         data = None if body is None else json.dumps(dict(body)).encode()
         headers = {} if body is None else {"content-type": "application/json"}
-        timeout = session.timeout if idle_s is None else patience(self._access.connect_s, idle_s)
+        timeout = session.timeout if idle_s is None else timeouts(self._access.connect_s, idle_s)
         with self._lost():
             response = await session.request(
                 method, url, data=data, headers=headers, allow_redirects=False, timeout=timeout

@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 from ttc.core import Json
 from ttc.engines.sglang.wire import UNKNOWN, PendingCall, ServerInfo, until_done
 from ttc.engines.shared.balance import Balancer, Retry, Transient, is_transient, retry_after_s
-from ttc.engines.shared.connections import certificates, open_session, patience
+from ttc.engines.shared.connections import certificates, open_session, timeouts
 from ttc.engines.shared.folder import save_weights
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong, Unsupported
 
@@ -234,7 +234,7 @@ class _Clients:
 
     def __init__(self, wire: HttpAccess, tls: ssl.SSLContext | bool) -> None:
         self.slots = asyncio.Semaphore(wire.max_requests)
-        timeout = patience(wire.connect_s, wire.answer_s)
+        timeout = timeouts(wire.connect_s, wire.answer_s)
         self.work = {
             url: open_session(url, headers=wire.headers(), limit=0, timeout=timeout, tls=tls) for url in wire.urls
         }

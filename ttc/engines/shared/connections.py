@@ -1,8 +1,7 @@
 """Connections to one server, as every engine over HTTP has them: aiohttp's, with what the environment says of the way.
 
-aiohttp's parser is in C, and its pool does not look at every idle connection twice a request, as httpx's does: with
-hundreds of draws in flight that is most of a client's time. A proxy that the environment names is used, and the
-certificates that httpx trusts. Left out: HTTP/2, mutual TLS.
+aiohttp's parser is in C, and its pool does not look at every idle connection twice a request, as httpx's does. A proxy
+that the environment names is used, and the certificates that httpx trusts. Left out: HTTP/2, mutual TLS.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def open_session(
     )
 
 
-def patience(connect_s: float, silence_s: float) -> ClientTimeout:
+def timeouts(connect_s: float, silence_s: float) -> ClientTimeout:
     """Silence of so many seconds (inf: any); who waits for a free connection waits as long as that takes."""
     import aiohttp
 
