@@ -204,6 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--search-and-learn", type=Path, help="a checkout of search-and-learn")
     parser.add_argument("--save", type=Path, help="for table: one file with all rows, without texts")
     parser.add_argument("--page", type=Path, help="for table: the page to put them into")
+    parser.add_argument("--name", default="peers", help="for table: its name on the page; a machine has its own")
     parser.add_argument("--commit", help="for table: the code that the rows were measured with, if not this")
     parser.add_argument("--port", type=int, default=8120)
     parser.add_argument("--timeout", type=float, default=1800.0, help="seconds for one row")
@@ -219,7 +220,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             keep(args.out, args.save, conditions(args.commit))
         text = "\n".join(tables(args.out)).strip()
         if args.page:
-            args.page.write_text(placed(args.page.read_text(encoding="utf-8"), {"peers": text}), encoding="utf-8")
+            page = args.page.read_text(encoding="utf-8")
+            args.page.write_text(placed(page, {args.name: text}), encoding="utf-8")
         print(text)
         return
     args.out.mkdir(parents=True, exist_ok=True)

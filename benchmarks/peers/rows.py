@@ -27,7 +27,7 @@ IN_STEP = "_in_step"
 """What the name of a search in lock-step ends with: all problems score when all have drawn."""
 STEPPED = {"ttc": ("toolkit", ("beam", "beam_in_step", "dvts", "dvts_in_step"))}
 """A search beside itself in lock-step."""
-SMALL = ("majority", "beam")
+SMALL = ("majority", "best_of_n", "beam", "dvts")
 """The algorithms of the second model."""
 CAP = 48
 
