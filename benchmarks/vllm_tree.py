@@ -2,6 +2,7 @@
 
     VLLM_PYTHON -m benchmarks.vllm_tree --model smollm2 [--boundary sentence] [--rounds 3] [--save FILE.json]
     VLLM_PYTHON -m benchmarks.vllm_tree --scorer prm --boundary step --n 16 --max-tokens 256 [--save FILE.json]
+    VLLM_PYTHON -m benchmarks.vllm_tree --model smollm2 --scorer prm --judge FOLDER --n 16 --max-tokens 64 --plain
 
 Three sides alternate in one process, all with vLLM's core in this process and blocks of 32 tokens. *Tree*: DVTS with a
 constant scorer, `--problems` problems in flight, through the toolkit's engine. Steps have exactly `--step-tokens`
@@ -15,8 +16,8 @@ request, log-probabilities; with `--plain` neither, as a command without `--seed
 caches are emptied before every side. Medians over the rounds. Beside tokens per second stand tokens per second of
 processor time of the whole process, which other programs on the machine disturb less.
 
-`--scorer prm` is the packaged reward model, one thread of this process beside vLLM's; then there is no raw side, since
-nothing there scores. Left out: scorers of several models, and those on a server.
+`--scorer prm` is the packaged reward model, or that in the folder `--judge`, one thread of this process beside vLLM's;
+then there is no raw side, since nothing there scores. Left out: scorers of several models, and those on a server.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ import datetime
 import importlib.metadata
 import json
 import os
-import platform
 import statistics
 import subprocess
 import time
@@ -36,6 +36,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import machine
 from benchmarks.tree_throughput import NEVER, Watched
 from evals.tasks.arithmetic import arithmetic
 from ttc import nano, seeds
@@ -46,7 +47,7 @@ from ttc.engines.vllm.options import VllmOptions
 from ttc.session.solve import solve
 from ttc.strategies.tree import tree
 
-UNSAID = {"scorer": "constant", "plain": False}
+UNSAID = {"scorer": "constant", "judge": None, "plain": False}
 """What older rows were measured with."""
 
 
@@ -149,7 +150,7 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
         logprobs=not args.plain,
     )
     engine: Any = vllm(args.model, options)
-    scorer: Any = SCORERS.load(args.scorer)()
+    scorer: Any = SCORERS.load(args.scorer)(*([args.judge] if args.judge else []))
     problems = [item.problem for item in arithmetic().items(args.problems, args.seed)]
     if args.boundary == "sentence":
         engine._driver = AtLeast(engine._driver, args.step_tokens)
@@ -217,6 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--step-tokens", type=int, default=16)
     parser.add_argument("--boundary", choices=["tokens", "sentence", "step"], default="tokens")
     parser.add_argument("--scorer", choices=["constant", "prm"], default="constant")
+    parser.add_argument("--judge", help="folder of the reward model of --scorer prm; the packaged one without it")
     parser.add_argument("--plain", action="store_true", help="no seeds and no log-probabilities")
     parser.add_argument("--align", action="store_true")
     parser.add_argument("--max-tokens", type=int, default=128)
@@ -239,13 +241,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         row = {
             **facts(),
             "cpu_seconds": used,
-            **{k: v for k, v in vars(args).items() if k not in ("save", "model")},
+            **{k: v for k, v in vars(args).items() if k not in ("save", "model", "judge")},
             **result,
         }
         row["model"] = Path(args.model).name if args.model else "nano-teacher"
+        row["judge"] = Path(args.judge).name if args.judge else None
         rows = json.loads(args.save.read_text(encoding="utf-8")) if args.save.exists() else []
-        same = ("model", "threads", "step_tokens", "n", "boundary", "align", "max_tokens", "scorer", "plain")
-        kept = [old for old in rows if any(old.get(key, UNSAID.get(key)) != row[key] for key in same)]
+        same = ("machine", "model", "threads", "step_tokens", "n", "boundary", "align", "max_tokens", "scorer", "judge")
+        kept = [old for old in rows if any(old.get(key, UNSAID.get(key)) != row[key] for key in (*same, "plain"))]
         args.save.parent.mkdir(parents=True, exist_ok=True)
         args.save.write_text(json.dumps([*kept, row], indent=1) + "\n", encoding="utf-8")
 
@@ -274,7 +277,7 @@ def facts() -> dict[str, Any]:
         "date": datetime.date.today().isoformat(),
         "commit": commit.stdout.strip(),
         "versions": versions,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "machine": machine(),
     }
 
 

@@ -25,8 +25,6 @@ import argparse
 import datetime
 import json
 import os
-import platform
-import re
 import signal
 import subprocess
 import time
@@ -34,6 +32,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import machine
 from benchmarks.pages import placed
 from benchmarks.peers import environments, server
 from benchmarks.peers.answers import is_right
@@ -173,13 +172,11 @@ def _place(args: argparse.Namespace, row: Row, suffix: str) -> Path:
 def conditions(commit: str | None) -> dict[str, Any]:
     """Date, commit, versions and machine of saved rows."""
     head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    info = Path("/proc/cpuinfo")
-    names = re.findall(r"model name\s*: (.*)", info.read_text()) if info.exists() else []
     return {
         "date": datetime.date.today().isoformat(),
         "commit": commit or head.stdout.strip(),
         "versions": environments.versions(),
-        "machine": f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores",
+        "machine": machine(),
     }
 
 
