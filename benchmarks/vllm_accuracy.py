@@ -1,6 +1,6 @@
 """Every strategy on vLLM and on the embedded engine: the same model, the same problems, the same accuracy?
 
-    VLLM_PYTHON -m benchmarks.vllm_accuracy [--problems 150] [--level 3] [--save FILE.json]
+    VLLM_PYTHON -m benchmarks.vllm_accuracy [--problems 150] [--level 3] [--save FILE.json] [--page FILE.md]
 
 vLLM draws without seeds, as a command without `--seed` asks. Accuracy is compared, not tokens: paired by problem, with
 a 95 % interval of the difference and an exact McNemar test, adjusted over the strategies (Holm 1979). Strategies and
@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pages import placed
 from benchmarks.vllm_tree import facts
 from evals.numbers.statistics import holm, mcnemar, paired_interval
 from evals.task import Item
@@ -79,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--level", type=int, default=3)
     parser.add_argument("--seed", type=int, default=11)
     parser.add_argument("--save", type=Path)
+    parser.add_argument("--page", type=Path, help="the page to put the table into")
     args = parser.parse_args(arguments)
     rows = asyncio.run(measure(suite.cases("embedded"), args.problems, args.level, args.seed))
     for row in rows:
@@ -90,6 +92,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if args.save:
         conditions = {"problems": args.problems, "level": args.level, "seed": args.seed}
         args.save.write_text(json.dumps({**facts(), **conditions, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    if args.page:
+        page = args.page.read_text(encoding="utf-8")
+        args.page.write_text(placed(page, {"accuracy": table(rows)}), encoding="utf-8")
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each strategy, and below them how many differ."""
+    lines = ["| strategy | embedded % | vLLM % | difference in points (95 %) |", "|---|---|---|---|"]
+    for row in rows:
+        own, other, by, low, high = (100 * row[key] for key in ("embedded", "vllm", "difference", "low", "high"))
+        lines.append(f"| {row['strategy']} | {own:.1f} | {other:.1f} | {by:+.1f} ({low:+.1f} to {high:+.1f}) |")
+    outside = [row["strategy"] for row in rows if row["low"] > 0 or row["high"] < 0]
+    least = min(row["p_adjusted"] for row in rows)
+    names = f" (not: {', '.join(outside)})" if outside else ""
+    share = f"The interval holds zero for {len(rows) - len(outside)} of {len(rows)}{names}"
+    return "\n".join([*lines, "", f"{share}; the least p, adjusted for so many tests, is {least:.2f}."])
 
 
 if __name__ == "__main__":
