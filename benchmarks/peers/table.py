@@ -78,6 +78,7 @@ def _ratios(systems: Mapping[tuple[str, str], Sequence[Saved]]) -> Iterator[str]
         elif system != "ttc":
             yield from _ratio(systems, plain, system, rows)
     yield from _ratio(systems, "dvts", "its_hub's beam, since it has no DVTS", systems.get(("its_hub", "beam"), ()))
+    yield from _ratio(systems, "best_of_n", "bare requests, which score nothing", systems.get(("bare", "majority"), ()))
 
 
 def _ratio(

@@ -65,6 +65,12 @@ def test_dvts_is_compared_with_the_beam_of_a_system_that_has_none(tmp_path: Path
     assert "| dvts | its_hub's beam, since it has no DVTS | 1 | 0.25 (0.25 to 0.25) |" in list(tables(tmp_path))
 
 
+def test_best_of_n_is_compared_with_bare_requests_for_as_many_choices(tmp_path: Path) -> None:
+    saved(tmp_path, "ttc", 0, **result(3.0, [True], generated=1, scored=0, retries=0), algorithm="best_of_n")
+    saved(tmp_path, "bare", 0, **result(2.0, [True], generated=1, scored=0, retries=0))
+    assert "| best_of_n | bare requests, which score nothing | 1 | 1.50 (1.50 to 1.50) |" in list(tables(tmp_path))
+
+
 def test_a_system_that_was_not_done_in_time_is_shown_up_to_there(tmp_path: Path) -> None:
     saved(tmp_path, "ttc", 0, **result(2.0, [True], generated=1, scored=0, retries=0))
     saved(tmp_path, "its_hub", 0, status=-9, total_s=8.0, error="too late")
