@@ -36,8 +36,12 @@ WORDS: dict[Kind, str] = {
     "sampled": "sampled reverse KL(student || teacher) as an advantage: a token is rewarded by how much likelier the "
     "teacher finds it; mode-seeking, noisy",
 }
-_LEAST = 1e-7
-"""Least probability of the teacher's bucket: fp32 sums of probabilities are no closer to 1."""
+_ROUNDING = 5e-7
+"""How far probabilities of a teacher's fp32 log-probabilities may miss 1: its bucket has that much more.
+
+What is left of 1 is the bucket, so where it is small the rounding is a large part of it. With less than it truly has, a
+reverse divergence would be above the whole one.
+"""
 
 
 def forward(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
@@ -80,9 +84,9 @@ def coarse(student: torch.Tensor, ids: torch.Tensor, known: torch.Tensor) -> tup
         known: (n, k) their log-probabilities under the teacher.
     """
     rest = student.scatter(1, ids, -torch.inf).logsumexp(1, keepdim=True)
-    spoken = known.exp().sum(1, keepdim=True).clamp(max=1 - _LEAST)
+    spoken = known.double().exp().sum(1, keepdim=True).clamp(max=1)
     ours = torch.cat([student.gather(1, ids), rest], 1)
-    theirs = torch.cat([known, torch.log1p(-spoken)], 1)
+    theirs = torch.cat([known, torch.log1p(_ROUNDING - spoken).to(known.dtype)], 1).log_softmax(1)
     return ours, theirs
 
 

@@ -85,6 +85,17 @@ def test_a_bucket_for_the_rest_makes_a_lower_bound_that_is_never_negative(kind):
         before = found
 
 
+@pytest.mark.parametrize("kind", ["forward", "reverse", "jsd"])
+def test_rounding_to_float32_lifts_no_bound_where_the_rest_is_unlikely(kind):
+    divergence = make_divergence(kind, 0.4)
+    logits = drawn(400, 20, 11, scale=1.0)
+    logits[:, -1] = torch.linspace(-18, -10, 400, dtype=torch.float64)  # from 1e-9 to 1e-5 is not told
+    teacher, student = torch.log_softmax(logits.float(), -1), torch.log_softmax(drawn(400, 20, 12), -1)
+    known, ids = teacher.topk(19)
+    found = divergence(*coarse(student.float(), ids, known)).double()
+    assert (found <= divergence(student, teacher.double()) + 2e-6).all() and (found >= -1e-6).all()
+
+
 def test_leaving_the_told_tokens_is_no_way_to_a_small_loss():
     teacher = logs(0.6, 0.3, 0.05, 0.05)
     known, ids = teacher.topk(2)
