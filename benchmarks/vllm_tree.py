@@ -227,6 +227,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--save", type=Path)
     args = parser.parse_args(arguments)
+    if args.judge and args.scorer != "prm":
+        parser.error("--judge is the folder of --scorer prm: add that, or leave --judge out")
     os.environ.update(
         VLLM_ENABLE_V1_MULTIPROCESSING="0",
         OMP_NUM_THREADS=str(args.threads),
