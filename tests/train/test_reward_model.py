@@ -61,8 +61,9 @@ def test_the_worst_case_is_the_lowest_member_and_the_mean_their_mean(cipher_mode
 
 
 def test_an_ensemble_ranks_pairs_of_prompts_that_it_never_saw(cipher_model, run):
+    # At twice the rate one member in a few learns nothing for some order of adding, and the worst case is that member.
     stage = make_stage(
-        "reward_model", rollouts="1-sample", members=2, steps=100, lr=2e-3, rows=24, held_out_share=0.5, centre=0.01
+        "reward_model", rollouts="1-sample", members=2, steps=150, lr=1e-3, rows=24, held_out_share=0.5, centre=0.01
     )
     stage.check(True)
     folder = run / "2-reward_model"
