@@ -36,7 +36,7 @@ _TRAINED = {"sft": "1-sft/model/adapter", "prm": "1-prm/prm/adapter", "grpo": "1
 SECOND = "grpo-second"
 """The one second try of the claim that failed: the same recipe, twice the steps."""
 STUDENT_SECOND = "distil-search-second"
-"""The second try of the student: from the start itself, the four shortest draws of each search of the first try."""
+"""The second try of the student: from the start itself, the four shortest draws that agree in each vote of 16."""
 _SECOND_STEPS = 120
 _SHORT: Mapping[str, Sequence[str]] = {
     "sft": ("corpus_rows=120", "steps=20", "rows=4", "warmup=2", "eval_every=10", "save_every=10"),
@@ -89,16 +89,20 @@ def job_settings(place: ChainPlace, name: str) -> list[str]:
     """What a stage that distils sets beside its spec."""
     searches = spec_of(name).stem == "distil-search"
     sets = [f"device={place.device}", f"teacher.model={place.model('sft' if searches else 'grpo')}"]
-    if searches:
+    judged = searches and name != STUDENT_SECOND
+    if judged:
         sets.append(f"teacher.scorer=prm:{place.model('prm')}")
     if name == STUDENT_SECOND:
-        sets += ["search.most=4", "train.lr=5e-4", f"ledgers={_job(place, spec_of(name).stem)}"]
+        sets += ["search.most=4", "train.lr=5e-4"]
+    if searches:
+        strategy = "best_of_n:n={},select=weighted" if judged else "majority:n={}"
+        sets.append("teacher.strategy=" + strategy.format(2 if place.cut else N))
     if place.kv_bytes is not None:
         sets.append(f"teacher.options.kv_bytes={place.kv_bytes}")
-        sets += [f"teacher.scorer_options.kv_bytes={place.kv_bytes // 2}"] if searches else []
+        sets += [f"teacher.scorer_options.kv_bytes={place.kv_bytes // 2}"] if judged else []
     if place.cut:
         sets += ["limit=6", "smoke=1", "smoke_failures=1", "train.steps=2", "train.rows=2", "eval.limit=2", "n=1"]
-        sets += ["sampling.max_tokens=48", *(["teacher.strategy=best_of_n:n=2"] if searches else [])]
+        sets.append("sampling.max_tokens=48")
     return sets
 
 

@@ -82,7 +82,9 @@ def test_every_stage_that_distils_is_a_job_that_binds(tmp_path: Path, name: str,
         (place.out / "models" / f"{model}-1").mkdir(parents=True)
     spec = read_spec(spec_of(name), {"student": "a", "seed": "1", **overrides(job_settings(place, name))})
     assert spec.train["lora"] == 8 and spec.limit == (6 if cut else None)
-    assert spec.ledgers == ((str(tmp_path / "out" / "runs" / "distil-search-1"),) if name == STUDENT_SECOND else ())
+    (teacher,) = spec.teachers
+    assert (teacher.scorer is not None) == (name == "distil-search")
+    assert teacher.strategy.startswith("majority") == (name == STUDENT_SECOND)
 
 
 @pytest.mark.slow
