@@ -98,6 +98,8 @@ class Worker:
             wire.send(cell.job, JOB, json.dumps(job).encode("ascii"), cell.deadline)
             kind, text = wire.receive(cell.report, cell.deadline)
         except wire.StreamEnded as exc:
+            if self._end(cell, kill=True).late:  # its time was over before it began: its end tells
+                return cell
             self.finish(cell)
             raise VerifierError(f"a sandboxed program could not be started {self._complaint()}") from exc
         if kind != READY:
@@ -111,6 +113,10 @@ class Worker:
         for descriptor in (cell.job, cell.report, cell.output, cell.errors):
             os.close(descriptor)
         del self._running[cell.number]
+        self._end(cell, kill)
+        return self._ends.pop(cell.number)
+
+    def _end(self, cell: Cell, kill: bool) -> End:
         if kill:
             self._say({"kill": cell.number})
         while cell.number not in self._ends:
@@ -118,7 +124,7 @@ class Worker:
             if "cell" in message:
                 number = message.pop("cell")
                 self._ends[number] = End(**message)
-        return self._ends.pop(cell.number)
+        return self._ends[cell.number]
 
     def close(self) -> None:
         """End the zygote, and with it every cell."""
