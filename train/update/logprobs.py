@@ -3,9 +3,11 @@
 Sequences start at position 0 and are padded on the right, so causal attention never sees padding: no attention mask and
 no position ids are needed, and a row's numbers do not depend on its neighbours. Only positions that are asked for go
 through the head, in chunks, so that (R, T, V) logits never exist at once: a chunk is computed again for the gradient
-instead of being kept, unless all of them are small. Temperature is 1: rollouts are drawn so. A comparison over the
-whole vocabulary (with a teacher) sees the same chunks. Memory: a chunk's logits, a few times over; kept for the
-gradient are hidden states alone. Cost: one product with the head more.
+instead of being kept, unless all of them are small. Under a head that is not trained (adapters) nothing is computed
+again: a log-probability's slope is that of its own logits alone, so it is taken while they are there, and the gradient
+scales it. Temperature is 1: rollouts are drawn so. A comparison over the whole vocabulary (with a teacher) sees the
+same chunks. Memory: a chunk's logits, a few times over; kept for the gradient are hidden states, or slopes, alone.
+Cost: one product with a trained head more.
 
 Rows lie in the forward pass in one of three ways:
 
@@ -100,6 +102,11 @@ def token_logprobs(
     targets = ids[:, 1:][wanted]  # (W,)
     head = model.get_output_embeddings()
 
+    size = min(_CHUNK if compare is None else _COMPARED, chunk_size(head.out_features, rows.device.type))
+    places = [slice(start, min(start + size, rows.shape[0])) for start in range(0, rows.shape[0], size)]
+    if rows.requires_grad and compare is None and not moves and not any(w.requires_grad for w in head.parameters()):
+        known = [_sloped(head, rows[place], targets[place]) for place in places]
+        return Scored(*_spread(wanted, known, 2))
     done: set[int] = set()
 
     def score(some: torch.Tensor, place: slice) -> tuple[torch.Tensor, ...]:
@@ -114,19 +121,51 @@ def token_logprobs(
         return (logprobs, entropy) if compare is None else (logprobs, entropy, compare(normal, place))
 
     parts: list[tuple[torch.Tensor, ...]] = []
-    size = min(_CHUNK if compare is None else _COMPARED, chunk_size(head.out_features, rows.device.type))
     again = torch.is_grad_enabled() and (compare is not None or rows.shape[0] * head.out_features > _KEPT)
-    for start in range(0, rows.shape[0], size):
-        place = slice(start, min(start + size, rows.shape[0]))
+    for place in places:
         if again:
             parts.append(checkpoint(score, rows[place], place, use_reentrant=False, preserve_rng_state=False))
         else:
             parts.append(score(rows[place], place))
-    empty = rows.new_zeros(wanted.shape, dtype=torch.float32)
+    return Scored(*_spread(wanted, parts, 2 if compare is None else 3))
+
+
+def _spread(wanted: torch.Tensor, parts: Sequence[tuple[torch.Tensor, ...]], count: int) -> list[torch.Tensor]:
+    """Numbers of the wanted positions, chunk by chunk, at their places in (R, T); zeros where there is no chunk."""
+    empty = torch.zeros(wanted.shape, dtype=torch.float32, device=wanted.device)
     columns = [empty.masked_scatter(wanted, torch.cat(column)) for column in zip(*parts, strict=True)]
-    if not columns:
-        columns = [empty] * (2 if compare is None else 3)
-    return Scored(*columns)
+    return columns or [empty] * count
+
+
+# -- under a head that is not trained ----------------------------------------------------------------------------------
+class _Known(torch.autograd.Function):
+    """Values (n,) whose slopes (n, H) in the rows that they come of are known already."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, values: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(slopes)
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (slopes,) = ctx.saved_tensors
+        return (gradients[0][:, None] * slopes).to(slopes.dtype), None, None
+
+
+def _sloped(head: Any, rows: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities (n,) with their gradient in `rows` (n, H), and entropies (n,) without one, computed once."""
+    leaf = rows.detach().requires_grad_()
+    logits = head(leaf)  # (n, V)
+    with torch.no_grad(), torch.autocast(rows.device.type, enabled=False):
+        normal = torch.log_softmax(logits.float(), -1)
+        logprobs = normal.gather(1, targets[:, None])[:, 0]
+        likely = normal.exp()
+        entropy = -torch.bmm(likely[:, None], normal[:, :, None])[:, 0, 0]
+        # d log p / d logits: 1 at the token itself, less every token's probability
+        slope = likely.neg_().scatter_add_(1, targets[:, None], torch.ones_like(likely[:, :1]))
+        (slopes,) = torch.autograd.grad(logits, leaf, slope.to(logits.dtype))
+    known: torch.Tensor = _Known.apply(rows, logprobs, slopes)  # type: ignore[no-untyped-call]
+    return known, entropy
 
 
 # -- how rows lie in a pass --------------------------------------------------------------------------------------------
