@@ -89,17 +89,17 @@ def job_settings(place: ChainPlace, name: str) -> list[str]:
     """What a stage that distils sets beside its spec."""
     searches = spec_of(name).stem == "distil-search"
     sets = [f"device={place.device}", f"teacher.model={place.model('sft' if searches else 'grpo')}"]
-    judged = searches and name != STUDENT_SECOND
-    if judged:
+    has_judge = searches and name != STUDENT_SECOND
+    if has_judge:
         sets.append(f"teacher.scorer=prm:{place.model('prm')}")
     if name == STUDENT_SECOND:
         sets += ["search.most=4", "train.lr=5e-4"]
     if searches:
-        strategy = "best_of_n:n={},select=weighted" if judged else "majority:n={}"
+        strategy = "best_of_n:n={},select=weighted" if has_judge else "majority:n={}"
         sets.append("teacher.strategy=" + strategy.format(2 if place.cut else N))
     if place.kv_bytes is not None:
         sets.append(f"teacher.options.kv_bytes={place.kv_bytes}")
-        sets += [f"teacher.scorer_options.kv_bytes={place.kv_bytes // 2}"] if judged else []
+        sets += [f"teacher.scorer_options.kv_bytes={place.kv_bytes // 2}"] if has_judge else []
     if place.cut:
         sets += ["limit=6", "smoke=1", "smoke_failures=1", "train.steps=2", "train.rows=2", "eval.limit=2", "n=1"]
         sets.append("sampling.max_tokens=48")

@@ -105,8 +105,8 @@ def token_logprobs(
     size = min(_CHUNK if compare is None else _COMPARED, chunk_size(head.out_features, rows.device.type))
     places = [slice(start, min(start + size, rows.shape[0])) for start in range(0, rows.shape[0], size)]
     if rows.requires_grad and compare is None and not moves and not any(w.requires_grad for w in head.parameters()):
-        known = [_sloped(head, rows[place], targets[place]) for place in places]
-        return Scored(*_spread(wanted, known, 2))
+        pairs = [_sloped(head, rows[place], targets[place]) for place in places]
+        return Scored(*_spread(wanted, pairs, 2))
     done: set[int] = set()
 
     def score(some: torch.Tensor, place: slice) -> tuple[torch.Tensor, ...]:
@@ -164,8 +164,8 @@ def _sloped(head: Any, rows: torch.Tensor, targets: torch.Tensor) -> tuple[torch
         # d log p / d logits: 1 at the token itself, less every token's probability
         slope = likely.neg_().scatter_add_(1, targets[:, None], torch.ones_like(likely[:, :1]))
         (slopes,) = torch.autograd.grad(logits, leaf, slope.to(logits.dtype))
-    known: torch.Tensor = _Known.apply(rows, logprobs, slopes)  # type: ignore[no-untyped-call]
-    return known, entropy
+    values: torch.Tensor = _Known.apply(rows, logprobs, slopes)  # type: ignore[no-untyped-call]
+    return values, entropy
 
 
 # -- how rows lie in a pass --------------------------------------------------------------------------------------------
