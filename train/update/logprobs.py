@@ -105,8 +105,8 @@ def token_logprobs(
     size = min(_CHUNK if compare is None else _COMPARED, chunk_size(head.out_features, rows.device.type))
     places = [slice(start, min(start + size, rows.shape[0])) for start in range(0, rows.shape[0], size)]
     if rows.requires_grad and compare is None and not moves and not any(w.requires_grad for w in head.parameters()):
-        pairs = [_sloped(head, rows[place], targets[place]) for place in places]
-        return Scored(*_spread(wanted, pairs, 2))
+        pairs = [_frozen_head_logprobs(head, rows[place], targets[place]) for place in places]
+        return Scored(*_in_rows(wanted, pairs, 2))
     done: set[int] = set()
 
     def score(some: torch.Tensor, place: slice) -> tuple[torch.Tensor, ...]:
@@ -127,10 +127,10 @@ def token_logprobs(
             parts.append(checkpoint(score, rows[place], place, use_reentrant=False, preserve_rng_state=False))
         else:
             parts.append(score(rows[place], place))
-    return Scored(*_spread(wanted, parts, 2 if compare is None else 3))
+    return Scored(*_in_rows(wanted, parts, 2 if compare is None else 3))
 
 
-def _spread(wanted: torch.Tensor, parts: Sequence[tuple[torch.Tensor, ...]], count: int) -> list[torch.Tensor]:
+def _in_rows(wanted: torch.Tensor, parts: Sequence[tuple[torch.Tensor, ...]], count: int) -> list[torch.Tensor]:
     """Numbers of the wanted positions, chunk by chunk, at their places in (R, T); zeros where there is no chunk."""
     empty = torch.zeros(wanted.shape, dtype=torch.float32, device=wanted.device)
     columns = [empty.masked_scatter(wanted, torch.cat(column)) for column in zip(*parts, strict=True)]
@@ -138,7 +138,7 @@ def _spread(wanted: torch.Tensor, parts: Sequence[tuple[torch.Tensor, ...]], cou
 
 
 # -- under a head that is not trained ----------------------------------------------------------------------------------
-class _Known(torch.autograd.Function):
+class _ReadyGradient(torch.autograd.Function):
     """Values (n,) whose slopes (n, H) in the rows that they come of are known already."""
 
     @staticmethod
@@ -152,7 +152,7 @@ class _Known(torch.autograd.Function):
         return (gradients[0][:, None] * slopes).to(slopes.dtype), None, None
 
 
-def _sloped(head: Any, rows: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _frozen_head_logprobs(head: Any, rows: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probabilities (n,) with their gradient in `rows` (n, H), and entropies (n,) without one, computed once."""
     leaf = rows.detach().requires_grad_()
     logits = head(leaf)  # (n, V)
@@ -164,7 +164,7 @@ def _sloped(head: Any, rows: torch.Tensor, targets: torch.Tensor) -> tuple[torch
         # d log p / d logits: 1 at the token itself, less every token's probability
         slope = likely.neg_().scatter_add_(1, targets[:, None], torch.ones_like(likely[:, :1]))
         (slopes,) = torch.autograd.grad(logits, leaf, slope.to(logits.dtype))
-    values: torch.Tensor = _Known.apply(rows, logprobs, slopes)  # type: ignore[no-untyped-call]
+    values: torch.Tensor = _ReadyGradient.apply(rows, logprobs, slopes)  # type: ignore[no-untyped-call]
     return values, entropy
 
 
