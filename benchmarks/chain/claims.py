@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -182,6 +182,36 @@ CLAIMS: Mapping[str, tuple[Callable[[Kept, str], Interval], Callable[[Interval],
 """In the words of `PLAN.md`, with the second try that it allows a failed one: the figure, and when it holds."""
 
 
+def _levels(kept: Kept, part: str) -> Iterator[str]:
+    """A line for each model asked greedily and for each search: its accuracy, and how far it is above the start."""
+    start = kept.arms("probe", part)["sft"]
+    for name, arm in kept.arms("probe", part).items():
+        level = mean_interval([float(x) for x in arm["right"]], arm["problems"], seed=0)
+        ended = [right for right, tokens in zip(arm["right"], arm["generated"], strict=True) if tokens < MAX_TOKENS]
+        ending = f"of {len(ended)} that ended before the cap {sum(ended)} are right"
+        yield f"{name:20} {_percent(level)} %; {_percent(_above(start, arm), '+')} above the start; {ending}"
+    for stage in ("search", "pools", "search-second"):
+        for name, arm in _if_kept(kept, stage, part).items():
+            tokens = f"{100 * fmean(arm['right']):5.1f} %, {fmean(arm['generated']):,.0f} tokens"
+            covered = (
+                f"; a right one among its draws: {100 * fmean(map(_covers, arm['pool'])):.1f} %"
+                if "pool" in arm
+                else ""
+            )
+            yield f"{name:20} {tokens}; {_percent(_above(start, arm), '+')} above the start{covered}"
+
+
+def _above(start: Arm, arm: Arm) -> Interval:
+    names = start["problems"]
+    return paired_interval(values(start, names), values(arm, names), names, seed=0)
+
+
+def _percent(interval: Interval, sign: str = "") -> str:
+    """In points, with the ends of 95 %."""
+    value, low, high = (format(100 * x, f"{sign}.1f") for x in (interval.value, interval.low, interval.high))
+    return f"{value} ({low} to {high})"
+
+
 def main() -> None:
     """Print every claim with its figure, and write them where there is something to write."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -198,19 +228,8 @@ def main() -> None:
             continue
         rows.append({"claim": claim, "holds": holds(gap), "value": gap.value, "low": gap.low, "high": gap.high})
         print(f"{claim:60} {'held' if holds(gap) else 'FAILED':7} {gap.value:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})")
-    for name, arm in kept.arms("probe", options.part).items():
-        level = mean_interval([float(x) for x in arm["right"]], arm["problems"], seed=0)
-        ended = [right for right, tokens in zip(arm["right"], arm["generated"], strict=True) if tokens < MAX_TOKENS]
-        interval = f"{100 * level.value:5.1f} % ({100 * level.low:.1f} to {100 * level.high:.1f})"
-        print(f"{name:20} {interval}; of {len(ended)} that ended before the cap {sum(ended)} are right")
-    for stage in ("search", "pools", "search-second"):
-        for name, arm in _if_kept(kept, stage, options.part).items():
-            drawn = (
-                f"; a right one among its draws: {100 * fmean(map(_covers, arm['pool'])):.1f} %"
-                if "pool" in arm
-                else ""
-            )
-            print(f"{name:20} {100 * fmean(arm['right']):5.1f} %, {fmean(arm['generated']):,.0f} tokens{drawn}")
+    for line in _levels(kept, options.part):
+        print(line)
     path = options.kept / f"claims-{options.part}-{options.seed}.json"
     path.write_text(json.dumps({"claims": rows}, indent=1) + "\n")
 
