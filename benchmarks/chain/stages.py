@@ -93,16 +93,13 @@ def job_settings(place: ChainPlace, name: str) -> list[str]:
     if has_judge:
         sets.append(f"teacher.scorer=prm:{place.model('prm')}")
     if name == STUDENT_SECOND:
-        sets += ["search.most=4", "train.lr=5e-4"]
-    if searches:
-        strategy = "best_of_n:n={},select=weighted" if has_judge else "majority:n={}"
-        sets.append("teacher.strategy=" + strategy.format(2 if place.cut else N))
+        sets += ["search.most=4", "train.lr=5e-4", f"teacher.strategy=majority:n={2 if place.cut else N}"]
     if place.kv_bytes is not None:
         sets.append(f"teacher.options.kv_bytes={place.kv_bytes}")
         sets += [f"teacher.scorer_options.kv_bytes={place.kv_bytes // 2}"] if has_judge else []
     if place.cut:
         sets += ["limit=6", "smoke=1", "smoke_failures=1", "train.steps=2", "train.rows=2", "eval.limit=2", "n=1"]
-        sets.append("sampling.max_tokens=48")
+        sets += ["sampling.max_tokens=48", *(["teacher.strategy=best_of_n:n=2"] if has_judge else [])]
     return sets
 
 
