@@ -1,5 +1,7 @@
 """Packed rows, and rows behind one copy of their beginning, give the numbers of padded ones: none sees another."""
 
+from itertools import combinations, pairwise
+
 import pytest
 import torch
 from hypothesis import given
@@ -11,7 +13,7 @@ from train.base.optimiser import Optimiser, Schedule
 from train.examples.examples import Example
 from train.examples.imitation import imitation_batch
 from train.losses.ppo import ppo
-from train.update.batch import micro_batches
+from train.update.batch import _cheapest, micro_batches
 from train.update.logprobs import (
     Family,
     check_packing,
@@ -125,6 +127,35 @@ def test_micro_batches_keep_families_together_and_lose_no_row(nano):
     parts = list(micro_batches(batch.mask, torch.arange(12), 4 * 49, 1, kin))
     assert sorted(torch.cat(parts).tolist()) == list(range(12))
     assert [sorted({row // 4 for row in part.tolist()}) for part in parts] == [[1], [2], [0]]
+
+
+@given(
+    st.lists(st.integers(1, 400), min_size=1, max_size=9), st.integers(1, 1500), st.integers(1, 3), st.integers(0, 300)
+)
+def test_no_other_cut_of_sorted_rows_costs_less(lengths, most, least, each):
+    lengths = sorted(lengths)
+    num = len(lengths)
+
+    def cost(ends):
+        parts = [lengths[start:end] for start, end in pairwise((0, *ends, num))]
+        if num >= least and min(map(len, parts)) < least:
+            return float("inf")
+        sizes = [len(part) * part[-1] for part in parts]
+        return len(parts) * each + sum(sizes) + 10**6 * sum(max(size - most, 0) for size in sizes)
+
+    cuts = list(_cheapest(lengths, [False] * num, most, least, each))
+    assert [start for start, _ in cuts] == [0, *(end for _, end in cuts[:-1])] and cuts[-1][1] == num
+    every = (ends for k in range(num) for ends in combinations(range(1, num), k))
+    assert cost([end for _, end in cuts[:-1]]) == min(map(cost, every))
+
+
+def test_rows_of_unlike_length_are_apart_where_padding_costs_more_than_a_pass():
+    def parts(lengths):
+        mask = torch.arange(300)[None] < torch.tensor(lengths)[:, None]
+        return [part.tolist() for part in micro_batches(mask, torch.arange(len(lengths)), 2048)]
+
+    assert parts([280, 60, 62, 58, 61]) == [[3, 1, 4, 2], [0]]
+    assert parts([70, 60, 62, 58, 61]) == [[3, 1, 4, 2, 0]]
 
 
 def test_an_update_that_shares_beginnings_is_the_update_of_a_row_at_a_time(nano):

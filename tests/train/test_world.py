@@ -45,9 +45,9 @@ def test_shares_are_consecutive_cover_everything_and_differ_by_one_at_most():
 def test_rows_are_dealt_out_by_length_to_every_process_once():
     mask = torch.arange(9)[None] < torch.tensor([[3], [9], [1], [5], [2]])
     dealt = [torch.cat([*shared(mask, torch.arange(5), 4, World(rank, 2))]).tolist() for rank in range(2)]
-    assert dealt == [[2, 0, 1], [4, 3]]
+    assert dealt == [[2, 0, 3], [4, 1]]
     parts = [[part.tolist() for part in shared(mask, torch.arange(5), 4, World(rank, 2))] for rank in range(2)]
-    assert parts == [[[2], [0, 1]], [[4], [3]]]
+    assert parts == [[[2, 0], [3]], [[4], [1]]]
     assert list(shared(mask, torch.arange(1), 4, World(1, 2))) == []
 
 

@@ -113,7 +113,7 @@ class Updater:
     ) -> None:
         """`autocast` computes in bf16; `micro_tokens` bounds the padded tokens of one forward pass.
 
-        By default few on a CPU, where rows of like length in small batches stay in the cache and pad little.
+        Rows are cut so that passes and padding cost least together; by default 2,048 tokens on a CPU, 16,384 on a GPU.
         `reference` is a model that is never trained, for the objective's divergence; every `reference_every` updates it
         becomes the policy of that moment. `replayed(step)` is a batch of earlier data whose cross-entropy every
         optimiser step adds (PPO-ptx). `packed` lays the rows of an update end to
