@@ -22,7 +22,7 @@ from train.base.models import load_tokenizer
 from train.base.rollout import Rollout
 from train.base.stage import Setting
 from train.examples.examples import Example
-from train.update.batch import pad
+from train.update.hidden import last_hidden
 from ttc.core import Message
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
@@ -60,11 +60,8 @@ def load_reward_model(folder: Path, device: str) -> Any:
 
 def rewards_of(model: Any, examples: Sequence[Example], pad_id: int) -> torch.Tensor:
     """The reward of each prompt with its completion, read at its last token: (R,), with the gradient."""
-    device = next(model.parameters()).device
     rows = [(*example.prompt_ids, *example.token_ids) for example in examples]
-    hidden = model.base_model(input_ids=pad(rows, pad_id).to(device), use_cache=False).last_hidden_state
-    last = torch.tensor([len(row) - 1 for row in rows], device=device)
-    scores: torch.Tensor = model.score(hidden[torch.arange(len(rows), device=device), last])
+    scores: torch.Tensor = model.score(torch.stack([states[-1] for states in last_hidden(model, rows, pad_id)]))
     return scores[:, 0].float()
 
 

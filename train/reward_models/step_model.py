@@ -31,7 +31,7 @@ from train.base.models import load_model, load_tokenizer
 from train.base.rollout import Rollout
 from train.base.stage import Setting
 from train.reward_models.reward_models import beside, new_head, same_tokenizer
-from train.update.batch import pad
+from train.update.hidden import last_hidden
 from ttc.core import Prompt
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
@@ -67,12 +67,11 @@ class StepModel:
 
     def _odds(self, rows: Sequence[StepRow], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-odds of right at every labelled step, row by row, and the labels: two tensors (N,)."""
-        device = next(self.network.parameters()).device
-        ids = pad([row.ids for row in rows], pad_id).to(device)
-        labels, mask = (tensor.to(device) for tensor in targets(rows, ids.shape[1]))
-        hidden = self.network.base_model(input_ids=ids, use_cache=False).last_hidden_state[mask]
+        states = last_hidden(self.network, [row.ids for row in rows], pad_id)
+        labelled = [row.labelled() for row in rows]
+        hidden = torch.cat([own[[place for place, _ in steps]] for own, steps in zip(states, labelled, strict=True)])
         two = self.logits(hidden).float()
-        return two[:, 1] - two[:, 0], labels[mask]
+        return two[:, 1] - two[:, 0], two.new_tensor([label for steps in labelled for _, label in steps])
 
 
 def new_step_model(
@@ -121,16 +120,6 @@ class Steps:
     def reads(self, path: Prompt) -> tuple[int, ...]:
         """Place of the last token of every step in the path's ids."""
         return self._layout.lay(path).reads
-
-
-def targets(rows: Sequence[StepRow], width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Labels (R, width) at the places where steps end, and a mask of where there is one."""
-    labels = torch.zeros(len(rows), width)
-    mask = torch.zeros(len(rows), width, dtype=torch.bool)
-    for number, row in enumerate(rows):
-        for read, label in row.labelled():
-            labels[number, read], mask[number, read] = label, True
-    return labels, mask
 
 
 FOLDER = "prm"
