@@ -37,6 +37,7 @@ from typing import Any
 
 import torch
 
+from train.base.attention import pick_attention
 from train.base.world import World
 from ttc.durable import replace_text, replaced_folder
 from ttc.errors import ConfigError
@@ -101,7 +102,7 @@ def load_model(folder: Path, device: str, *, checkpointing: bool = False, dtype:
 
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} is not a model folder: it has no config.json")
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=pick_attention(device))
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return model.to(device)

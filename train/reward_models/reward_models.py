@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
+from train.base.attention import pick_attention
 from train.base.models import load_tokenizer
 from train.base.rollout import Rollout
 from train.base.stage import Setting
@@ -42,7 +43,9 @@ def new_head(kind: str, policy: Path, labels: int, seed: int, device: str) -> An
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = getattr(transformers, kind).from_pretrained(policy, num_labels=labels, dtype=torch.float32)
+        model = getattr(transformers, kind).from_pretrained(
+            policy, num_labels=labels, dtype=torch.float32, attn_implementation=pick_attention(device)
+        )
     return model.to(device)
 
 

@@ -33,6 +33,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from train.base.attention import MASKED
 from train.base.models import Sharded
 from ttc.errors import ConfigError
 
@@ -288,7 +289,7 @@ def _windowed(model: Any) -> bool:
 def _takes_masks(model: Any) -> bool:
     """Whether its attention takes a mask of ours and writes no scores out, which would cost more than is saved."""
     attention = getattr(getattr(model, "config", None), "_attn_implementation", "")
-    return attention == "sdpa" and not _windowed(model)
+    return attention in MASKED and not _windowed(model)
 
 
 def laid_hidden(
