@@ -5,8 +5,7 @@ import copy
 import pytest
 import torch
 
-from train.base.attention import pick_attention
-from train.base.models import Shape, load_model, new_model, save_model
+from train.base.models import Shape, load_model, new_model, pick_attention, save_model
 from train.update.logprobs import families, laid_hidden, worth_sharing
 
 pytestmark = pytest.mark.numeric

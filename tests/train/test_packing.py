@@ -138,7 +138,7 @@ def test_no_other_cut_of_sorted_rows_costs_less(lengths, most, least, each):
 
     def cost(ends):
         parts = [lengths[start:end] for start, end in pairwise((0, *ends, num))]
-        if num >= least and min(map(len, parts)) < least:
+        if min(map(len, parts)) < min(least, num):
             return float("inf")
         sizes = [len(part) * part[-1] for part in parts]
         return len(parts) * each + sum(sizes) + 10**6 * sum(max(size - most, 0) for size in sizes)

@@ -11,6 +11,7 @@ lengths, never from a padding id. Cost: a forward pass per member and rollout.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +19,11 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from train.base.attention import pick_attention
-from train.base.models import load_tokenizer
+from train.base.models import load_tokenizer, pick_attention
 from train.base.rollout import Rollout
 from train.base.stage import Setting
 from train.examples.examples import Example
-from train.update.hidden import last_hidden
+from train.update.batch import micro_batches, pad
 from ttc.core import Message
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
@@ -59,6 +59,29 @@ def load_reward_model(folder: Path, device: str) -> Any:
     if not any(name.endswith("ForSequenceClassification") for name in names):
         raise ConfigError(f"{folder} is no reward model: it is {', '.join(names) or 'unnamed'}")
     return AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).to(device).eval()
+
+
+def last_hidden(model: Any, rows: Sequence[Sequence[int]], pad_id: int) -> list[torch.Tensor]:
+    """Last hidden states of every row, in order: (L, H) each, L its own number of ids.
+
+    Rows of like length go through together, as in a batch of training, so that little is padded; where a gradient is
+    wanted, all parts are kept for it.
+
+    Args:
+        model: a model of transformers with any head; its body is used alone.
+        rows: token ids, each row from the start of its text.
+        pad_id: fills rows up on the right.
+    """
+    device = next(model.parameters()).device
+    lengths = torch.tensor([len(row) for row in rows], device=device)
+    mask = torch.arange(int(lengths.max()), device=device)[None] < lengths[:, None]
+    states: dict[int, torch.Tensor] = {}
+    for part in micro_batches(mask, torch.arange(len(rows)), sys.maxsize):
+        numbers = part.tolist()
+        ids = pad([rows[number] for number in numbers], pad_id).to(device)
+        hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+        states |= {number: own[: len(rows[number])] for number, own in zip(numbers, hidden, strict=True)}
+    return [states[number] for number in range(len(rows))]
 
 
 def rewards_of(model: Any, examples: Sequence[Example], pad_id: int) -> torch.Tensor:

@@ -30,8 +30,7 @@ import torch.nn.functional as F
 from train.base.models import load_model, load_tokenizer
 from train.base.rollout import Rollout
 from train.base.stage import Setting
-from train.reward_models.reward_models import beside, new_head, same_tokenizer
-from train.update.hidden import last_hidden
+from train.reward_models.reward_models import beside, last_hidden, new_head, same_tokenizer
 from ttc.core import Prompt
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError

@@ -33,8 +33,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from train.base.attention import MASKED
-from train.base.models import Sharded
+from train.base.models import MASKED, Sharded
 from ttc.errors import ConfigError
 
 _CHUNK = 8192
