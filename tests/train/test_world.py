@@ -92,7 +92,8 @@ def test_two_processes_with_half_the_batch_each_equal_one(cipher_model, tmp_path
     for a, b in zip(first, second, strict=True):
         for name in ("accuracy", "loss", "grad_norm", "entropy", "kl", "held_out", "value_loss"):
             if name in a:
-                assert b[name] == pytest.approx(a[name], abs=1e-5), name
+                # a norm of 3 is a sum of squares in another order: fp32 keeps six digits of it after Adam's steps
+                assert b[name] == pytest.approx(a[name], abs=1e-5, rel=1e-5), name
     models = [load_model(folder / "model", "cpu").parameters() for folder in (one, two)]
     assert max(float((a - b).detach().abs().max()) for a, b in zip(*models, strict=True)) < 1e-5
     rollouts = [len((folder / "rollouts.jsonl").read_text().splitlines()) for folder in (one, two)]
