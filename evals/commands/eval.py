@@ -22,6 +22,7 @@ import re
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -80,6 +81,15 @@ LEGEND = (
     "tokens, FLOPs and seconds are per problem; covered: some candidate is right; "
     "regret: accuracy lost by picking the wrong candidate; cut: ran out of tokens"
 )
+UNREAD = {
+    "truncated": "cut (raise --max-tokens)",
+    "unclosed_thinking": "still thinking (raise --max-tokens, or cap the thinking by --max-thinking)",
+    "hedge": "name several answers or none for sure",
+    "no_answer": "say none that can be read (the report shows the texts)",
+}
+"""Why an answer has no final, by the reason of its verdict, and what helps."""
+LAST_NUMBER = "; where the last number of a text is its answer: --set task.kind=number"
+"""What helps where a user's rows are of maths."""
 GREEDY = "direct:temperature=0"
 MAX_LIMIT = 10_000_000
 """More problems than any task holds; a task that makes its problems would go on making them."""
@@ -393,6 +403,8 @@ def _report(results: Sequence[Result], out: Path, *, as_json: bool) -> None:
     for result, entry in zip(results, entries, strict=True):
         if result.entry["errors"]:
             print(f"{result.arm.choice.label}: {_failures(result)}; see {result.arm.folder}", file=sys.stderr)
+        if unread := _unread(result):
+            print(f"{result.arm.choice.label}: {unread}", file=sys.stderr)
         unscored = _unscored(result)
         if unscored:
             print(f"{result.arm.choice.label}: {unscored}; its answers were chosen without", file=sys.stderr)
@@ -424,6 +436,22 @@ def _unscored(result: Result) -> str:
     if not result.arm.choice.takes_scorer:
         return ""
     return without_scores(record.answer for record in result.records if record.answer is not None)
+
+
+def _unread(result: Result) -> str:
+    """Say why answers have no final and what helps, where at least half have none; empty elsewhere."""
+    verdicts = [record.verdict for record in result.records if record.verdict is not None]
+    reasons = Counter(verdict.reason for verdict in verdicts if verdict.status == "no_answer")
+    if not reasons or 2 * reasons.total() < len(verdicts):
+        return ""
+    causes = Counter[str]()
+    for reason, count in reasons.items():
+        causes[UNREAD.get(reason, UNREAD["no_answer"])] += count
+    text = f"{reasons.total()} of {len(verdicts)} answers have no final: "
+    text += "; ".join(f"{count} {cause}" for cause, count in causes.most_common())
+    has_rows = "path" in (stored_config(result.arm.folder) or {}).get("task_params", {})
+    is_maths = {record.problem.kind for record in result.records} == {"math"}
+    return text + (LAST_NUMBER if has_rows and is_maths and UNREAD["no_answer"] in causes else "")
 
 
 def _failures(result: Result) -> str:

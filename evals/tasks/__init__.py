@@ -45,7 +45,7 @@ def load_task(name: str) -> Callable[..., Task]:
     if not takes:
         raise ConfigError(f"task {plain} takes nothing after a colon, got {argument!r}")
     named_factory = partial(task_factory, argument)
-    named_factory.__name__, named_factory.__wrapped__ = plain, task_factory  # type: ignore[attr-defined]
+    named_factory.__name__ = plain  # type: ignore[attr-defined]
     return named_factory
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from evals.numbers.summary import read_summary
 from evals.run_folder import read_run
+from evals.task import INSTRUCTIONS
 from tests.ttc import bad_plugins
 from ttc.cli.cli import main
 
@@ -273,6 +274,30 @@ def test_a_scorer_without_any_usable_score_is_told_and_one_with_some_is_not(
         code, _, stderr = run(capsys, *arguments, "--scorer", f"{bad_plugins.__file__}:{scorer}", *out)
         assert code == (3 if is_told else 0)
         assert (told in stderr) == is_told and ("no usable score" in stderr) == is_told
+
+
+def test_answers_without_a_final_are_explained_with_what_helps_and_that_helps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"id": str(n), "problem": f"{n}?", "answer": str(n)} for n in range(4)]
+    task, script = tmp_path / "mine.jsonl", tmp_path / "replies.json"
+    task.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = [f"{row['problem']}\n\n{INSTRUCTIONS['math']}" for row in rows]
+    texts = ["that makes 0 then", "we get 1 so", "from there 2 comes out", "\\boxed{3}"]
+    script.write_text(json.dumps({question: [text] for question, text in zip(asked, texts, strict=True)}))
+    arguments = ["eval", "--task", str(task), "--engine", "scripted", "--model", str(script), "--strategy", "direct"]
+    code, _, stderr = run(capsys, *arguments, "--out", str(tmp_path / "first"))
+    assert code == 0
+    assert (
+        "direct: 3 of 4 answers have no final: 3 say none that can be read (the report shows the texts); "
+        "where the last number of a text is its answer: --set task.kind=number\n"
+    ) in stderr
+    advised = ["--set", "task.kind=number", "--out", str(tmp_path / "second"), "--json"]
+    code, stdout, stderr = run(capsys, *arguments, *advised)
+    assert code == 0 and "no final" not in stderr
+    assert json_lines(stdout)[0]["accuracy"] == 1.0
+    code, _, stderr = run(capsys, *arguments, "--max-tokens", "1", "--out", str(tmp_path / "third"))
+    assert "direct: 4 of 4 answers have no final: 4 cut (raise --max-tokens)\n" in stderr
 
 
 def test_a_length_beyond_the_context_is_refused_before_any_problem_fails(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import importlib
 import pathlib
 import sys
@@ -111,6 +112,14 @@ def test_a_description_reads_the_signature_and_the_docstring() -> None:
         {"name": "how", "type": "'a' | 'b'", "required": False, "default": "a", "doc": "which way."},
         {"name": "t", "type": "float | None", "required": False, "default": None, "doc": "temperature; see `x: y`."},
     ]
+
+
+def test_a_partial_is_described_and_bound_by_the_annotations_of_what_it_wraps() -> None:
+    part = functools.partial(example, "a problem", n=2)
+    part.__name__ = "part"  # type: ignore[attr-defined]
+    assert bind(part, {"t": "0.5", "how": "b"}, supply={"session": "", "scorer": 1})["t"] == 0.5
+    with pytest.raises(ConfigError, match=r"how.*a, b"):
+        bind(part, {"how": "c"}, supply={"session": "", "scorer": 1})
 
 
 def test_binding_parses_text_and_supplies_what_is_asked_for() -> None:

@@ -306,7 +306,8 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     Each annotation is resolved by itself: one that exists for type checkers only stays text. A parameter without an
     annotation has the type of its default.
     """
-    target = function.__init__ if inspect.isclass(function) else inspect.unwrap(function)
+    whole = function.func if isinstance(function, functools.partial) else function
+    target = whole.__init__ if inspect.isclass(whole) else inspect.unwrap(whole)
     annotations = inspect.get_annotations(target)
     resolved: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
