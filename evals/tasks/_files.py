@@ -11,7 +11,7 @@ same throughout. Other columns are left out, and never shown to a strategy: a wo
 
 TOML, for rows that have their own fields:
 
-    data = "capitals.jsonl"                        # JSON lines, plain or gzipped; a path beside this file
+    data = "capitals.jsonl"                        # JSON lines, plain or gzipped, or CSV; a path beside this file
     prompt = "What is the capital of {country}?"   # {field} of the row; {{ and }} are braces
     target = "capital"                             # a field of the row, or a table of them (see below)
     verifier = {name = "exact", case_sensitive = true}
@@ -49,7 +49,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from evals.data.sources import json_lines, rows_of
+from evals.data.sources import rows_of
 from evals.task import CHECKS, INSTRUCTIONS, Item, Task, VerifierSpec, sample
 from ttc.answers import KINDS
 from ttc.config.recipes import load_toml, parse_spec
@@ -206,7 +206,7 @@ def _target_fields(file: Path, given: object) -> str | Mapping[str, Json]:
 
 
 def _toml_items(spec: _Spec) -> Iterator[Item]:
-    for row, where, number in json_lines(spec.data):
+    for row, where, number in rows_of(spec.data):
         messages = [Message("system", _filled(spec.system, row, where))] if spec.system else []
         messages.append(Message("user", _filled(spec.prompt, row, where)))
         name = _column(spec, row, where, "id") or f"{spec.name}-{number}"

@@ -47,6 +47,14 @@ def test_a_toml_file_is_a_task(tmp_path: Path) -> None:
     assert (task.check.verifier, task.check.params) == ("exact", {"case_sensitive": True})
 
 
+def test_rows_may_be_in_csv(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text('country,capital\n"France, the Republic",Paris\n')
+    path = tmp_path / "capitals.toml"
+    path.write_text('data = "rows.csv"\nprompt = "Capital of {country}?"\ntarget = "capital"\nverifier = "exact"\n')
+    (item,) = load_task(str(path))().items(None, 0)
+    assert (item.problem.messages[0].content, item.target) == ("Capital of France, the Republic?", "Paris")
+
+
 def test_a_target_can_be_made_of_fields_and_constants(tmp_path: Path) -> None:
     text = 'data = "rows.jsonl.gz"\nprompt = "{n} to {goal}"\nverifier = "countdown"\n'
     task = load_task(write(tmp_path, text + 'target = {numbers = "n", target = "goal"}', [{"n": [3, 8], "goal": 24}]))()
