@@ -158,6 +158,8 @@ class _Place:
     def __init__(self, model: type[BaseModel], value: Any, location: Sequence[int | str], where: str) -> None:
         self.path, self.value, self.reason, self.branch = where, value, "", None
         self.known: list[str] = []
+        self.home = ""
+        """The path of a field of this name in an object beside it, where there is one."""
         models = [model]
         for index, item in enumerate(location):
             if isinstance(self.value, list) and isinstance(item, int):
@@ -171,6 +173,10 @@ class _Place:
                     extra = fields[str(item)].json_schema_extra
                     self.reason = str(extra.get("x-reason", "")) if isinstance(extra, dict) else ""
                     models = list(_models(fields[str(item)].annotation))
+                else:
+                    objects = {name: _models(field.annotation, lists=False) for name, field in fields.items()}
+                    homes = (f"{name}.{item}" for name, kinds in objects.items() if _is_field(list(kinds), item))
+                    self.home = next(homes, "")
             elif self.branch is None:
                 self.branch = index
 
@@ -185,12 +191,12 @@ def _is_field(models: Sequence[type[BaseModel]], name: int | str) -> bool:
     return any(name in model.model_fields for model in models)
 
 
-def _models(annotation: Any) -> typing.Iterator[type[BaseModel]]:
+def _models(annotation: Any, *, lists: bool = True) -> typing.Iterator[type[BaseModel]]:
     """The models that a type names, unions and lists of them included."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    for argument in typing.get_args(annotation):
-        yield from _models(argument)
+    for argument in typing.get_args(annotation) if lists or typing.get_origin(annotation) is not list else ():
+        yield from _models(argument, lists=lists)
 
 
 def _refused(place: _Place, error: Mapping[str, Any]) -> ApiError:
@@ -202,6 +208,8 @@ def _refused(place: _Place, error: Mapping[str, Any]) -> ApiError:
     if kind == "extra_forbidden":
         name = place.path.rpartition(".")[2]
         hint = nearest(name, place.known) if len(name) <= MAX_SHOWN else ""
+        if place.home:
+            hint = f"; did you mean {place.home!r}?"
         return place.refuse(f"is an unknown field{hint}", "unknown_parameter")
     if kind in _KINDS:
         return place.refuse(f"must be {_KINDS[kind]}, got {got}", "invalid_type")

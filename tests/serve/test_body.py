@@ -85,6 +85,13 @@ def test_refusals_name_the_place_and_the_nearest_field() -> None:
     assert (param, "did you mean 'colour'" in message) == ("color", True)
 
 
+def test_a_field_beside_its_object_is_told_where_it_belongs() -> None:
+    asked = {"model": "m", "messages": [{"role": "user", "content": "?"}]}
+    with pytest.raises(ApiError, match=r"^strategy is an unknown field; did you mean 'ttc.strategy'\?$"):
+        read(CHAT, {**asked, "strategy": "majority"})
+    chat_dialect.parse(read(CHAT, {**asked, "ttc": {"strategy": "majority"}}))
+
+
 def test_every_installed_strategy_is_described_by_its_signature() -> None:
     offered = {offer["name"]: offer for offer in OFFERS.to_json()}
     assert {"direct", "majority", "best_of_n", "tree"} <= set(offered)
