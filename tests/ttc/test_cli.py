@@ -172,6 +172,10 @@ def test_bad_input_is_refused_before_torch_is_loaded() -> None:
     [
         (["solve", "1", "--stratgy", "tree"], "ttc solve: error: no option --stratgy; did you mean '--strategy'?"),
         (["solve", "1", "--stratgy=tree"], "ttc solve: error: no option --stratgy; did you mean '--strategy'?"),
+        (
+            ["eval", "--base-url", "x"],
+            "ttc eval: error: no option --base-url; it is set by --set engine.base_url=VALUE",
+        ),
         (["solve", "1", "2"], "ttc solve: error: argument '2' is one too many"),
         (["steps", "eval", "--data", "x", "--treshold", "1"], "ttc steps eval: error: no option --treshold; did you"),
     ],

@@ -19,6 +19,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.abc import InspectLoader
 from typing import Any, NoReturn
 
@@ -26,7 +27,8 @@ from ttc import __version__
 from ttc.cli.own import check_own, damage_text
 from ttc.cli.process import leave_quietly, reader_is_gone
 from ttc.config.plugins import blamed, described, leaf
-from ttc.config.registry import plugins
+from ttc.config.registry import ENGINES, SCORERS, plugins
+from ttc.config.signatures import options_of
 from ttc.config.values import nearest
 from ttc.durable import FULL
 from ttc.errors import (
@@ -183,4 +185,17 @@ def _refuse(argument: str, parser: argparse.ArgumentParser) -> NoReturn:
     if not argument.startswith("-"):
         parser.error(f"argument {argument!r} is one too many")
     name = argument.partition("=")[0]
-    parser.error(f"no option {name}{nearest(name, list(parser._option_string_actions))}")
+    options = list(parser._option_string_actions)
+    setting = _setting(name.lstrip("-").replace("-", "_")) if "--set" in options else None
+    hint = nearest(name, options) if setting is None else f"; it is set by --set {setting}=VALUE"
+    parser.error(f"no option {name}{hint}")
+
+
+def _setting(name: str) -> str | None:
+    """What --set calls a parameter of an engine or a scorer, where one that works here has such a one."""
+    for registry in (ENGINES, SCORERS):
+        for part in registry.names():
+            with suppress(TTCError):
+                if name in options_of(registry.load(part)):
+                    return f"{registry.kind}.{name}"
+    return None
