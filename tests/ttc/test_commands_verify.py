@@ -41,6 +41,16 @@ def test_verdicts_come_in_the_order_of_the_lines() -> None:
     assert all(row["seconds"] > 0 and row["version"].startswith("math-") for row in out)
 
 
+def test_the_lines_may_be_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "answers.jsonl"
+    file.write_text('{"id": "a", "target": "4", "text": "\\\\boxed{4}"}\n{broken\n')
+    code, out, err = verify([], str(file))
+    assert (code, [row["verdict"] for row in out]) == (2, ["correct"])
+    assert f"{file} line 2: not JSON" in err
+    assert "does not exist" in verify([], str(tmp_path / "none.jsonl"))[2]
+    assert f"leave {file} out" in verify([], str(file), "--rescore", str(file))[2]
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -3,7 +3,7 @@
 Input lines: {"id", "target", "text"} and, optionally, "thinking" and "finish_reason". Output lines, in the order of the
 input: {"id", "verdict", "reason", "extracted", "score", "seconds", "version"}, and "parts" where there are any.
 
-    ttc verify --audit audit.jsonl < answers.jsonl      keep every verdict with what it was made of
+    ttc verify answers.jsonl --audit audit.jsonl        keep every verdict with what it was made of
     ttc verify --rescore audit.jsonl --set rounding=0   judge a log again, show what changes
     ttc verify --against exact < answers.jsonl          show where two verifiers differ
 
@@ -53,6 +53,7 @@ _Judged: TypeAlias = asyncio.Queue[tuple[Asked, asyncio.Future[T]] | Exception |
 def register(subparsers: Any) -> None:
     """Add `ttc verify`."""
     parser = subparsers.add_parser("verify", description=__doc__)
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="the lines; absent: standard input")
     parser.add_argument("--verifier", default="math", metavar="NAME[:MODEL]", help="default: math; ttc list verifiers")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="parameter of the verifier"
@@ -91,6 +92,10 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError("--against-set needs --against")
     if args.rescore is not None and args.against is not None:
         raise ConfigError("--rescore compares with the log and --against with a second verifier; choose one")
+    if args.file is not None and args.rescore is not None:
+        raise ConfigError(f"--rescore judges its log alone: leave {args.file} out")
+    if args.file is not None and not args.file.is_file():
+        raise ConfigError(f"file {str(args.file)!r} does not exist")
     if args.rescore is not None and args.audit is not None and args.rescore.resolve() == args.audit.resolve():
         raise ConfigError(f"--audit {args.audit} is the log that is judged again; choose another file")
 
@@ -102,7 +107,8 @@ async def _serve(args: argparse.Namespace, services: Sequence[Service]) -> None:
         if args.canaries:
             for service in services:
                 await asyncio.to_thread(service.start)
-        source = from_lines(sys.stdin, "<stdin>")
+        lines = sys.stdin if args.file is None else stack.enter_context(args.file.open(encoding="utf-8"))
+        source = from_lines(lines, str(args.file or "<stdin>"))
         if args.rescore is not None:
             entries = read_audit(args.rescore)
             source = (Asked(entry.id, entry.target, entry.submission, entry.verdict) for entry in entries)
@@ -112,8 +118,8 @@ async def _serve(args: argparse.Namespace, services: Sequence[Service]) -> None:
             pairs: list[tuple[Verdict, Verdict]] = []
             await judge_all(source, lambda item: _ask_both(services, item), lambda *both: _compare(pairs, *both))
             logged = sorted({first.version for first, _ in pairs}) if args.rescore else [services[0].version]
-            lines = summary_lines(", ".join(logged), services[-1].version, tally(pairs))
-            print("\n".join(lines), file=sys.stderr)
+            summary = summary_lines(", ".join(logged), services[-1].version, tally(pairs))
+            print("\n".join(summary), file=sys.stderr)
         if args.metrics:
             for service in services:
                 figures = {"version": service.version, **encode(service.metrics())}
