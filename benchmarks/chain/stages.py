@@ -45,11 +45,13 @@ _SHORT: Mapping[str, Sequence[str]] = {
 }
 """What a cut run sets instead, by stage."""
 _CUT_TOKENS = 48
+_LATER: Mapping[str, Sequence[str]] = {"prm": ("continuations=2",)}
+"""What every seed after the first sets instead, for time: labels of three continuations a step take four hours."""
 
 
 def trained(place: ChainPlace, name: str, kind: str, *settings: str) -> None:
     """Train by the recipe of a stage of this kind, from the model before it."""
-    sets = [f"1.{setting}" for setting in settings]
+    sets = [f"1.{setting}" for setting in (*settings, *(_LATER.get(name, ()) if place.seed > 1 else ()))]
     if place.kv_bytes is not None and kind != "sft":
         sets.append(f"1.engine=embedded:kv_bytes={place.kv_bytes}")
     if place.cut:
