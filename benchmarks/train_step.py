@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from train.base.models import add_lora, load_model, load_tokenizer, pick_attenti
 from train.corpora.countdown import countdown
 from train.examples.examples import corpus_examples
 from train.examples.imitation import imitation_batch
+from train.recipe.adapt import Adaptation, adapted
 from train.update.batch import TokenBatch, micro_batches
 from train.update.logprobs import token_logprobs
 from ttc.engines.shared.text import Text
@@ -89,7 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--save", type=Path)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    rows = {"machine": machine(), "torch": torch.__version__, **measure(options.model, options.batches)}
+    with TemporaryDirectory() as folder:
+        model = adapted(options.model, Path(folder) / "model", Adaptation())  # its thinking markers
+        rows = {"machine": machine(), "torch": torch.__version__, **measure(model, options.batches)}
     print(json.dumps(rows, indent=1))
     if options.save is not None:
         options.save.write_text(json.dumps(rows, indent=1) + "\n")

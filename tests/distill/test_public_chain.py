@@ -38,6 +38,7 @@ def _run(stage: str, base: Path, place: Path, *options: str) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.slow
 def test_the_start_cut_to_twenty_steps_has_the_same_digest_on_two_runs(tmp_path: Path) -> None:
     base = _base(tmp_path / "base")
     digests = []
