@@ -20,10 +20,9 @@ for each. Cost: two gathers and one scatter of the weights per micro-batch.
 
 They are written apart, too, and merged again elsewhere by `train.base.adapters`.
 
-Attention is torch's fused kernel, in fp32 on a CPU whose bf16 kernel is the slower one. Without AMX, torch's attention
-in bf16 takes 2.6 times as long for the gradient as in fp32 (AMD EPYC with avx512_bf16, 8 rows of SmolLM2), so under
-autocast queries, keys and values go up to fp32 there, which also rounds less: a step of training takes 13 % less time.
-Memory: the three in fp32, kept for the gradient.
+Attention is torch's fused kernel, in fp32 on a CPU whose bf16 kernel is the slower one: without AMX its gradient takes
+longer in bf16 than in fp32, so under autocast queries, keys and values go up to fp32 there, which also rounds less. A
+gradient of SmolLM2 takes 0.83 of the time (`benchmarks.train_step`). Memory: the three in fp32, kept for the gradient.
 
 Left out: quantised weights; sharding critics and references, and folders too
 large for one process's memory.
