@@ -4,8 +4,9 @@ import copy
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
-from train.base.models import Shape, load_model, new_model, pick_attention, save_model
+from train.base.models import Shape, load_model, new_model, save_model, speed_attention
 from train.update.logprobs import families, laid_hidden, worth_sharing
 
 pytestmark = pytest.mark.numeric
@@ -13,14 +14,42 @@ pytestmark = pytest.mark.numeric
 
 @pytest.fixture
 def without_amx(monkeypatch):
-    capabilities = {**torch.cpu.get_capabilities(), "amx_tile": False}
+    capabilities = {**torch.cpu.get_capabilities(), "amx_tile": False, "amx_bf16": False}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
 
 
-def test_torchs_own_is_kept_on_a_gpu_and_on_a_cpu_with_amx(without_amx, monkeypatch):
-    assert pick_attention("cuda") == pick_attention("cuda:1") == "sdpa" != pick_attention("cpu")
+def test_torchs_own_is_kept_on_a_gpu_and_on_a_cpu_with_amx(nano, without_amx, monkeypatch):
+    model = new_model(Shape(hidden=16, heads=2, kv_heads=1, head_dim=8, mlp=24), nano, 0)
+    speed_attention(model, "cuda:1")
+    assert model.config._attn_implementation == "sdpa"
+    speed_attention(model, "cpu")
+    assert model.config._attn_implementation != "sdpa"
+    model.set_attn_implementation("sdpa")
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_tile": True})
-    assert pick_attention("cpu") == "sdpa"
+    speed_attention(model, "cpu")
+    assert model.config._attn_implementation == "sdpa"
+
+
+LLAMA = {"num_key_value_heads": 2, "head_dim": 16}
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "before", "after"),
+    [
+        ("llama", LLAMA, "sdpa", "ttc_fp32"),
+        ("gemma2", LLAMA, "sdpa", "ttc_fp32"),
+        ("llama", LLAMA, "eager", "eager"),
+        ("falcon", {}, "sdpa", "sdpa"),
+        ("gptj", {"rotary_dim": 4}, "eager", "eager"),
+    ],
+)
+def test_a_model_whose_own_code_names_its_attention_keeps_it(name, own, before, after, without_amx):
+    sizes = {"vocab_size": 32, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **sizes, **own), attn_implementation=before)
+    speed_attention(model, "cpu")
+    assert model.config._attn_implementation == after
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model(input_ids=torch.ones(1, 4, dtype=torch.long)).logits.isfinite().all()
 
 
 def models(nano, folder):

@@ -43,6 +43,7 @@ import torch
 
 from train.base.world import World
 from ttc.durable import replace_text, replaced_folder
+from ttc.engines.shared.compute import cpu_has_amx
 from ttc.errors import ConfigError
 
 _UPCAST = "ttc_fp32"
@@ -109,22 +110,27 @@ def load_model(folder: Path, device: str, *, checkpointing: bool = False, dtype:
 
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} is not a model folder: it has no config.json")
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=pick_attention(device))
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
+    speed_attention(model, device)
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return model.to(device)
 
 
-def pick_attention(device: str) -> str:
-    """The name that transformers knows the attention by that is fastest for training on a type of device."""
+def speed_attention(model: Any, device: str) -> None:
+    """Let a model with torch's attention compute it in fp32 on a type of device where that is the faster training.
+
+    A model whose own code names its kinds of attention (Falcon), or that has another kind, stays as it is.
+    """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
-    if torch.device(device).type != "cpu" or torch.cpu.get_capabilities().get("amx_tile"):
-        return "sdpa"
+    takes = model._supports_attention_backend and model.config._attn_implementation == "sdpa"
+    if not takes or torch.device(device).type != "cpu" or cpu_has_amx():
+        return
     AttentionInterface.register(_UPCAST, _upcast)
     AttentionMaskInterface.register(_UPCAST, sdpa_mask)
-    return _UPCAST
+    model.set_attn_implementation(_UPCAST)
 
 
 def _upcast(

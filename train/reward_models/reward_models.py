@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from train.base.models import load_tokenizer, pick_attention
+from train.base.models import load_tokenizer, speed_attention
 from train.base.rollout import Rollout
 from train.base.stage import Setting
 from train.examples.examples import Example
@@ -43,9 +43,8 @@ def new_head(kind: str, policy: Path, labels: int, seed: int, device: str) -> An
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = getattr(transformers, kind).from_pretrained(
-            policy, num_labels=labels, dtype=torch.float32, attn_implementation=pick_attention(device)
-        )
+        model = getattr(transformers, kind).from_pretrained(policy, num_labels=labels, dtype=torch.float32)
+    speed_attention(model, device)
     return model.to(device)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
@@ -26,8 +26,17 @@ T = TypeVar("T")
 
 def cpu_prefers_bf16() -> bool:
     """Whether this CPU multiplies bf16 natively (avx512_bf16 or AMX)."""
-    flags = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    return bool(flags.get("avx512_bf16") or flags.get("amx_bf16") or flags.get("amx_tile"))
+    return cpu_has_amx() or bool(_cpu_flags().get("avx512_bf16"))
+
+
+def cpu_has_amx() -> bool:
+    """Whether this CPU multiplies tiles of bf16."""
+    flags = _cpu_flags()
+    return bool(flags.get("amx_bf16") or flags.get("amx_tile"))
+
+
+def _cpu_flags() -> Mapping[str, object]:
+    return torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
 
 
 _DTYPES = {
