@@ -195,7 +195,7 @@ def _setting(name: str) -> str | None:
     """What --set calls a parameter of an engine or a scorer, where one that works here has such a one."""
     for registry in (ENGINES, SCORERS):
         for part in registry.names():
-            with suppress(TTCError):
+            with suppress(TTCError, ImportError):  # one that cannot be had here has no parameter to tell
                 if name in options_of(registry.load(part)):
                     return f"{registry.kind}.{name}"
     return None
