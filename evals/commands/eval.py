@@ -36,7 +36,7 @@ from evals.numbers.summary import SUMMARY, read_summary, write_summary
 from evals.report import render_table, write_report
 from evals.run_folder import CONTENTS, Run, read_run, stored_config
 from evals.task import Task
-from evals.tasks import TASKS, load_task, task_file
+from evals.tasks import ROWS, TASKS, load_task, task_file
 from ttc.cli.options import add_options, add_recipe_option, option, read_options
 from ttc.cli.parts import (
     NOT_REPRODUCIBLE,
@@ -88,7 +88,7 @@ UNREAD = {
     "no_answer": "say none that can be read (the report shows the texts)",
 }
 """Why an answer has no final, by the reason of its verdict, and what helps."""
-LAST_NUMBER = "; where the last number of a text is its answer: --set task.kind=number"
+LAST_NUMBER = "; where the last number of a text is its answer and the rows name no kind: --set task.kind=number"
 """What helps where a user's rows are of maths."""
 GREEDY = "direct:temperature=0"
 MAX_LIMIT = 10_000_000
@@ -215,7 +215,7 @@ def evaluate(options: EvalOptions, out: Path) -> tuple[int, list[Result]]:
                 spend_total=_total_spender(experiment.arms),
             )
         )
-    _report(results, out, as_json=options.json)
+    _report(results, out, as_json=options.json, of_rows=options.task.endswith(ROWS))
     if not is_reproducible(experiment.engine):
         print(f"{experiment.engine.label}: {NOT_REPRODUCIBLE}", file=sys.stderr)
     return 3 if any(result.entry["errors"] or _unscored(result) for result in results) else 0, results
@@ -390,7 +390,7 @@ def continuation(out: Path) -> str:
     return shlex.join(["ttc", *arguments, "--out", str(out)])
 
 
-def _report(results: Sequence[Result], out: Path, *, as_json: bool) -> None:
+def _report(results: Sequence[Result], out: Path, *, as_json: bool, of_rows: bool) -> None:
     entries = [{**result.entry, "records": os.path.relpath(result.arm.folder, out)} for result in results]
     out.mkdir(parents=True, exist_ok=True)
     kept = list(_kept(results, out))
@@ -403,7 +403,7 @@ def _report(results: Sequence[Result], out: Path, *, as_json: bool) -> None:
     for result, entry in zip(results, entries, strict=True):
         if result.entry["errors"]:
             print(f"{result.arm.choice.label}: {_failures(result)}; see {result.arm.folder}", file=sys.stderr)
-        if unread := _unread(result):
+        if unread := _unread(result, of_rows=of_rows):
             print(f"{result.arm.choice.label}: {unread}", file=sys.stderr)
         unscored = _unscored(result)
         if unscored:
@@ -438,8 +438,11 @@ def _unscored(result: Result) -> str:
     return without_scores(record.answer for record in result.records if record.answer is not None)
 
 
-def _unread(result: Result) -> str:
-    """Say why answers have no final and what helps, where at least half have none; empty elsewhere."""
+def _unread(result: Result, *, of_rows: bool) -> str:
+    """Say why answers have no final and what helps, where at least half have none; empty elsewhere.
+
+    `of_rows`: the task is a user's file of problems, whose kind is theirs to choose.
+    """
     verdicts = [record.verdict for record in result.records if record.verdict is not None]
     reasons = Counter(verdict.reason for verdict in verdicts if verdict.status == "no_answer")
     if not reasons or 2 * reasons.total() < len(verdicts):
@@ -449,9 +452,8 @@ def _unread(result: Result) -> str:
         causes[UNREAD.get(reason, UNREAD["no_answer"])] += count
     text = f"{reasons.total()} of {len(verdicts)} answers have no final: "
     text += "; ".join(f"{count} {cause}" for cause, count in causes.most_common())
-    has_rows = "path" in (stored_config(result.arm.folder) or {}).get("task_params", {})
     is_maths = {record.problem.kind for record in result.records} == {"math"}
-    return text + (LAST_NUMBER if has_rows and is_maths and UNREAD["no_answer"] in causes else "")
+    return text + (LAST_NUMBER if of_rows and is_maths and UNREAD["no_answer"] in causes else "")
 
 
 def _failures(result: Result) -> str:

@@ -16,10 +16,12 @@ from ttc.config.recipes import load_toml, split_model, user_file
 from ttc.config.registry import Registry
 from ttc.errors import ConfigError
 
-__all__ = ["TASKS", "load_task", "task_file"]
+__all__ = ["ROWS", "TASKS", "load_task", "task_file"]
 
 TASKS = Registry("task", "evals.tasks", "ttc.tasks", PluginShape(("evals.task:Task",), num_free=1))
-_LINES, _TOML = (".jsonl", ".jsonl.gz", ".csv"), ".toml"
+ROWS = (".jsonl", ".jsonl.gz", ".csv")
+"""How the name of a user's file of problems ends."""
+_TOML = ".toml"
 
 
 def load_task(name: str) -> Callable[..., Task]:
@@ -29,7 +31,7 @@ def load_task(name: str) -> Callable[..., Task]:
         UnknownName: no task of that name.
         ConfigError: a file that does not exist, an argument for a task that takes none, or none for one that needs it.
     """
-    if name.endswith((*_LINES, _TOML)):
+    if name.endswith((*ROWS, _TOML)):
         if not Path(name).expanduser().is_file():
             raise ConfigError(f"task file {name!r} does not exist")
         factory = partial(_reader(name), name)

@@ -290,12 +290,17 @@ def test_answers_without_a_final_are_explained_with_what_helps_and_that_helps(
     assert code == 0
     assert (
         "direct: 3 of 4 answers have no final: 3 say none that can be read (the report shows the texts); "
-        "where the last number of a text is its answer: --set task.kind=number\n"
+        "where the last number of a text is its answer and the rows name no kind: --set task.kind=number\n"
     ) in stderr
     advised = ["--set", "task.kind=number", "--out", str(tmp_path / "second"), "--json"]
     code, stdout, stderr = run(capsys, *arguments, *advised)
     assert code == 0 and "no final" not in stderr
     assert json_lines(stdout)[0]["accuracy"] == 1.0
+    described = tmp_path / "mine.toml"  # it says its kind itself, so there is nothing to set
+    prompt = f"{{problem}}\\n\\n{INSTRUCTIONS['math']}".replace("boxed{}", "boxed{{}}").replace("\\boxed", "\\\\boxed")
+    described.write_text(f'data = "mine.jsonl"\nprompt = "{prompt}"\ntarget = "answer"\nverifier = "math"\n')
+    _, _, stderr = run(capsys, *arguments, "--task", str(described), "--out", str(tmp_path / "described"))
+    assert "3 of 4 answers have no final" in stderr and "task.kind" not in stderr
     code, _, stderr = run(capsys, *arguments, "--max-tokens", "1", "--out", str(tmp_path / "third"))
     assert "direct: 4 of 4 answers have no final: 4 cut (raise --max-tokens)\n" in stderr
 
