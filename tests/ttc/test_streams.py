@@ -119,3 +119,25 @@ def test_ctrl_c_while_a_model_loads_ends_in_one_line(seconds: float, tmp_path: P
     assert process.returncode == 130
     assert errors.splitlines()[-1].startswith("ttc: interrupted")
     assert "Traceback" not in errors
+
+
+SWALLOWED = """
+import signal, time, weakref
+from ttc.cli.process import send_again
+
+class Module: ...
+
+send_again()
+module = Module()
+callback = weakref.ref(module, lambda _: signal.raise_signal(signal.SIGINT))
+try:
+    del module  # as importlib drops the lock of a module
+    time.sleep(20)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_that_a_callback_swallows_arrives_all_the_same() -> None:
+    done = subprocess.run([sys.executable, "-c", SWALLOWED], capture_output=True, text=True, timeout=15)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")

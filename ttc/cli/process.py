@@ -1,6 +1,7 @@
 r"""A process of the command `ttc`: how it begins, what its streams are, how it uses memory.
 
-The command line's own modules are imported inside, so that Ctrl-C from the first moment on ends in one line.
+The command line's own modules are imported inside, so that Ctrl-C from the first moment on ends in one line. One that
+meets a callback whose errors Python ignores, as while modules are imported, is sent again.
 
 A stream that was closed when the process began takes what is written and keeps none of it, and its number goes to no
 other file. Signs that the output's encoding has not become plain ones (– is -), other characters what Python calls
@@ -26,7 +27,9 @@ import gc
 import io
 import os
 import select
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +41,7 @@ def main() -> int:
     try:
         collect_rarely()
         settle_streams()
+        send_again()
         from ttc.cli.cli import main as run
         from ttc.cli.own import run_own
 
@@ -54,6 +58,7 @@ PLAIN = {
     **{"└": "`", "…": "...", "×": "x", "±": "+-", "≥": ">=", "≤": "<=", "→": "->", "·": ".", "’": "'"},
 }
 _HANDLER = "ttc_plain"
+_AGAIN_S = 0.01
 
 
 def settle_streams() -> None:
@@ -146,6 +151,20 @@ def keep_little() -> None:
     for name, (option, value) in MALLOPT.items():
         if mallopt is not None and name not in os.environ:
             mallopt(option, value)
+
+
+def send_again() -> None:
+    """Send an interrupt again that a callback has swallowed: of a weak reference, a finalizer, or C."""
+    report, main_thread = sys.unraisablehook, threading.get_ident()
+
+    def swallowed(unraisable: Any) -> None:
+        if unraisable.exc_type is not KeyboardInterrupt:
+            report(unraisable)
+            return
+        # not here: it would be swallowed once more
+        threading.Timer(_AGAIN_S, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
+
+    sys.unraisablehook = swallowed
 
 
 def collect_rarely() -> None:
