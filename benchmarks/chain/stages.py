@@ -45,8 +45,9 @@ _SHORT: Mapping[str, Sequence[str]] = {
 }
 """What a cut run sets instead, by stage."""
 _CUT_TOKENS = 48
-_LATER: Mapping[str, Sequence[str]] = {"prm": ("continuations=2",)}
-"""What every seed after the first sets instead, for time: labels of three continuations a step take four hours."""
+_LATER: Mapping[str, Sequence[str]] = {"prm": ("continuations=2",), "distil-search": ("limit=450",)}
+"""What every seed after the first sets instead, for time: labels of three continuations a step take four hours, scored
+searches of 900 problems five, and 360 steps read no more draws than those of 450 give."""
 
 
 def trained(place: ChainPlace, name: str, kind: str, *settings: str) -> None:
@@ -99,6 +100,8 @@ def job_settings(place: ChainPlace, name: str) -> list[str]:
     if place.kv_bytes is not None:
         sets.append(f"teacher.options.kv_bytes={place.kv_bytes}")
         sets += [f"teacher.scorer_options.kv_bytes={place.kv_bytes // 2}"] if has_judge else []
+    if place.seed > 1:
+        sets += _LATER.get(name, ())
     if place.cut:
         sets += ["limit=6", "smoke=1", "smoke_failures=1", "train.steps=2", "train.rows=2", "eval.limit=2", "n=1"]
         sets += ["sampling.max_tokens=48", *(["teacher.strategy=best_of_n:n=2"] if has_judge else [])]
