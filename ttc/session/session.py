@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from ttc.choosing.selection import choose, fallback, vote
@@ -43,6 +44,7 @@ from ttc.core import (
 )
 from ttc.errors import BudgetExceeded, ConfigError
 from ttc.seeds import derive, uniform
+from ttc.session.alone import OwnPrefixes, generate_alone
 from ttc.session.draws import DrawBook
 from ttc.session.meter import FREE, Clock, Cost, Lease, Meter, Request
 from ttc.session.thinking import (
@@ -127,6 +129,7 @@ class Session:
         self._answers = answers
         self._meter = Meter(budget, clock=clock)
         self._draws = DrawBook()
+        self._prefixes = OwnPrefixes()
         self._ends: dict[Path, tuple[Prompt, Completion]] = {}
         self._scores: dict[Path, Score] = {}
         self._closed: dict[Path, Candidate] = {}
@@ -432,6 +435,7 @@ class Session:
         self, prompt: Prompt, sampling: Sampling, draws: range, thinking: Thinking, max_calls: int | None
     ) -> list[Completion]:
         """Run draws in the engine; charge their thinking tokens; write the trace."""
+        generate = partial(generate_alone, self._engine, self._prefixes)
         stops = self._answer_stops(prompt, sampling, thinking)
         counted = thinking.active and thinking.template is not False
         if counted or self._parted(prompt, sampling, thinking):
@@ -447,11 +451,12 @@ class Session:
                     self._held.append if counted else None,
                     stops,
                     self.room(prompt),
+                    generate,
                 )
                 for draw in draws
             )
         else:
-            completions = await self._engine.generate(prompt, sampling, draws, self._meter.add)
+            completions = await generate(prompt, sampling, draws, self._meter.add)
         self.record(prompt, completions)
         counts = count_sampled_thinking(prompt, completions, self.capabilities)
         if any(counts):

@@ -23,7 +23,7 @@ the thought and the answer's first word. So is a grammar. Cost: one more request
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
@@ -47,6 +47,8 @@ from ttc.errors import ConfigError
 
 Piece = TypeVar("Piece")
 Ids: TypeAlias = tuple[int, ...]
+Generate: TypeAlias = Callable[[Prompt, Sampling, range, UsageSink], Awaitable[list[Completion]]]
+"""`Engine.generate` of one engine."""
 
 OPEN, CLOSE = "<think>", "</think>"
 """The markers as text; engines with ids know them by their ids."""
@@ -298,14 +300,17 @@ async def controlled(
     on_held: Callable[[Enforced], None] | None = None,
     answer_stops: Collection[str] = (),
     room: int | None = None,
+    generate: Generate | None = None,
 ) -> Completion:
     """Generate one draw under `thinking`; the result is one completion, its injected spans marked.
 
     `sampling.max_tokens` caps the kept sampled tokens over all segments, `max_calls` their number, `room` the ids with
     what is injected (None: no such cap). Stops hold in every segment, `answer_stops` among them in the answer alone.
-    `on_held` is told whether the engine's own cap held the budget, or counting ids did.
+    `on_held` is told whether the engine's own cap held the budget, or counting ids did. `generate` draws a segment
+    (None: the engine does).
     """
     capabilities = engine.capabilities
+    sample: Generate = engine.generate if generate is None else generate
     assembly, wait_len, calls = Assembly(prompt, draw), len(engine.encode(thinking.wait)), 0
     thinking = _within(engine, prompt, thinking, room)
     native = None if answer_stops or _is_guided(sampling) else _native(engine, prompt, sampling, thinking)
@@ -324,7 +329,7 @@ async def controlled(
         calls += 1
         reports: list[Usage] = []
         try:
-            (segment,) = await engine.generate(
+            (segment,) = await sample(
                 assembly.prompt,
                 native or _segment_sampling(sampling, thinking, state, left, capabilities, answer_stops),
                 range(draw, draw + 1),
