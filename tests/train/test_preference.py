@@ -195,6 +195,21 @@ def test_kto_measures_its_reference_point_on_mismatched_prompts(cipher_model):
     assert moved == pytest.approx(by_hand.mean().item(), abs=1e-4) and abs(moved) > 1e-3
 
 
+def test_mismatched_completions_are_of_other_prompts_though_rows_stand_by_prompt():
+    rows = [Example(str(p), (p,), (p, i)) for p, count in enumerate((4, 1, 3, 4)) for i in range(count)]
+    others = mismatched(rows)
+    assert [one.prompt_ids for one in others] == [one.prompt_ids for one in rows]
+    assert all(one.token_ids[0] != one.prompt_ids[0] for one in others)
+    assert sorted(one.token_ids for one in others) == sorted(one.token_ids for one in rows), "each is read once"
+
+
+def test_a_likelihood_term_counts_a_pair_as_the_loss_does(cipher_model):
+    """Both are halved where a pair weighs half, so their sum is (Pang et al. 2024 add them pair by pair)."""
+    settings = {"loss": dpo(), "likelihood": 0.5}
+    whole, half = (moved(make_updater(cipher_model, weights=(weight,) * 3, **settings)) for weight in (1.0, 0.5))
+    assert close(2 * update(half, [0, 1, 2])[0], update(whole, [0, 1, 2])[0])
+
+
 def test_a_likelihood_term_holds_the_chosen_completion_up(cipher_model):
     bare = make_updater(cipher_model, loss=dpo())
     held = make_updater(cipher_model, loss=dpo(), likelihood=1.0)

@@ -52,9 +52,17 @@ class Example:
 
 
 def mismatched(examples: Sequence[Example]) -> list[Example]:
-    """Each prompt with the next one's completion."""
-    following = [*examples[1:], *examples[:1]]
-    return [Example(one.key, one.prompt_ids, other.token_ids) for one, other in zip(examples, following, strict=True)]
+    """Each prompt with a completion of another one, in order; with its own only where more than half are of one prompt.
+
+    Examples are lined up by prompt and moved on by as many as the most frequent prompt has.
+    """
+    places: dict[tuple[int, ...], list[int]] = {}
+    for at, example in enumerate(examples):
+        places.setdefault(example.prompt_ids, []).append(at)
+    line = [at for same in places.values() for at in same]
+    shift = max(map(len, places.values()), default=0)
+    partner = {at: line[(number + shift) % len(line)] for number, at in enumerate(line)}
+    return [Example(one.key, one.prompt_ids, examples[partner[at]].token_ids) for at, one in enumerate(examples)]
 
 
 def read_examples(path: Path, text: Text, end: int) -> list[Example]:

@@ -101,7 +101,8 @@ class PairUpdater:
             pairs = self._scored(part)
             loss = self._losses(pairs, kl).sum() / len(rows)
             if self._likelihood:
-                loss = loss - self._likelihood * (pairs.chosen / pairs.chosen_length).sum() / len(rows)
+                likelihoods = pairs.weighted(pairs.chosen / pairs.chosen_length)
+                loss = loss - self._likelihood * likelihoods.sum() / len(rows)
             loss.backward()
             for name, value in {"loss": loss.detach(), **_watched(pairs)}.items():
                 share = 1.0 if name == "loss" else len(part) / len(rows)

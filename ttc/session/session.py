@@ -44,9 +44,8 @@ from ttc.core import (
 )
 from ttc.errors import BudgetExceeded, ConfigError
 from ttc.seeds import derive, uniform
-from ttc.session.alone import OwnPrefixes, generate_alone
 from ttc.session.draws import DrawBook
-from ttc.session.meter import FREE, Clock, Cost, Lease, Meter, Request
+from ttc.session.meter import FREE, Clock, Cost, Lease, Meter, OwnPrefixes, Request, generate_alone
 from ttc.session.thinking import (
     OUT_OF_CALLS,
     Thinking,

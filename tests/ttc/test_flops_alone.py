@@ -12,7 +12,7 @@ import pytest
 from ttc.core import Capabilities, Completion, ModelShape, Prompt, Sampling, Usage, UsageSink
 from ttc.engines.shared.wrapped import Wrapped
 from ttc.engines.simulated import simulated
-from ttc.session.alone import OwnPrefixes, generate_alone
+from ttc.session.meter import OwnPrefixes, generate_alone
 
 SHAPE = ModelShape(num_params=1000, num_layers=2, attention_width=8)
 SAMPLING = Sampling(max_tokens=4, seed=1)
