@@ -11,7 +11,8 @@ k of the n, never "the first k". So one run with n = 64 gives every smaller budg
 Ties are broken uniformly. A candidate without an answer belongs to no class and can win nothing; one without a score
 wins neither best@k nor weighted@k. Where nothing wins, nothing is right.
 
-Cost: pass@k and best@k are immediate; maj@k about 2 ms for n = 16, remembered by the sizes of the classes.
+Cost: pass@k and best@k are immediate; maj@k at all powers of two takes about 1 ms for n = 16, 0.1 s for n = 1,000 and
+0.7 s for n = 10,000, remembered by the sizes of the classes.
 Left out: pools that are not exchangeable (beams of one tree): sub-sampling them is not the smaller search.
 """
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -61,11 +62,10 @@ def best_at_k(votes: Sequence[Vote], k: int) -> float:
     for vote in votes:
         if vote.score is not None:
             ranks[vote.score].append(vote.correct)
-    total, left, chance = math.comb(len(votes), k), len(votes), 0.0
+    below, left, chance = _chances_below(len(votes), k), len(votes), 0.0
     for score in sorted(ranks, reverse=True):
         tied = ranks[score]
-        lead = math.comb(left, k) - math.comb(left - len(tied), k)
-        chance += lead / total * sum(tied) / len(tied)
+        chance += float(below[left] - below[left - len(tied)]) * sum(tied) / len(tied)
         left -= len(tied)
     return chance
 
@@ -77,9 +77,9 @@ def majority_at_k(votes: Sequence[Vote], k: int) -> float:
     """
     _check_k(len(votes), k)
     classes = _classes(votes)
-    sizes = tuple(sorted(len(members) for members in classes))
-    wins = _win_chances(sizes, len(votes))
-    return sum(float(wins[len(members)][k]) * sum(members) / len(members) for members in classes)
+    counts = Counter(len(members) for members in classes)
+    wins = _win_chances(tuple(sorted(counts.items())), len(votes), k)
+    return sum(wins[len(members)] * sum(members) / len(members) for members in classes)
 
 
 def weighted_at_k(votes: Sequence[Vote], k: int, rng: np.random.Generator, draws: int = 400) -> tuple[float, float]:
@@ -103,6 +103,14 @@ def weighted_at_k(votes: Sequence[Vote], k: int, rng: np.random.Generator, draws
     values = _weighted_wins(votes, subsets)
     error = 0.0 if exact else float(values.std(ddof=1) / math.sqrt(len(values)))
     return float(values.mean()), error
+
+
+def _chances_below(num: int, k: int) -> Array:
+    """Return by l, from 0 to num, the chance C(l, k) / C(num, k) that k of num candidates are all among l of them."""
+    chances = np.zeros(num + 1)
+    sizes = np.arange(num, k, -1)
+    chances[k:] = np.cumprod(np.concatenate(([1.0], (sizes - k) / sizes)))[::-1]
+    return chances
 
 
 def _check_k(num: int, k: int) -> None:
@@ -138,47 +146,103 @@ def _weighted_wins(votes: Sequence[Vote], subsets: npt.NDArray[np.int64]) -> Arr
     return np.asarray((leads * right).sum(axis=1) / np.maximum(leads.sum(axis=1), 1))
 
 
+NEGLIGIBLE = 1e-25
+"""What has less chance than this is left out of a vote: far below the rounding of its sum."""
+
+
 @functools.lru_cache(maxsize=8192)
-def _win_chances(sizes: tuple[int, ...], num: int) -> Mapping[int, Array]:
-    """Return for each class size the chance, by k, that one given class of that size wins the vote among k.
+def _win_chances(counts: tuple[tuple[int, int], ...], num: int, k: int) -> Mapping[int, float]:
+    """Return for each class size the chance that one given class of that size wins the vote among k of `num`.
 
-    `sizes` are those of all classes; the other `num` - sum(sizes) candidates abstain. The class wins with m votes when
-    no other has more; with t - 1 others level it wins 1/t of the time, and 1/t is the integral of y^(t-1) over [0, 1],
-    which Gauss-Legendre nodes give exactly. What is left is a product of polynomials in x (one factor per class, the
-    power of x counts the candidates taken), whose coefficients are the subset counts for all k at once.
+    `counts` are pairs (size, how many classes have it), by size; the other candidates abstain. The class wins with m
+    votes when no other has more; with t - 1 others level it wins 1/t of the time, and 1/t is the integral of y^(t-1)
+    over [0, 1], which Gauss-Legendre nodes give. What is left is the coefficient of x^k in a product of polynomials in
+    x: one factor per class, the power of x counts the candidates taken. Each candidate is taken with chance k / num on
+    its own, so every number is a chance, however large the pool. The coefficient is read off values on the unit circle,
+    as many as the number taken spreads over, and all are scaled so that some class wins.
     """
-    counts = {size: sizes.count(size) for size in set(sizes)}
-    idle = _binomials(num - sum(sizes))
-    totals = np.array([float(math.comb(num, k)) for k in range(num + 1)])
-    wins = {size: np.zeros(num + 1) for size in counts}
-    for m in range(1, max(sizes, default=0) + 1):
-        level = sum(count for size, count in counts.items() if size >= m)
-        nodes, weights = np.polynomial.legendre.leggauss(level // 2 + 1)
-        for y, share in zip((nodes + 1) / 2, weights / 2, strict=True):
-            factors = {size: _class_polynomial(size, m, y) for size in counts}
-            for size in counts:
-                if size >= m:
-                    others = _product(idle, factors, {**counts, size: counts[size] - 1}, num)
-                    ways = share * math.comb(size, m) * others[: num + 1 - m]
-                    wins[size][m : m + len(ways)] += ways
-    return {size: chance / totals for size, chance in wins.items()}
+    if k == num or not counts:
+        return {size: float(size == counts[-1][0]) / counts[-1][1] for size, _ in counts}
+    sizes, numbers = np.array(counts).T
+    laws = [_binomial(size, k / num) for size, _ in counts]
+    most = np.array([min(_most_votes(law), k) for law in laws])
+    lowest = _fewest_to_win(laws, numbers, most[-1])
+    turns, weights, one = _unit_circle(num, k)
+    wins = np.zeros(len(laws))
+    fewer = np.zeros((len(laws), len(one)), dtype=complex)  # of each class the sum over u < m of its chances, times x^u
+    for m in range(_first_votes(laws, most, lowest), most[-1] + 1):
+        rivals = slice(np.searchsorted(most, m), None)  # the others never have m votes: theirs are as good as idle
+        chances = np.array([law[m] for law in laws[rivals]])
+        level = chances[:, None] * turns[m * np.arange(len(one)) % len(turns)]
+        if m >= lowest:
+            idle = np.exp(one * (num - sizes[rivals] @ numbers[rivals]))
+            rest = weights * idle * turns[(m - k) * np.arange(len(one)) % len(turns)]
+            for y, share in zip(*_nodes(min(int(numbers[rivals].sum()), k // m)), strict=True):
+                wins[rivals] += share * chances * (_others(fewer[rivals] + y * level, numbers[rivals]) @ rest).real
+        fewer[rivals] += level
+    won = 1.0 - _chances_below(num, k)[num - int(sizes @ numbers)]  # unless all k abstain, one class wins
+    return dict(zip(sizes.tolist(), (wins / (wins @ numbers) * won).tolist(), strict=True))
 
 
-def _binomials(n: int) -> Array:
-    return np.array([float(math.comb(n, u)) for u in range(n + 1)])
+def _binomial(n: int, chance: float) -> Array:
+    """Return the chances of 0 to n successes, by the ratios of neighbours, outwards from the likeliest."""
+    ratios = (n - np.arange(n)) / (np.arange(n) + 1) * (chance / (1 - chance))
+    mode = min(int((n + 1) * chance), n)
+    law = np.concatenate((np.cumprod(1 / ratios[:mode][::-1])[::-1], [1.0], np.cumprod(ratios[mode:])))
+    return np.asarray(law / law.sum())
 
 
-def _class_polynomial(size: int, m: int, y: float) -> Array:
-    """Return sum over u < m of C(size, u) x^u, plus y C(size, m) x^m: a rival with fewer votes, or level."""
-    terms = _binomials(size)[: m + 1]
-    if size >= m:
-        terms[m] *= y
-    return terms
+def _most_votes(law: Array) -> int:
+    """Return how many votes a class may have."""
+    return int((law[::-1].cumsum()[::-1] >= NEGLIGIBLE).sum()) - 1
 
 
-def _product(start: Array, factors: Mapping[int, Array], counts: Mapping[int, int], degree: int) -> Array:
-    result = start
-    for size, count in counts.items():
-        for _ in range(count):
-            result = np.asarray(np.convolve(result, factors[size])[: degree + 1], dtype=np.float64)
-    return result
+def _fewest_to_win(laws: Sequence[Array], numbers: npt.NDArray[np.int64], most: int) -> int:
+    """Return the fewest votes that no class may have more of."""
+    surprise = np.zeros(most + 1)
+    for law, number in zip(laws, numbers, strict=True):
+        below = law.cumsum()[: most + 1]
+        surprise[: len(below)] -= number * np.log(np.maximum(below, NEGLIGIBLE))
+    return max(int((surprise > -math.log(NEGLIGIBLE)).sum()), 1)
+
+
+def _first_votes(laws: Sequence[Array], most: npt.NDArray[np.int64], lowest: int) -> int:
+    """Return the fewest votes of a class that may have `lowest`."""
+    return min(int((law.cumsum() < NEGLIGIBLE).sum()) for law in laws[int(np.searchsorted(most, lowest)) :])
+
+
+def _unit_circle(num: int, k: int) -> tuple[npt.NDArray[np.complex128], Array, npt.NDArray[np.complex128]]:
+    """Return the roots of unity, the weights of the upper half of them, and there the logarithm of one candidate.
+
+    The values in the lower half are the conjugates of those in the upper one. The number of roots is odd and such that
+    by Bernstein's inequality the number of candidates taken is nearer to k than that, but for a chance of e^-42.
+    """
+    chance = k / num
+    spread = num * chance * (1 - chance)
+    count = min(num + 1, math.ceil(14 + math.sqrt(14**2 + 84 * spread))) | 1
+    angles = 2 * np.pi * np.arange(count) / count
+    half = angles[: count // 2 + 1]
+    chord = 2 * np.sin(half / 2) ** 2
+    size = np.log1p(-2 * chance * (1 - chance) * chord) / 2
+    one = size + 1j * np.arctan2(chance * np.sin(half), 1 - chance * chord)
+    return np.exp(1j * angles), np.where(half > 0, 2.0, 1.0) / count, one
+
+
+@functools.lru_cache(maxsize=1024)
+def _nodes(ties: int) -> tuple[Array, Array]:
+    """Return nodes and weights on [0, 1] that integrate y^t for t < `ties`.
+
+    Exact where they are few; y^t is a polynomial of degree sqrt(40 t) but for e^-40, so many ties take no more nodes.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(min((ties + 1) // 2, math.ceil(4 * math.sqrt(ties)) + 8))
+    return (nodes + 1) / 2, weights / 2
+
+
+def _others(factors: npt.NDArray[np.complex128], numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.complex128]:
+    """Return for each kind of class the product of the factors of all classes but one of its kind."""
+    fewer = factors ** (numbers - 1)[:, None]
+    whole = fewer * factors
+    ones = np.ones_like(whole[:1])
+    before = np.cumprod(np.concatenate((ones, whole[:-1])), axis=0)
+    after = np.cumprod(np.concatenate((ones, whole[:0:-1])), axis=0)[::-1]
+    return np.asarray(before * after * fewer)

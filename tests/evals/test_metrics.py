@@ -178,6 +178,28 @@ def test_large_pools_are_fast_and_stay_probabilities() -> None:
     assert values[0] == pytest.approx(sum(vote.correct for vote in votes) / 128)
 
 
+@pytest.mark.parametrize(("num", "num_right", "k"), [(40, 21, 7), (1030, 500, 515), (2000, 1010, 501), (6000, 1, 3)])
+def test_a_vote_of_two_classes_in_a_pool_of_any_size_is_the_tail_of_the_hypergeometric(
+    num: int, num_right: int, k: int
+) -> None:
+    votes = [Vote("right" if i < num_right else "wrong", i < num_right) for i in range(num)]
+    ways = [math.comb(num_right, m) * math.comb(num - num_right, k - m) for m in range(k + 1)]
+    won = 2 * sum(ways[k // 2 + 1 :]) + (ways[k // 2] if k % 2 == 0 else 0)
+    assert majority_at_k(votes, k) == pytest.approx(float(Fraction(won, 2 * math.comb(num, k))), abs=1e-12)
+
+
+def test_among_thousands_of_unlike_answers_a_vote_is_right_as_often_as_a_draw() -> None:
+    votes = [Vote(str(i), i % 4 == 0) for i in range(5000)]
+    assert [majority_at_k(votes, k) for k in (1, 64, 2500, 5000)] == pytest.approx([0.25] * 4, abs=1e-12)
+
+
+def test_the_best_of_a_pool_of_thousands_is_that_of_all_subsets() -> None:
+    votes = [Vote("a", i % 3 == 0, float(i)) for i in range(3000)]
+    k = 20
+    exact = Fraction(sum(math.comb(i, k - 1) for i in range(0, 3000, 3)), math.comb(3000, k))
+    assert best_at_k(votes, k) == pytest.approx(float(exact), abs=1e-12)
+
+
 @pytest.mark.parametrize(
     ("n", "ladder"), [(0, ()), (1, (1,)), (6, (1, 2, 4, 6)), (16, (1, 2, 4, 8, 16)), (17, (1, 2, 4, 8, 16, 17))]
 )
