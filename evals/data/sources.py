@@ -22,7 +22,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -32,6 +32,9 @@ from evals.task import Item, Loader, sample
 from ttc.config.recipes import overrides
 from ttc.core import half_character, mended
 from ttc.errors import ConfigError, RecordError, missing_extra
+
+_OTHER_MARKS = {";": "';'", "\t": "tabs", "|": "'|'"}
+"""What parts the fields of a file that is no CSV with commas, and how it is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,31 +140,86 @@ def json_lines(path: Path) -> Iterator[tuple[Mapping[str, Any], str, int]]:
                 if line.strip():
                     where = f"{path}, line {number}"
                     yield _object(line, where), where, number
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as exc:  # the second and third: a gzip file cut short
+    except UnicodeDecodeError as exc:
+        raise _not_utf8(path, opener, exc) from exc
+    except (OSError, EOFError, zlib.error) as exc:  # the last two: a gzip file that was cut short
         raise ConfigError(f"{path} cannot be read: {exc}") from exc
 
 
-def rows_of(path: Path) -> Iterator[tuple[Mapping[str, Any], str, int]]:
+def _not_utf8(path: Path, opener: Callable[..., Any], error: UnicodeDecodeError) -> ConfigError:
+    """Name the line that is no UTF-8, and what to do."""
+    with opener(path, "rb") as file:
+        numbers = (number for number, line in enumerate(file, start=1) if not _is_utf8(line))
+        number = next(numbers, 1)
+    byte = error.object[error.start]
+    return ConfigError(f"{path}, line {number}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8")
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def rows_of(path: Path, needs: Sequence[Sequence[str]] = ()) -> Iterator[tuple[Mapping[str, Any], str, int]]:
     """Yield (row, where it stands, its number) of a file of JSON lines or CSV, whose empty cells are left out.
+
+    Of each of `needs`, columns of which one is enough, a row of CSV has one that is not empty, where the file has any.
 
     Raises:
         ConfigError: the file cannot be read.
-        RecordError: a line is no JSON object.
+        RecordError: a line is no JSON object, or a row of CSV has too many fields, too few, or lacks one of `needs`.
     """
     if path.suffix != ".csv":
         yield from json_lines(path)
         return
     for row in _csv_rows(path):
-        yield {name: cell for name, cell in row.data.items() if name and cell}, row.where, row.number
+        cells = {name: cell for name, cell in row.data.items() if name and cell}
+        for names in needs:
+            empty = [name for name in names if name in row.data and name not in cells]
+            if empty and not cells.keys() & set(names):
+                raise RecordError(f"{row.where}: {empty[0]}: the cell is empty")
+        yield cells, row.where, row.number
 
 
 def _csv_rows(path: Path) -> Iterator[Row]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            for number, row in enumerate(csv.DictReader(file), start=1):
-                yield Row(row, f"{path}, row {number}", number, local=False)
-    except (OSError, UnicodeDecodeError, csv.Error) as exc:
+            lines = csv.reader(file)
+            names = _csv_names(next(lines, []), path)
+            for number, cells in enumerate(filter(None, lines), start=1):
+                where = f"{path}, row {number}"
+                yield Row(dict(zip(names, _fitting(cells, names, where), strict=True)), where, number, local=False)
+    except UnicodeDecodeError as exc:
+        raise _not_utf8(path, open, exc) from exc
+    except (OSError, csv.Error) as exc:
         raise ConfigError(f"{path} cannot be read: {exc}") from exc
+
+
+def _csv_names(cells: list[str], path: Path) -> list[str]:
+    """The names of the columns; raises ConfigError where no commas part them, and where one is there twice."""
+    for mark, label in _OTHER_MARKS.items():
+        if len(cells) == 1 and mark in cells[0]:
+            raise ConfigError(f"{path}: its fields seem to be separated by {label}; save it with commas between them")
+    names = [cell.strip() for cell in cells]
+    twice = next((name for name in names if name and names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"{path}: two columns are called {twice!r}; rename one")
+    return names
+
+
+def _fitting(cells: list[str], names: Sequence[str], where: str) -> list[str]:
+    """The cells of a row, one for each name; more are fine where they are empty, as spreadsheets write them."""
+    num_cells, num_names = len(cells), len(names)
+    if any(cells[num_names:]):
+        raise RecordError(f"{where}: {num_cells} fields under {num_names} names; quote a value that holds a comma")
+    if num_cells < num_names:
+        missing = ", ".join(names[num_cells:])
+        hint = "; is a quotation mark left open?" if "\n" in cells[-1] else ""
+        raise RecordError(f"{where}: {num_cells} of {num_names} fields, without {missing}{hint}")
+    return cells[:num_names]
 
 
 def _object(line: str, where: str) -> Mapping[str, Any]:

@@ -69,7 +69,9 @@ def jsonl(path: str, *, kind: str | None = None) -> Task:
         kind: answer kind where the lines do not say; absent: math.
     """
     file = Path(path).expanduser()
-    items = list(items_of(rows_of(file), kind or "math", file.name.split(".")[0]))
+    rows = rows_of(file, needs=((*QUESTIONS, "messages"), ("answer", "target")))
+    items = list(items_of(rows, kind or "math", file.name.split(".")[0]))
+    _refuse_twice(items, file)
     kinds = {item.problem.kind for item in items}
     return Task(
         name=file.name,
@@ -78,6 +80,18 @@ def jsonl(path: str, *, kind: str | None = None) -> Task:
         sampling=Sampling(max_tokens=1024),
         params={"path": str(path)},
     )
+
+
+def _refuse_twice(items: Sequence[Item], file: Path) -> None:
+    """Refuse two problems of one id, also where a limit would leave one out."""
+    numbers: dict[str, int] = {}
+    for number, item in enumerate(items, start=1):
+        first = numbers.setdefault(item.problem.id, number)
+        if first != number:
+            raise ConfigError(
+                f"{file}: two problems have the id {item.problem.id!r}, number {first} and number {number}; "
+                "give each its own, or leave the ids out"
+            )
 
 
 def _refuse_unknown(
@@ -123,6 +137,7 @@ def toml_task(path: str) -> Task:
     """
     spec = _read(Path(path).expanduser())
     items = list(_toml_items(spec))
+    _refuse_twice(items, spec.data)
     return Task(
         name=spec.name,
         kind=spec.kind,
@@ -206,7 +221,9 @@ def _target_fields(file: Path, given: object) -> str | Mapping[str, Json]:
 
 
 def _toml_items(spec: _Spec) -> Iterator[Item]:
-    for row, where, number in rows_of(spec.data):
+    fields = [name for name in _PLACE.findall(spec.prompt) if name]
+    fields += [spec.target] if isinstance(spec.target, str) else []
+    for row, where, number in rows_of(spec.data, needs=[(name,) for name in fields]):
         messages = [Message("system", _filled(spec.system, row, where))] if spec.system else []
         messages.append(Message("user", _filled(spec.prompt, row, where)))
         name = _column(spec, row, where, "id") or f"{spec.name}-{number}"

@@ -171,6 +171,40 @@ def test_a_gzip_file_that_is_cut_or_broken_is_named(tmp_path: Path, damage: Call
         load_task(str(file))()
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("question,answer\nWhat is 999+1?,1,000\n", "row 1: 3 fields under 2 names; quote a value that holds a comma"),
+        ("question,answer,level\na?,1,2\nb?\n", "row 2: 1 of 3 fields, without answer, level$"),
+        ('question,answer\n"a?,1\nb?,2\n', "row 1: 1 of 2 fields, without answer; is a quotation mark left open"),
+        ("question,answer\na?,\n", "row 1: answer: the cell is empty"),
+        ("question,answer\n,1\n", "row 1: question: the cell is empty"),
+        ("question;answer\na, b?;1\n", "seem to be separated by ';'; save it with commas"),
+        ("question\tanswer\na?\t1\n", "seem to be separated by tabs; save it with commas"),
+        ("question,answer,answer\na?,1,2\n", "two columns are called 'answer'; rename one"),
+        ("question,answer\na?,1\nschön?,2\n", "line 3: byte 0xf6 is not UTF-8; save the file as UTF-8"),
+    ],
+)
+def test_a_broken_file_of_csv_is_named_with_its_fix(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises((ConfigError, RecordError), match=rf"mine\.csv[:,] .*{message}"):
+        load_task(str(path))()
+
+
+def test_a_csv_file_as_spreadsheets_write_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_bytes(b'\xef\xbb\xbfquestion, answer,target,\r\n"What is 999+1?","1,000",,,\r\n\r\na?,,2,\r\n')
+    assert [item.target for item in load_task(str(path))().items(None, 0)] == ["1,000", "2"]
+
+
+def test_an_id_that_a_limit_would_leave_out_is_refused_too(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("id,question,answer\n" + "".join(f"{name},{name}?,1\n" for name in "abca"))
+    with pytest.raises(ConfigError, match="two problems have the id 'a', number 1 and number 4; give each its own"):
+        load_task(str(path))().items(1, 0)
+
+
 def test_doubled_ids_and_empty_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     write_lines(path, [{"id": "a", "problem": "?", "answer": "1"}] * 2)

@@ -55,6 +55,14 @@ def test_rows_may_be_in_csv(tmp_path: Path) -> None:
     assert (item.problem.messages[0].content, item.target) == ("Capital of France, the Republic?", "Paris")
 
 
+def test_an_empty_cell_that_the_file_asks_for_is_named(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("country,capital\nFrance,Paris\nSpain,\n")
+    path = tmp_path / "capitals.toml"
+    path.write_text('data = "rows.csv"\nprompt = "Capital of {country}?"\ntarget = "capital"\nverifier = "exact"\n')
+    with pytest.raises(RecordError, match=r"rows\.csv, row 2: capital: the cell is empty"):
+        load_task(str(path))()
+
+
 def test_a_target_can_be_made_of_fields_and_constants(tmp_path: Path) -> None:
     text = 'data = "rows.jsonl.gz"\nprompt = "{n} to {goal}"\nverifier = "countdown"\n'
     task = load_task(write(tmp_path, text + 'target = {numbers = "n", target = "goal"}', [{"n": [3, 8], "goal": 24}]))()
