@@ -64,7 +64,7 @@ from ttc.config.recipes import dump, label_of, parse_spec, section, split_specs
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import call
 from ttc.config.values import check_seed
-from ttc.core import Budget, Prices, Sampling
+from ttc.core import Budget, Prices, Record, Sampling
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking
 
@@ -83,6 +83,7 @@ LEGEND = (
 )
 UNREAD = {
     "truncated": "cut (raise --max-tokens)",
+    "budget": "cut (raise --budget)",
     "unclosed_thinking": "still thinking (raise --max-tokens, or cap the thinking by --max-thinking)",
     "hedge": "name several answers or none for sure",
     "no_answer": "say none that can be read (the report shows the texts)",
@@ -444,7 +445,7 @@ def _unread(result: Result, *, of_rows: bool) -> str:
     `of_rows`: the task is a user's file of problems, whose kind is theirs to choose.
     """
     verdicts = [record.verdict for record in result.records if record.verdict is not None]
-    reasons = Counter(verdict.reason for verdict in verdicts if verdict.status == "no_answer")
+    reasons = Counter(reason for record in result.records if (reason := _unread_reason(record)) is not None)
     if not reasons or 2 * reasons.total() < len(verdicts):
         return ""
     causes = Counter[str]()
@@ -454,6 +455,15 @@ def _unread(result: Result, *, of_rows: bool) -> str:
     text += "; ".join(f"{count} {cause}" for cause, count in causes.most_common())
     is_maths = {record.problem.kind for record in result.records} == {"math"}
     return text + (LAST_NUMBER if of_rows and is_maths and UNREAD["no_answer"] in causes else "")
+
+
+def _unread_reason(record: Record) -> str | None:
+    """The reason of a verdict that found no answer, which of one that was cut may be the budget; else None."""
+    answer, verdict = record.answer, record.verdict
+    if answer is None or verdict is None or verdict.status != "no_answer":
+        return None
+    cut = verdict.reason in ("truncated", "unclosed_thinking")
+    return "budget" if cut and answer.stop_cause == "budget" else verdict.reason
 
 
 def _failures(result: Result) -> str:

@@ -143,6 +143,9 @@ def _lines(results: Sequence[Result], chosen: EvalOptions, out: Path) -> list[st
     priced = all("dollars" in entry for entry in entries)
     spent.append(money(sum(float(entry["dollars"]) for entry in entries)) if priced else _UNPRICED)
     lines = [headline(read_runs(entries)), f"in all: {'; '.join(spent)}"]
+    if any(entry["errors"] for entry in entries):
+        lines.append("what failed says why above; once that is mended, the next command asks it again")
+        return [*lines, f"next: {_command(replace(chosen, retry_errors=True))}"]
     if entries[0]["problems"] < ENOUGH:
         count = entries[0]["problems"]
         lines.append(

@@ -13,8 +13,8 @@ usual one is the task's). Two runs of one name in one list also say where they d
 are numbered where they do not. Runs recorded before settings were kept show at least that they were greedy.
 
 The headline says what compute bought, with its interval and its price: the most accurate run and the cheapest one. It
-says so when nothing beat the cheapest, and the facts below it when intervals overlap, so that the sentence never claims
-more than the figure shows.
+says so when nothing beat the cheapest, when nothing is left to gain and when problems failed, and the facts below it
+when intervals overlap, so that the sentence never claims more than the figure shows.
 """
 
 from __future__ import annotations
@@ -100,6 +100,11 @@ class RunSummary:
     def problems(self) -> int:
         """How many problems were run."""
         return int(self.entry["problems"])
+
+    @property
+    def failures(self) -> int:
+        """How many problems ended in an error."""
+        return int(self.entry.get("errors") or 0)
 
     def share(self, name: str) -> float | None:
         """A rate of the summary in [0, 1] (`truncated`, `no_answer`, `selection_regret`), or None."""
@@ -242,8 +247,18 @@ def _curves(rows: Sequence[Mapping[str, Any]]) -> tuple[Curve, ...]:
 
 
 def headline(runs: Sequence[RunSummary]) -> str:
-    """One sentence for runs of one group; raises ValueError when there are none."""
+    """What runs of one group gave, and how many problems failed; raises ValueError when there are no runs."""
+    failed = {run.label: run.failures for run in runs if run.failures}
+    if failed and all(run.failures == run.problems for run in runs):
+        return f"Nothing was measured: {_all_of(runs[0])} failed."
+    counts = ", ".join(f"{count(number)} problems of {label}" for label, number in failed.items())
+    return _outcome(runs) + (f" Failed, and counted as wrong: {counts}." if failed else "")
+
+
+def _outcome(runs: Sequence[RunSummary]) -> str:
     best, others = _best_and_others(runs)
+    if others and min(runs, key=lambda run: _tokens(run.point)).point.accuracy == 1:
+        return f"{best.label} answers {_all_of(best)} for {_price(best.point)} tokens each: more has nothing to gain there."
     opening = f"{best.label} answers {_rate(best.point)} of {best.group} for {_price(best.point)} tokens a problem"
     if not others:
         single = _single_sample(best)
@@ -254,7 +269,13 @@ def headline(runs: Sequence[RunSummary]) -> str:
         return f"{opening}; {cheapest.label} answers {_rate(cheapest.point)} for {_price(cheapest.point)}."
     second = max(others, key=lambda run: run.point.accuracy)
     rest = f"{second.label} answers {_rate(second.point)} for {_price(second.point)}"
+    if any(run.failures for run in runs):
+        return f"{opening}; {rest}."
     return f"{opening}. Spending more did not help: {rest}."
+
+
+def _all_of(run: RunSummary) -> str:
+    return f"all {count(run.problems)} problems of {run.group}" if run.problems > 1 else f"the problem of {run.group}"
 
 
 def facts(runs: Sequence[RunSummary]) -> list[str]:

@@ -305,6 +305,12 @@ def test_answers_without_a_final_are_explained_with_what_helps_and_that_helps(
     assert "direct: 4 of 4 answers have no final: 4 cut (raise --max-tokens)\n" in stderr
 
 
+def test_answers_that_the_budget_cut_are_told_to_raise_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [*SIMULATED, "--limit", "3", "--strategy", "majority:n=8,direct", "--budget", "tokens=1"]
+    _, _, stderr = run(capsys, *arguments, "--out", str(tmp_path / "run"))
+    assert stderr.count("3 of 3 answers have no final: 3 cut (raise --budget)\n") == 2
+
+
 def test_a_length_beyond_the_context_is_refused_before_any_problem_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

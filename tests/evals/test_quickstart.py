@@ -121,6 +121,15 @@ def test_the_toy_is_searched_and_says_that_it_is_one(folder: Path, capsys: pytes
     assert {entry["strategy"] for entry in read_summary(folder / "q")} == {"direct", "tree"}
 
 
+def test_where_problems_failed_it_says_so_and_asks_them_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "long.jsonl").write_text(json.dumps({"question": "1+" * 3000 + "1", "answer": "3001"}) + "\n")
+    code, screen, _ = run(capsys, "quickstart", "--data", "long.jsonl", "--n", "4", "--max-tokens", "9", "--out", "q")
+    assert code == 3 and "Nothing was measured: the problem of long.jsonl failed." in screen
+    assert "did not help" not in screen and "once that is mended" in screen
+    assert next_command(screen)[-3:] == ["--out", "q", "--retry-errors"]
+    assert run(capsys, *next_command(screen))[0] == 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

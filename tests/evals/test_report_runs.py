@@ -109,6 +109,23 @@ def test_headline_says_when_spending_more_did_not_help():
     assert "Spending more did not help: majority N=16 answers 45.0 %" in headline(runs)
 
 
+def test_headline_claims_nothing_of_problems_that_failed():
+    none = read_runs([entry(name, 0.0, 0, errors=100) for name in ("direct", "majority")])
+    assert headline(none) == "Nothing was measured: all 100 problems of arithmetic level 4 failed."
+    some = headline(read_runs([entry("direct", 0.5, 95, errors=7), entry("majority", 0.45, 900, 16)]))
+    assert "did not help" not in some
+    assert some.endswith(
+        "majority N=16 answers 45.0 % (42.0–48.0) for 900. Failed, and counted as wrong: 7 problems of direct."
+    )
+
+
+def test_headline_says_that_nothing_is_left_to_gain():
+    runs = read_runs([entry("direct", 1.0, 95, problems=2), entry("majority", 1.0, 900, 8, problems=2)])
+    assert headline(runs) == (
+        "direct answers all 2 problems of arithmetic level 4 for 95 tokens each: more has nothing to gain there."
+    )
+
+
 def test_headline_of_one_pool_compares_with_its_single_sample():
     curve = [{"kind": "majority", "k": 1, "accuracy": 0.3, "low": 0.28, "high": 0.32, "tokens": 60, "flops": 1}]
     (run,) = read_runs([entry("majority", 0.6, 900, 16, curve=curve)])
