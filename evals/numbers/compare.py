@@ -19,6 +19,9 @@ from evals.numbers.summary import cluster_of, curve_values, exchangeable, is_cor
 from ttc.core import Record
 from ttc.errors import ConfigError
 
+ROUNDING = 1e-9
+"""A share of the FLOPs that sums of floats may differ by and that is no draw more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Side:
@@ -106,7 +109,8 @@ class _Paired:
         differences = [b - a for a, b in zip(self.right_first, self.right_second, strict=True)]
         count = len(self.clusters)
         cost_first, cost_second = total_usage(self.rows_first), total_usage(self.rows_second)
-        k = math.ceil(cost_second.flops / self.flops_per_draw) if self.flops_per_draw else 0
+        draws = cost_second.flops / self.flops_per_draw if self.flops_per_draw else 0.0
+        k = math.ceil(draws * (1 - ROUNDING))
         fits = 0 < k <= self.pool_size
         return RunComparison(
             first=self.first.label,

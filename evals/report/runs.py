@@ -258,7 +258,8 @@ def headline(runs: Sequence[RunSummary]) -> str:
 def _outcome(runs: Sequence[RunSummary]) -> str:
     best, others = _best_and_others(runs)
     if others and min(runs, key=lambda run: _tokens(run.point)).point.accuracy == 1:
-        return f"{best.label} answers {_all_of(best)} for {_price(best.point)} tokens each: more has nothing to gain there."
+        opening = f"{best.label} answers {_all_of(best)} for {_price(best.point)} tokens each"
+        return f"{opening}: more has nothing to gain there."
     opening = f"{best.label} answers {_rate(best.point)} of {best.group} for {_price(best.point)} tokens a problem"
     if not others:
         single = _single_sample(best)

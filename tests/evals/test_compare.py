@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -70,6 +71,19 @@ def test_equal_flops_takes_the_vote_of_as_many_draws_as_cost_at_least_as_much() 
     vote = 6 / 56 * 2 / 2 + 0  # both right ones among three: C(2,2) C(6,1) / C(8,3)
     assert item.equal_flops.difference == pytest.approx(1 - vote)
     assert item.flops_ratio == pytest.approx(3 / 8)
+
+
+@pytest.mark.parametrize("flops", [0.1, 3.3e11, 123456789.7])
+def test_a_run_that_cost_as_much_as_n_draws_is_compared_with_the_vote_of_n(flops: float) -> None:
+    def priced(record: Record) -> Record:
+        assert record.answer is not None
+        usage = dataclasses.replace(record.answer.usage, flops=flops * (1 + int(record.problem.id[1:])))
+        return dataclasses.replace(record, answer=dataclasses.replace(record.answer, usage=usage))
+
+    pool = [priced(make_record(f"p{i}", ["1"] * 7)) for i in range(9)]
+    for first, second in ((pool, pool), (pool, pool[::-1])):
+        (item,) = compare_all([Side("majority", first), Side("best_of_n", second)], seed=0)
+        assert item.needed_n is None and item.equal_flops is not None and item.equal_flops.k == 7
 
 
 def test_a_pool_too_small_for_equal_flops_says_how_large_it_must_be() -> None:
