@@ -104,7 +104,7 @@ class EvalOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptio
 
     task: str = option(
         "arithmetic",
-        "a task, or a .jsonl or .toml file; its parameters: --set task.KEY=VALUE",
+        "a task, or a .jsonl, .csv or .toml file; its parameters: --set task.KEY=VALUE",
         metavar="NAME[:ARG]|FILE",
         group="task",
     )

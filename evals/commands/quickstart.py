@@ -30,6 +30,7 @@ from evals.data.sources import rows_of
 from evals.experiment import Result
 from evals.report.kit import money, seconds
 from evals.report.runs import headline, read_runs
+from evals.tasks import ROWS
 from evals.tasks._files import kind_of_rows
 from ttc.cli.options import add_options, command_line, option, read_options
 from ttc.cli.parts import TOY, check_writable
@@ -114,7 +115,7 @@ def _spec(options: QuickstartOptions, proposal: Proposal) -> str:
 def _evaluation(options: QuickstartOptions, found: Discovery, proposal: Proposal, out: Path) -> EvalOptions:
     """The evaluation as options of `ttc eval`, which runs it."""
     settings: dict[str, object] = {f"engine.{name}": value for name, value in found.settings.items()}
-    if options.data is not None and not options.data.endswith(".toml"):
+    if options.data is not None and options.data.endswith(ROWS):
         file = Path(options.data).expanduser()
         kind = kind_of_rows([row for row, _, _ in rows_of(file)])
         settings |= {} if kind == "math" else {"task.kind": kind}

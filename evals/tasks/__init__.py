@@ -29,7 +29,8 @@ def load_task(name: str) -> Callable[..., Task]:
 
     Raises:
         UnknownName: no task of that name.
-        ConfigError: a file that does not exist, an argument for a task that takes none, or none for one that needs it.
+        ConfigError: a file that does not exist or has another ending, an argument for a task that takes none, or none
+            for one that needs it.
     """
     if name.endswith((*ROWS, _TOML)):
         if not Path(name).expanduser().is_file():
@@ -37,6 +38,8 @@ def load_task(name: str) -> Callable[..., Task]:
         factory = partial(_reader(name), name)
         factory.__name__ = Path(name).name  # type: ignore[attr-defined]
         return factory
+    if Path(name).suffix not in ("", ".py") and Path(name).expanduser().is_file():
+        raise ConfigError(f"task file {name!r}: a task is read from {', '.join((*ROWS, _TOML))} or FILE.py:FUNCTION")
     plain, argument = split_model(name)
     task_factory = TASKS.load(plain)
     takes = [p for p in inspect.signature(task_factory).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]

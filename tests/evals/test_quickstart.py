@@ -56,6 +56,7 @@ def next_command(screen: str) -> list[str]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test-123")
+    (tmp_path / "tab.tsv").write_text("question\tanswer\n1+1\t2\n")
     (tmp_path / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     return tmp_path
 
@@ -134,6 +135,7 @@ def test_where_problems_failed_it_says_so_and_asks_them_again(folder: Path, caps
     ("arguments", "message"),
     [
         (["--data", "none.jsonl"], "--data none.jsonl: there is no such file"),
+        (["--data", "tab.tsv"], "task file 'tab.tsv': a task is read from .jsonl, .jsonl.gz, .csv, .toml or"),
         (["--base-url", "localhost"], "engine.base_url must look like http://127.0.0.1:8000/v1"),
         (["--base-url", "http://127.0.0.1:9/v1"], "no OpenAI-compatible server answers at http://127.0.0.1:9/v1"),
         (["--limit", "0"], "limit must be at least 1, got 0"),

@@ -205,6 +205,13 @@ def test_an_id_that_a_limit_would_leave_out_is_refused_too(tmp_path: Path) -> No
         load_task(str(path))().items(1, 0)
 
 
+@pytest.mark.parametrize("name", ["tab.tsv", "q3.json", "MINE.CSV", "rows.csv.gz"])
+def test_a_file_of_another_ending_is_told_which_are_read(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("question,answer\n")
+    with pytest.raises(ConfigError, match=rf"{name}': a task is read from .jsonl, .jsonl.gz, .csv, .toml or FILE.py:"):
+        load_task(str(tmp_path / name))
+
+
 def test_doubled_ids_and_empty_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     write_lines(path, [{"id": "a", "problem": "?", "answer": "1"}] * 2)

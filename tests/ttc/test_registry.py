@@ -102,6 +102,24 @@ def test_a_bad_file_is_named(
         STRATEGIES.load(f"{file}:{function}")
 
 
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (None, "scorer file '.*mine.py' does not exist"),
+        ("1/0", "scorer file '.*' is named without its function: .*mine.py:FUNCTION$"),
+        ("def _a(): ...\ndef b(): ...\nasync def c(): ...\n1/0", r"function: \S*mine.py:b or \S*mine.py:c$"),
+    ],
+)
+def test_a_file_without_its_function_is_told_which_there_are(
+    tmp_path: pathlib.Path, source: str | None, message: str
+) -> None:
+    file = tmp_path / "mine.py"
+    if source is not None:
+        file.write_text(source)
+    with pytest.raises(ConfigError, match=message):
+        SCORERS.load(str(file))
+
+
 def test_a_description_reads_the_signature_and_the_docstring() -> None:
     description = describe("strategy", "example", example)
     assert description.doc == "Do something."

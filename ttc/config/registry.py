@@ -52,7 +52,7 @@ class Registry:
 
         Raises:
             UnknownName: no such name; carries the nearest one.
-            ConfigError: a `file.py:function` that cannot be read, or a function of another shape.
+            ConfigError: a `file.py:function` that cannot be read or names no function, or a function of another shape.
             MissingExtra: the function needs an optional package that is not installed.
         """
         path = user_file(name)
@@ -73,6 +73,8 @@ class Registry:
             loaded: Callable[..., Any] = entry[plain].load()
             self.shape.check_function(f"{self.kind} {name}", loaded)
             return loaded
+        if name.endswith(".py"):
+            raise ConfigError(f"{self.kind} file {name!r} {_without_function(name)}")
         raise UnknownName(self.kind, name, self.names())
 
     def create(self, name: str, params: Mapping[str, object], *, supply: Mapping[str, object]) -> Any:
@@ -166,6 +168,15 @@ def _defines(file: pathlib.Path, name: str) -> bool:
     if file.name == "__init__.py":
         definition += rf"|^from \S+ import (.*\b)?{name}$"
     return re.search(definition, file.read_text(encoding="utf-8"), re.MULTILINE) is not None
+
+
+def _without_function(name: str) -> str:
+    """What is to be said of a file that was named without a function; its functions are read and not imported."""
+    path = pathlib.Path(name).expanduser()
+    if not path.is_file():
+        return "does not exist"
+    own = re.findall(r"^(?:async )?def ([^\W_]\w*)", path.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+    return f"is named without its function: {' or '.join(f'{name}:{each}' for each in own) or f'{name}:FUNCTION'}"
 
 
 def _load_file(kind: str, path: pathlib.Path, function: str) -> Callable[..., Any]:
