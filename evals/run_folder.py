@@ -73,7 +73,12 @@ def read_run(folder: Path) -> Run:
     """Read a run folder; raises ConfigError when it is none and RecordError when a record is broken."""
     config = stored_config(folder)
     if config is None:
-        raise ConfigError(f"{folder} is not a run: it has no {CONFIG}")
+        inner = sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
+        if inner:
+            raise ConfigError(f"{folder} holds several runs; name one of them: {', '.join(map(str, inner))}")
+        raise ConfigError(
+            f"{folder} is not a run: {f'it has no {CONFIG}' if folder.is_dir() else 'there is no folder'}"
+        )
     path = folder / RECORDS
     latest = _latest(store.read(path), path) if path.is_file() else {}
     return Run(folder, config, tuple(latest[name] for name in sorted(latest, key=_natural)))

@@ -26,7 +26,7 @@ from typing import Any
 from evals.experiment import settings_of
 from evals.numbers.summary import summarise, write_summary
 from evals.report import render_table
-from evals.run_folder import CONFIG, CONTENTS, RECORDS, digest, evaluate, read_run
+from evals.run_folder import CONTENTS, RECORDS, digest, evaluate, read_run
 from evals.task import Item
 from ttc.cli.options import add_options, read_options
 from ttc.cli.parts import SEVERAL, StrategyOptions, resolve_budget, resolve_strategies, strategies
@@ -67,9 +67,6 @@ class RecordedRun:
 
 def open_source(folder: Path) -> RecordedRun:
     """Read a run; raises ConfigError when it cannot be replayed, naming the problem and why."""
-    inner = sorted(path.parent for path in folder.glob(f"*/{CONFIG}")) if not (folder / CONFIG).is_file() else []
-    if inner:
-        raise ConfigError(f"{folder} holds several runs; name one of them: {', '.join(map(str, inner))}")
     run = read_run(folder)
     records = [record for record in run.records if record.answer is not None]
     if not records:

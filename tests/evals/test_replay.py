@@ -141,6 +141,20 @@ def test_a_folder_of_several_runs_is_refused_with_their_names(tmp_path: Path) ->
         replayed(tmp_path / "both", tmp_path / "out", "majority")
 
 
+@pytest.mark.parametrize("command_name", ["replay", "calibrate", "compare", "report"])
+def test_every_command_that_takes_a_run_names_those_of_a_folder_without_a_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command_name: str
+) -> None:
+    for name in ("direct", "majority"):
+        (tmp_path / "both" / name).mkdir(parents=True)
+        (tmp_path / "both" / name / "run.json").write_text("{}")
+    assert main([command_name, str(tmp_path / "both")]) == 2
+    both = tmp_path / "both"
+    assert f"{both} holds several runs; name one of them: {both}/direct, {both}/majority" in capsys.readouterr().err
+    assert main([command_name, str(tmp_path / "none")]) == 2
+    assert f"{tmp_path / 'none'} is not a run: there is no folder" in capsys.readouterr().err
+
+
 def test_replays_of_one_run_do_not_stand_in_each_others_way(pool: Path) -> None:
     for arguments in (["majority"], ["majority", "--n", "2"], ["direct"], ["majority"]):
         assert main(["replay", str(pool), "--strategy", *arguments]) == 0
