@@ -53,7 +53,7 @@ from ttc.core import (
     Verifier,
 )
 from ttc.errors import ConfigError, EngineError, MissingExtra, PluginError, PromptTooLong, TTCError, Unsupported
-from ttc.session.door import check_scorer, choose_scorer, choose_strategy, opened, synchronous
+from ttc.session.door import check_scorer, choose_scorer, choose_strategy, opened, synchronous, with_options
 from ttc.session.solve import fit_to_context, solve, spent
 from ttc.session.thinking import Thinking
 from ttc.verifiers.service.service import Service
@@ -184,6 +184,7 @@ class Evaluation(Sequence[EvaluatedProblem]):
         return ", ".join(parts)
 
 
+@with_options
 async def aevaluate(
     problems: Problems,
     *,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -12,6 +14,7 @@ from evals.commands.eval import EvalOptions, evaluate
 from evals.numbers.summary import read_summary
 from ttc.core import Prices
 from ttc.engines.scripted import ScriptedEngine
+from ttc.errors import ConfigError
 
 ROWS = [
     {"question": "What is 3+4?", "answer": 7, "topic": "sums"},
@@ -150,6 +153,16 @@ def test_what_a_function_raises_goes_through_as_it_is() -> None:
 def test_what_does_not_fit_is_refused_by_name(problems: object, options: dict[str, object], message: str) -> None:
     with pytest.raises(ttc.TTCError, match=message.replace("(", r"\(")):
         ttc.evaluate(problems, engine=engine(), seed=1, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ask", [partial(ttc.run, "1+1"), partial(ttc.evaluate, ROWS)])
+def test_an_option_that_there_is_not_is_refused_with_the_nearest_and_where_a_parameter_stands(
+    ask: Callable[..., object],
+) -> None:
+    with pytest.raises(ConfigError, match=r"no option 'm' \(known: strategy, .*parameter .* in params={'m': ...}"):
+        ask(strategy="majority", m=3)
+    with pytest.raises(ConfigError, match="no option 'stratgy'; did you mean 'strategy'"):
+        ask(stratgy="majority")
 
 
 def test_the_door_and_the_command_line_measure_the_same(tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.functions import ScoreFunction, as_scorer
 from ttc.config.recipes import parse_spec
 from ttc.config.registry import ENGINES, SCORERS
+from ttc.config.values import nearest
 from ttc.core import Answer, Budget, Engine, Message, Problem, Sampling, Scorer, Strategy
 from ttc.errors import ConfigError
 from ttc.session.solve import solve
@@ -29,6 +31,27 @@ _Parameters = ParamSpec("_Parameters")
 _Outcome = TypeVar("_Outcome")
 
 
+def with_options(
+    function: Callable[_Parameters, Coroutine[Any, Any, _Outcome]],
+) -> Callable[_Parameters, Coroutine[Any, Any, _Outcome]]:
+    """The same function, which refuses an option that it does not have by name, before anything else."""
+    options = [each.name for each in inspect.signature(function).parameters.values() if each.kind is each.KEYWORD_ONLY]
+    takes = set(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    async def call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Outcome:
+        for name in kwargs:
+            if name not in takes:
+                raise ConfigError(
+                    f"there is no option {name!r}{nearest(name, options)} (known: {', '.join(options)}); "
+                    f"a parameter of the strategy stands in params={{{name!r}: ...}}"
+                )
+        return await function(*args, **kwargs)
+
+    return call
+
+
+@with_options
 async def arun(
     problem: Problem | str,
     *,
