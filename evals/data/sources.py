@@ -176,6 +176,9 @@ def rows_of(path: Path, needs: Sequence[Sequence[str]] = ()) -> Iterator[tuple[M
         yield from json_lines(path)
         return
     for row in _csv_rows(path):
+        if needs and not any(name in row.data for names in needs for name in names):
+            wanted, there = " and ".join(names[0] for names in needs), ", ".join(row.data)
+            raise ConfigError(f"{path}: its first row names the columns, such as {wanted}, but holds: {there}")
         cells = {name: cell for name, cell in row.data.items() if name and cell}
         for names in needs:
             empty = [name for name in names if name in row.data and name not in cells]
@@ -187,14 +190,18 @@ def rows_of(path: Path, needs: Sequence[Sequence[str]] = ()) -> Iterator[tuple[M
 def _csv_rows(path: Path) -> Iterator[Row]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = csv.reader(file)
+            reader = csv.reader(file)
+            lines = filter(None, reader)  # empty ones are none
             names = _csv_names(next(lines, []), path)
-            for number, cells in enumerate(filter(None, lines), start=1):
+            for number, cells in enumerate(lines, start=1):
                 where = f"{path}, row {number}"
                 yield Row(dict(zip(names, _fitting(cells, names, where), strict=True)), where, number, local=False)
     except UnicodeDecodeError as exc:
         raise _not_utf8(path, open, exc) from exc
-    except (OSError, csv.Error) as exc:
+    except csv.Error as exc:
+        place = f"{path}, near line {reader.line_num}"
+        raise ConfigError(f"{place}: {exc}; is a quotation mark left open?") from exc
+    except OSError as exc:
         raise ConfigError(f"{path} cannot be read: {exc}") from exc
 
 

@@ -182,6 +182,8 @@ def test_a_gzip_file_that_is_cut_or_broken_is_named(tmp_path: Path, damage: Call
         ("question;answer\na, b?;1\n", "seem to be separated by ';'; save it with commas"),
         ("question\tanswer\na?\t1\n", "seem to be separated by tabs; save it with commas"),
         ("question,answer,answer\na?,1,2\n", "two columns are called 'answer'; rename one"),
+        ("a?,1\nb?,2\n", "its first row names the columns, such as problem and answer, but holds: a\\?, 1"),
+        ('question,answer\na?,"1\n' + "x" * 140000, "near line 3: field larger.*is a quotation mark left open"),
         ("question,answer\na?,1\nschön?,2\n", "line 3: byte 0xf6 is not UTF-8; save the file as UTF-8"),
     ],
 )
@@ -194,7 +196,7 @@ def test_a_broken_file_of_csv_is_named_with_its_fix(tmp_path: Path, text: str, m
 
 def test_a_csv_file_as_spreadsheets_write_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
-    path.write_bytes(b'\xef\xbb\xbfquestion, answer,target,\r\n"What is 999+1?","1,000",,,\r\n\r\na?,,2,\r\n')
+    path.write_bytes(b'\xef\xbb\xbf\r\nquestion, answer,target,\r\n"What is 999+1?","1,000",,,\r\n\r\na?,,2,\r\n')
     assert [item.target for item in load_task(str(path))().items(None, 0)] == ["1,000", "2"]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
+from ttc.config.choices import PartChoice
 from ttc.config.plugins import PluginShape
 from ttc.config.registry import ENGINES, POLICIES, SCORERS, STRATEGIES, VERIFIERS, Registry, plugins
 from ttc.config.signatures import bind, describe
@@ -116,8 +117,11 @@ def test_a_file_without_its_function_is_told_which_there_are(
     file = tmp_path / "mine.py"
     if source is not None:
         file.write_text(source)
-    with pytest.raises(ConfigError, match=message):
-        SCORERS.load(str(file))
+    for spec in (str(file), f"{file}:"):
+        with pytest.raises(ConfigError, match=message):
+            SCORERS.load(spec)
+        with pytest.raises(ConfigError, match=message):
+            PartChoice.of(SCORERS, spec, {})
 
 
 def test_a_description_reads_the_signature_and_the_docstring() -> None:

@@ -40,7 +40,7 @@ _KEY = re.compile(r"\s*[A-Za-z_][\w.-]*\s*=")
 def split_model(spec: str) -> tuple[str, str | None]:
     """Split `prm:path/to/model`; in `file.py:function` and `file.py:function:model` the function is the name."""
     head, separator, rest = spec.partition(":")
-    if head.endswith(".py"):
+    if head.endswith(".py") and rest:
         function, separator, rest = rest.partition(":")
         head = f"{head}:{function}"
     return head, rest if separator else None

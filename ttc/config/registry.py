@@ -55,6 +55,9 @@ class Registry:
             ConfigError: a `file.py:function` that cannot be read or names no function, or a function of another shape.
             MissingExtra: the function needs an optional package that is not installed.
         """
+        file_name = name.removesuffix(":")
+        if file_name.endswith(".py"):
+            raise ConfigError(f"{self.kind} file {file_name!r} {_without_function(file_name)}")
         path = user_file(name)
         if path is not None:
             own = _load_file(self.kind, path, name.rpartition(":")[2])
@@ -73,8 +76,6 @@ class Registry:
             loaded: Callable[..., Any] = entry[plain].load()
             self.shape.check_function(f"{self.kind} {name}", loaded)
             return loaded
-        if name.endswith(".py"):
-            raise ConfigError(f"{self.kind} file {name!r} {_without_function(name)}")
         raise UnknownName(self.kind, name, self.names())
 
     def create(self, name: str, params: Mapping[str, object], *, supply: Mapping[str, object]) -> Any:
