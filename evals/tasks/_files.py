@@ -52,6 +52,8 @@ from typing import Any, Literal, TypeAlias
 from evals.data.sources import rows_of
 from evals.task import CHECKS, INSTRUCTIONS, Item, Task, VerifierSpec, sample
 from ttc.answers import KINDS
+from ttc.answers.grammar import designation
+from ttc.answers.tokens import plain
 from ttc.config.recipes import load_toml, parse_spec
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import bind, call
@@ -400,7 +402,7 @@ def items_of(rows: Iterable[NumberedRow], default_kind: str, stem: str) -> Itera
 def kind_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the answer kind that these rows look like: as they say, else by their answers.
 
-    Single letters are a choice; numbers, formulas and what cannot be told are math; words alone are exact.
+    Single letters are a choice; numbers, formulas and what cannot be told are math; words, dates and codes are exact.
     """
     golds: list[str] = []
     for row in rows:
@@ -410,7 +412,12 @@ def kind_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
         golds.append(str(gold.get("answer", "")) if isinstance(gold, Mapping) else str(gold))
     if golds and all(_LETTER.fullmatch(gold.strip()) for gold in golds):
         return "choice"
-    return "math" if not golds or any(_MATHS.search(gold) for gold in golds) else "exact"
+    return "math" if not golds or any(map(_mathematical, golds)) else "exact"
+
+
+def _mathematical(gold: str) -> bool:
+    """Whether a gold has digits or signs of mathematics that are not those of a date, a telephone number or a code."""
+    return bool(_MATHS.search(gold)) and not designation(plain(gold))
 
 
 def _refuse_misspelt(data: Mapping[str, Any], where: str) -> None:

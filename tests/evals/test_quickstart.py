@@ -198,7 +198,14 @@ def test_columns_that_people_have_are_read_and_the_solution_stays_out_of_sight()
 
 @pytest.mark.parametrize(
     ("golds", "kind"),
-    [(["7", "1/2"], "math"), (["A", "(C)"], "choice"), (["Paris", "New York"], "exact"), (["\\pi", "Paris"], "math")],
+    [
+        (["7", "1/2"], "math"),
+        (["A", "(C)"], "choice"),
+        (["Paris", "New York"], "exact"),
+        (["\\pi", "Paris"], "math"),
+        (["2024-01-05", "May 5, 2024", "SKU-007", "555-1234", "2019-2020"], "exact"),
+        (["2024-01-05", "x-1-2"], "math"),
+    ],
 )
 def test_the_kind_of_answers_is_told_by_what_they_look_like(golds: list[str], kind: str) -> None:
     assert kind_of_rows([{"answer": gold} for gold in golds]) == kind

@@ -134,6 +134,11 @@ def test_spellings_of_one_answer_share_a_key(spellings: list[str]) -> None:
     assert len({key(spelling, "math") for spelling in spellings}) == 1
 
 
+def test_a_date_or_a_code_is_a_class_of_its_own() -> None:
+    assert key("2024-01-05", "math") == key("January 5, 2024", "math") != key("2018", "math")
+    assert len({key(final, "math") for final in ("SKU-007", "SKU-7", "A-1-2", "A-2-1", "2019-2020", "-1")}) == 6
+
+
 def test_different_answers_have_different_keys() -> None:
     answers = [
         "1", "2", "1/2", "(1,2)", r"\{1,2\}", "[1,2]", "[1,2)", "(1,2]", "(2,1)", "(1,2,3)", "11_7", "11", "1:2",

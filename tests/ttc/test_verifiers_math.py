@@ -159,6 +159,33 @@ def test_a_target_may_bring_alternatives_tolerance_unit_and_the_reading_of_lists
     ]  # fmt: skip
 
 
+DESIGNATIONS = (
+    ("2024-01-05", "2018"), ("2024-03-04", "2024-04-03"), ("2019-2020", "-1"), ("555-1234", "-679"),
+    ("A-1-2", "A-2-1"), ("SKU-007", "SKU-7"), ("SKU-7", "SKU-007"), ("007-12", "-5"), ("3/4/2024", "4/3/2024"),
+    ("(555) 123-4567", "63768"),
+)  # fmt: skip
+
+
+def test_dates_telephone_numbers_and_codes_are_compared_by_their_spelling() -> None:
+    boxed = [rf"\boxed{{{answer}}}" for _, answer in DESIGNATIONS]
+    assert statuses([(gold, text) for (gold, _), text in zip(DESIGNATIONS, boxed, strict=True)]) == ["incorrect"] * 10
+    assert statuses([(gold, f"The answer is {gold}.") for gold, _ in DESIGNATIONS]) == ["correct"] * 10
+    assert statuses([("SKU-007", r"\boxed{\text{SKU-007}}"), ("2019-2020", "2019–2020")]) == ["correct"] * 2
+
+
+def test_one_date_in_two_forms_is_one_date() -> None:
+    forms = ("5.1.2024", "2024/01/05", "January 5, 2024", "5th of Jan 2024", r"\text{5 January 2024}")
+    assert statuses([("2024-01-05", rf"\boxed{{{form}}}") for form in forms]) == ["correct"] * len(forms)
+    assert statuses([("3/14/2024", "14/3/2024"), ("2024-01-05", "1/5/2024")]) == ["correct", "incorrect"]
+
+
+def test_differences_of_numbers_and_letters_are_computed_as_ever() -> None:
+    golds = ("x-1-2", "5-3", "ab-1", "AB-2", "2020-2019", "10-5-3")
+    answers = ("x-3", "2", "-1+ab", "-2+AB", "1", "2")
+    pairs = [(gold, rf"\boxed{{{answer}}}") for gold, answer in zip(golds, answers, strict=True)]
+    assert statuses(pairs) == ["correct"] * len(pairs)
+
+
 def test_a_text_that_was_cut_has_no_answer_unless_the_policy_allows_it() -> None:
     cut = [("4", Submission(r"\boxed{4}", "", "length")), ("4", Submission(r"\boxed{4}", "", "abort"))]
     verdicts = judge(cut)

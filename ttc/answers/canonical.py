@@ -10,6 +10,7 @@ A shape is what kind of mathematical object a parsed answer is, with the spellin
     brackets  shapes...            [a, b, c]
     interval  low, high, closed on the left, closed on the right (never open on both sides: that is a tuple)
     time      hour, minute, half of the day (am, pm or empty)
+    designation  spelling          a date, a telephone number or a code, which is never computed
     union ratio matrix rel base empty text   as in `nodes`
 
 Inequalities in one variable become intervals; sets, tuples and intervals stay distinct.
@@ -36,7 +37,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from ttc.answers.grammar import parse
+from ttc.answers.grammar import parse, parse_expression
 from ttc.answers.nodes import CONSTANTS, Term, approximate, exact
 from ttc.answers.tokens import MAX_CHARS, TooLarge, Unparsed, plain
 
@@ -258,7 +259,7 @@ _SHAPE_RULES: Mapping[str, Callable[[Term], Term]] = {
     "seq": _sequence, "list": _list, "union": _union, "rel": _relation, "meet": lambda node: _meet(node),
     "matrix": lambda node: Term("matrix", tuple(tuple(shape(cell) for cell in row) for row in node.args)),
     "ratio": lambda node: Term("ratio", tuple(shape(item) for item in node.args)),
-    **dict.fromkeys(("base", "empty", "text", "time"), lambda node: node),
+    **dict.fromkeys(("base", "empty", "text", "time", "designation"), lambda node: node),
 }  # fmt: skip
 
 
@@ -404,6 +405,7 @@ _KEY_RULES: Mapping[str, Callable[[Term], str]] = {
     "time": lambda node: f"{node.args[0]}:{node.args[1]:02d}{node.args[2]}",
     "empty": lambda node: "{}",
     "text": lambda node: text_key(node.args[0]),
+    "designation": lambda node: str(node.args[0]),
 }
 
 
@@ -439,7 +441,7 @@ def read_expression(text: str) -> Expression:
     if len(text) > MAX_EXPRESSION:
         raise TooLarge(f"more than {MAX_EXPRESSION} characters")
     try:
-        node = parse(plain(text))
+        node = parse_expression(plain(text))
     except RecursionError as exc:
         raise TooLarge("nested too deeply") from exc
     sides = list(node.args[1:]) if node.op == "rel" else [node]

@@ -4,7 +4,8 @@ Every token must be consumed: a partial parse is a refusal, never a smaller expr
 time is linear, nothing is evaluated. Mixed numbers, thousands, percent, units, sets, tuples, intervals, unions,
 inequality chains, ratios, times by the clock, words of size (5 million), bases, matrices, plus-minus and the usual
 functions are understood; so are units of measurement and currency that follow or precede a number. White space never
-joins digits, and words after a number are its unit only where they can be one.
+joins digits, and words after a number are its unit only where they can be one. A whole answer that is spelt as a date,
+a telephone number or a code (`designation`) is no sum: it stands for its spelling.
 Left out: sums, products, integrals, limits, sequences with dots (`math-verify` may know them, in a worker).
 """
 
@@ -85,8 +86,75 @@ _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*(?:\^[23])?\.?")
 _CLOCK = re.compile(r"\d{1,2}:[0-5]\d")
 
 
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_YEAR, _DAY = r"(?P<year>(?:1[5-9]|20)\d\d)", r"(?P<day>0?[1-9]|[12]\d|3[01])"
+_MONTH = r"(?P<month>0?[1-9]|1[0-2])"
+_MONTH_NAME = (
+    r"(?P<month>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|"
+    r"oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?"
+)
+_DATES = (
+    re.compile(rf"{_YEAR}(?P<mark>[-/.]){_MONTH}(?P=mark){_DAY}"),
+    re.compile(rf"{_DAY}\.{_MONTH}\.{_YEAR}"),
+    re.compile(rf"{_MONTH_NAME} {_DAY}(?:st|nd|rd|th)?,? {_YEAR}", re.IGNORECASE),
+    re.compile(rf"{_DAY}(?:st|nd|rd|th)?(?: of)? {_MONTH_NAME},? {_YEAR}", re.IGNORECASE),
+)
+_DATE_OF_TWO_ORDERS = re.compile(rf"(?P<first>\d\d?)(?P<mark>[-/])(?P<second>\d\d?)(?P=mark){_YEAR}")
+"""The day may come first or second."""
+_PHONE = re.compile(r"(?:\+?\d{1,3}-)?(?:\d{3}-|\(\d{3}\) ?)?[2-9]\d\d-\d{4}")
+_YEARS = re.compile(r"([12]\d{3})-([12]\d{3}|\d\d)")
+_PARTS = r"(?:[A-Za-z]+|\d+)(?:-(?:[A-Za-z]+|\d+))+"
+# A zero in front of digits, a word of capitals, or capitals before two numbers; x-1-2 and AB-2 remain differences.
+_CODE = re.compile(rf"(?=(?:\w+-)*0\d){_PARTS}|(?=[A-Z]{{3,}}-)(?=.*\d){_PARTS}|[A-Z]+(?:-\d+){{2,}}")
+_IN_TEXT = re.compile(r"\\(?:text|textbf|textrm|mbox|mathrm)\s*\{([^{}]*)\}")
+MAX_DESIGNATION = 64
+"""Characters of the longest date or code."""
+
+
+def designation(text: str) -> str:
+    """The date, telephone number or code that a plain text is, by its spelling; empty where it is none of them.
+
+    A date has one spelling however it is written, but 3/4/2024, which may be in March or in April, has its own.
+    """
+    if styled := _IN_TEXT.fullmatch(text):
+        text = styled[1].strip()
+    if len(text) > MAX_DESIGNATION:
+        return ""
+    code = _PHONE.fullmatch(text) or _span_of_years(text) or _CODE.fullmatch(text)
+    return _date(text) or (text if code else "")
+
+
+def _date(text: str) -> str:
+    for match in filter(None, (pattern.fullmatch(text) for pattern in _DATES)):
+        month = match["month"].lower()
+        number = int(month) if month.isdigit() else _MONTHS.index(month[:3]) + 1
+        return f"{match['year']}-{number:02}-{int(match['day']):02}"
+    match = _DATE_OF_TWO_ORDERS.fullmatch(text)
+    low, high = sorted((int(match["first"]), int(match["second"]))) if match else (0, 0)
+    if match is None or not (1 <= low <= 12 and high <= 31):
+        return ""
+    if high > 12 or low == high:
+        return f"{match['year']}-{low:02}-{high:02}"
+    return f"{int(match['first'])}/{int(match['second'])}/{match['year']}"
+
+
+def _span_of_years(text: str) -> bool:
+    """Whether a text is like 2019-2024 or 2019-20: two years in order, or one and the next."""
+    match = _YEARS.fullmatch(text)
+    if match is None:
+        return False
+    first, last = int(match[1]), int(match[2])
+    return first < last if len(match[2]) == 4 else (first + 1) % 100 == last
+
+
 def parse(text: str) -> Term:
     """Return the tree of a plain answer (see `tokens.plain`). Raises Unparsed, or TooLarge beyond a cap."""
+    spelling = designation(text)
+    return Term("designation", (spelling,)) if spelling else parse_expression(text)
+
+
+def parse_expression(text: str) -> Term:
+    """`parse` where everything is to be computed, what is spelt as a date or a code too: 2019-2020 is -1."""
     items = tokens(text)
     if len(items) == 1:
         raise Unparsed("empty")

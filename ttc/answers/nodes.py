@@ -15,7 +15,7 @@ Operators and their arguments:
     base       digits, base      11_7        time  hour, minute, half of the day (am, pm or empty)
     meet       two relations, both of which hold
     quantity   node, unit        a number with a unit; the unit `%` is percent
-    text       string            words
+    text       string            words                designation  string   a date, a telephone number or a code
 
 Their values are exact rationals where possible, numbers in a given context of `mpmath` otherwise. Real-valued
 conventions: an odd root of a negative number is the real one; any other step that leaves the real line makes the value

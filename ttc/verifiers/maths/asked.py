@@ -105,7 +105,7 @@ def _scalars(node: Term) -> Iterator[Term]:
         yield from _scalars(node.args[1])
     elif node.op == "rel":
         yield from node.args[1:]
-    elif node.op not in ("base", "text", "empty", "time"):
+    elif node.op not in ("base", "text", "empty", "time", "designation"):
         for child in node.children():
             yield from _scalars(child)
         for row in node.args if node.op == "matrix" else ():
