@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.timing import patience
+from ttc.answers import extract, key
 from ttc.core import Submission, TargetLike, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.choice import choice
@@ -72,6 +73,38 @@ def test_a_choice_gold_that_is_not_one_letter_is_refused(target: TargetLike) -> 
 )
 def test_strings_are_compared_after_normalisation(options: dict[str, bool], text: str, status: str) -> None:
     assert judge(exact(**options), "hello world", text).status == status
+
+
+@pytest.mark.parametrize(
+    ("gold", "text"),
+    [
+        ("Paris", r"\boxed{\text{Paris}}"),
+        ("Paris", r"\boxed{\mathrm{Paris}}"),
+        ("Paris", "**Paris**"),
+        ("Paris", "The answer is **Paris**."),
+        ("Paris", "**Answer: Paris**"),
+        ("AT&T", r"\boxed{AT\&T}"),
+        ("50%", r"\boxed{50\%}"),
+        ("under_score", r"\boxed{\text{under\_score}}"),
+        ("New York", r"\boxed{New~York}"),
+        (r"AT\&T", "AT&T"),
+    ],
+)
+def test_marks_of_latex_and_markdown_are_no_part_of_words(gold: str, text: str) -> None:
+    for case_sensitive in (False, True):
+        assert judge(exact(case_sensitive=case_sensitive), gold, text).correct
+    final = extract(text, "exact").final
+    assert final is not None and key(final, "exact") == key(gold, "exact")
+
+
+def test_signs_that_belong_to_a_string_stay_in_it() -> None:
+    for gold, text in (("~/bin", "/bin"), ("__init__", "init"), ("$5", "5"), (r"C:\temp", "C:temp"), ("*.py", ".py")):
+        assert judge(exact(), gold, gold).correct
+        assert judge(exact(), gold, text).status == "incorrect"
+
+
+def test_the_end_of_an_emphasis_is_no_part_of_an_answer() -> None:
+    assert extract("The answer is **Paris**.", "exact").final == "Paris"
 
 
 def test_a_cut_text_has_no_answer_for_any_verifier() -> None:

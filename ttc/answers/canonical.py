@@ -288,9 +288,27 @@ def spelling_key(text: str) -> str:
     return "?" + _JOIN.sub("", " ".join(text.split()))
 
 
+_STYLE = re.compile(
+    r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|math(?:rm|bf|it|sf|tt)|mbox|emph|operatorname)\s*\{([^{}]*)\}"
+)
+_ESCAPED = re.compile(r"\\([&%_#$])")
+_TIED = re.compile(r"(?<=\w)(?:~|\\[ ,])(?=\w)")
+_MATHS_MARKS = re.compile(r"\$([^$]+)\$|\\\((.+)\\\)", re.DOTALL)
+
+
+def undressed(text: str) -> str:
+    r"""Words without what LaTeX and Markdown put around them: \text{..}, $..$, **..**, \& for &, ~ for a space."""
+    text = text.strip()
+    if text.startswith("**") and text.endswith("**") and text.count("**") == 2:
+        text = text[2:-2].strip()
+    if formula := _MATHS_MARKS.fullmatch(text):
+        text = formula[1] or formula[2]
+    return _ESCAPED.sub(r"\1", _TIED.sub(" ", _STYLE.sub(r"\1", text)))
+
+
 def text_key(final: str) -> str:
-    """The class of words: case, white space and outer quotes do not matter."""
-    words = " ".join(final.split()).strip("\"'`").rstrip(".").casefold()
+    """The class of words: case, white space, outer quotes and marks of LaTeX and Markdown do not matter."""
+    words = " ".join(undressed(final).split()).strip("\"'`").rstrip(".").casefold()
     return words if len(words) <= MAX_CHARS else hashed(words)
 
 

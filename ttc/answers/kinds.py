@@ -286,12 +286,15 @@ def _only_line(text: str, start: int) -> Hit:
     return found(text, start, len(text), "bare") if body and "\n" not in body else None
 
 
-_EXACT_RULES = usual_rules(
-    _same_by(text_key),
-    lambda _final: False,
-    lambda clause: (0, len(clause)) if clause.strip() else None,
-    _only_line,
-)
+def _trim_words(clause: str) -> tuple[int, int] | None:
+    """All of the clause, without the end of an emphasis that began before it: "The answer is **Paris**"."""
+    end = len(clause.rstrip())
+    if clause.count("**") % 2 and clause.endswith("**", 0, end):
+        end -= 2
+    return (0, end) if clause[:end].strip() else None
+
+
+_EXACT_RULES = usual_rules(_same_by(text_key), lambda _final: False, _trim_words, _only_line)
 
 
 def _extract_all(text: str) -> Extraction:

@@ -1,6 +1,7 @@
-"""A short string: equal after Unicode and white-space normalisation, by default without regard to case.
+r"""A short string: equal after Unicode and white-space normalisation, by default without regard to case.
 
-The final answer is found like any other (box, tag, ####, phrase, or the only line). Left out: synonyms, edit distance.
+The final answer is found like any other (box, tag, ####, phrase, or the only line), and loses what LaTeX and Markdown
+put around words: `\text{Paris}`, `AT\&T`, `**Paris**`. Left out: synonyms, edit distance.
 
 Args:
     case_sensitive: Whether upper and lower case differ.
@@ -13,11 +14,12 @@ from __future__ import annotations
 import unicodedata
 
 from ttc.answers import Extraction, extract
+from ttc.answers.canonical import undressed
 from ttc.core import Target
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card
 
-VERSION = "2"
+VERSION = "3"
 
 
 def exact(*, case_sensitive: bool = False, whole_text: bool = False, allow_truncated: bool = False) -> ExactVerifier:
@@ -44,7 +46,7 @@ class ExactVerifier(AnswerVerifier):
             limits=PLAIN_LIMITS,
             partial_credit=ALL_OR_NOTHING,
             correct_when="the answer equals the target or an alternative after NFKC, white-space and quote "
-            "normalisation",
+            "normalisation, without marks of LaTeX and Markdown",
             weaknesses=(
                 "synonyms and other spellings are incorrect unless they are alternatives",
                 "NFKC makes some different signs equal: a superscript two is a two",
@@ -69,5 +71,5 @@ class ExactVerifier(AnswerVerifier):
                 raise ConfigError(f"the gold {answer[:80]!r} does not verify against itself")
 
     def _clean(self, text: str) -> str:
-        words = " ".join(unicodedata.normalize("NFKC", text).split()).strip("\"'`").rstrip(".")
+        words = " ".join(unicodedata.normalize("NFKC", undressed(text)).split()).strip("\"'`").rstrip(".")
         return words if self._case_sensitive else words.casefold()

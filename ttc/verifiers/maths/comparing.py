@@ -16,7 +16,8 @@ Policy:
     multiset   whether members of a set count as often as they stand there
 
 An answer without a unit equals one with; two units must agree (5 cm is not 5 m, 500 cm is 5 m). Dates, telephone
-numbers and codes are equal by their spelling, 2019-2020 is not -1. Times are equal as times, 10:20 is not 5:10; a ratio with a zero equals only itself. Of `x=1, y=2` the names, or their order, are wanted.
+numbers and codes are equal by their spelling, 2019-2020 is not -1. Times are equal as times, 10:20
+is not 5:10; a ratio with a zero equals only itself. Of `x=1, y=2` the names, or their order, are wanted.
 """
 
 from __future__ import annotations
