@@ -143,6 +143,32 @@ def test_only_plain_equalities_that_do_not_hold_are_complained_about(text: str, 
     assert wrong_sums(text) == wrong
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("1,200 / 4 = 300", "1,200 / 4 = 301"),
+        ("1,500 * 3 = 4,500", "1,500 * 3 = 4,600"),
+        ("2,500 + 1 = 2,501", "2,500 + 1 = 2,502"),
+        ("7/2 = 3 1/2", "7/2 = 4 1/2"),
+        ("2 1/2 + 1 = 3 1/2", "2 1/2 + 1 = 4"),
+        ("-7 1/2 - 1 = -8 1/2", "-7 1/2 - 1 = -7 1/2"),
+        ("3 x 4 + 2 = 14", "3 x 4 + 2 = 18"),
+        ("3x4=12", "3x4=13"),
+        ("4 × 5 = 20", "4 × 5 = 21"),
+    ],
+)
+def test_sums_are_recomputed_in_the_forms_that_people_write(right: str, wrong: str) -> None:
+    assert wrong_sums(f"so {right}, or {wrong}.") == [wrong]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["5 x $2 + 3 = 13", "x 2 + 3 = 7", "2x-3=5", "0x10 + 1 = 17", "5 / 2 = 2 remainder 1", "5/2 = 2 r 1", "3/6 = 50%"],
+)
+def test_a_part_of_a_longer_sum_is_not_complained_about(text: str) -> None:
+    assert wrong_sums(text) == []
+
+
 def thinker(cheap: list[str], careful: list[str]):
     def script(prompt: Prompt, path, key) -> str:
         if prompt.think_state == "open":

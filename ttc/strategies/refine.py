@@ -3,7 +3,7 @@
 Madaan et al. 2023, "Self-Refine"; Huang et al. 2023, "Large Language Models Cannot Self-Correct Reasoning Yet" (arXiv
 2310.01798): without outside feedback there is nothing to gain. So the feedback comes from a checker that holds no key:
 
-    sums     a tool that recomputes every plain equality in the answer
+    sums     a tool that recomputes every plain equality in the answer (1,200 x 3 = 3,600 and 7/2 = 3 1/2 too)
     scorer   the step that the scorer doubts most, where it is below `threshold`
     self     none: the model is asked to check its work (the baseline of the second paper)
 
@@ -124,9 +124,23 @@ _CRITICS: Mapping[Feedback, Callable[[_Critic, Prompt, Candidate], Awaitable[str
 )
 
 
-_NUMBER = r"\(*-?\d{1,15}(?:\.\d{1,15})?\)*"
-_SUM = rf"{_NUMBER}(?: ?[-+*/] ?{_NUMBER}){{1,12}}"
-_EQUALITY = re.compile(rf"(?<![\w.^*/+=)-])(?<![-^*/+=)] )({_SUM}) ?= ?({_NUMBER})(?![\w(]|\.\d)(?! ?[-+*/^])")
+_MIXED = r"\d{1,6} \d{1,3}/\d{1,3}(?!\d)"
+_NUMBER = rf"\(*-?(?:{_MIXED}|(?:\d{{1,3}}(?:,\d{{3}})+(?!\d)|\d{{1,15}})(?:\.\d{{1,15}})?)\)*"
+_TIMES = r" [xX] |(?<!\b0)x(?=\d)"
+"""A letter for the sign of multiplication; 2x + 3 is no product, and 0x10 is a number."""
+_SUM = rf"{_NUMBER}(?:(?: ?[-+*/×] ?|{_TIMES}){_NUMBER}){{1,12}}"
+# Neither side may be a part of more: of a longer sum, of 1,200, of 3 1/2, of 50 %, of "5 x $2", of "2 remainder 1".
+_SIGNS = r"\-^*/+=)×÷–−"
+_BEFORE = (
+    rf"(?<![\w.{_SIGNS}])(?<![{_SIGNS}xX] )(?<![{_SIGNS}xX]\$)(?<![{_SIGNS}xX] \$)(?<!\d,)(?!(?<=\d )\d{{1,3}}/\d)"
+)
+_AFTER = (
+    r"(?![\w(]|[.,]\d| \d{3}\b| \d+/\d| ?%| and \(?\d+/\d+(?! ?[-+*/=\d])| ?r(?:emainder)?\b)"
+    r"(?! ?[-+*/^×÷–−]| [xX] )"
+)
+_EQUALITY = re.compile(rf"{_BEFORE}({_SUM}) ?= ?({_NUMBER}){_AFTER}")
+_MIXED_NUMBER = re.compile(r"(\d+) (\d+/\d+)")
+_STARS = str.maketrans("xX×", "***")
 _OPERATORS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = MappingProxyType(
     {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 )
@@ -153,8 +167,9 @@ def _rounding(number: str) -> Fraction:
 
 
 def _value(text: str) -> Fraction | None:
+    plain = _MIXED_NUMBER.sub(r"(\1+\2)", text.strip().replace(",", "")).translate(_STARS)
     try:
-        return _evaluate(ast.parse(text.strip(), mode="eval").body)
+        return _evaluate(ast.parse(plain, mode="eval").body)
     except (SyntaxError, ValueError, ZeroDivisionError, MemoryError, RecursionError):
         return None
 
