@@ -69,9 +69,14 @@ def test_extraction_follows_the_cascade(kind: str, text: str, final: str | None,
         ("number", "After a long story there remain, as far as I can see, exactly 1 or 4"),
         ("choice", "Answer: B or C"),
         ("choice", r"\boxed{A, B}"),
+        ("choice", "The answer is C? No, it is D."),
+        ("choice", "Answer: C?"),
+        ("math", "The answer is 42? No, it is 43."),
+        ("number", "The answer is 42? No, it is 43."),
+        ("exact", "The answer is Paris? No, it is Rome."),
     ],
 )
-def test_alternatives_in_the_final_clause_are_a_hedge(kind: str, text: str) -> None:
+def test_alternatives_and_doubts_in_the_final_clause_are_a_hedge(kind: str, text: str) -> None:
     found = extract(text, kind)
     assert (found.final, found.reason) == (None, "hedge")
 

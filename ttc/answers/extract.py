@@ -5,8 +5,9 @@ The cascade, per kind of answer, first hit wins: the last `\boxed{..}` (or `\fbo
 is nothing but an answer, and, for the kind `number` only, the last number. Only text after the thinking block counts.
 
 The sentence is read: alternatives ("1 or 4", two distinct boxes), denials ("is not 5", "\boxed{5} is wrong"), bounds
-("less than 5", "between 3 and 10"), doubts ("5 or so", "maybe") and words that make another number of it ("twice 5")
-are a hedge and give no answer, with the reason. A box that is taken back gives way to a later answer phrase.
+("less than 5", "between 3 and 10"), doubts ("5 or so", "maybe", "the answer is 5?") and words that make another number
+of it ("twice 5") are a hedge and give no answer, with the reason. A box that is taken back gives way to a later answer
+phrase.
 Linear in the text. Left out: answers spread over several sentences, and "both of the above" of any kind.
 """
 
@@ -321,9 +322,9 @@ def last_phrase(hedge: Hedge, trim: Callable[[str], tuple[int, int] | None]) -> 
                 return Extraction(None, (begin, begin + len(clause)), "phrase", "hedge")
             if place:
                 hit = found(text, begin + place[0], begin + place[1], "phrase")
-                doubtful = unsure(clause[: place[0]], clause[place[1] :]) or _TAKEN_BACK.search(
-                    text, begin, begin + _AFTER
-                )
+                question_mark = end is not None and end[0] in "?？"
+                around = unsure(clause[: place[0]], clause[place[1] :])
+                doubtful = question_mark or around or _TAKEN_BACK.search(text, begin, begin + _AFTER)
                 return Extraction(None, hit.span, "phrase", "hedge") if doubtful else hit
         return None
 
