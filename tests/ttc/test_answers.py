@@ -139,6 +139,14 @@ def test_spellings_of_one_answer_share_a_key(spellings: list[str]) -> None:
     assert len({key(spelling, "math") for spelling in spellings}) == 1
 
 
+@pytest.mark.parametrize("kind", ["math", "number"])
+def test_minutes_and_seconds_are_units_where_they_follow_a_number(kind: str) -> None:
+    assert {key(final, kind) for final in ("15 min", "15 minutes", "15 sec", "15min", "15")} == {"15"}
+    assert extract("The answer is 15 min.", kind).final == "15 min"
+    assert key(r"\min(3, 5)", kind) == key("min(3, 5)", kind) == "3"
+    assert key("3 sec x", kind) == key(r"3\sec x", kind) != "3"
+
+
 def test_a_date_or_a_code_is_a_class_of_its_own() -> None:
     assert key("2024-01-05", "math") == key("January 5, 2024", "math") != key("2018", "math")
     assert len({key(final, "math") for final in ("SKU-007", "SKU-7", "A-1-2", "A-2-1", "2019-2020", "-1")}) == 6

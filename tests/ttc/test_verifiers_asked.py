@@ -15,6 +15,7 @@ from ttc.answers.tokens import plain
 from ttc.core import Message, Problem, Submission, Target, TargetLike, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.math import math
+from ttc.verifiers.maths.asked import with_question
 from ttc.verifiers.shared.contract import read_gold
 
 Pairs = Sequence[tuple[TargetLike, str]]
@@ -147,6 +148,14 @@ def test_a_right_answer_of_this_class_counts(name: str) -> None:
         for pair, verdict in zip(RIGHT[name], verdicts, strict=True)
         if not verdict.correct
     ] == []
+
+
+def test_a_power_of_ten_is_a_numeral_where_the_question_has_none() -> None:
+    pairs: Pairs = [("1000000", r"\boxed{10^6}"), ("0.001", r"\boxed{10^{-3}}"), ("-100", r"\boxed{-10^2}")]
+    assert statuses([*pairs, ("1000 m", r"\boxed{10^3\text{ m}}")]) == ["correct"] * 4
+    question = "What is $10^6$?"
+    assert statuses([(with_question("1000000", question), r"\boxed{10^6}")]) == ["incorrect"]
+    assert with_question("1000000", "How many grams are a ton?") == Target("1000000")
 
 
 TOO_MUCH = (

@@ -179,6 +179,15 @@ def test_one_date_in_two_forms_is_one_date() -> None:
     assert statuses([("3/14/2024", "14/3/2024"), ("2024-01-05", "1/5/2024")]) == ["correct", "incorrect"]
 
 
+def test_minutes_seconds_and_halves_of_the_day_are_read_in_their_usual_spellings() -> None:
+    golds = ("15", "15", "15 min", "120 min", "15 minutes", "3:00 PM", "3:00 a.m.")
+    answers = ("15 min", "15 sec", "15 minutes", "2 hours", "15 min", "3:00 p.m.", "3:00 am")
+    pairs = [(gold, rf"\boxed{{{answer}}}") for gold, answer in zip(golds, answers, strict=True)]
+    for kind in ("math", "number"):
+        assert statuses(pairs, kind=kind) == ["correct"] * len(pairs)
+    assert statuses([("3:00 PM", "The answer is 3:00 p.m."), ("3:00 PM", "3:00 a.m.")]) == ["correct", "incorrect"]
+
+
 def test_differences_of_numbers_and_letters_are_computed_as_ever() -> None:
     golds = ("x-1-2", "5-3", "ab-1", "AB-2", "2020-2019", "10-5-3")
     answers = ("x-3", "2", "-1+ab", "-2+AB", "1", "2")

@@ -129,13 +129,15 @@ def _date(text: str) -> str:
         month = match["month"].lower()
         number = int(month) if month.isdigit() else _MONTHS.index(month[:3]) + 1
         return f"{match['year']}-{number:02}-{int(match['day']):02}"
-    match = _DATE_OF_TWO_ORDERS.fullmatch(text)
-    low, high = sorted((int(match["first"]), int(match["second"]))) if match else (0, 0)
-    if match is None or not (1 <= low <= 12 and high <= 31):
+    either = _DATE_OF_TWO_ORDERS.fullmatch(text)
+    return _date_of_two_orders(int(either["first"]), int(either["second"]), either["year"]) if either else ""
+
+
+def _date_of_two_orders(first: int, second: int, year: str) -> str:
+    low, high = sorted((first, second))
+    if low < 1 or low > 12 or high > 31:
         return ""
-    if high > 12 or low == high:
-        return f"{match['year']}-{low:02}-{high:02}"
-    return f"{int(match['first'])}/{int(match['second'])}/{match['year']}"
+    return f"{year}-{low:02}-{high:02}" if high > 12 or low == high else f"{first}/{second}/{year}"
 
 
 def _span_of_years(text: str) -> bool:
@@ -305,14 +307,24 @@ class _Grammar:
 
     def _time(self) -> Term | None:
         """A time by the clock, 7:05 or 19:30 or 7:05 pm; None when it is not one."""
-        hour, colon, minute, after = (self.ahead(by) for by in range(4))
+        hour, colon, minute = (self.ahead(by) for by in range(3))
         if colon.text != ":" or not _CLOCK.fullmatch(f"{hour.text}:{minute.text}"):
             return None
-        half = HALVES.get(after.text.replace(".", "").replace(" ", "").lower(), "")
+        half, length = self._half_of_day(3)
+        after = self.ahead(3)
         if not half and not (after.kind == "end" or after.text in (",", ";", "and", "or", ")", "}")):
             return None
-        self.at += 4 if half else 3
+        self.at += 3 + length
         return Term("time", (int(hour.text), int(minute.text), half))
+
+    def _half_of_day(self, by: int) -> tuple[str, int]:
+        r"""The am or pm that comes `by` tokens ahead, and its length in tokens: pm, `\text{p.m.}`, p.m."""
+        first, dot, second = (self.ahead(by + more) for more in range(3))
+        letters = HALVES.get((first.text + second.text).lower(), "") if dot.text == "." else ""
+        if letters:
+            return letters, 4 if self.ahead(by + 3).text == "." else 3
+        half = HALVES.get(first.text.replace(".", "").replace(" ", "").lower(), "")
+        return half, 1 if half else 0
 
     # -- arithmetic ------------------------------------------------------------------------------------------------
     def sum(self) -> Term:
@@ -742,6 +754,8 @@ def _begins_value(first: Token, name: str) -> bool:
     head = re.split("[/^ ]", name, maxsplit=1)[0]
     if first.kind == "text":
         return True
+    if head in FUNCTIONS and head in UNITS:
+        return name.partition("/")[0] == head  # 15 min, where a function would have an argument: 3 sec x
     if head in WORDS or head in FUNCTIONS or head in INFINITY or head in NEVER_UNITS:
         return False
     if head in UNITS:

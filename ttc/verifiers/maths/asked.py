@@ -1,9 +1,10 @@
 r"""What a question asks for, and answers of another form: left unevaluated, restated, not what was asked.
 
 The value alone does not make an answer: `2+3\cdot 4` is no answer to "Compute 2+3*4". A gold that is a numeral (a sign,
-digits, a fraction, a decimal, a power of ten, a unit) asks for a numeral; a constant such as `2\sqrt 3` for no
-function that it does not have itself (no `\sin`, no `!`); an expression of the question, where it is not the gold's
-own, is a restatement; "factor", "expand" and "simplify" ask for a product, a sum, and roots without square factors.
+digits, a fraction, a decimal, a unit) asks for a numeral, and a power of ten is one, alone (the question has none) or
+as a factor; a constant such as `2\sqrt 3` asks for no function that it does not have itself (no `\sin`, no `!`); an
+expression of the question, where it is not the gold's own, is a restatement; "factor", "expand" and "simplify" ask for
+a product, a sum, and roots without square factors.
 
 A gold that is itself written as an expression (`2^{10}`, `3!`) lets the answer be one. What is asked is read from the
 gold's own form and, where the target brings it, the question; a declared `form` overrules both, and `any` turns all of
@@ -47,6 +48,8 @@ _FACTOR = re.compile(r"(?:^|[.:;]\s+|\b(?:please|completely|fully)\s+)\s*factor(
 _EXPAND = re.compile(r"(?:^|[.:;]\s+)\s*expand\b", re.IGNORECASE)
 _SIMPLIFY = re.compile(r"\bsimplif|simplest (?:radical )?form", re.IGNORECASE)
 _RATIO = re.compile(r"\bratio\b|\bproportion", re.IGNORECASE)
+_TENS, _TEN = re.compile(r"\b10\s*(?:\^|\*\*)"), re.compile(r"10*")
+"""A power of ten in a question, which its answer must not repeat, and the digits of one."""
 _INTEGER = re.compile(r"\b(positive )?integers? \$?([a-z])\$?(?![a-z])")
 MAX_QUESTION = 4000
 """Characters at the end of a question that are read."""
@@ -79,7 +82,8 @@ def with_question(answer: str, question: str) -> Target:
     except (Unparsed, RecursionError):
         return Target(answer)
     settled = bool(golds) and all(map(numeral, golds)) and "%" not in answer
-    needed = not settled or asks_percent(question) or (asks_ratio(question) and ":" in answer)
+    by_question = asks_percent(question) or (asks_ratio(question) and ":" in answer)
+    needed = not settled or by_question or (bool(_TENS.search(question)) and any(map(_value_of_ten, golds)))
     return Target(answer, question[-MAX_QUESTION:]) if needed else Target(answer)
 
 
@@ -92,7 +96,8 @@ def fault(gold: Term, answer: Term, form: Form, question: str) -> str:
         if body.op not in allowed:
             return "form"
     golds, answers = list(_scalars(gold)), list(_scalars(answer))
-    if form != "expression" and _unevaluated(golds, answers):
+    tens = not _TENS.search(question)
+    if form != "expression" and _unevaluated(golds, [_written_out(node) if tens else node for node in answers]):
         return "unevaluated"
     return _against_question(golds, answers, question[-MAX_QUESTION:]) if question else ""
 
@@ -153,6 +158,20 @@ def _power_of_ten(node: Term) -> bool:
         return False
     exponent = node.args[1].args[0] if node.args[1].op == "neg" else node.args[1]
     return bool(exponent.op == "num")
+
+
+def _written_out(node: Term) -> Term:
+    """A power of ten, which is written 10^6 as well as 1000000, as the number it is; all else as it stands."""
+    if node.op in ("neg", "quantity"):
+        return Term(node.op, (_written_out(node.args[0]), *node.args[1:]))
+    value = exact(node) if _power_of_ten(node) else None
+    return node if value is None else Term("num", (value, None))
+
+
+def _value_of_ten(node: Term) -> bool:
+    """Whether a numeral is 1000 or 0.001 or minus one of them."""
+    value = exact(node.args[0] if node.op == "quantity" else node)
+    return bool(value and _TEN.fullmatch(f"{abs(value.numerator * value.denominator)}"))
 
 
 def _plain_sum(node: Term) -> bool:
