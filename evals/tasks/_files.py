@@ -5,8 +5,9 @@ JSON lines, plain or gzipped, one problem per line, or CSV with a line of names:
     {"id": "p1", "problem": "What is 2+2?", "answer": "4"}
 
 `problem`, which may also be called `question` or `prompt`, is asked with the instruction of its kind; `messages` are
-sent as they are. `answer` (text or number) or `target` (the same, or what the verifier takes) is required; of an answer
-in the form of GSM8K (`... #### 4`) what follows the marks counts. `id` defaults to the row's number; `kind` must be the
+sent as they are. `answer` (text or number) or `target` (the same, or what the verifier takes, as
+`{"answer": "2", "alternatives": ["two"]}` where several answers are right) is required; of an answer in the form of
+GSM8K (`... #### 4`) what follows the marks counts. `id` defaults to the row's number; `kind` must be the
 same throughout. Other columns are left out, and never shown to a strategy: a worked solution would tell the answer.
 
 TOML, for rows that have their own fields:
@@ -42,6 +43,7 @@ curves (`family/NAME`, `held_out/NAME`) go by part. Left out: shares that change
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -485,8 +487,16 @@ def _target(data: Mapping[str, Any], where: str) -> TargetLike:
         verified: TargetLike = value
         return verified
     if not isinstance(value, str) or not value.strip():
-        raise RecordError(f"{where}: {name}: expected a non-empty string or a number, got {value!r}")
+        raise RecordError(f"{where}: {name}: expected a non-empty string or a number, got {value!r}{_several(value)}")
     return value.rpartition(_SOLUTION_END)[2].strip() if _SOLUTION_END in value else value
+
+
+def _several(value: object) -> str:
+    """How to say that several answers are right, where a list of them is there."""
+    if not isinstance(value, list) or not value:
+        return ""
+    target = json.dumps({"answer": value[0], "alternatives": value[1:]}, ensure_ascii=False)
+    return f'; several right answers are written "target": {target}'
 
 
 def as_text(value: Any) -> Any:

@@ -144,6 +144,7 @@ def test_a_file_is_a_task(tmp_path: Path) -> None:
         ('{"problem": "?"}', "answer: give either answer or target"),
         ('{"answer": "1"}', "problem: give either problem or messages"),
         ('{"problem": "?", "answer": ""}', "answer: expected a non-empty string or a number"),
+        ('{"problem": "?", "answer": ["2", "two"]}', r'answer: .*"target": {"answer": "2", "alternatives": \["two"\]}'),
         ('{"problem": "", "answer": "1"}', "problem: expected a non-empty string"),
         ('{"problem": "?", "anwser": "1"}', "anwser: no such field; did you mean 'answer'?"),
         ('{"problem": "?", "answer": "1", "kind": "maths"}', "kind: 'maths' is not one of math"),

@@ -236,6 +236,7 @@ def test_the_version_names_the_policy() -> None:
     [
         ("", "item-7.*empty"),
         (None, "item-7.*string or a number"),
+        (["2", "two"], "item-7.*several right answers.*alternatives"),
         ("1 or 4", "item-7.*'1 or 4'.*hedge"),
         ({"answer": "4", "alternative": ["5"]}, "item-7.*'alternative'"),
         ({"answer": "4", "tolerance": "small"}, "item-7.*tolerance"),

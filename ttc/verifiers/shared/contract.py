@@ -211,7 +211,9 @@ def _unit(value: object) -> str:
 
 def _text(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise ConfigError(f"target.answer must be a string or a number, got {value!r}")
+        several = "; of several right answers one is answer, and alternatives lists the others"
+        hint = several if isinstance(value, (list, tuple)) else ""
+        raise ConfigError(f"target.answer must be a string or a number, got {value!r}{hint}")
     text = str(value).strip()
     if not text:
         raise ConfigError("target.answer is empty")
