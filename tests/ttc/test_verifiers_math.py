@@ -188,6 +188,14 @@ def test_minutes_seconds_and_halves_of_the_day_are_read_in_their_usual_spellings
     assert statuses([("3:00 PM", "The answer is 3:00 p.m."), ("3:00 PM", "3:00 a.m.")]) == ["correct", "incorrect"]
 
 
+def test_a_word_is_a_product_only_beside_a_formula_of_its_letters() -> None:
+    formulas = (r"a\cdot b", "b*a", r"\frac{2ab}{2}", r"b \times a")
+    assert statuses([("ab", rf"\boxed{{{formula}}}") for formula in formulas]) == ["correct"] * 4
+    assert statuses([(r"a\cdot b", r"\boxed{ab}"), ("$rt$", r"\boxed{r \times t}")]) == ["correct"] * 2
+    wrong = [("cat", "act"), ("cat", "a c t"), ("ab", "2ab"), ("ab", r"a\cdot c"), ("ab", "a+b"), ("cat", r"c\cdot a")]
+    assert set(statuses([(gold, rf"\boxed{{{answer}}}") for gold, answer in wrong])) == {"incorrect"}
+
+
 def test_differences_of_numbers_and_letters_are_computed_as_ever() -> None:
     golds = ("x-1-2", "5-3", "ab-1", "AB-2", "2020-2019", "10-5-3")
     answers = ("x-3", "2", "-1+ab", "-2+AB", "1", "2")

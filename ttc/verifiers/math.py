@@ -30,6 +30,7 @@ import functools
 import hashlib
 import importlib.metadata
 import json
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,8 +38,8 @@ from typing import Any, Literal, TypeAlias
 
 from ttc.answers import Extraction, extract
 from ttc.answers.canonical import shape, spelling_key
-from ttc.answers.grammar import parse
-from ttc.answers.nodes import Term
+from ttc.answers.grammar import MAX_PRODUCT_WORD, parse
+from ttc.answers.nodes import CONSTANTS, Term
 from ttc.answers.tokens import TooLarge, Unparsed, plain
 from ttc.config.values import at_least
 from ttc.core import Form, Status, Submission, Target, Verdict
@@ -230,6 +231,7 @@ def weigh(
         return None, ""
     if second is None:
         return False, UNPARSED
+    first, second = _as_product(left, first, right, second), _as_product(right, second, left, first)
     if asks_ratio(question):
         first, second = as_ratio(first), as_ratio(second)
     equal = Comparison(policy, Decide()).same(first, second)
@@ -238,6 +240,17 @@ def weigh(
     if reason := fault(first, second, form, question):
         return False, reason
     return equal, "proved" if equal else ""
+
+
+def _as_product(text: str, node: Term, beside: str, other: Term) -> Term:
+    r"""A short word as the product of its letters beside a formula of just these letters: ab beside `a \cdot b`.
+
+    A formula has more than letters: `cat` is no product beside `act`, nor beside `a c t`.
+    """
+    short = node.op == "text" and text.isascii() and text.isalpha() and len(text) <= MAX_PRODUCT_WORD
+    if not short or other.op != "scalar" or re.fullmatch(r"[A-Za-z\s]*", beside):
+        return node
+    return (_shape(" ".join(text)) or node) if other.symbols() == frozenset(text) - CONSTANTS else node
 
 
 def quick(gold: str, answer: str, policy: EqualityPolicy) -> Ternary:
