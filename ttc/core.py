@@ -125,6 +125,8 @@ Path: TypeAlias = tuple[int, ...]
 Logprobs: TypeAlias = tuple[float | None, ...]
 """One number per token; None at tokens that were injected rather than sampled."""
 FinishReason: TypeAlias = Literal["stop", "length", "abort"]
+FILTERED = "content_filter"
+"""The stop reason of an aborted draw that a server's filter ended."""
 ThinkState: TypeAlias = Literal["none", "open", "closed"]
 
 
@@ -272,7 +274,8 @@ class Completion:
     thinking control rather than sampled. `logprobs` are nats of the sampled tokens under the model itself
     (temperature 1, before top-p / top-k); `certainty` is the per-token self-certainty KL(uniform || model) in nats.
     Both align with `token_ids` (None at injected positions). `num_waits` counts the ends of thinking that were
-    suppressed. `stop_reason` is "eos", the stop string, the stop token id, or None.
+    suppressed. `stop_reason` is "eos", the stop string, the stop token id, the server's word for the end of an aborted
+    one, or None.
     """
 
     path: Path

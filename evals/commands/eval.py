@@ -64,7 +64,7 @@ from ttc.config.recipes import dump, label_of, parse_spec, section, split_specs
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import call
 from ttc.config.values import check_seed
-from ttc.core import Budget, Prices, Record, Sampling
+from ttc.core import FILTERED, Answer, Budget, Prices, Record, Sampling
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking
 
@@ -442,17 +442,23 @@ def _unscored(result: Result) -> str:
 def _unread(result: Result, *, of_rows: bool) -> str:
     """Say why answers have no final and what helps, where at least half have none; empty elsewhere.
 
-    `of_rows`: the task is a user's file of problems, whose kind is theirs to choose.
+    `of_rows`: the task is a user's file of problems, whose kind is theirs to choose. What the server itself ended
+    (its filter, a reason that is not known) is no matter of --max-tokens, and is said in any case.
     """
+    ends = Counter(end for record in result.records if record.answer is not None and (end := _ended_by(record.answer)))
+    by_server = "; ".join(f"{count} {end}" for end, count in ends.most_common())
     verdicts = [record.verdict for record in result.records if record.verdict is not None]
     reasons = Counter(reason for record in result.records if (reason := _unread_reason(record)) is not None)
     if not reasons or 2 * reasons.total() < len(verdicts):
-        return ""
+        return by_server and f"of {len(verdicts)} answers {by_server}"
+    num_unread = reasons.total()
+    reasons["truncated"] -= min(ends.total(), reasons["truncated"])
     causes = Counter[str]()
     for reason, count in reasons.items():
         causes[UNREAD.get(reason, UNREAD["no_answer"])] += count
-    text = f"{reasons.total()} of {len(verdicts)} answers have no final: "
-    text += "; ".join(f"{count} {cause}" for cause, count in causes.most_common())
+    text = f"{num_unread} of {len(verdicts)} answers have no final: "
+    by_itself = [f"{count} {cause}" for cause, count in causes.most_common() if count]
+    text += "; ".join([by_server, *by_itself] if by_server else by_itself)
     is_maths = {record.problem.kind for record in result.records} == {"math"}
     return text + (LAST_NUMBER if of_rows and is_maths and UNREAD["no_answer"] in causes else "")
 
@@ -464,6 +470,18 @@ def _unread_reason(record: Record) -> str | None:
         return None
     cut = verdict.reason in ("truncated", "unclosed_thinking")
     return "budget" if cut and answer.stop_cause == "budget" else verdict.reason
+
+
+def _ended_by(answer: Answer) -> str:
+    """How the server ended the chosen draw of an answer, where that was no end of its own; else empty."""
+    if answer.final is not None:
+        return ""
+    path = next((event.path for event in reversed(answer.trace) if event.kind == "select"), None)
+    draws = (event.data for event in answer.trace if event.kind == "generate" and event.path == path)
+    word = next((str(data.get("stop_reason")) for data in draws if data.get("finish_reason") == "abort"), "")
+    if word == FILTERED:
+        return f"ended by the server's filter (finish_reason {word})"
+    return word and f"ended by the server with finish_reason {word!r}"
 
 
 def _failures(result: Result) -> str:

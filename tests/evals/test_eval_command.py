@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from evals.numbers.summary import read_summary
 from evals.run_folder import read_run
 from evals.task import INSTRUCTIONS
 from tests.ttc import bad_plugins
+from tests.ttc.openai_server import OpenAIServer
+from tests.ttc.openai_setup import CHAT, talker
 from ttc.cli.cli import main
 
 SIMULATED = ["eval", "--task", "simulated", "--engine", "simulated", "--set", "engine.p=0.9"]
@@ -309,6 +312,25 @@ def test_answers_that_the_budget_cut_are_told_to_raise_it(tmp_path: Path, capsys
     arguments = [*SIMULATED, "--limit", "3", "--strategy", "majority:n=8,direct", "--budget", "tokens=1"]
     _, _, stderr = run(capsys, *arguments, "--out", str(tmp_path / "run"))
     assert stderr.count("3 of 3 answers have no final: 3 cut (raise --budget)\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("word", "cause"),
+    [
+        ("content_filter", "2 ended by the server's filter (finish_reason content_filter)"),
+        ("tool_calls", "2 ended by the server with finish_reason 'tool_calls'"),
+    ],
+)
+def test_an_answer_that_the_server_ended_is_not_told_to_have_more_tokens(
+    word: str, cause: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = tmp_path / "mine.jsonl"
+    task.write_text("".join(json.dumps({"problem": f"{n}?", "answer": str(n)}) + "\n" for n in range(2)))
+    with OpenAIServer(talker, replace(CHAT, finish=word)) as server:
+        arguments = ["eval", "--task", str(task), "--engine", "openai", "--set", f"engine.base_url={server.url}"]
+        arguments += ["--strategy", "direct", "--baseline", "none", "--max-tokens", "100"]
+        code, _, stderr = run(capsys, *arguments, "--out", str(tmp_path / "run"))
+    assert code == 0 and cause in stderr
 
 
 def test_a_length_beyond_the_context_is_refused_before_any_problem_fails(

@@ -40,6 +40,16 @@ class Behaviour:
     """A continued message is shown without the think block that the template opens for a new one."""
     strict: bool = False
     """Refuses fields that OpenAI's API has not."""
+    refuses: tuple[str, ...] = ()
+    """Fields that are answered by 400; `stream` where it is true, `temperature` where it is not 1."""
+    whole: bool = False
+    """Answers by one JSON object, also where a stream was asked for."""
+    parts: bool = False
+    """The content of a chunk is a list of parts, as Mistral's models that think send it."""
+    finish: str | None = None
+    """The finish reason of every answer."""
+    page: bool = False
+    """Answers every completion by a page."""
     usage: bool = True
     tells_stops: bool = True
     heeds_stop_ids: bool = True
@@ -196,6 +206,11 @@ class OpenAIServer:
         unknown = sorted(set(body) - KNOWN)
         if self.behaviour.strict and unknown:
             return self._json(writer, 400, _error(f"Unrecognized request argument supplied: {unknown[0]}"))
+        if self.behaviour.page:
+            return self._json(writer, 200, "<html>log in</html>", {"content-type": "text/html"})
+        bad = [name for name in self.behaviour.refuses if body.get(name, _FREE[name]) != _FREE[name]]
+        if bad:
+            return self._json(writer, 400, _error(f"{bad[0]} is not supported with this model"))
         limits = sorted({"max_tokens", "max_completion_tokens"} & set(body))
         if self.behaviour.default_limit is not None:
             body[self.behaviour.limit_field] = body[limits[0]] if limits else self.behaviour.default_limit
@@ -271,7 +286,7 @@ class OpenAIServer:
             return self._json(writer, 400, _error(text))
         if "prompt_logprobs" in body:
             return await self._score(writer, prompt, int(body["prompt_logprobs"]))
-        send = self._send if body.get("stream") else self._send_whole
+        send = self._send if body.get("stream") and not self.behaviour.whole else self._send_whole
         work = asyncio.ensure_future(send(writer, body, prompt, fault, chat))
         gone = asyncio.ensure_future(reader.read(1))
         self.live += 1
@@ -354,9 +369,10 @@ class OpenAIServer:
         read, written = len(prompt.token_ids or ()), total + self.behaviour.miscount
         usage: dict[str, Any] = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
         usage["prompt_tokens_details"] = details
+        counts = {"usage": usage} if self.behaviour.usage else {}
         kind = "chat.completion" if chat else "text_completion"
         head = {"id": "cmpl-1", "object": kind, "created": 0, "model": self.behaviour.model}
-        return self._json(writer, 200, head | {"choices": choices[::-1], "usage": usage})
+        return self._json(writer, 200, head | {"choices": choices[::-1], **counts})
 
     def _fault(self, writer: asyncio.StreamWriter, fault: Fault) -> bool:
         """Do what the fault says; whether to go on with the stream."""
@@ -383,12 +399,14 @@ class OpenAIServer:
         self, writer: asyncio.StreamWriter, status: int, value: object, headers: Mapping[str, str] | None = None
     ) -> bool:
         text = json.dumps(value).encode()
-        lines = [f"HTTP/1.1 {status} X", "content-type: application/json", f"content-length: {len(text)}"]
-        lines += [f"{name}: {content}" for name, content in (headers or {}).items()]
+        named = {"content-type": "application/json", "content-length": len(text), **(headers or {})}
+        lines = [f"HTTP/1.1 {status} X", *(f"{name}: {content}" for name, content in named.items())]
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + text)
         return True
 
 
+_FREE = {"stream": False, "temperature": 1.0, "seed": None}
+"""What the fields that a server may refuse have where they say nothing."""
 _UPDATES = ("/collective_rpc", "/reset_prefix_cache", "/update_weight_version", "/weight_info")
 
 
@@ -476,7 +494,8 @@ class _Events:
             held, self._held = self._held, item
             return [self._chunk(held, None, None)] if held.ids else []
         stop = item.stop_reason if item.stop_reason != "eos" and self._behaviour.tells_stops else None
-        finish = fault.finish if fault is not None and fault.kind == "finish" else item.finish_reason
+        finish = self._behaviour.finish or item.finish_reason
+        finish = fault.finish if fault is not None and fault.kind == "finish" else finish
         assert item.token_ids[len(self._ids) :] == self._held.ids
         last = self._chunk(self._held, finish, stop, item)
         if fault is not None and fault.kind == "null":
@@ -514,14 +533,25 @@ class _Events:
             return text[: max(len(self._text), len(text) - max(map(len, stops), default=0))]
         return text[: text.index(str(whole.stop_reason))] if whole.stop_reason in stops else text
 
-    def _delta(self, said: str, new: str) -> dict[str, str | None]:
+    def _delta(self, said: str, new: str) -> dict[str, Any]:
         """Reasoning in its field until the end of thinking, the rest in content."""
         name = self._behaviour.reasoning
+        if self._behaviour.parts:
+            thought, answer = self._halves(said, new)
+            thinking = {"type": "thinking", "thinking": [{"type": "text", "text": thought}]}
+            return {"content": [*([thinking] if thought else []), {"type": "text", "text": answer}]}
         if name is None or self._prompt.think_state != "open":
             return {"content": new}
+        thought, answer = self._halves(said, new)
+        return {name: thought or None, "content": answer or None}
+
+    def _halves(self, said: str, new: str) -> tuple[str, str]:
+        """What is new of the thought and of the answer."""
+        if self._prompt.think_state != "open":
+            return "", new
         thought_before, _, answer_before = said.partition("</think>")
         thought, _, answer = (said + new).partition("</think>")
-        return {name: thought[len(thought_before) :] or None, "content": answer[len(answer_before) :] or None}
+        return thought[len(thought_before) :], answer[len(answer_before) :]
 
     def _usage(self, item: Completion) -> list[dict[str, Any]]:
         if not self._behaviour.usage or not (self._body.get("stream_options") or {}).get("include_usage"):

@@ -64,6 +64,28 @@ def test_a_passing_failure_is_retried_with_the_same_seed_and_costs_only_overrun(
     assert usages == [completion.usage] and engine.counters() == completion.usage
 
 
+def test_an_attempt_that_broke_off_is_charged_its_prompt_once_more() -> None:
+    with OpenAIServer(talker, CHAT) as server:
+        (healthy,) = once(openai(base_url=server.url))
+        engine = openai(base_url=server.url)
+        server.faults.extend([Fault(status=500), Fault("drop", after=3), Fault("drop", after=1)])
+        (retried,) = once(engine)
+        assert retried.usage.attempts == 4 and retried.usage.overrun > 0
+        assert retried.usage.prompt == 3 * healthy.usage.prompt == engine.counters().prompt
+    with teacher_server() as server:
+        engine, usages = by_ids(server, attempts=2), list[Usage]()
+        server.faults.extend([Fault("drop", after=3)] * 2)
+        with pytest.raises(EngineError):
+            once(engine, usages=usages)
+        (lost,) = usages
+        assert lost.prompt == 2 * healthy_prompt(server) and lost.overrun > 0
+
+
+def healthy_prompt(server: OpenAIServer) -> int:
+    (completion,) = once(by_ids(server))
+    return completion.usage.prompt
+
+
 def test_a_failure_that_stays_becomes_an_engine_error_with_its_cause_and_its_attempts(server: OpenAIServer) -> None:
     engine = by_ids(server, attempts=3)
     server.faults.extend([Fault(status=503, message="the queue is full")] * 3)

@@ -162,6 +162,72 @@ def test_null_contents_and_unknown_finish_reasons_are_read_and_never_count_as_fi
         assert not completion.finished and answer.final is None and answer.finish_reason == "length"
 
 
+@pytest.mark.parametrize(
+    ("word", "finish"),
+    [("eos", "stop"), ("eos_token", "stop"), ("STOP", "stop"), ("Stop", "stop"), ("MAX_TOKENS", "length")],
+)
+def test_finish_reasons_are_understood_in_other_words_and_in_any_case(word: str, finish: str) -> None:
+    with OpenAIServer(talker, CHAT) as server:
+        engine = openai(base_url=server.url)
+        server.faults.append(Fault("finish", finish=word, after=0))
+        (completion,) = once(engine, max_tokens=100)
+    assert completion.finish_reason == finish and completion.finished == (finish == "stop")
+
+
+def test_a_finish_reason_that_is_not_known_is_named_once() -> None:
+    with OpenAIServer(talker, CHAT) as server:
+        engine = openai(base_url=server.url)
+        server.faults.extend([Fault("finish", finish="xyz", after=0)] * 2)
+        with pytest.warns(RuntimeWarning, match="ended with finish_reason 'xyz'") as caught:
+            draws = once(engine, range(2), max_tokens=100)
+    assert len(caught) == 1
+    assert [(draw.finish_reason, draw.stop_reason) for draw in draws] == [("abort", "xyz")] * 2
+
+
+def test_a_content_in_parts_is_joined_and_its_thought_told_apart() -> None:
+    with OpenAIServer(lambda: talker(thinking=True), replace(CHAT, parts=True)) as server:
+        engine = openai(base_url=server.url)
+        answer = run(ask(), engine=engine, strategy=direct, seed=3, thinking=Thinking(mode="on"))
+    assert answer.thinking == "step 0\n\nstep 1\n\n" and answer.text.startswith("so ") and answer.usage.attempts == 1
+
+
+@pytest.mark.parametrize("behaviour", [{"whole": True}, {"refuses": ("stream",)}], ids=["ignores", "refuses"])
+def test_a_server_that_does_not_stream_answers_whole(behaviour: dict) -> None:
+    with OpenAIServer(lambda: talker(thinking=True), replace(CHAT, reasoning="reasoning", **behaviour)) as server:
+        answer = run(ask(), engine=openai(base_url=server.url), strategy=direct, seed=3)
+    assert answer.thinking == "step 0\n\nstep 1\n\n" and answer.final is not None
+    assert answer.usage.generated > 0 and answer.usage.attempts == 1
+
+
+def test_a_page_in_place_of_an_answer_is_told_with_its_type() -> None:
+    with (
+        OpenAIServer(talker, replace(CHAT, page=True)) as server,
+        pytest.raises(ConfigError, match=r"completes nothing: .* answers a completion with text/html"),
+    ):
+        openai(base_url=server.url)
+
+
+def test_a_model_that_takes_only_its_own_temperature_says_what_to_add() -> None:
+    with OpenAIServer(talker, replace(CHAT, refuses=("temperature",))) as server:
+        engine = openai(base_url=server.url)
+        before = len(server.requests)
+        with pytest.raises(Unsupported, match=r"takes only its own temperature.*--temperature 1"):
+            run(ask(), engine=engine, strategy=direct, seed=1)
+        assert len(server.requests) == before
+        answer = run(ask(), engine=engine, strategy=direct, seed=1, sampling=Sampling(temperature=1.0))
+    assert answer.final is not None
+
+
+def test_a_server_that_refuses_seeds_is_named_where_one_was_asked_for() -> None:
+    with OpenAIServer(talker, replace(CHAT, refuses=("seed",))) as server:
+        with pytest.warns(RuntimeWarning, match="refuses the field seed"):
+            openai(base_url=server.url)
+        engine = openai(base_url=server.url, seeded=False)
+        (completion,) = once(engine, max_tokens=100)
+        assert "seed" not in server.generations()[-1]
+    assert completion.finished
+
+
 def test_an_answer_without_any_choice_is_a_failure_and_not_an_empty_text() -> None:
     with OpenAIServer(talker, CHAT) as server:
         engine = openai(base_url=server.url, attempts=1)
@@ -185,6 +251,15 @@ def test_an_endpoint_without_usage_needs_a_tokenizer_to_count_with() -> None:
         pytest.raises(ConfigError, match=r"reports no usage.*engine\.tokenizer"),
     ):
         openai(base_url=server.url)
+    for behaviour in (replace(CHAT, usage=False), replace(CHAT, usage=False, completions=True)):
+        with OpenAIServer(suite.embedded, behaviour) as server:
+            engine = openai(base_url=server.url, tokenizer=TEACHER)
+            (completion,) = once(engine)
+        assert isinstance(engine, RemoteEngine) and not engine.features.usage
+        with OpenAIServer(suite.embedded, replace(behaviour, usage=True)) as server:
+            (reported,) = once(openai(base_url=server.url, tokenizer=TEACHER))
+        assert completion.usage.generated == len(engine.encode(completion.text)) > 0
+        assert completion.usage.prompt == reported.usage.prompt > 0
     with OpenAIServer(suite.embedded, Behaviour(usage=False)) as server:
         engine = by_ids(server)
         (completion,) = once(engine)

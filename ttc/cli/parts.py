@@ -26,7 +26,7 @@ from ttc.errors import ConfigError
 from ttc.search.tree import make_policy
 from ttc.session.thinking import MAX_WAITS, Thinking
 
-NOT_REPRODUCIBLE = "not reproducible on this server (--seed makes it so, and slower)"
+NOT_REPRODUCIBLE = "not reproducible on this server (--seed makes it so where the server takes seeds, and slower)"
 PARTS = ("engine", "scorer", "thinking")
 SEVERAL = "; repeat it, or separate by commas, to run several"
 

@@ -3,7 +3,8 @@
 Messages (`ChatDialect`) go to `/v1/chat/completions`. Whole answers work: `direct`, `majority`, `best_of_n`. Thinking
 comes back in the server's reasoning fields and is kept apart from the answer; its switch is passed on. Search step by
 step works where the endpoint continues an assistant message (prefill) and tells a stop string from an end. What needs
-ids (budgets on thinking, log-probabilities, counts of our own) is refused before anything is sent.
+ids (budgets on thinking, log-probabilities) is refused before anything is sent. Where the server reports no usage, a
+local folder's template and tokenizer count.
 
 Plain text (`PlainDialect`) is `/v1/completions` of a server that takes no ids, or gives none back. The chat template is
 the local folder's. Continuations are exact as text only: the server tokenises the whole text anew, so caps in tokens,
@@ -37,9 +38,9 @@ class ChatDialect:
 
     path = "/chat/completions"
 
-    def __init__(self, features: Features) -> None:
-        """`features` say whether a message can be continued."""
-        self._features = features
+    def __init__(self, features: Features, text: Text | None = None) -> None:
+        """`features` say whether a message can be continued; `text` counts tokens, None without a tokenizer."""
+        self._features, self._text = features, text
 
     def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
         """The conversation as text for the trace; the server applies its own template to the messages."""
@@ -56,6 +57,7 @@ class ChatDialect:
 
     def check(self, prompt: Prompt, sampling: Sampling) -> None:
         """Refuse what messages cannot do."""
+        check_temperature(sampling, self._features)
         check_stop_ids(sampling, self._features)
         check_steps(prompt, sampling, self._features, continues=prompt.think_state in self._features.prefill)
         reply = prompt.generated_text.removeprefix(CLOSE)
@@ -66,8 +68,11 @@ class ChatDialect:
             )
 
     def num_prompt(self, prompt: Prompt) -> int | None:
-        """Unknown without a tokenizer: the server's count is taken."""
-        return None
+        """By the folder's template, which need not be the server's; unknown without one."""
+        if self._text is None:
+            return None
+        rendered = self._text.render(prompt.messages, _SWITCHES.get(prompt.think_state))
+        return len(rendered.token_ids or ()) + len(self._text.encode(prompt.generated_text))
 
     def body(self, prompt: Prompt, sampling: Sampling, seed: int | None) -> dict[str, Any]:
         """The request."""
@@ -82,7 +87,8 @@ class ChatDialect:
     def reader(self, prompt: Prompt, sampling: Sampling) -> TextReader:
         """The reader of its answer; a text that is continued has left its think block."""
         inside = prompt.think_state == "open" and not prompt.generated_text
-        return TextReader(sampling.stop, (), inside, None)
+        text = self._text
+        return TextReader(sampling.stop, (), inside, None if text is None else lambda said: len(text.encode(said)))
 
 
 def switch_fields(features: Features, state: ThinkState) -> dict[str, Any]:
@@ -93,6 +99,15 @@ def switch_fields(features: Features, state: ThinkState) -> dict[str, Any]:
     if features.extras:
         return {"chat_template_kwargs": {"enable_thinking": thinking}}
     return {"reasoning_effort": _EFFORTS[thinking]}
+
+
+def check_temperature(sampling: Sampling, features: Features) -> None:
+    """Refuse a temperature that the server would."""
+    if features.own_temperature and sampling.temperature != 1:
+        raise Unsupported(
+            f"{features.model} takes only its own temperature, 1, and not {sampling.temperature:g}: add "
+            "--temperature 1 (and --baseline none where strategies are measured)"
+        )
 
 
 def check_stop_ids(sampling: Sampling, features: Features) -> None:

@@ -1,7 +1,8 @@
 """One OpenAI-compatible server: streams of plain dictionaries in, our errors out.
 
 aiohttp asks (`ttc.engines.shared.connections`), without an SDK between. Nothing is tried again here
-(`ttc.engines.shared.balance` decides); `refusals` says what a refusal means.
+(`ttc.engines.shared.balance` decides); `refusals` says what a refusal means. A server that answers by one JSON object
+where it was asked for a stream gives a stream of one chunk.
 
 Bounds on what a server may send: aiohttp's on headers (`MAX_HEAD` a line), `MAX_EVENT` for one event or what `get`
 gives; what `post` was asked for is as long as it is. What is read faster than it is taken waits in the kernel. A
@@ -149,18 +150,24 @@ class Client:
         return b"".join(parts)
 
     async def _chunks(self, response: ClientResponse) -> AsyncGenerator[Chunk, None]:
-        """The objects of a stream of events, up to its `[DONE]` or its end."""
+        """The objects of a stream of events, up to its `[DONE]` or its end; or the one object that comes instead."""
         rest = b""
         lines: list[bytes] = []
+        is_begun = False
         while True:
             with self._lost():
                 part = await response.content.readany()
+            if not is_begun and (rest + part).lstrip().startswith(b"{"):
+                yield self._chunk(rest + part + await self._whole(response, MAX_EVENT))
+                return
+            with self._lost():
                 if len(rest) + len(part) > MAX_EVENT:
                     raise EngineError("an event is too long")
             *whole, rest = (rest + part).split(b"\n") if part else (rest, b"", b"")
             for line in whole:
                 line = line.rstrip(b"\r")
                 if line.startswith(b"data:"):
+                    is_begun = True
                     lines.append(line[5:].removeprefix(b" "))
                 elif not line and lines:
                     data = b"\n".join(lines)
@@ -170,6 +177,8 @@ class Client:
                         return
                     yield self._chunk(data)
             if not part:
+                if not is_begun:
+                    raise Transient(EngineError(no_events(self._url, response.content_type)))
                 return
 
     def _chunk(self, data: bytes) -> Chunk:
@@ -220,6 +229,11 @@ class Client:
 
     def _unreadable(self, words: str) -> Transient:
         return Transient(EngineError(f"{self._url} sent something unreadable: {self._access.hide(words)}"))
+
+
+def no_events(url: str, content_type: str) -> str:
+    """What is said of a reply that is neither a stream of events nor a JSON object."""
+    return f"{url} answers a completion with {content_type}, not with events or JSON: check engine.base_url"
 
 
 async def _drained(response: ClientResponse) -> None:

@@ -4,11 +4,13 @@ A draw with a seed, or one that somebody watches, is a streamed request of its o
 decoded, silence is noticed, thinking can be shown as it comes. Draws without seeds (`seeded=false`) of one prompt are
 one request for several choices that come back whole: fewer messages, but when such a request is cut off, nobody tells
 what it had decoded, and the ledger lacks it. Cancelling closes the connection, which aborts the request in the server.
-A retry sends the same seed; the tokens of the attempt that died are `overrun`. Which dialect is spoken was decided at
-the start (`ttc.engines.openai.probe`).
+A retry sends the same seed; the tokens of the attempt that died are `overrun`, and where it had begun to answer its
+prompt is charged, too: as long as that of the attempt that succeeded, which is an estimate where the server counts.
+Which dialect is spoken was decided at the start (`ttc.engines.openai.probe`).
 
 Two ledgers stand side by side. Where ids come back, ours are counted and the server's only compared: a difference is
-recorded and warned of once, never taken over silently. Where they do not, the server's counts are all there is. A draw
+recorded and warned of once, never taken over silently. Where they do not, the server's counts are taken, and where it
+reports none, those of the local tokenizer. A draw
 that was cut off reports nothing; its streamed tokens are `overrun` on our side, and the server may have decoded a few
 more.
 """
@@ -26,7 +28,7 @@ from ttc.core import Capabilities, Completion, Message, Prices, Prompt, Sampling
 from ttc.engines.openai.chat import CURE
 from ttc.engines.openai.client import Chunk, Client
 from ttc.engines.openai.refusals import Access
-from ttc.engines.openai.wire import Features, Outcome, Reader, ServerUsage, outcomes, seed_of
+from ttc.engines.openai.wire import Features, Outcome, Reader, ServerUsage, finish_of, outcomes, seed_of
 from ttc.engines.shared.balance import Balancer, Retry, ServerState, Transient
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.tokens import OnTokens
@@ -110,9 +112,10 @@ async def _closing(clients: Mapping[str, Client]) -> AsyncGenerator[None, None]:
 
 @dataclass(slots=True)
 class Attempts:
-    """One draw over all its attempts."""
+    """One draw over all its attempts; `begun` of those that died had begun to answer."""
 
     attempts: int = 0
+    begun: int = 0
     lost: int = 0
     emitted: int = 0
 
@@ -228,7 +231,8 @@ class RemoteEngine:
         try:
             outcome = await self._balancer.send(problem, attempt, self._retry)
         except BaseException:
-            lost = Usage(prompt=counted or 0, overrun=tally.lost, calls=1, attempts=tally.attempts)
+            prompt_read = (counted or 0) * max(tally.begun, 1)
+            lost = Usage(prompt=prompt_read, overrun=tally.lost, calls=1, attempts=tally.attempts)
             self._ledger.report(lost, on_usage)
             raise
         usage = self._usage(counted, outcome, tally)
@@ -236,10 +240,12 @@ class RemoteEngine:
         if self._capabilities.token_ids:
             self._ledger.compare(counted, outcome.num_streamed, outcome.server)
         else:
-            self._ledger.compare(None, None, outcome.server)
+            self._ledger.compare(counted, None, outcome.server)
         return self._completion(prompt, draw, outcome, usage)
 
     def _completion(self, prompt: Prompt, draw: int, outcome: Outcome, usage: Usage) -> Completion:
+        if outcome.finish_reason == "abort":
+            self._ledger.note_end(str(outcome.stop_reason))
         return Completion(
             path=(*prompt.path, draw),
             text=outcome.text,
@@ -254,10 +260,11 @@ class RemoteEngine:
         self, url: str, body: Mapping[str, Any], reader: Reader, tally: Attempts, on_tokens: OnTokens | None
     ) -> Outcome:
         tally.attempts += 1
-        wires, received = await self._wires.here(), 0
+        wires, received, begun = await self._wires.here(), 0, False
         try:
             async with wires.slots, wires.clients[url].stream(self._dialect.path, body) as chunks:
                 async for chunk in chunks:
+                    begun = True
                     try:
                         ended, new = reader.add(chunk)
                     except ValueError as exc:
@@ -272,6 +279,7 @@ class RemoteEngine:
                 return reader.result()
         except BaseException:
             tally.lost += reader.num_streamed
+            tally.begun += begun
             raise
 
     def _usage(self, counted: int | None, outcome: Outcome, tally: Attempts) -> Usage:
@@ -284,7 +292,7 @@ class RemoteEngine:
             thinking = min(server.thinking or 0, outcome.num_generated)
         cached = min(server.cached or 0, prompt)
         return Usage(
-            prompt=prompt,
+            prompt=prompt * (1 + tally.begun),
             cached=cached,
             generated=outcome.num_generated,
             thinking=thinking,
@@ -391,6 +399,7 @@ class Ledger:
     def __init__(self, model: str) -> None:
         """Start at zero; `model` is for the warning."""
         self._model = model
+        self._ends = set[str]()
         self.totals = Usage()
         self.compared = Reconciliation()
 
@@ -398,6 +407,13 @@ class Ledger:
         """Charge one draw, here and to its session."""
         self.totals += usage
         sink(usage)
+
+    def note_end(self, word: str) -> None:
+        """Warn once of a finish reason that is not known."""
+        if finish_of(word.lower()) is None and word not in self._ends:
+            self._ends.add(word)
+            text = f"the server ended with finish_reason {word!r}, which is not known: such an answer is not finished"
+            warnings.warn(f"{self._model}: {text}, and counts as cut", RuntimeWarning, stacklevel=3)
 
     def compare(self, prompt: int | None, streamed: int | None, server: ServerUsage) -> None:
         """Compare one finished draw: context and received tokens by our count (None: unknown) with the server's."""

@@ -73,7 +73,8 @@ def openai(
         api_key_env: environment variable that holds the key; the key itself is never stored.
         max_context: a limit below the server's own, in tokens.
         seeded: send every draw with a seed of its own, which makes draws reproducible where the server heeds seeds.
-            False is faster: no seeds, and draws of one prompt in one request. Commands without --seed choose False.
+            False is faster: no seeds, and on a server that takes token ids draws of one prompt in one request.
+            Commands without --seed choose False.
         logprobs: ask for the log-probabilities of what is drawn. Commands without --seed choose False where no strategy
             and no scorer reads them.
         max_in_flight: most requests at once; further ones wait here.
@@ -99,6 +100,12 @@ def openai(
     access = Access(_key(api_key_env, urls), connect_s, idle_s)
     local = _local(model, tokenizer)
     features = _find_out(urls, access, model, local)
+    if seeded and not features.seeds:
+        warnings.warn(
+            f"{features.model}: the server refuses the field seed: no run on it is reproducible, with --seed neither",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     features = replace(features, seeds=features.seeds and seeded, logprobs=features.logprobs and logprobs)
     context = features.max_context or (local.max_context if local else None) or UNKNOWN_CONTEXT
     capabilities = Capabilities(
@@ -147,7 +154,7 @@ def _engine(
             capabilities = with_extra(capabilities, "grammar")
         make = ScoringEngine if features.scores else RemoteTokenEngine
         return make(IdsDialect(text, features, capabilities.max_context), features, capabilities, connection, text)
-    dialect = PlainDialect(text, features) if features.text else ChatDialect(features)
+    dialect = PlainDialect(text, features) if features.text else ChatDialect(features, text)
     return RemoteEngine(dialect, features, capabilities, connection, text)
 
 

@@ -148,6 +148,8 @@ class IdsReader:
     def result(self) -> Outcome:
         """See `ttc.engines.openai.wire.Reader`."""
         finish, stop = self._end or (self._tail.reason(), None)
+        if finish == "abort":
+            stop = self._tail.finish
         ids, logprobs = tuple(self._ids), self._logprobs
         if finish == "stop" and self._end is None:
             # The server's own end of sequence, which our tokenizer does not name: its id closes the draw or is added.

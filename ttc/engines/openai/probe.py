@@ -19,7 +19,7 @@ from ttc.engines.openai.client import Chunk
 from ttc.engines.openai.ids import ids_of, prompt_logprobs, scoring_body
 from ttc.engines.openai.refusals import Busy, NotFound
 from ttc.engines.openai.sync_client import SyncClient
-from ttc.engines.openai.wire import Features, Tail, as_mapping, first_choice, shared_fields
+from ttc.engines.openai.wire import Features, Tail, as_mapping, first_choice, shared_fields, texts_of
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, EngineError
 
@@ -114,7 +114,7 @@ def probe(client: SyncClient, features: Features, text: Text | None) -> Features
     abilities = _probe_chat(client, features, failures)
     if abilities is None:
         raise ConfigError(f"the endpoint completes nothing: {failures[-1]}")
-    if not abilities.usage:
+    if not abilities.usage and text is None:
         raise ConfigError(
             f"{features.model}: the endpoint reports no usage, so tokens cannot be counted; "
             "set engine.tokenizer=PATH to a folder with the model's tokenizer"
@@ -138,13 +138,16 @@ class _Seen:
 
     @property
     def text(self) -> str:
-        choices = [first_choice(chunk) for chunk in self.chunks]
-        return "".join(str(c.get("text") or as_mapping(c.get("delta"), "delta").get("content") or "") for c in choices)
+        return "".join(_text_of(first_choice(chunk)) for chunk in self.chunks)
 
     @property
     def settled(self) -> Features:
         """The features, with usage only if it came."""
         return replace(self.features, usage=self.features.usage and self.tail.server.generated is not None)
+
+
+def _text_of(choice: Mapping[str, Any]) -> str:
+    return str(choice.get("text") or texts_of(as_mapping(choice.get("delta") or choice.get("message"), "delta"))[1])
 
 
 def _variants(features: Features) -> Iterator[Features]:
@@ -153,6 +156,7 @@ def _variants(features: Features) -> Iterator[Features]:
     yield replace(features, usage=True)
     yield replace(features, usage=True, limit_field="max_completion_tokens")
     yield replace(features, usage=True, seeds=False)
+    yield replace(features, usage=True, streams=False)
     yield features
 
 
@@ -238,6 +242,10 @@ def _probe_chat(client: SyncClient, features: Features, failures: list[str]) -> 
     if trial is None:
         return None
     chat = replace(trial.settled, prefill=tuple(state for state in STATES if _goes_on(client, trial, question, state)))
+    if not chat.prefill:  # else it has answered at temperature 0
+        usual = replace(_GREEDY, temperature=Sampling().temperature)
+        is_refused = _ask(client, trial.features, {"messages": question}, usual) is None
+        chat = replace(chat, own_temperature=is_refused)
     stops = bool(chat.prefill) and _tells_stops(
         client, trial.features, {"messages": question} | switch_fields(trial.features, chat.prefill[0])
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ttc.engines.openai.client import Chunk
+from ttc.engines.openai.client import Chunk, no_events
 from ttc.engines.openai.refusals import Access, Busy, refuse, status_of, words_of
 from ttc.engines.shared.balance import Transient
 from ttc.errors import ConfigError, EngineError, EngineTimeout
@@ -48,15 +48,21 @@ class SyncClient:
             return _object(self._sdk.post(path, body=dict(body), cast_to=object))
 
     def stream(self, path: str, body: Mapping[str, Any]) -> list[Chunk]:
-        """Post `body` and return all chunks of the answer."""
+        """Post `body` and return all chunks of the answer; a server that does not stream gives one."""
         import openai
 
         with _final(), _translated(self._url, self._access):
             stream = self._sdk.post(
                 path, body=dict(body), cast_to=object, stream=True, stream_cls=openai.Stream[object]
             )
+            kind = stream.response.headers.get("content-type", "").partition(";")[0]
             try:
-                return [_chunk(data) for data in stream]
+                if kind == "application/json" and stream.response.read().lstrip().startswith(b"{"):
+                    return [_chunk(stream.response.json())]
+                chunks = [_chunk(data) for data in stream]
+                if not chunks and kind != "text/event-stream":
+                    raise EngineError(no_events(self._url, kind))
+                return chunks
             finally:
                 stream.close()
 

@@ -7,8 +7,9 @@ continued draw does not replay the numbers of its beginning. Sampling parameters
 gaps with the model's own defaults (a top_k of 20, a repetition penalty).
 
 A stream that ends without a finish reason, or with one that says the server gave up, is a transient failure and never a
-completion. Unknown finish reasons (a content filter, a tool call) are kept as `abort`: not finished, so they can win no
-vote. Missing choices, null contents and chunks that only carry usage are all legal.
+completion. Finish reasons are read in any case. Those that end no answer (a content filter, a tool call) and unknown
+ones are kept as `abort`, with the server's word as the stop reason: not finished, so they can win no vote. Missing
+choices, null contents and chunks that only carry usage are all legal; contents may be lists of parts, as Mistral's are.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ttc import seeds
-from ttc.core import FinishReason, Logprobs, Prices, Prompt, Sampling, ThinkState, mended
+from ttc.core import FILTERED, FinishReason, Logprobs, Prices, Prompt, Sampling, ThinkState, mended
 from ttc.engines.openai.client import Chunk
 from ttc.engines.shared.balance import Transient
 from ttc.engines.shared.tokens import check_seed
@@ -37,8 +38,9 @@ class Features:
     text; `prefill`: the thinking switches (as `ThinkState`) under which it continues an assistant message just as it
     stood; `stops`: tells a stop string from the end of the sequence; `extras`: accepts the sampling parameters that
     OpenAI's own API has not; `grammars`: holds an answer to one (`ttc.core.ExtraSampling`); `seeds`: accepts a seed;
-    `usage`: reports token counts in streams; `limit_field`: what it calls max_tokens; `served`: what it says of its
-    model (`ttc.core.Served`); `prices`: what it says its tokens cost.
+    `usage`: reports token counts; `streams`: sends an answer as it comes; `own_temperature`: refuses any other than 1;
+    `limit_field`: what it calls max_tokens; `served`: what it says of its model (`ttc.core.Served`); `prices`: what it
+    says its tokens cost.
     """
 
     model: str
@@ -53,6 +55,8 @@ class Features:
     grammars: bool = False
     seeds: bool = True
     usage: bool = False
+    streams: bool = True
+    own_temperature: bool = False
     limit_field: str = "max_tokens"
     served: Mapping[str, str] = field(default_factory=dict)
     prices: Prices | None = None
@@ -77,13 +81,13 @@ def shared_fields(sampling: Sampling, seed: int | None, features: Features) -> d
         "model": features.model,
         "temperature": sampling.temperature,
         features.limit_field: sampling.max_tokens,
-        "stream": True,
+        "stream": features.streams,
     }
     optional: Mapping[str, Any] = {
         "seed": seed if features.seeds else None,
         "top_p": sampling.top_p if features.extras or sampling.top_p < 1 else None,  # some models refuse even 1
         "stop": list(sampling.stop) or None,
-        "stream_options": {"include_usage": True} if features.usage else None,
+        "stream_options": {"include_usage": True} if features.usage and features.streams else None,
         "top_k": sampling.top_k,
     }
     if features.extras:
@@ -94,12 +98,33 @@ def shared_fields(sampling: Sampling, seed: int | None, features: Features) -> d
 
 _FINISHES: Mapping[str, FinishReason] = {
     "stop": "stop",
+    "eos": "stop",
+    "eos_token": "stop",
     "end_turn": "stop",
+    "stop_sequence": "stop",
     "length": "length",
     "max_tokens": "length",
     "repetition": "length",  # vLLM's detector of degenerate loops: cut, not ended
+    FILTERED: "abort",
+    "tool_calls": "abort",
+    "function_call": "abort",
 }
 _GAVE_UP = frozenset({"abort", "aborted", "cancelled", "error"})
+
+
+def finish_word(said: str | None) -> str:
+    """A server's finish reason in lower case; raises Transient when it did not end the draw."""
+    if said is None:
+        raise Transient(EngineError("the server closed the stream before the completion had ended"))
+    word = said.lower()
+    if word in _GAVE_UP:
+        raise Transient(EngineError(f"the server gave the request up ({said})"))
+    return word
+
+
+def finish_of(word: str) -> FinishReason | None:
+    """What a finish reason in lower case means; None where it is not known."""
+    return _FINISHES.get(word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +139,10 @@ class ServerUsage:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A draw as read from the wire. `num_streamed` is what arrived; beyond `num_generated` it was not kept."""
+    """A draw as read from the wire. `num_streamed` is what arrived; beyond `num_generated` it was not kept.
+
+    `stop_reason` of an aborted one is the server's word for its end.
+    """
 
     text: str
     token_ids: tuple[int, ...]
@@ -168,6 +196,29 @@ def as_mapping(value: object, name: str) -> Mapping[str, Any]:
     return value
 
 
+def texts_of(message: Mapping[str, Any]) -> tuple[str, str]:
+    """The thought and the answer of a delta or a whole message, from its reasoning fields and its content.
+
+    A content that is a list of parts is joined; parts of type `thinking` are thought.
+
+    Raises:
+        ValueError: the message has not the shape of one.
+    """
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [{"text": content}]
+    rows = [as_mapping(part, "a part of content") for part in parts]
+    thought = [_as_text(message.get("reasoning_content") or message.get("reasoning"), "reasoning")]
+    thought += [_thought_of(row.get("thinking")) for row in rows]
+    return "".join(thought), "".join(_as_text(row.get("text"), "content") for row in rows)
+
+
+def _thought_of(value: object) -> str:
+    """The thought in a part of type `thinking`: a text, or parts again."""
+    if not isinstance(value, list):
+        return _as_text(value, "thinking")
+    return "".join(_as_text(as_mapping(part, "a part of thinking").get("text"), "thinking") for part in value)
+
+
 def _as_text(value: object, name: str) -> str:
     if value is not None and not isinstance(value, str):
         raise ValueError(f"{name} is no text")
@@ -218,11 +269,7 @@ class Tail:
 
     def reason(self) -> FinishReason:
         """Our finish reason; raises Transient when the server did not end the draw."""
-        if self.finish is None:
-            raise Transient(EngineError("the server closed the stream before the completion had ended"))
-        if self.finish in _GAVE_UP:
-            raise Transient(EngineError(f"the server gave the request up ({self.finish})"))
-        return _FINISHES.get(self.finish, "abort")
+        return finish_of(finish_word(self.finish)) or "abort"
 
 
 def _usage(usage: Mapping[str, Any]) -> ServerUsage:
@@ -262,8 +309,8 @@ class TextReader:
         """See `Reader`; the server alone decides where the text ends."""
         choice = self._tail.add(chunk)
         delta = as_mapping(choice.get("delta") or choice.get("message"), "delta")
-        content = _as_text(choice.get("text") or delta.get("content"), "content")
-        reasoning = _as_text(delta.get("reasoning_content") or delta.get("reasoning"), "reasoning")
+        reasoning, content = texts_of(delta)
+        content = _as_text(choice.get("text"), "text") or content
         self._content.append(content)
         self._reasoning.append(reasoning)
         self._chunks += bool(content or reasoning)
@@ -272,7 +319,7 @@ class TextReader:
     def result(self) -> Outcome:
         """See `Reader`."""
         reason, content = self._tail.reason(), mended("".join(self._content))
-        stop: str | None = None
+        stop = self._tail.finish if reason == "abort" else None
         if reason == "stop":
             stop = self._stop(content)
             content += stop if stop != "eos" and stop not in content else ""  # most servers take it off
