@@ -129,6 +129,7 @@ def _evaluation(options: QuickstartOptions, found: Discovery, proposal: Proposal
         scorer=None if found.packaged else found.scorer,
         settings=settings,
         max_tokens=options.max_tokens,
+        temperature=found.temperature,
         price_in=options.price_in,
         price_out=options.price_out,
         out=str(out),

@@ -117,7 +117,7 @@ class ChatChoice(BaseModel):
     index: int
     message: ReplyMessage
     logprobs: dict[str, Any] | None
-    finish_reason: Literal["stop", "length", "tool_calls"]
+    finish_reason: Literal["stop", "length", "tool_calls", "content_filter"]
 
 
 class ChatReport(BaseModel):

@@ -51,7 +51,7 @@ class CompletionChoice(BaseModel):
     index: int
     text: str
     logprobs: dict[str, Any] | None
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Literal["stop", "length", "content_filter"]
 
 
 class CompletionReply(BaseModel):

@@ -312,7 +312,7 @@ class MessagesReply(BaseModel):
     role: Literal["assistant"]
     content: Annotated[list[ReplyBlock], MinLen(1)]
     model: str
-    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"]
     stop_sequence: str | None
     usage: MessagesUsage
     ttc: dict[str, Any]
@@ -383,6 +383,8 @@ def _stop(finish: events.Finish) -> dict[str, Any]:
     """Why it ended."""
     if finish.reason == "length":
         return {"stop_reason": "max_tokens", "stop_sequence": None}
+    if finish.reason == "content_filter":
+        return {"stop_reason": "refusal", "stop_sequence": None}
     if finish.tool_calls:
         return {"stop_reason": "tool_use", "stop_sequence": None}
     return {"stop_reason": "end_turn" if finish.stop is None else "stop_sequence", "stop_sequence": finish.stop}

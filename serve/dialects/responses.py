@@ -326,8 +326,12 @@ def text_part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+"""What OpenAI calls an end that is none."""
+
+
 def _status(finish: events.Finish) -> str:
-    return "incomplete" if finish.reason == "length" else "completed"
+    return "incomplete" if finish.reason in _INCOMPLETE else "completed"
 
 
 def _response(body: ResponsesRequest, started: events.Started, status: str) -> dict[str, Any]:
@@ -379,7 +383,7 @@ def _final(
     output: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """The response once it is complete."""
-    incomplete = {"reason": "max_output_tokens"} if finish.reason == "length" else None
+    incomplete = {"reason": _INCOMPLETE[finish.reason]} if finish.reason in _INCOMPLETE else None
     return {
         **_response(body, started, _status(finish)),
         "completed_at": None if incomplete else int(time.time()),

@@ -38,6 +38,10 @@ KEY, REQUEST_ID, NOTES = "ttc.key", "ttc.request_id", "ttc.notes"
 """Where the key, the id and notes for the log stand in the ASGI scope."""
 BATCH_BYTES = 1 << 16
 """Most that is sent at once, so that a slow client holds the stream back and not the server's memory."""
+DROPPED_BYTES = 1 << 24
+DROPPED_S = 2.0
+"""What is read of a body that is too large, and how long, so that its client hears of it: one who writes when the
+connection ends does not."""
 EARLY_S = 1.0
 """How long a stream waits for its first event before it commits to status 200."""
 
@@ -62,8 +66,11 @@ async def read_body(scope: Scope, receive: Receive, limit: int, within_s: float)
 
 async def _read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     refusal = ApiError(413, "body_too_large", f"the body is larger than this server's limit of {limit} bytes")
-    length = dict(scope["headers"]).get(b"content-length", b"")
+    headers = dict(scope["headers"])
+    length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length[:20]) > limit:
+        if int(length[:20]) <= DROPPED_BYTES and b"expect" not in headers:
+            await _dropped(receive)
         raise refusal
     parts: list[bytes] = []
     size = 0
@@ -74,10 +81,25 @@ async def _read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
         part = message.get("body", b"")
         size += len(part)
         if size > limit:
+            await _dropped(receive)
             raise refusal
         parts.append(part)
         if not message.get("more_body"):
             return b"".join(parts)
+
+
+async def _dropped(receive: Receive) -> None:
+    """Read the rest of a body and keep nothing, within bounds."""
+    size = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DROPPED_S):
+            while size <= DROPPED_BYTES:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                size += len(message.get("body", b""))
+                if not message.get("more_body"):
+                    return
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> bool:

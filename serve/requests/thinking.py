@@ -241,13 +241,14 @@ def settle(
     *,
     raw: bool = False,
     opened: bool = False,
+    name: str | None = None,
     ends: Callable[[], Sequence[int]] = tuple,
 ) -> ThinkingPlan:
     """Apply the operator's policy to a wish.
 
     `raw` is for prompts without a chat template; `opened` says that the prompt, rendered without any wish, ends inside
-    a think block: only then is a reserve kept for requests that say nothing of thinking. `ends` are those of
-    `ThinkingPolicy.reserve`.
+    a think block: only then is a reserve kept for requests that say nothing of thinking. `name` is the model's public
+    one, for messages (absent: the engine's). `ends` are those of `ThinkingPolicy.reserve`.
 
     Raises:
         ApiError: the model does not think, cannot be held to a budget, or the number is above the ceiling.
@@ -258,7 +259,7 @@ def settle(
         return _off(wish, capabilities, effort, raw=raw, explicit=explicit)
     if not (explicit or effort is not None or opened):
         return ThinkingPlan(Thinking())
-    if not _countable(wish, capabilities):
+    if not _countable(wish, capabilities, name or capabilities.model):
         return ThinkingPlan(
             Thinking(mode="on") if not capabilities.token_ids and not raw else Thinking(), effort=effort
         )
@@ -297,7 +298,7 @@ def _off(
     return ThinkingPlan(Thinking(mode="off" if thinks and not raw else "auto"), wish.budget, 0, effort)
 
 
-def _countable(wish: ThinkingRequest, capabilities: Capabilities) -> bool:
+def _countable(wish: ThinkingRequest, capabilities: Capabilities, model: str) -> bool:
     """Whether tokens of thought can be counted; raises for a wish that needs what the model has not."""
     if capabilities.token_ids and capabilities.think_close:
         return True
@@ -311,5 +312,5 @@ def _countable(wish: ThinkingRequest, capabilities: Capabilities) -> bool:
     else:
         why = "takes no token ids, so its thinking cannot be budgeted"
     if name is not None:
-        raise unsupported(name, f"{name}: {capabilities.model} {why}")
+        raise unsupported(name, f"{name}: {model} {why}")
     return False

@@ -192,4 +192,4 @@ def open_forward(spec: ModelSpec, engine: Engine, patience: Patience | None = No
 
     key = os.environ.get(str(spec.engine.params.get("api_key_env", "OPENAI_API_KEY")), "").strip()
     clients = {url: Client(url, Access(key, CONNECT_S, math.inf)) for url in engine.urls}
-    return Upstreams(clients, engine.features, engine.balancer, patience)
+    return Upstreams(clients, engine.features, engine.balancer, patience, engine.estimated)

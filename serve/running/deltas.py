@@ -76,8 +76,8 @@ def _spelled(marker: TextMarker, ids: Sequence[int]) -> tuple[int, bool]:
     span = marker.find(ids)
     if span is not None:
         return (span[1], False) if span[0] == 0 else (0, False)
-    held = _overlap(marker.decode(ids), marker.text)
-    return 0, bool(held) and _overlap(marker.decode(ids[1:]), marker.text) < held
+    held = overlap(marker.decode(ids), marker.text)
+    return 0, bool(held) and overlap(marker.decode(ids[1:]), marker.text) < held
 
 
 class _Text:
@@ -174,7 +174,7 @@ class Deltas:
             self._stopped, self._held = True, ""
             self._show(self._answer, whole[: min(ends)])
             return
-        keep = max((_overlap(whole, stop) for stop in self._stop), default=0)
+        keep = max((overlap(whole, stop) for stop in self._stop), default=0)
         self._held = whole[len(whole) - keep :]
         self._show(self._answer, whole[: len(whole) - keep])
 
@@ -195,7 +195,7 @@ def _rest(part: _Part, final: str) -> bool:
     return True
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """Length of the longest end of `text` that `stop` begins with."""
     most = min(len(text), len(stop) - 1)
     return next((size for size in range(most, 0, -1) if stop.startswith(text[len(text) - size :])), 0)

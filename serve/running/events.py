@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 from serve.requests.errors import ApiError
 from ttc.core import Usage
 
-FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
+FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
 @dataclass(frozen=True, slots=True)

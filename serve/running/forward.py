@@ -3,13 +3,16 @@
 Where a model cannot be held to a form here, `tools` and `response_format` need `--upstream` (or a model of engine
 `openai`). The messages go there as they came, with sampling and thinking switch; `direct` streams what comes
 back, `majority` draws n times and returns the most frequent reply, where replies are equal when they call the same
-tools with the same arguments, hold the same JSON, or give the same final answer. Cost: n requests, as the server
-counts them. Left out: other strategies, and budgets on thinking, which need token ids.
+tools with the same arguments, hold the same JSON, or give the same final answer. A think block at the beginning of the
+content is told apart as thought. Cost: n requests, as the server counts them, or else the operator's tokenizer. Left
+out: other strategies, and budgets on thinking, which need token ids; in a stream, thought whose block the prompt had
+opened, which nothing tells from an answer before it ends.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,21 +20,39 @@ from typing import TYPE_CHECKING, Any
 
 from serve.requests.errors import ApiError
 from serve.requests.fields import ServeRequest
-from serve.running.events import AnswerDelta, Done, Finish, ServeEvent, Started, ThinkingDelta, TokenCounts
+from serve.running.deltas import overlap
+from serve.running.events import (
+    AnswerDelta,
+    Done,
+    Finish,
+    FinishReason,
+    ServeEvent,
+    Started,
+    ThinkingDelta,
+    TokenCounts,
+)
 from serve.running.plan import RequestPlan
 from serve.running.upstreams import Upstreams, home_of
 from ttc import answers, seeds
 from ttc.concurrent import gather
-from ttc.core import Sampling, ThinkState, Usage
+from ttc.core import FILTERED, Message, Sampling, ThinkState, Usage
+from ttc.engines.openai.wire import as_mapping, finish_of, finish_word, texts_of
 from ttc.engines.shared.balance import Transient
 from ttc.errors import EngineError
+from ttc.session.thinking import CLOSE, OPEN, split_text
 
 if TYPE_CHECKING:
     from ttc.engines.openai.wire import Features
 
 TOKEN_FIELDS = ("stop_token_ids", "skip_special_tokens")
 """What only makes sense for text that is continued by ids."""
-_REASONS: Mapping[str, Any] = {"length": "length", "max_tokens": "length", "tool_calls": "tool_calls"}
+_REASONS: Mapping[str, FinishReason] = {
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    FILTERED: "content_filter",
+}
+"""What ends a reply and no draw."""
+_log = logging.getLogger("serve")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +62,7 @@ class _Reply:
     content: str
     reasoning: str
     tool_calls: tuple[Mapping[str, Any], ...]
-    finish: str
+    finish: FinishReason
     usage: Usage
 
     @property
@@ -88,11 +109,12 @@ async def execute_forward(
     emit(started)
     request, gate, share = plan.request, plan.model.gate, plan.model.gate.share(wide=plan.sequences > 1)
     num_draws = request.num_choices if plan.direct else plan.sequences
+    is_shown = plan.direct and request.stream
 
     async def one(index: int) -> _Reply:
         body = forward_body(request, plan.sampling, forward.features, seeds.derive(plan.seed, "choice", index) >> 11)
         async with gate.slot(share):
-            reply = await _ask(forward, body, _writer(index, request, emit) if plan.direct else None)
+            reply = await _ask(forward, body, request.messages, _writer(index, request, emit) if is_shown else None)
         charge(reply.usage)
         return reply
 
@@ -102,7 +124,7 @@ async def execute_forward(
     choices = replies if plan.direct else [replies[winner]]
     shown = [reply.counts for reply in choices]
     for index, reply in enumerate(choices):
-        _finish(index, reply, request, emit, written=plan.direct)
+        _finish(index, reply, request, emit, written=is_shown)
     written = sum(shown, TokenCounts())
     price = sum((reply.counts for reply in replies), TokenCounts())  # as often as the server behind was asked
     rejected = price.completion - written.completion
@@ -128,7 +150,7 @@ def _finish(
     emit(
         Finish(
             index=index,
-            reason=_REASONS.get(reply.finish, "stop"),
+            reason=reply.finish,
             thinking=reply.reasoning if request.thinking.show else "",
             answer=reply.content,
             tool_calls=reply.tool_calls,
@@ -136,33 +158,123 @@ def _finish(
     )
 
 
-async def _ask(servers: Upstreams, body: Mapping[str, Any], write: Callable[[str, str], None] | None) -> _Reply:
-    """One streamed request, put together."""
+async def _ask(
+    servers: Upstreams, body: Mapping[str, Any], messages: Sequence[Message], write: Callable[[str, str], None] | None
+) -> _Reply:
+    """One request, put together; without `write` nothing of it is shown before its end, so it may be sent again."""
     shown = False
 
     async def read(chunks: AsyncIterator[Any]) -> _Reply:
         nonlocal shown
-        content, reasoning, finish = "", "", ""
-        calls: dict[int, dict[str, Any]] = {}
-        usage = Usage(calls=1, attempts=1)
+        reading = _Reading(write)
         async for chunk in chunks:
-            usage = _usage(chunk.get("usage"), usage)
-            for choice in chunk.get("choices") or ():
-                delta = choice.get("delta") or {}
-                thought = delta.get("reasoning") or delta.get("reasoning_content") or ""
-                text = delta.get("content") or ""
-                content, reasoning = content + text, reasoning + thought
-                finish = choice.get("finish_reason") or finish
-                _gather_calls(calls, delta.get("tool_calls") or ())
-                if write is not None and (thought or text):
-                    shown = True
-                    write(thought, text)
-        if not finish:
-            raise Transient(EngineError("the stream ended before the reply had"))
-        return _Reply(content, reasoning, tuple(calls[index] for index in sorted(calls)), finish, usage)
+            try:
+                reading.add(chunk)
+            except ValueError as exc:
+                raise Transient(EngineError(f"the server behind sent something unreadable: {exc}")) from exc
+            shown = shown or reading.shown
+        return reading.reply()
 
     home = home_of(body.get("messages") or ())
-    return await servers.stream(home, "/chat/completions", body, read, lambda: shown)
+    reply = await servers.stream(home, "/chat/completions", body, read, lambda: shown)
+    if servers.count is None or reply.usage.prompt or reply.usage.generated:
+        return reply
+    return replace(reply, usage=reply.usage + servers.count(messages, reply.reasoning + reply.content))
+
+
+class _Reading:
+    """Gathers one reply; `write` gets what is new of its thought and of its answer."""
+
+    def __init__(self, write: Callable[[str, str], None] | None) -> None:
+        self._write, self._apart = write, _Apart()
+        self._thought: list[str] = []
+        self._answer: list[str] = []
+        self._calls: dict[int, dict[str, Any]] = {}
+        self._usage, self._finish = Usage(calls=1, attempts=1), ""
+        self.shown = False
+
+    def add(self, chunk: Mapping[str, Any]) -> None:
+        """Take a chunk, or a whole answer; raises ValueError where it has not the shape of one."""
+        self._usage = _usage(chunk.get("usage"), self._usage)
+        for choice in chunk.get("choices") or ():
+            message = as_mapping(choice.get("delta") or choice.get("message"), "delta")
+            reasoning, content = texts_of(message)
+            thought, answer = self._apart.add(content)
+            self._take(reasoning + thought, answer)
+            self._finish = choice.get("finish_reason") or self._finish
+            _gather_calls(self._calls, message.get("tool_calls") or ())
+
+    def reply(self) -> _Reply:
+        """The reply; raises Transient where the server did not end it."""
+        word = finish_word(self._finish or None)
+        self._take(*self._apart.end())
+        thought, answer = "".join(self._thought), "".join(self._answer)
+        if self._write is None and not thought:  # a block that the prompt had opened
+            parts = split_text(answer, False)
+            thought, answer = parts.thinking, parts.answer.lstrip() if parts.thinking else parts.answer
+        calls = tuple(self._calls[index] for index in sorted(self._calls))
+        return _Reply(answer, thought, calls, _reason(word), self._usage)
+
+    def _take(self, thought: str, answer: str) -> None:
+        self._thought.append(thought)
+        self._answer.append(answer)
+        if self._write is not None and (thought or answer):
+            self.shown = True
+            self._write(thought, answer)
+
+
+def _reason(word: str) -> FinishReason:
+    """A server's finish reason as ours; one that is not known is no end of an answer."""
+    if word in _REASONS:
+        return _REASONS[word]
+    if finish_of(word) is None:
+        _log.warning("the server behind ended with a finish reason that is not known", extra={"finish_reason": word})
+    return "stop" if finish_of(word) == "stop" else "length"
+
+
+class _Apart:
+    """Parts a content that begins with a think block into thought and answer, as it comes."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._inside = self._past = self._lead = False
+
+    def add(self, text: str) -> tuple[str, str]:
+        """What is certain of the thought and of the answer with the new text."""
+        self._held += text
+        begun = self._held.lstrip()
+        if not (self._past or self._inside):
+            if OPEN.startswith(begun[: len(OPEN)]) and len(begun) < len(OPEN):
+                return "", ""
+            self._inside = self._lead = begun.startswith(OPEN)
+            self._past = not self._inside
+            self._held = begun.removeprefix(OPEN) if self._inside else self._held
+        thought = self._thought() if self._inside else ""
+        return thought, self._rest() if self._past else ""
+
+    def end(self) -> tuple[str, str]:
+        """What was still held."""
+        held, self._held = self._held, ""
+        return (held, "") if self._inside else ("", held)
+
+    def _thought(self) -> str:
+        run, marker, rest = self._taken().partition(CLOSE)
+        if marker:
+            self._inside, self._past, self._lead, self._held = False, True, True, rest
+            return run
+        keep = overlap(run, CLOSE)
+        self._held = run[len(run) - keep :]
+        return run[: len(run) - keep]
+
+    def _rest(self) -> str:
+        text, self._held = self._taken(), ""
+        return text
+
+    def _taken(self) -> str:
+        """What is held, from its first word on at the beginning of a thought and of an answer behind one."""
+        text = self._held.lstrip() if self._lead else self._held
+        self._lead = self._lead and not text
+        return text
 
 
 def _gather_calls(calls: dict[int, dict[str, Any]], deltas: Sequence[Mapping[str, Any]]) -> None:
@@ -213,7 +325,7 @@ def _result(plan: RequestPlan, replies: Sequence[_Reply], keys: Sequence[str], c
             "final": None,
             "score": None,
             "tokens": reply.usage.generated,
-            "finish_reason": _REASONS.get(reply.finish, "stop"),
+            "finish_reason": reply.finish,
             **({} if plan.direct else {"votes": votes.get(key, 0)}),
         }
         for index, (reply, key) in enumerate(zip(replies, keys, strict=True))

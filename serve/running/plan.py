@@ -219,7 +219,8 @@ async def count_prompt(request: ServeRequest, catalogue: Catalogue, config: Serv
     if request.prefill is not None:
         request = _begun(request, DIRECT, model)
     ends = functools.partial(_ends, model, config)
-    settled = settle(request.thinking, config.thinking, capabilities, capabilities.max_context, ends=ends)
+    most = capabilities.max_context
+    settled = settle(request.thinking, config.thinking, capabilities, most, name=model.name, ends=ends)
     (prompt,) = await _render(request, model, settled.control)
     return len(prompt.token_ids or ())
 
@@ -319,13 +320,16 @@ def _as_it_came(request: ServeRequest, model: ServedModel, config: ServeConfig) 
     wish = request.sampling
     half = max(model.engine.capabilities.max_context // 2, 1)
     max_tokens = wish.max_tokens or min(config.limits.default_max_tokens, half)
-    return ThinkingPlan(Thinking()), _sampling(wish, max_tokens)
+    return ThinkingPlan(Thinking()), _sampling(wish, max_tokens, model)
 
 
-def _sampling(wish: SamplingRequest, max_tokens: int) -> Sampling:
+def _sampling(wish: SamplingRequest, max_tokens: int, model: ServedModel) -> Sampling:
+    """How to draw; where nothing is said, a server behind that takes only its own temperature is asked for that."""
     default = Sampling()
+    is_its_own = model.forward is not None and model.forward.features.own_temperature
+    usual = 1.0 if is_its_own else default.temperature
     return Sampling(
-        temperature=default.temperature if wish.temperature is None else wish.temperature,
+        temperature=usual if wish.temperature is None else wish.temperature,
         top_p=default.top_p if wish.top_p is None else wish.top_p,
         top_k=wish.top_k,
         max_tokens=max_tokens,
@@ -350,6 +354,7 @@ async def _settle(
             max_tokens,
             raw=request.raw,
             opened=opened,
+            name=model.name,
             ends=ends,
         )
 
@@ -378,7 +383,7 @@ async def _settle(
         )
     max_tokens = wish.max_tokens or min(limits.default_max_tokens, limits.max_tokens, room)
     settled = settled_for(max_tokens, opened=opened)
-    return settled, _sampling(wish, max_tokens), prompts
+    return settled, _sampling(wish, max_tokens, model), prompts
 
 
 async def _render(request: ServeRequest, model: ServedModel, thinking: Thinking) -> tuple[Prompt, ...]:
@@ -499,6 +504,8 @@ def with_extras(
         bool(request.sampling.stop) and bool(model.engine.capabilities.think_close) and control.template is not False
     )
     _check_counted(extras, strategy, control, apart=apart)
+    if request.logprobs and not model.engine.capabilities.logprobs:
+        raise unsupported("logprobs", f"logprobs: the engine of model {model.name} does not honour it; leave it out")
     if request.top_logprobs and strategy != "direct":
         raise unsupported("top_logprobs", f"top_logprobs: strategy {strategy} cannot honour it")
     if "cache_salt" in supported and (request.sampling.cache_salt or key is not ANYONE):

@@ -21,7 +21,7 @@ from serve.running.plan import RequestPlan
 from serve.running.watch import Board, DrawnPiece, RequestEngine, WatchedSession
 from ttc import seeds
 from ttc.concurrent import gather
-from ttc.core import Answer, Candidate, LogprobEngine, Problem, Prompt, ToolCall, Top, Usage
+from ttc.core import FILTERED, Answer, Candidate, LogprobEngine, Path, Problem, Prompt, ToolCall, Top, Usage
 from ttc.session.thinking import split
 
 Emit = Callable[[events.ServeEvent], None]
@@ -182,7 +182,7 @@ def _close(
     show, usage = request.thinking.show, session.usage
     finish = events.Finish(
         index=index,
-        reason="length" if answer.finish_reason != "stop" else "tool_calls" if calls else "stop",
+        reason=_reason(answer, path, has_calls=bool(calls)),
         thinking=thinking if show else "",
         answer=text,
         stop=stop,
@@ -225,6 +225,15 @@ def _close(
     }
     pieces = tokens.pieces(index, lead, text) if request.logprobs else []
     return _Choice(finish, returned, written, roots, answer, thinking, thinking_report), pieces
+
+
+def _reason(answer: Answer, path: Path | None, *, has_calls: bool) -> events.FinishReason:
+    """How the chosen draw ended."""
+    if answer.finish_reason == "stop":
+        return "tool_calls" if has_calls else "stop"
+    draws = (event.data for event in answer.trace if event.kind == "generate" and event.path == path)
+    is_filtered = any(data["finish_reason"] == "abort" and data["stop_reason"] == FILTERED for data in draws)
+    return "content_filter" if is_filtered else "length"
 
 
 def _call(call: ToolCall, seed: int, *place: int) -> dict[str, Any]:

@@ -231,7 +231,7 @@ class ActiveRequest:
         except Exception as exc:
             if isinstance(exc, TimeoutError) and limit.expired():
                 return ApiError(504, "deadline_exceeded", f"no answer within {left_s:.3g} s")
-            error = from_error(exc)
+            error = _with_default(from_error(exc), self.plan)
             if error.status == 400 and not self.plan.direct:
                 error.param = error.param or "ttc"  # a strategy refuses its parameters before it draws
             if error.status == 500:
@@ -387,3 +387,15 @@ def fallback_request(plan: RequestPlan) -> ServeRequest | None:
         return None
     wish = ThinkingRequest(show=plan.request.thinking.show)
     return replace(plan.request, model=name, thinking=wish, search=SearchRequest(seed=plan.seed))
+
+
+def _with_default(error: ApiError, plan: RequestPlan) -> ApiError:
+    """`error`, and whose max_tokens it was, where a server behind refuses what the client did not ask for."""
+    wish, names = plan.request.sampling, ("max_tokens", "max_completion_tokens")
+    is_of_limit = error.code == "upstream_refused" and any(name in error.message for name in names)
+    is_too_many = is_of_limit or error.code == "context_length_exceeded"
+    if wish.max_tokens is not None or not is_too_many or plan.model.engine.capabilities.token_ids:
+        return error
+    why = f"{wish.max_tokens_field} was left out, so {plan.sampling.max_tokens} was asked for, this server's default"
+    text = f"{error.message} ({why}: send a smaller one, or let its operator lower limits.default_max_tokens)"
+    return ApiError(error.status, error.code, text, param=wish.max_tokens_field)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from serve.requests.errors import ApiError, from_error
+from ttc.core import Message, Usage
 from ttc.engines.shared.balance import Balancer, Transient
 from ttc.errors import ConfigError, EngineError, EngineTimeout
 
@@ -63,9 +64,13 @@ class Upstreams:
         features: Features,
         balancer: Balancer | None = None,
         patience: Patience | None = None,
+        count: Callable[[Sequence[Message], str], Usage] | None = None,
     ) -> None:
-        """`clients` by URL; `balancer` is shared with the engine that asks the same servers."""
-        self.features, self._clients = features, dict(clients)
+        """`clients` by URL; `balancer` is shared with the engine that asks the same servers.
+
+        `count` says what a reply to messages cost where the servers report nothing; None counts nothing.
+        """
+        self.features, self.count, self._clients = features, count, dict(clients)
         self._balancer = balancer or Balancer(tuple(clients))
         self._patience = patience or Patience()
         self.retried = Retried()

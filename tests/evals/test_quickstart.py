@@ -104,6 +104,17 @@ def test_prices_that_the_server_tells_are_taken(folder: Path, capsys: pytest.Cap
     assert all(entry["prices"] == {"in": 2.0, "out": 8.0} for entry in read_summary(folder / "q"))
 
 
+def test_a_model_that_takes_only_its_own_temperature_is_measured_at_that(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with hosted(replace(HOSTED, refuses=("temperature",))) as server:
+        arguments = ["quickstart", "--base-url", server.url, "--data", "problems.jsonl", "--limit", "2", "--out", "q"]
+        code, screen, _ = run(capsys, *arguments)
+    assert code == 0 and re.search(r"^temperature +its own, 1, only", screen, re.MULTILINE)
+    assert "--temperature 1.0" in shlex.join(next_command(screen))
+    assert [entry["errors"] for entry in read_summary(folder / "q")] == [0, 0]
+
+
 def test_looking_spends_nothing_on_problems_and_ends_with_a_command_that_works(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -176,6 +176,19 @@ def test_an_upstream_of_messages_only_streams_chats_and_runs_whole_answer_strate
             assert stopped["choices"][0]["content"] and behind_.generations()[-1]["stop"] == ["never"]
             refused = server.ask(chat("q", thinking_budget=5))
             assert refused.json()["error"]["param"] == "thinking_budget"
+            before = len(behind_.requests)
+            refused = server.ask(chat("q", logprobs=True))
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "logprobs")
+            assert len(behind_.requests) == before
+
+
+def test_a_server_behind_without_usage_is_counted_by_the_tokenizer() -> None:
+    with OpenAIServer(embedded_, dataclasses.replace(CHAT, usage=False)) as behind_:
+        engine = openai(base_url=behind_.url, tokenizer=TEACHER)
+        door = open_forward(spec(engine_params={"base_url": behind_.url}), engine)
+        with running(dataclasses.replace(served(engine), forward=door)) as server:
+            usage = server.ask(chat("12+30*2", max_tokens=20)).json()["usage"]
+    assert usage["prompt_tokens"] > 5 and 10 <= usage["completion_tokens"] <= 20
 
 
 class WithoutIds(ScriptedEngine):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from serve.running.upstreams import Patience, Upstreams
 from tests.serve.faulty import Faulty, Play, Wire, faulty, well
 from tests.serve.running import Running, chat, running, scripted, served
 from tests.serve.slow import until
+from tests.serve.streams import chunks_of
 from tests.serve.test_forward import WithoutIds
 from ttc.engines.openai.client import Client
 from ttc.engines.openai.refusals import Access
@@ -34,9 +36,9 @@ REST_S = 30.0
 
 
 @contextlib.contextmanager
-def gateway(*behind: Faulty, **options: Any) -> Iterator[Running]:
+def gateway(*behind: Faulty, own_temperature: bool = False, **options: Any) -> Iterator[Running]:
     """Our server before these."""
-    features = Features("theirs", usage=True, limit_field="max_tokens")
+    features = Features("theirs", usage=True, own_temperature=own_temperature, limit_field="max_tokens")
     clients = {server.url: Client(server.url, Access(KEY, 2, 20)) for server in behind}
     servers = Upstreams(clients, features, Balancer(tuple(clients), rest_s=REST_S), PATIENCE)
     with running(dataclasses.replace(served(WithoutIds(replies({}))), forward=servers), **options) as server:
@@ -157,6 +159,15 @@ FAULTS: dict[str, tuple[Play, int, int]] = {
 }
 
 
+BREAKS_LATE = {
+    "a close between two chunks",
+    "a reset between two chunks",
+    "no end",
+    "an error between two chunks",
+}
+"""What a stream has shown a word of; a request that is not streamed has shown nothing, and is sent again."""
+
+
 def test_there_are_at_least_twenty_kinds_of_fault() -> None:
     assert len(FAULTS) >= 20
 
@@ -177,7 +188,8 @@ def test_each_fault_is_told_in_time_and_without_an_address(name: str) -> None:
                 assert reply.status_code == status, told
                 assert reply.headers.get("retry-after") == {"429": "7", "429 without a time": "1", "503": "3"}.get(name)
             assert KEY not in told and "127.0.0.1" not in told and "10.0.0.9" not in told and "api_key_env" not in told
-            assert len(behind.asked) == times, "asked again where that may help, and only there"
+            again = 2 if name in BREAKS_LATE and not stream else times
+            assert len(behind.asked) == again, "asked again where that may help, and only there"
         assert until(lambda: server.service.idle, 5)
         behind.play = well
         assert until(lambda: server.ask(chat()).status_code == 200, 8)
@@ -196,6 +208,125 @@ def test_a_second_server_answers_in_place_of_one_that_fails_before_its_first_wor
         assert len(bad.asked) <= 2, "a server that fails rests"
         retries = sum(server.service.catalogue.upstreams["m"].retried.counts.values())
         assert retries <= len(bad.asked) + 1
+
+
+def breaks_once(play: Play) -> Play:
+    """Plays so the first time, and well afterwards."""
+    plays = iter([play])
+
+    def first_only(wire: Wire) -> None:
+        next(plays, well)(wire)
+
+    return first_only
+
+
+@pytest.mark.parametrize("play", [close_between, no_finish, error_chunk])
+def test_a_reply_that_is_not_streamed_is_asked_for_again_when_its_server_breaks_off(play: Play) -> None:
+    with faulty(breaks_once(play)) as behind, gateway(behind) as server:
+        reply = server.ask(chat())
+        assert reply.status_code == 200 and len(behind.asked) == 2
+        assert reply.json()["choices"][0]["message"]["content"] == "The answer is 7."
+
+
+def ends(word: str, content: str = "The answer is 7.") -> Play:
+    def play(wire: Wire) -> None:
+        wire.begin()
+        for letter in content:
+            wire.chunk({"content": letter})
+        wire.chunk({}, word)
+        wire.event(b"[DONE]")
+        wire.send(b"0\r\n\r\n")
+
+    return play
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("eos", "stop"),
+        ("STOP", "stop"),
+        ("content_filter", "content_filter"),
+        ("MAX_TOKENS", "length"),
+        ("x", "length"),
+    ],
+)
+def test_a_finish_reason_of_a_server_behind_means_the_same_streamed_whole_and_in_a_vote(word: str, reason: str) -> None:
+    with faulty(ends(word)) as behind, gateway(behind) as server:
+        vote = chat(stop=["never"], ttc={"strategy": "majority", "n": 2})
+        for body in (chat(), vote):
+            assert server.ask(body).json()["choices"][0]["finish_reason"] == reason
+        chunks = chunks_of(server.ask(chat(stream=True)).text)
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks if chunk["choices"]][-1] == reason
+
+
+def test_a_reply_that_the_filter_ended_is_told_in_every_dialect() -> None:
+    with faulty(ends("content_filter")) as behind, gateway(behind) as server:
+        response = server.ask({"model": "m", "input": "hi"}, "/v1/responses").json()
+        message = server.ask({**chat(), "max_tokens": 9}, "/v1/messages").json()
+    assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "content_filter"})
+    assert message["stop_reason"] == "refusal"
+
+
+def test_a_content_in_parts_is_joined() -> None:
+    def play(wire: Wire) -> None:
+        wire.begin()
+        wire.chunk({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]})
+        wire.chunk({"content": [{"type": "text", "text": "7"}]})
+        wire.end()
+
+    with faulty(play) as behind, gateway(behind) as server:
+        message = server.ask(chat()).json()["choices"][0]["message"]
+    assert (message["content"], message["reasoning"]) == ("7", "hm")
+
+
+def test_a_think_block_in_the_content_is_thought_streamed_whole_and_in_a_vote() -> None:
+    with (
+        faulty(ends("stop", "<think>\nso 5 < 7</think>\n\nThe <b> is \\boxed{7}.")) as behind,
+        gateway(behind) as server,
+    ):
+        vote = chat(stop=["never"], ttc={"strategy": "majority", "n": 2})
+        for body in (chat(), vote):
+            message = server.ask(body).json()["choices"][0]["message"]
+            assert (message["reasoning"], message["content"]) == ("so 5 < 7", "The <b> is \\boxed{7}.")
+        chunks = chunks_of(server.ask(chat(stream=True)).text)
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
+        assert "".join(delta.get("reasoning") or "" for delta in deltas) == "so 5 < 7"
+        assert "".join(delta.get("content") or "" for delta in deltas) == "The <b> is \\boxed{7}."
+        behind.play = ends("stop", "so 5</think>\n7")
+        message = server.ask(chat()).json()["choices"][0]["message"]
+        assert (message["reasoning"], message["content"]) == ("so 5", "7")
+        behind.play = ends("stop", " <thin air>")
+        assert server.ask(chat()).json()["choices"][0]["message"]["content"] == " <thin air>"
+
+
+def test_a_server_that_answers_whole_is_read() -> None:
+    def play(wire: Wire) -> None:
+        choice = {"index": 0, "message": {"role": "assistant", "content": "7"}, "finish_reason": "stop"}
+        usage = {"prompt_tokens": 11, "completion_tokens": 5}
+        wire.plain("200 OK", json.dumps({"choices": [choice], "usage": usage}).encode())
+
+    with faulty(play) as behind, gateway(behind) as server:
+        reply = server.ask(chat()).json()
+    assert reply["choices"][0]["message"]["content"] == "7" and reply["usage"]["total_tokens"] == 16
+
+
+def test_a_limit_that_the_client_did_not_send_is_told_where_it_is_refused() -> None:
+    for text in ("maximum context length is 200 tokens", "max_tokens is too large: 4096"):
+
+        def play(wire: Wire, text: str = text) -> None:
+            wire.error("400 X", text)
+
+        with faulty(play) as behind, gateway(behind) as server:
+            error = server.ask(chat()).json()["error"]
+            assert error["param"] == "max_completion_tokens" and "limits.default_max_tokens" in error["message"]
+            assert "default" not in server.ask(chat(max_tokens=9)).json()["error"]["message"]
+
+
+def test_a_model_with_its_own_temperature_is_asked_for_that_where_the_client_says_none() -> None:
+    with faulty() as behind, gateway(behind, own_temperature=True) as server:
+        server.ask(chat())
+        server.ask(chat(temperature=0.5))
+    assert [body["temperature"] for body in behind.asked] == [1.0, 0.5]
 
 
 def test_chats_are_spread_over_servers_and_a_conversation_stays_at_home() -> None:

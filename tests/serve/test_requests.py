@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
+import httpx2
 import pytest
 
 from serve.operator.config import ServeLimits
@@ -185,6 +188,24 @@ def test_a_strategy_whose_default_is_wider_than_the_server_allows_draws_what_is_
     with running(served(scripted()), limits=ServeLimits(max_width=3)) as narrow:
         reply = whole(narrow, chat(ttc={"strategy": "majority", "return_candidates": True}))
     assert len(reply["ttc"]["candidates"]) == 3
+
+
+def test_a_body_somewhat_over_the_limit_is_read_to_its_end_so_that_its_413_is_heard(server: Running) -> None:
+    body = b"x" * (2 << 20)
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", httpx2.URL(server.url).port or 0)) as connection:
+            connection.sendall(head + b"content-length: %d\r\n\r\n" % len(body))
+            for start in range(0, len(body), 1 << 16):  # a client that reads only once it has written all
+                connection.sendall(body[start : start + (1 << 16)])
+                time.sleep(0.002)
+            assert connection.recv(64).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_model_that_does_not_think_is_refused_by_its_public_name(thoughtless: Running) -> None:
+    for wish in ({"reasoning_effort": "low"}, {"thinking_budget": 5}):
+        message = thoughtless.ask(chat(**wish)).json()["error"]["message"]
+        assert message == f"{next(iter(wish))}: m has no thinking markers, so it does not think"
 
 
 def test_a_body_over_the_limit_is_a_413_whether_announced_or_not(server: Running) -> None:

@@ -39,7 +39,8 @@ class Discovery:
     """What was found. `facts` are (name, text) in the order of telling.
 
     `continues`: goes on with a text it has begun, and tells a stop string from an end, so that a search step by step
-    can run; `settings` are what the engine needs beside its model; `scorer` is a reward model that is here and fits.
+    can run; `settings` are what the engine needs beside its model; `scorer` is a reward model that is here and fits;
+    `temperature` is the only one that the model takes, None where it takes any.
     """
 
     engine: str
@@ -50,6 +51,7 @@ class Discovery:
     settings: Mapping[str, object]
     scorer: str | None = None
     prices: Prices | None = None
+    temperature: float | None = None
 
     @property
     def packaged(self) -> bool:
@@ -97,10 +99,12 @@ def _endpoint(model: str | None, base_url: str | None, api_key_env: str | None) 
         ("continues", "yes, searches step by step can run" if steps else "no: it gives whole answers only"),
         ("log-probs", "yes" if features.ids and features.logprobs else "no"),
         ("context", f"{features.max_context:,} tokens" if features.max_context else "not told"),
+        *((("temperature", "its own, 1, only: all is drawn at that"),) if features.own_temperature else ()),
         ("prices", _prices_text(features.prices)),
         *_reward_facts(scorer, steps),
     )
-    return Discovery(ENDPOINT, model, features.model, facts, steps, settings, scorer, features.prices)
+    own = 1.0 if features.own_temperature else None
+    return Discovery(ENDPOINT, model, features.model, facts, steps, settings, scorer, features.prices, own)
 
 
 def _probed(settings: Mapping[str, object], model: str | None) -> RemoteEngine:

@@ -195,6 +195,13 @@ class RemoteEngine:
         """See `ttc.core.Engine`: our own counts; the probe at the start is not in them."""
         return self._ledger.totals
 
+    def estimated(self, messages: Sequence[Message], said: str) -> Usage:
+        """What a reply to `messages` cost by the local tokenizer, for a server that reports nothing; 0 without one."""
+        if self._tokens is None:
+            return Usage()
+        prompt = self._dialect.num_prompt(self._dialect.render(messages, None))
+        return Usage(prompt=prompt or 0, generated=len(self._tokens.encode(said)))
+
     def reconciliation(self) -> Reconciliation:
         """How the servers' counts compare with ours."""
         return self._ledger.compared
