@@ -413,8 +413,8 @@ def _bin_name(index: int) -> str:
 
 
 # -- figures of papers -------------------------------------------------------------------------------------------------
-_LEGEND_WIDTH = 44
-"""Characters of a line of the legend: a longer one would leave no room for the axes."""
+_LEGEND_WIDTH, _TITLE_WIDTH = 44, 104
+"""Characters of a line of the legend and of the title: longer ones would leave no room for the axes."""
 _COLOURS = ("#0b62c4", "#c2410c", "#15803d", "#7c3aed", "#0e7490", "#be185d", "#7a6400", "#475569")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "h", "s")
 _LINE_STYLES: dict[str, Any] = {"best_of_n": (0, (6, 3)), "best_of_k": (0, (6, 3)), "weighted": (0, (2, 2, 6, 2))}
@@ -472,7 +472,8 @@ def _png_panel(axes: Any, runs: Sequence[RunSummary]) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f} %"))
     axes.set_xlabel("tokens per problem (log scale)")
     axes.set_ylabel("accuracy, with 95 % interval")
-    axes.set_title(headline(runs).replace("; ", ";\n"), fontsize=9, loc="left", parse_math=False)
+    lines = (textwrap.fill(part, _TITLE_WIDTH) for part in headline(runs).replace("; ", ";\n").splitlines())
+    axes.set_title("\n".join(lines), fontsize=9, loc="left", parse_math=False)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     handles, names = axes.get_legend_handles_labels()

@@ -251,7 +251,7 @@ def headline(runs: Sequence[RunSummary]) -> str:
     failed = {run.label: run.failures for run in runs if run.failures}
     if failed and all(run.failures == run.problems for run in runs):
         return f"Nothing was measured: {_all_of(runs[0])} failed."
-    counts = ", ".join(f"{count(number)} problems of {label}" for label, number in failed.items())
+    counts = ", ".join(f"{_problems(number)} of {label}" for label, number in failed.items())
     return _outcome(runs) + (f" Failed, and counted as wrong: {counts}." if failed else "")
 
 
@@ -273,6 +273,10 @@ def _outcome(runs: Sequence[RunSummary]) -> str:
     if any(run.failures for run in runs):
         return f"{opening}; {rest}."
     return f"{opening}. Spending more did not help: {rest}."
+
+
+def _problems(number: int) -> str:
+    return f"{count(number)} problem{'s' if number > 1 else ''}"
 
 
 def _all_of(run: RunSummary) -> str:

@@ -84,6 +84,13 @@ def test_frontier_is_exactly_the_choices_that_no_other_dominates(pairs):
     assert {(p.accuracy, p.tokens) for p in frontier(runs, "tokens")} == expected
 
 
+def test_a_figure_has_room_for_its_axes_beside_long_names_and_failures(tmp_path):
+    from evals.report.chart import write_figures
+
+    name = "/home/someone/projects/reasoning/experiments/2026-11-27/strategies/picky/mine.py:picky"
+    write_figures(tmp_path, groups(read_runs([entry(name, 0.4, 90, errors=1)])))
+
+
 def test_pass_at_k_never_stands_on_the_frontier():
     ceiling = Curve("pass", (Point(16, 0.99, None, None, 5.0, None),))
     assert [p.accuracy for p in frontier([run_at(0.5, 10.0, ceiling)], "tokens")] == [0.5]
