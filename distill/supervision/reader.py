@@ -27,7 +27,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import torch
 
 from distill.supervision.divergence import Divergence, coarse
-from train.base.models import load_model
+from train.base.models import load_model, logits_of
 from train.update.batch import pad
 from train.update.logprobs import token_logprobs
 from ttc.core import Engine, LogprobEngine, Message, Prompt, Usage, UsageSink
@@ -112,7 +112,7 @@ class LocalReader:
     async def compare(self, readings: Sequence[Passage], divergence: Divergence) -> Opinion:
         """See `TeacherReader.compare`."""
         self._count(readings)
-        head, size = self._model.get_output_embeddings(), self._text.size
+        logits, size = logits_of(self._model), self._text.size
 
         def opinion(numbers: Sequence[int]) -> At:
             ids, mask = self._padded([readings[number] for number in numbers])
@@ -121,7 +121,7 @@ class LocalReader:
 
             def at(student: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
                 with torch.no_grad():
-                    teacher = torch.log_softmax(head(hidden[positions]).float()[:, :size], -1)  # (m, V)
+                    teacher = torch.log_softmax(logits(hidden[positions]).float()[:, :size], -1)  # (m, V)
                 ours = student if student.shape[1] == size else torch.log_softmax(student[:, :size], -1)
                 return divergence(ours, teacher)
 

@@ -20,6 +20,9 @@ for each. Cost: two gathers and one scatter of the weights per micro-batch.
 
 They are written apart, too, and merged again elsewhere by `train.base.adapters`.
 
+Some families scale or soften what their head gives (`HEADS`): all scoring asks `logits_of`, which does the same. A
+loaded model's own forward pass on a few tokens must agree with it, or the model is refused. Cost: two passes over them.
+
 Attention is torch's fused kernel, in fp32 on a CPU whose bf16 kernel is the slower one: without AMX its gradient takes
 longer in bf16 than in fp32, so under autocast queries, keys and values go up to fp32 there, which also rounds less. A
 gradient of SmolLM2 takes 0.83 of the time (`benchmarks.train_step`). Memory: the three in fp32, kept for the gradient.
@@ -105,7 +108,11 @@ def stored_type(folder: Path) -> torch.dtype:
 
 
 def load_model(folder: Path, device: str, *, checkpointing: bool = False, dtype: torch.dtype = torch.float32) -> Any:
-    """Load a folder for training, in fp32; raises ConfigError naming the folder when it cannot be read."""
+    """Load a folder for training, in fp32.
+
+    Raises:
+        ConfigError: the folder cannot be read, or the model's head is none that we know how to apply; names the folder.
+    """
     from transformers import AutoModelForCausalLM
 
     if not (folder / "config.json").is_file():
@@ -114,7 +121,9 @@ def load_model(folder: Path, device: str, *, checkpointing: bool = False, dtype:
     speed_attention(model, device)
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    return model.to(device)
+    model = model.to(device)
+    check_head(model, folder)
+    return model
 
 
 def speed_attention(model: Any, device: str) -> None:
@@ -145,6 +154,47 @@ def _upcast(
     with torch.autocast(query.device.type, enabled=False):
         states, _ = sdpa_attention_forward(module, query.float(), key.float(), value.float(), mask, **options)
     return states.to(query.dtype), None
+
+
+HEADS: Mapping[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
+    "logits_scaling": lambda logits, value: logits / value,  # Granite
+    "logit_scale": lambda logits, value: logits * value,  # Cohere
+    "final_logit_softcapping": lambda logits, value: torch.tanh(logits / value) * value,  # Gemma 2
+}
+"""What becomes of the head's output by a number of the configuration, where it is there."""
+
+
+def logits_of(model: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What makes logits (.., V) of last hidden states (.., H) as the model's own forward pass does."""
+    head = model.get_output_embeddings()
+    config = model.config.get_text_config()
+    rules = [(rule, getattr(config, name)) for name, rule in HEADS.items() if getattr(config, name, None) is not None]
+
+    def logits(hidden: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = head(hidden)
+        for rule, value in rules:
+            output = rule(output, value)
+        return output
+
+    return logits
+
+
+_NEAR = {torch.float32: 1e-3}
+"""Share of the largest logit by which two ways to the same logits may differ, by type; 0.02 in a narrower one."""
+
+
+@torch.no_grad()
+def check_head(model: Any, folder: Path) -> None:
+    """Raise ConfigError where the model makes other logits of its hidden states than `logits_of` does."""
+    ids = torch.arange(1, 4, device=next(model.parameters()).device)[None]
+    own = model(input_ids=ids, use_cache=False).logits.float()
+    ours = logits_of(model)(model.base_model(input_ids=ids, use_cache=False).last_hidden_state).float()
+    if float((own - ours).abs().max()) > _NEAR.get(model.dtype, 0.02) * float(own.abs().max()):
+        raise ConfigError(
+            f"{folder}: model_type {model.config.model_type!r} does to the output of its head what this trainer does "
+            f"not know (it knows {', '.join(HEADS)} of config.json), so it would train on a wrong loss: take a model "
+            "of another family"
+        )
 
 
 def load_tokenizer(folder: Path) -> Any:

@@ -27,7 +27,7 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 
-from train.base.models import load_model, load_tokenizer
+from train.base.models import load_model, load_tokenizer, logits_of
 from train.base.rollout import Rollout
 from train.base.stage import Setting
 from train.reward_models.reward_models import beside, last_hidden, new_head, same_tokenizer
@@ -90,9 +90,9 @@ def new_step_model(
     tokens = RewardTokenizer(source)
     good, bad = tokens.single("good", words[0]), tokens.single("bad", words[1])
     network = load_model(source, device)
-    head = network.get_output_embeddings()
+    logits = logits_of(network)
     reading |= {"good": words[0], "bad": words[1]}
-    return StepModel(network, lambda hidden: head(hidden)[..., [bad, good]], reading)
+    return StepModel(network, lambda hidden: logits(hidden)[..., [bad, good]], reading)
 
 
 @dataclass(frozen=True, slots=True)

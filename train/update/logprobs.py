@@ -21,7 +21,7 @@ Positions are those that a token has in its own row, and a mask lets it see its 
 numbers are those of padded rows (tests say to 1e-6). Packing without such a mask taught models to repeat themselves
 (open-r1 issue 520). Attention goes over a whole line, and what is masked is computed, too, so beginnings are shared on
 their own accord only where the count of multiplications says that a tenth is saved. Left out: kernels that skip masked
-blocks, beginnings of beginnings, models with sliding windows.
+blocks, beginnings of beginnings, packing and sharing in models whose windows slide or whose layers keep a state.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from train.base.models import MASKED, Sharded
+from train.base.models import MASKED, Sharded, logits_of
 from ttc.errors import ConfigError
 
 _CHUNK = 8192
@@ -100,17 +100,17 @@ def token_logprobs(
     else:
         rows = model.base_model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state[wanted]
     targets = ids[:, 1:][wanted]  # (W,)
-    head = model.get_output_embeddings()
+    head, logits = model.get_output_embeddings(), logits_of(model)
 
     size = min(_CHUNK if compare is None else _COMPARED, chunk_size(head.out_features, rows.device.type))
     places = [slice(start, min(start + size, rows.shape[0])) for start in range(0, rows.shape[0], size)]
     if rows.requires_grad and compare is None and not moves and not any(w.requires_grad for w in head.parameters()):
-        pairs = [_frozen_head_logprobs(head, rows[place], targets[place]) for place in places]
+        pairs = [_frozen_head_logprobs(logits, rows[place], targets[place]) for place in places]
         return Scored(*_in_rows(wanted, pairs, 2))
     done: set[int] = set()
 
     def score(some: torch.Tensor, place: slice) -> tuple[torch.Tensor, ...]:
-        normal = torch.log_softmax(head(some).float(), -1)  # (n, V): the only place where the vocabulary is written out
+        normal = torch.log_softmax(logits(some).float(), -1)  # (n, V): only here is the vocabulary written out
         logprobs = normal.gather(1, targets[place, None])[:, 0]
         if not moves and place.start in done:  # computed again for the gradient, of which entropy has none
             entropy = torch.zeros_like(logprobs)
@@ -152,10 +152,12 @@ class _ReadyGradient(torch.autograd.Function):
         return (gradients[0][:, None] * slopes).to(slopes.dtype), None, None
 
 
-def _frozen_head_logprobs(head: Any, rows: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _frozen_head_logprobs(
+    logits_at: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor, targets: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probabilities (n,) with their gradient in `rows` (n, H), and entropies (n,) without one, computed once."""
     leaf = rows.detach().requires_grad_()
-    logits = head(leaf)  # (n, V)
+    logits = logits_at(leaf)  # (n, V)
     with torch.no_grad(), torch.autocast(rows.device.type, enabled=False):
         normal = torch.log_softmax(logits.float(), -1)
         logprobs = normal.gather(1, targets[:, None])[:, 0]
@@ -233,10 +235,10 @@ def placed(lengths: Sequence[int], most: int) -> list[list[int]]:
 
 
 def check_packing(model: Any) -> None:
-    """Raise ConfigError for a model whose layers see windows: a mask of ours would widen them."""
+    """Raise ConfigError for a model whose layers see windows, or keep a state: a mask of ours would lose both."""
     if _windowed(model):
         raise ConfigError(
-            "packed: layers of this model have a sliding window, which packing would lose; set packed = 0"
+            "packed: layers of this model have a sliding window or a state, which packing would lose; set packed = 0"
         )
 
 
@@ -282,7 +284,17 @@ def _work(config: Any, lines: int, width: int) -> float:
 
 
 def _windowed(model: Any) -> bool:
-    return "sliding_attention" in (getattr(model.config, "layer_types", None) or ())
+    """Whether a layer sees less than all that stands before a token, which a mask of ours would not know.
+
+    By its layers where the configuration names them, else by a window that slides within the model's context (as in
+    Mistral). Layers with a state of their own, which no mask holds back, count too.
+    """
+    config = model.config.get_text_config()
+    kinds = getattr(config, "layer_types", None)
+    if getattr(model, "_is_stateful", False) or kinds:
+        return any(kind != "full_attention" for kind in kinds or ("state",))
+    windows = (getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
+    return any(window is not None and window < config.max_position_embeddings for window in windows)
 
 
 def _takes_masks(model: Any) -> bool:

@@ -1,0 +1,108 @@
+"""Families of transformers whose heads, windows or dropout are not Llama's are trained on their own forward pass."""
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    CohereConfig,
+    FalconH1Config,
+    Gemma2Config,
+    GraniteConfig,
+    LlamaConfig,
+    MistralConfig,
+)
+
+from train.base.models import load_model, logits_of
+from train.update.logprobs import check_packing, token_logprobs, worth_sharing
+from ttc.errors import ConfigError
+
+pytestmark = pytest.mark.numeric
+
+SMALL = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "intermediate_size": 64,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "initializer_range": 0.3,  # so that logits are large enough for a scale to show
+}
+
+
+def made(config, folder):
+    """The folder of a random model."""
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
+
+
+def rows(num=3, length=24, common=0):
+    ids = torch.randint(3, 96, (num, length), generator=torch.Generator().manual_seed(1))
+    ids[:, :common] = ids[0, :common]
+    wanted = torch.zeros(num, length - 1, dtype=torch.bool)
+    wanted[:, max(common - 1, 0) :] = True
+    return ids, wanted
+
+
+def own_logprobs(model, ids, wanted):
+    """Those of the model's own forward pass, row by row."""
+    logits = torch.cat([model(row[None]).logits for row in ids])[:, :-1].float()
+    return torch.log_softmax(logits, -1).gather(2, ids[:, 1:, None])[..., 0] * wanted
+
+
+SCALED = {
+    "granite": GraniteConfig(**SMALL, logits_scaling=4.0),
+    "cohere": CohereConfig(**SMALL, logit_scale=0.25),
+    "gemma2": Gemma2Config(**SMALL, head_dim=16, sliding_window=256, final_logit_softcapping=3.0),
+}
+
+
+@pytest.mark.parametrize("family", SCALED)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_head_that_scales_or_softens_is_trained_on_the_loss_of_its_own_forward_pass(tmp_path, family, frozen):
+    model = load_model(made(SCALED[family], tmp_path), "cpu")
+    ids, wanted = rows()
+    model.get_output_embeddings().requires_grad_(not frozen)
+    gradients, losses = [], []
+    for score in (token_logprobs, own_logprobs):
+        model.zero_grad()
+        scored = score(model, ids, wanted)
+        loss = -(scored if score is own_logprobs else scored.logprobs)[wanted].mean()
+        loss.backward()
+        losses.append(loss.detach())
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    assert (losses[0] - losses[1]).abs() < 1e-5
+    assert (gradients[0] - gradients[1]).norm() < 1e-4 * gradients[1].norm()
+
+
+def test_a_plain_head_is_applied_as_it_is(tmp_path):
+    model = load_model(made(LlamaConfig(**SMALL), tmp_path), "cpu")
+    hidden = torch.randn(4, 32, generator=torch.Generator().manual_seed(2))
+    assert torch.equal(logits_of(model)(hidden), model.get_output_embeddings()(hidden))
+
+
+def test_a_head_that_nobody_knows_is_refused_when_it_is_loaded(tmp_path):
+    config = FalconH1Config(**SMALL, lm_head_multiplier=0.5, mamba_d_ssm=32, mamba_n_heads=2, mamba_d_head=16)
+    with pytest.raises(ConfigError, match="'falcon_h1' does to the output of its head"):
+        load_model(made(config, tmp_path), "cpu")
+
+
+def test_a_window_that_slides_in_every_layer_is_neither_packed_nor_shared(tmp_path):
+    model = load_model(made(MistralConfig(**SMALL, sliding_window=8), tmp_path), "cpu")
+    with pytest.raises(ConfigError, match="set packed = 0"):
+        check_packing(model)
+    ids, wanted = rows(num=4, length=60, common=50)
+    assert not worth_sharing(model, ids, wanted)
+    assert (token_logprobs(model, ids, wanted).logprobs - own_logprobs(model, ids, wanted)).abs().max() < 1e-5
+
+
+def test_a_window_as_wide_as_the_context_slides_nowhere(tmp_path):
+    model = load_model(made(MistralConfig(**SMALL, sliding_window=128), tmp_path), "cpu")
+    check_packing(model)
+    ids, wanted = rows(num=4, length=60, common=50)
+    assert worth_sharing(model, ids, wanted)
+    assert (token_logprobs(model, ids, wanted).logprobs - own_logprobs(model, ids, wanted)).abs().max() < 1e-5
