@@ -38,7 +38,8 @@ def self_test(job: DistillJob) -> Finding:
     if not abs(away) <= SELF_TEST:
         return refused(
             f"{text}, where {SELF_TEST:g} is the most",
-            "set every dropout in config.json to 0; if there is none, engine and trainer compute different models",
+            "engine and trainer compute different models, or its code has a dropout that config.json does not name: "
+            "take a student of another family",
         )
     return fine(text)
 

@@ -186,8 +186,20 @@ def test_a_normaliser_that_counts_padding_is_refused(pair, tmp_path, monkeypatch
         assert found(*pair, tmp_path, REJECTION, train={"normaliser": name})["normaliser"].ok
 
 
-def test_a_student_that_is_something_apart_from_itself_is_refused(pair, student, tmp_path):
+def test_dropout_in_the_configuration_of_a_student_is_not_applied(pair, student, tmp_path):
     edit(student, "config.json", attention_dropout=0.5)
+    assert found(student, pair[1], tmp_path)["self_test"].ok
+
+
+def test_a_student_that_is_something_apart_from_itself_is_refused(pair, student, tmp_path, monkeypatch):
+    def dropping(*arguments):
+        model = load_model(*arguments)
+        for module in model.modules():
+            if hasattr(module, "attention_dropout"):
+                module.attention_dropout = 0.5
+        return model
+
+    monkeypatch.setattr("distill.preflight.self_test.load_model", dropping)
     said = refusal(found(student, pair[1], tmp_path), "self_test")
     assert "nats per token from itself" in said and "dropout" in said
 

@@ -7,12 +7,15 @@ from transformers import (
     CohereConfig,
     FalconH1Config,
     Gemma2Config,
+    GPT2Config,
     GraniteConfig,
     LlamaConfig,
     MistralConfig,
+    PhiConfig,
 )
 
 from train.base.models import load_model, logits_of
+from train.reward_models.reward_models import new_reward_model
 from train.update.logprobs import check_packing, token_logprobs, worth_sharing
 from ttc.errors import ConfigError
 
@@ -106,3 +109,33 @@ def test_a_window_as_wide_as_the_context_slides_nowhere(tmp_path):
     ids, wanted = rows(num=4, length=60, common=50)
     assert worth_sharing(model, ids, wanted)
     assert (token_logprobs(model, ids, wanted).logprobs - own_logprobs(model, ids, wanted)).abs().max() < 1e-5
+
+
+DROPPING = {
+    "gpt2": GPT2Config(vocab_size=96, n_embd=32, n_layer=2, n_head=2, n_positions=64),  # three shares of 0.1
+    "phi": PhiConfig(**SMALL, resid_pdrop=0.1, embd_pdrop=0.1, attention_dropout=0.1),
+}
+
+
+@pytest.mark.parametrize("family", DROPPING)
+def test_two_updates_of_a_model_whose_configuration_has_dropout_are_the_same_bits(tmp_path, family):
+    folder = made(DROPPING[family], tmp_path)
+    ids, wanted = rows()
+    gradients = []
+    for _ in range(2):
+        model = load_model(folder, "cpu").train()
+        scored = token_logprobs(model, ids, wanted).logprobs
+        assert torch.equal(scored, token_logprobs(model.eval(), ids, wanted).logprobs)
+        scored.sum().backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    assert torch.equal(*gradients)
+    shares = {name: value for name, value in model.config.to_dict().items() if "drop" in name and value is not None}
+    assert not any(shares.values())
+
+
+def test_reward_models_have_no_dropout(tmp_path):
+    folder = made(DROPPING["gpt2"], tmp_path)
+    network = new_reward_model(folder, 0, "cpu").train()
+    ids, _ = rows()
+    network.config.pad_token_id = 0
+    assert torch.equal(network(input_ids=ids).logits, network(input_ids=ids).logits)

@@ -18,6 +18,10 @@ around which the gathering happens. What leaves the trainer (weights for an engi
 whole, by all processes together. Processes must run equally many forward passes, so an update needs at least one row
 for each. Cost: two gathers and one scatter of the weights per micro-batch.
 
+Nothing that is loaded here has dropout, whatever its configuration says, nor noise in the routing of experts: an update
+is a pure function of weights and rows, so that a run repeats itself and goes on bit for bit, and the log-probabilities
+of an update are those of the sampler. A folder that is written says 0.
+
 They are written apart, too, and merged again elsewhere by `train.base.adapters`.
 
 Some families scale or soften what their head gives (`HEADS`): all scoring asks `logits_of`, which does the same. A
@@ -108,7 +112,7 @@ def stored_type(folder: Path) -> torch.dtype:
 
 
 def load_model(folder: Path, device: str, *, checkpointing: bool = False, dtype: torch.dtype = torch.float32) -> Any:
-    """Load a folder for training, in fp32.
+    """Load a folder for training, in fp32, without dropout.
 
     Raises:
         ConfigError: the folder cannot be read, or the model's head is none that we know how to apply; names the folder.
@@ -118,12 +122,25 @@ def load_model(folder: Path, device: str, *, checkpointing: bool = False, dtype:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} is not a model folder: it has no config.json")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
+    without_dropout(model)
     speed_attention(model, device)
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     model = model.to(device)
     check_head(model, folder)
     return model
+
+
+def without_dropout(model: Any) -> None:
+    """Set every share that is dropped, and all noise of routers, to 0: in the layers of `model` and what they read."""
+    configs = {id(layer.config): layer.config for layer in model.modules() if hasattr(layer, "config")}
+    for owner in (*model.modules(), *configs.values()):
+        numbers = {name for name, value in vars(owner).items() if isinstance(value, float)}
+        dropped = {name for name in numbers if "drop" in name or "jitter" in name}
+        if isinstance(owner, torch.nn.modules.dropout._DropoutNd):
+            dropped.add("p")
+        for name in dropped:
+            setattr(owner, name, 0.0)
 
 
 def speed_attention(model: Any, device: str) -> None:

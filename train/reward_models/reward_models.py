@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from train.base.models import load_tokenizer, speed_attention
+from train.base.models import load_tokenizer, speed_attention, without_dropout
 from train.base.rollout import Rollout
 from train.base.stage import Setting
 from train.examples.examples import Example
@@ -38,12 +38,13 @@ def new_reward_model(policy: Path, seed: int, device: str) -> Any:
 
 
 def new_head(kind: str, policy: Path, labels: int, seed: int, device: str) -> Any:
-    """The policy's body with a random head of so many labels, of a `kind` of transformers; fp32."""
+    """The policy's body with a random head of so many labels, of a `kind` of transformers; fp32, without dropout."""
     import transformers
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = getattr(transformers, kind).from_pretrained(policy, num_labels=labels, dtype=torch.float32)
+    without_dropout(model)
     speed_attention(model, device)
     return model.to(device)
 
@@ -57,7 +58,9 @@ def load_reward_model(folder: Path, device: str) -> Any:
     names = AutoConfig.from_pretrained(folder).architectures or ()
     if not any(name.endswith("ForSequenceClassification") for name in names):
         raise ConfigError(f"{folder} is no reward model: it is {', '.join(names) or 'unnamed'}")
-    return AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).to(device).eval()
+    model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
+    without_dropout(model)  # a critic goes on training its body
+    return model.to(device).eval()
 
 
 def last_hidden(model: Any, rows: Sequence[Sequence[int]], pad_id: int) -> list[torch.Tensor]:
