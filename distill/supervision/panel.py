@@ -14,7 +14,6 @@ ids, positions, masks and dropout at once.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -201,7 +200,6 @@ class Learner:
             **metrics,
             "updated": 1.0,
             "kept": len(usable) / len(rollouts),
-            "not_finite": float(not math.isfinite(metrics["grad_norm"])),
             **{f"divergence/{name}": value for name, value in distances.items()},
             **{f"teacher_tokens/{name}": float(read - before[name]) for name, read in self._read().items()},
         }

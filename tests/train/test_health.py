@@ -1,6 +1,7 @@
 """Each rule fires on the trace of its failure, after its patience and not before, and stays silent on a healthy run."""
 
 import asyncio
+import json
 import math
 
 import pytest
@@ -12,8 +13,9 @@ from train.base.checkpoint import Checkpoints
 from train.base.health import RULES, Alarm, Health, HealthRule, act, configured
 from train.base.optimiser import Optimiser, Schedule
 from train.base.stage import Setting
+from train.offline.epochs import FitFields, fit
 from train.rl.loop import LoopState, growth
-from ttc.errors import ConfigError, UnknownName
+from ttc.errors import ConfigError, TrainingError, UnknownName
 
 HEALTHY = {
     "signal_share": 0.7, "all_fail": 0.1, "all_pass": 0.1, "entropy": 0.4, "kl": 0.01, "clip_share": 0.02,
@@ -95,6 +97,42 @@ def test_a_roll_back_goes_to_the_best_weights_and_not_to_those_that_failed(tmp_p
     rule = HealthRule("worse", "x", "above", 0.0, 1, "roll_back", "it fell")
     act([Alarm(rule, 21, (1.0,))], model, optimiser, [best, newest], lambda text: None)
     assert model.weight.tolist() == [[1.0, 1.0]] and optimiser.scale == 0.5
+
+
+def fitted(folder, losses, health=None, grow=0.0):
+    """Run the loop of offline stages over updates with these losses, each of which lets the one weight grow."""
+    model = torch.nn.Linear(1, 1, bias=False)
+    optimiser = Optimiser(model, Schedule(1e-3, 10))
+
+    def update(rows):
+        loss = model.weight.sum() * losses[optimiser.taken]
+        loss.backward()
+        norm = optimiser.step()
+        with torch.no_grad():
+            model.weight.mul_(1 + grow)
+        return {"loss": float(loss.detach()), "grad_norm": norm}
+
+    folder.mkdir()
+    setting = Setting(folder, None, 1, "cpu", 1, lambda text: None)
+    course = FitFields(steps=len(losses), lr=1e-3, save_every=2, health=health)
+    return fit(model, optimiser, 4, update, lambda: {"held_out_accuracy": 0.5}, course, setting)
+
+
+def test_a_loss_or_a_weight_that_is_not_finite_ends_an_offline_stage_with_an_error_and_keeps_what_was_good(tmp_path):
+    with pytest.raises(TrainingError, match=r"step 4: loss is nan, grad_norm is nan.*lower lr"):
+        fitted(tmp_path / "loss", [1.0, 1.0, 1.0, math.nan])
+    assert [place.name for place in (tmp_path / "loss" / "checkpoints").iterdir()] == ["step-000002"]
+    with pytest.raises(TrainingError, match="step 2: weights are not finite"):
+        fitted(tmp_path / "weight", [1.0, 1.0], grow=1e30)
+    assert not (tmp_path / "weight" / "checkpoints").exists()
+
+
+def test_a_recipe_may_go_on_without_the_update_that_is_not_finite_and_hears_of_it(tmp_path):
+    last, stopped = fitted(tmp_path / "run", [1.0, math.nan], {"not_finite": {"action": "skip"}})
+    assert not stopped and all(map(math.isfinite, last.values()))
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row.get("not_finite") for row in rows] == [None, 0.0, 1.0]
+    assert "not_finite" in (tmp_path / "run" / "alarms.jsonl").read_text()
 
 
 def test_length_that_grows_without_accuracy_raises_an_alarm_and_length_that_pays_does_not():

@@ -4,6 +4,7 @@ import asyncio
 import copy
 import dataclasses
 import json
+import math
 
 import pytest
 import torch
@@ -84,6 +85,16 @@ def test_two_halves_with_a_resume_are_bit_for_bit_the_whole_run(new_parts, tmp_p
     run(LoopPlan(steps=6, prompts=4, eval_every=3, save_every=3), second)
     assert all(torch.equal(a, b) for a, b in zip(weights(whole), weights(second), strict=True))
     assert logged(tmp_path / "whole") == logged(tmp_path / "halves")
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_with_an_error_that_names_step_and_metric(new_parts, tmp_path):
+    async def broken(rollouts):
+        return {"loss": math.nan, "grad_norm": math.nan, "updated": 1.0}
+
+    parts = new_parts(tmp_path)
+    with pytest.raises(TrainingError, match=r"step 1: loss is nan, grad_norm is nan.*lower lr"):
+        asyncio.run(learn(LoopPlan(steps=2, prompts=2, save_every=1), parts, broken))
+    assert not (tmp_path / "checkpoints").exists()
 
 
 def logged(folder):

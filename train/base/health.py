@@ -8,7 +8,9 @@ A rule is a value (`HealthRule`): the name of a metric, the side on which it is 
 a row it must be so. A metric may be compared with its own early mean (`relative`), since a length or an entropy has no
 good value of its own. Rules that act before an update see only what rollouts tell; all others see the whole step. A
 recipe changes any field of any rule by its name. Every loop of this package acts through `act`, so an alarm means the
-same everywhere, and writes alarms as JSON lines for the report. Left out: learning thresholds from other runs.
+same everywhere, and writes alarms as JSON lines for the report. A loss, a norm or a weight that is not finite ends the
+run with an error before anything is saved (`Health.not_finite`), unless a recipe gives that rule another action. Left
+out: learning thresholds from other runs.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from train.base.rollout import Rollout
-from ttc.errors import ConfigError, UnknownName
+from ttc.errors import ConfigError, TrainingError, UnknownName
 from ttc.records import LineFile
 
 if TYPE_CHECKING:  # a report reads alarms without torch
@@ -133,8 +135,8 @@ RULES: tuple[HealthRule, ...] = (
          offending=_failed),
     HealthRule("mismatch", "mismatch", "above", 0.05, 2, "stop",
          "engine and trainer disagree about the log-probabilities of what was sampled: stale or other weights"),
-    HealthRule("not_finite", "not_finite", "above", 0.0, 1, "skip",
-         "the gradient is not finite; the update was not applied"),
+    HealthRule("not_finite", "not_finite", "above", 0.0, 1, "stop",
+         "the loss, the gradient or a weight is not finite; an update by such a gradient is not applied"),
     HealthRule("gradient_spike", "grad_norm", "above", 20.0, 3, "lower_rate", "gradients are far above their start",
          relative=True),
     HealthRule("slow_rollouts", "rollout_share", "above", 0.95, 20, "warn",
@@ -197,6 +199,27 @@ class Health:
                 alarms.append(Alarm(rule, step, tuple(streak[-5:]), tuple(offenders)))
                 del self._bad[rule.name]
         return alarms
+
+    def not_finite(self, metrics: Mapping[str, float], step: int, weights: bool = True) -> float:
+        """The metric `not_finite`: 1 where a loss or a gradient's norm of a step is no finite number, else 0.
+
+        Args:
+            metrics: those of the step.
+            step: its number.
+            weights: whether all trained weights are finite, where that was looked at.
+
+        Raises:
+            TrainingError: it is 1, and the rule of that name says stop.
+        """
+        watched = {name: value for name, value in metrics.items() if name.endswith(("loss", "grad_norm"))}
+        bad = [f"{name} is {value}" for name, value in watched.items() if not math.isfinite(value)]
+        bad += [] if weights else ["weights are not finite"]
+        if bad and any(rule.name == "not_finite" and rule.action == "stop" for rule in self.rules):
+            raise TrainingError(
+                f"step {step}: {', '.join(bad)}. Nothing of this step is saved; start again with a lower lr, a longer "
+                "warmup or a lower clip_norm"
+            )
+        return float(bool(bad))
 
     def _is_bad(self, rule: HealthRule, value: float) -> bool:
         limit = rule.threshold

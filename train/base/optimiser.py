@@ -73,6 +73,11 @@ class Optimiser:
         if not split:
             self._world.add(gradients)
 
+    def sound(self) -> bool:
+        """Whether all trained weights are finite numbers, in all processes; reads them all."""
+        parts = (getattr(weight, "to_local", lambda own=weight: own)() for weight in self._trained)
+        return all(self._world.gather([all(bool(torch.isfinite(part).all()) for part in parts)]))
+
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps, whole; all processes of split weights must ask."""
         return {"inner": whole_tree(self._inner.state_dict()), "taken": self.taken, "scale": self.scale}

@@ -32,10 +32,13 @@ def fit(
     course: FitFields,
     setting: Setting,
 ) -> tuple[dict[str, float], str]:
-    """Run to the end or to a rule's stop; returns the last value of every metric, and why it stopped.
+    """Run to the end or to a rule's stop; returns the last value of every metric, if finite, and why it stopped.
 
     `update(rows)` takes one optimiser step on the rows of these numbers and returns metrics; `evaluate()` measures the
     held-out rows.
+
+    Raises:
+        TrainingError: a loss, a gradient's norm or a weight is not finite; the checkpoints are of before.
     """
     health = Health(course.rules)
     world = setting.world
@@ -51,6 +54,7 @@ def fit(
     with LineFile(setting.own / "metrics.jsonl") as metrics, AlarmFile(setting.own / "alarms.jsonl") as alarms:
         if step == 0:
             last = evaluate()
+            health.not_finite(last, 0)
             metrics.write({"step": 0, **_plain(last)}, sync=False)
         while step < course.steps and not stopped:
             began = time.perf_counter()
@@ -61,12 +65,14 @@ def fit(
                 numbers |= evaluate()
                 setting.log(f"step {step} of {course.steps}: {_told(numbers)}")
             numbers = world.agree(numbers)
+            saves = step % course.save_every == 0 or step == course.steps
+            numbers["not_finite"] = health.not_finite(numbers, step, not saves or optimiser.sound())
             metrics.write({"step": step, **_plain(numbers)}, sync=False)
             stopped = act(health.check(numbers, step), model, optimiser, checkpoints, setting.log, alarms)
             last |= numbers
-            if step % course.save_every == 0 or step == course.steps or stopped:
+            if saves or stopped:
                 checkpoints.save(step, model, optimiser.state(), {"health": health.state()})
-    return last, stopped
+    return _plain(last), stopped
 
 
 def _plain(metrics: dict[str, float]) -> dict[str, float]:

@@ -189,7 +189,7 @@ def update_on(rollouts: Sequence[Rollout], plan: LoopPlan, updater: Updater, pad
     metrics = updater.learn(batch, outcome_of(counted, batch.mask, batch.ids[:, 1:]))
     if "grad_norm" not in metrics:
         return {**metrics, "updated": 0.0}
-    return {**metrics, "updated": 1.0, "not_finite": float(not math.isfinite(metrics["grad_norm"]))}
+    return {**metrics, "updated": 1.0}
 
 
 def _counted(rollouts: Sequence[Rollout], plan: LoopPlan) -> list[Rollout]:
@@ -248,10 +248,17 @@ async def sync(parts: Parts, rollouts: Sequence[Rollout]) -> float:
 async def finish(
     plan: LoopPlan, parts: Parts, state: LoopState, rollouts: Sequence[Rollout], numbers: Mapping[str, float]
 ) -> dict[str, float]:
-    """Close a step: count it, measure, let the health rules act, write. Sets `state.stopped`; returns the metrics."""
+    """Close a step: count it, measure, let the health rules act, write. Sets `state.stopped`; returns the metrics.
+
+    Raises:
+        TrainingError: a loss, a gradient's norm or a weight is not finite; the checkpoints are of before.
+    """
     state.step += 1
     state.tokens += sum(len(rollout.token_ids) for rollout in rollouts)
     metrics = {**rollout_metrics(rollouts), **parts.world.agree(numbers), "tokens": float(state.tokens)}
+    saves = state.step % plan.save_every == 0 or state.step == plan.steps
+    sound = not saves or parts.updater.optimiser.sound()
+    metrics["not_finite"] = parts.health.not_finite(metrics, state.step, sound)
     if state.step % plan.eval_every == 0 or state.step == plan.steps:
         metrics.update(await evaluate(state, parts))
         await parts.rewarder.check()
@@ -268,7 +275,7 @@ async def finish(
     _write(metrics, state, rollouts, parts)
     if state.step % plan.save_every == 0 or not state.going(plan):
         _save(state, parts)
-    return metrics
+    return _finite(metrics)
 
 
 _WINDOW = 10
@@ -363,9 +370,13 @@ def _costs(rollouts: Sequence[Rollout], rollout_s: float, update_s: float, sync_
     }
 
 
+def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    """What JSON has a word for; a number that was not measured is NaN."""
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
 def _write(metrics: Mapping[str, float], state: LoopState, rollouts: Sequence[Rollout], parts: Parts) -> None:
-    plain = {name: value for name, value in metrics.items() if math.isfinite(value)}
-    parts.metrics.write({"step": state.step, "seconds": round(state.seconds, 3), **plain}, sync=False)
+    parts.metrics.write({"step": state.step, "seconds": round(state.seconds, 3), **_finite(metrics)}, sync=False)
     if parts.rollouts is not None:
         parts.rollouts.append(rollouts)
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from evals.task import Task
+from train.base.health import Health
 from train.base.models import load_model, load_tokenizer
 from train.base.seal import newest_whole, seal
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, pass_through, rollouts_path
@@ -74,12 +75,19 @@ def _import() -> tuple[Any, Any]:
 
 
 def _sealing() -> Any:
-    """A callback that seals every checkpoint once it is on the disk: TRL writes them in their place, file by file."""
+    """A callback that seals every checkpoint once it is on the disk: TRL writes them in their place, file by file.
+
+    It also ends a run whose loss or gradient is not finite: TRL itself logs the loss before it instead, and goes on.
+    """
     from transformers import TrainerCallback
 
     class Sealing(TrainerCallback):  # type: ignore[misc]
         def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
             seal(Path(args.output_dir, f"checkpoint-{state.global_step}"))
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **given: Any) -> None:
+            numbers = {name: float(value) for name, value in logs.items() if isinstance(value, (int, float))}
+            Health().not_finite(numbers, state.global_step)
 
     return Sealing()
 
