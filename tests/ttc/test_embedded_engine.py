@@ -743,6 +743,22 @@ def test_another_architecture_runs_through_transformers_with_the_same_results(fa
     asyncio.run(go())
 
 
+@pytest.mark.parametrize("family", ["phi", "gemma3_text", "mistral"])
+def test_auto_runs_another_architecture_on_a_cpu_and_promises_no_equal_bits(family: str, tmp_path) -> None:
+    sliding = {} if family == "phi" else {"head_dim": 16, "sliding_window": 24}
+    tiny_model.build(tmp_path, family, **sliding)
+    engine = embedded(str(tmp_path), device="cpu", dtype="float32", batch_invariant="auto")
+    assert not engine.capabilities.schedule_invariant
+
+    async def go() -> None:
+        prompt = ask(engine, "short")
+        (one,) = await engine.generate(prompt, Sampling(temperature=0, max_tokens=4), range(1), lambda usage: None)
+        assert 0 < len(one.token_ids) <= 4
+        await engine.close()
+
+    asyncio.run(go())
+
+
 def test_batch_invariance_is_refused_for_another_architecture(tmp_path) -> None:
     tiny_model.build(tmp_path, "mistral", head_dim=16, sliding_window=256)
     with pytest.raises(ConfigError, match="batch_invariant"):

@@ -87,7 +87,7 @@ def embedded(
         kv_bytes: memory for keys and values, of what is decoded and of what waits to be continued; None is a quarter
             of free memory, or four fifths of what weights and scratch leave of a GPU's. Draws beyond it wait.
         batch_invariant: concurrency, batching and resume points cannot change a single bit on one machine with as many
-            threads; slower, and on a CPU only: "auto" is yes there, and no on a GPU.
+            threads; slower, and on a CPU only: "auto" is yes there for models of this engine's own core, else no.
         processes: decode in as many processes, each with `threads` threads and its share of the memory; on a CPU with
             idle cores faster than more threads; on GPUs one process for each. None is this process alone.
 
@@ -95,9 +95,14 @@ def embedded(
         ConfigError: the folder, a file in it, or an option cannot be used.
     """
     from ttc.engines.embedded.core.model import pick_device
+    from ttc.engines.shared.shape import full_attention, read_config
 
     folder = generator_folder(model)
-    invariant = pick_device(device).type == "cpu" if batch_invariant == "auto" else batch_invariant
+    invariant = (
+        pick_device(device).type == "cpu" and full_attention(read_config(folder), max_context)
+        if batch_invariant == "auto"
+        else batch_invariant
+    )
     options: dict[str, Any] = {
         "device": device,
         "dtype": dtype,

@@ -15,7 +15,7 @@ from ttc.engines.embedded.core.model import Body, load_body, pick_device
 from ttc.engines.embedded.core.paged import PagedDecoder
 from ttc.engines.embedded.core.scheduler import Scheduler
 from ttc.engines.shared.compute import native, pick_dtype
-from ttc.engines.shared.shape import Dims, read_config, slides, supported
+from ttc.engines.shared.shape import Dims, full_attention, read_config
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, EngineError
 
@@ -55,11 +55,11 @@ def load(
                 max_context=max_context,
                 kv_bytes=kv_bytes,
             )
-    if not supported(config) or slides(config, max_context):
+    if not full_attention(config, max_context):
         if batch_invariant:
             raise ConfigError(
                 "batch_invariant=True needs a Llama, Mistral, Qwen2 or Qwen3 model with full attention, "
-                f"not {config['model_type']!r}"
+                f"not {config['model_type']!r}; batch_invariant=auto asks for it only where the model has it"
             )
         from ttc.engines.embedded.core.fallback import FallbackDecoder, load_fallback
 

@@ -129,6 +129,11 @@ def supported(config: Mapping[str, Any]) -> bool:
     )
 
 
+def full_attention(config: Mapping[str, Any], max_context: int | None) -> bool:
+    """Whether the torch core can run this model within `max_context` tokens (None: the model's own context)."""
+    return supported(config) and not slides(config, max_context)
+
+
 def rope_tables(dims: Dims, length: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosine and signed-sine tables, each (length, head_dim) in fp32.
 
