@@ -1,18 +1,29 @@
 """Adapters, gradient checkpointing and bf16: how a model is held does not change what is computed."""
 
 import json
+import shutil
 
 import pytest
 import torch
 
 from tests.train.cipher_base import STEPS, SYMBOLS
 from tests.train.stages import make_stage
-from train.base.models import LoraLinear, add_lora, load_model, load_tokenizer, merged_state, save_model
+from train.base.models import (
+    LoraLinear,
+    Shape,
+    add_lora,
+    load_model,
+    load_tokenizer,
+    merged_state,
+    new_model,
+    save_model,
+)
 from train.base.stage import Setting
 from train.update.batch import pad
 from train.update.logprobs import token_logprobs
 from train.update.update import Build
 from ttc.engines.shared.compute import cpu_prefers_bf16
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
 pytestmark = pytest.mark.numeric
@@ -65,6 +76,28 @@ def test_a_merged_folder_is_a_plain_model_that_says_the_same(cipher_model, tmp_p
     merged = load_model(tmp_path, "cpu").eval()
     assert not torch.allclose(scored(merged), scored(load_model(cipher_model, "cpu").eval()), atol=1e-2)
     assert torch.allclose(scored(merged), scored(model), atol=1e-5)
+
+
+def test_a_trained_folder_generates_and_stops_as_the_one_it_was_made_of(cipher_model, tmp_path):
+    source, out = tmp_path / "source", tmp_path / "out"
+    shutil.copytree(cipher_model, source)
+    end = load_tokenizer(source).eos_token_id
+    # temperature without do_sample: transformers reads that and refuses to write it
+    own = {"eos_token_id": [end + 3, end + 1], "temperature": 0.6, "top_p": 0.9, "pad_token_id": end + 3}
+    (source / "generation_config.json").write_text(json.dumps(own))
+    for dtype in (torch.float32, torch.bfloat16):
+        save_model(load_model(source, "cpu"), load_tokenizer(source), out, dtype)
+        written = json.loads((out / "generation_config.json").read_text())
+        del written["transformers_version"]
+        assert written == {**own, "eos_token_id": [end, end + 1, end + 3]}
+        assert Text(out).eos_ids == (end, end + 1, end + 3)
+
+
+def test_a_new_folder_stops_at_the_tokenizers_end_alone(nano, tmp_path):
+    save_model(new_model(Shape(hidden=16, heads=2, kv_heads=1, head_dim=8, mlp=24), nano, 0), nano, tmp_path)
+    written = json.loads((tmp_path / "generation_config.json").read_text())
+    assert written.keys() == {"eos_token_id", "pad_token_id", "transformers_version"}
+    assert written["eos_token_id"] == nano.eos_token_id
 
 
 def test_a_model_without_adapters_has_its_own_state(cipher_model):

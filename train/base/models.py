@@ -227,7 +227,10 @@ def load_tokenizer(folder: Path) -> Any:
 def save_model(
     model: Any, tokenizer: Any, folder: Path, dtype: torch.dtype = torch.float32, *, writes: bool = True
 ) -> None:
-    """Write weights (adapters merged), configuration, tokenizer and the stop tokens that end a turn of its template.
+    """Write weights (adapters merged), configuration, tokenizer, and how the model that was loaded generates.
+
+    Generation stops at what it stopped at before (the template's end of a turn, as every engine reads it there), and at
+    the tokenizer's end of text.
 
     All processes of a model with split weights must call; without `writes` this one only helps to gather them.
     """
@@ -236,12 +239,26 @@ def save_model(
     state, model = merged_state(model), inner(model)
     if not writes:
         return
-    copied = model if dtype == torch.float32 else copy.deepcopy(model).to(dtype)
-    stop = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+    copied = copy.copy(model) if dtype == torch.float32 else copy.deepcopy(model).to(dtype)
+    generation = _generation(model, tokenizer)
+    copied.generation_config = GenerationConfig()  # transformers refuses to write some of those that it reads
     with replaced_folder(folder) as fresh:
         copied.save_pretrained(fresh, state_dict={name: tensor.to(dtype) for name, tensor in state.items()})
         tokenizer.save_pretrained(fresh)
-        stop.save_pretrained(fresh)
+        replace_text(fresh / "generation_config.json", json.dumps(generation, indent=2, sort_keys=True) + "\n")
+
+
+def _generation(model: Any, tokenizer: Any) -> dict[str, Any]:
+    """The generation config that the model came with, its stop tokens with the tokenizer's among them, ascending."""
+    own = model.generation_config.to_diff_dict()
+    if own.pop("_from_model_config", False):  # it came without one
+        own = {name: own[name] for name in ("eos_token_id", "pad_token_id", "transformers_version") if name in own}
+    before = own.get("eos_token_id")
+    stops = {*(before if isinstance(before, list) else (before,)), tokenizer.eos_token_id} - {None}
+    ids = sorted(stops)
+    pad_id = own.get("pad_token_id")
+    pad_id = tokenizer.pad_token_id if pad_id is None else pad_id
+    return {**own, "eos_token_id": ids[0] if len(ids) == 1 else ids, "pad_token_id": pad_id}
 
 
 def num_parameters(model: Any) -> int:
