@@ -217,7 +217,7 @@ class Health:
         if bad and any(rule.name == "not_finite" and rule.action == "stop" for rule in self.rules):
             raise TrainingError(
                 f"step {step}: {', '.join(bad)}. Nothing of this step is saved; start again with a lower lr, a longer "
-                "warmup or a lower clip_norm"
+                'warmup or a lower clip_norm, or leave out what is not finite: health.not_finite.action = "skip"'
             )
         return float(bool(bad))
 
