@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from evals.data.steps import read_labelled
 from tests import qwen_like
 from tests.train.stages import make_stage
 from train.base.stage import Setting
-from train.examples.examples import read_examples
+from train.examples.examples import read_examples, turn_tokenizer
 from train.offline.labels import read_marked
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError
@@ -55,6 +56,119 @@ def test_a_thought_at_the_head_of_a_turn_needs_markers_and_says_how_to_get_them(
     path = write(tmp_path / "rows.jsonl", [{"messages": TURNS}])
     with pytest.raises(RecordError, match=r"no thinking markers.*ttc train adapt"):
         read_examples(path, Text(base), 1)
+
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "calc", "arguments": '{"x": "0*2"}'}}
+TOOL_TURNS = [
+    {"role": "user", "content": [{"type": "text", "text": "0"}, {"type": "text", "text": "*2?"}]},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "c1", "content": "0"},
+    {"role": "assistant", "content": [{"type": "text", "text": "It is 0."}]},
+]
+TOOL = {"type": "function", "function": {"name": "calc", "parameters": {}}}
+
+
+def test_calls_are_learnt_as_the_template_shows_them_and_text_parts_are_joined(base: Path, tmp_path: Path) -> None:
+    text = Text(base)
+    rows = [{"messages": TOOL_TURNS, "tools": [TOOL]}]
+    first, second = read_examples(write(tmp_path / "rows.jsonl", rows), text, 1)
+    call = '<tool_call>\n{"name": "calc", "arguments": {"x": "0*2"}}\n</tool_call>'
+    assert text.decode(first.token_ids[:-1]) == call and text.decode(second.token_ids[:-1]) == "It is 0."
+    asked = text.decode(first.prompt_ids)
+    assert "0*2?<|im_end|>" in asked and json.dumps(TOOL) in asked
+    assert text.decode(second.prompt_ids).startswith(asked + call)
+
+
+def test_calls_that_the_template_shows_in_other_words_are_refused_by_line_and_field(base: Path, tmp_path: Path) -> None:
+    text = Text(base)
+    text.tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}{# tools #}"
+    with pytest.raises(
+        RecordError, match=r"line 1: messages\[1\]: tool_calls: the chat template .* does not show them"
+    ):
+        read_examples(write(tmp_path / "rows.jsonl", [{"messages": TOOL_TURNS}]), text, 1)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"prompt": 0}, "prompt must be a text"),
+        ({"prompt": "a\ud83d"}, "prompt holds half of a character"),
+        ({"messages": [{"role": "user", "content": 3}]}, r"messages\[0\]: .*content must be a text"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "parts of type text"),
+        ({"messages": [{"role": "user", "content": "a", "function_call": {}}]}, "unknown field 'function_call'"),
+        ({"messages": [{"role": "user", "content": "a", "tool_calls": [CALL]}]}, "tool_calls are the assistant's"),
+        ({"messages": [{**TOOL_TURNS[1], "tool_calls": [{"name": "calc"}]}]}, r"tool_calls\[0\]: needs function.name"),
+        ({"messages": "hello"}, "messages must be a list"),
+        ({"prompt": "a", "tools": {"calc": 1}}, "tools must be a list"),
+        ({"prompt": "a", "mode": ["on"]}, "mode must be one of"),
+    ],
+)
+def test_what_is_no_text_is_refused_by_line_and_field(base: Path, tmp_path: Path, row: Any, message: str) -> None:
+    with pytest.raises(RecordError, match=f"line 1: .*{message}"):
+        read_examples(write(tmp_path / "rows.jsonl", [{**row, "completion": "x"}]), Text(base), 1)
+
+
+def test_rows_of_one_prompt_are_held_out_together_whatever_their_id_and_mode(base: Path, tmp_path: Path) -> None:
+    rows = [{"id": f"r{n}", "prompt": "same", "completion": "x", "mode": mode} for n, mode in enumerate(("on", "auto"))]
+    first, second = read_examples(write(tmp_path / "rows.jsonl", rows), Text(base), 1)
+    assert first.key == second.key
+
+
+HELD_OUT = """data = "held_out.jsonl"
+prompt = "How much is {q}? Reply with a number."
+target = "a"
+verifier = {name = "exact"}
+max_tokens = 8
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "own"), [("sft", {"completion": "3"}), ("preference", {"chosen": "3", "rejected": "4"})]
+)
+def test_rows_that_are_held_out_problems_are_refused_before_a_model_is_loaded(
+    tmp_path: Path, kind: str, own: dict[str, str]
+) -> None:
+    problems = [{"q": f"{number} plus {number + 7}", "a": str(2 * number + 7)} for number in range(100, 108)]
+    write(tmp_path / "held_out.jsonl", problems)
+    (tmp_path / "held_out.toml").write_text(HELD_OUT)
+    asked = [f"How much is {problem['q']}? Reply with a number." for problem in problems[:2]]
+    others = [f"How much is {number} plus {number + 7}? Reply with a number." for number in range(9)]
+    fields = {"held_out": str(tmp_path / "held_out.toml"), "steps": 1, "lr": 1e-3}
+    good = write(tmp_path / "good.jsonl", [{"prompt": prompt, **own} for prompt in others])
+    make_stage(kind, data=str(good), **fields).check(True)
+    bad = write(tmp_path / "bad.jsonl", [{"prompt": prompt, **own} for prompt in (*others, *asked)])
+    with pytest.raises(ConfigError, match=r"2 rows are held-out problems too, such as .*line 10: 'How much is 100"):
+        make_stage(kind, data=str(bad), **fields).check(True)
+
+
+@pytest.mark.parametrize("kind", ["sft", "preference", "reward_model"])
+def test_a_row_that_is_longer_than_the_model_reads_is_refused_by_line_and_length(
+    base: Path, tmp_path: Path, kind: str
+) -> None:
+    long = {"completion": "a " * 3000} if kind == "sft" else {"chosen": "a", "rejected": "a " * 3000}
+    short = {name: value[:9] for name, value in long.items()}
+    data = write(tmp_path / "rows.jsonl", [{"prompt": "one", **short}, {"prompt": "two", **long}])
+    stage = make_stage(kind, data=str(data), steps=1, lr=1e-3)
+    with pytest.raises(RecordError, match=rf"line 2.*: \d{{4}} tokens, but the model of {kind} reads at most 2048"):
+        stage.run(place(tmp_path / "1", base))
+
+
+def test_the_end_of_a_turn_is_the_templates_where_engines_stop_at_it(base: Path, tmp_path: Path) -> None:
+    assert turn_tokenizer(base).eos_token == "<|im_end|>"
+    copy = tmp_path / "base"
+    shutil.copytree(base, copy)
+    config = json.loads((copy / "tokenizer_config.json").read_text())
+    (copy / "tokenizer_config.json").write_text(json.dumps({**config, "eos_token": "<|endoftext|>"}))
+    assert turn_tokenizer(copy).eos_token == "<|im_end|>"
+    rows = [{"prompt": f"question {number}?", "completion": "yes"} for number in range(6)]
+    data = write(tmp_path / "rows.jsonl", rows)
+    result = make_stage("sft", data=str(data), steps=1, lr=1e-3).run(place(tmp_path / "1-sft", copy))
+    text = Text(Path(result.model))
+    assert text.decode([text.tokenizer.eos_token_id]) == "<|im_end|>"
+    for name in ("generation_config.json", "config.json"):
+        values = json.loads((copy / name).read_text())
+        (copy / name).write_text(json.dumps({**values, "eos_token_id": Text(copy).tokenizer.eos_token_id}))
+    assert turn_tokenizer(copy).eos_token == "<|endoftext|>"  # nothing would stop at the template's
 
 
 def test_a_row_without_a_turn_to_learn_is_refused(base: Path, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_rows_become_pairs_through_the_chat_template(cipher_model, tmp_path):
     assert text.decode(thinking.chosen.prompt_ids) == "s1n1=<think>"
     assert text.decode(thinking.chosen.token_ids) == "s2n0</think>s2<|end|>"
     assert text.decode(thinking.rejected.token_ids) == "</think>s3<|end|>"
-    assert (thinking.key, thinking.weight) == ("mine", 2.0)
+    assert (thinking.key, thinking.weight) == (plain.key, 2.0)  # one prompt, whatever its id and mode
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,12 @@ the template (auto). The markers are put where the template has not put them alr
 end of the turn is learnt. Rollouts keep the ids that were sampled. A row of `messages` without a completion teaches
 every turn of the assistant, each after all that stands before it, as the template shows it then: templates that drop
 earlier thoughts are kept to. A thought at the head of a turn, between <think> and </think>, becomes one of the model's.
-Instead of a file, rows of a published data set may be named (`evals.data.sources.NamedRows`).
+Text parts of a content are joined. Functions that may be called (`tools`), calls (`tool_calls`) and results (role tool)
+go through the chat template; calls are learnt as the model's family writes them, and only where its template shows them
+in these very words. Left out: images, and calls of families that write no JSON.
+
+Held out are whole prompts, whatever their `id` or mode. Rows that are held-out problems too, or longer than the model
+reads, are refused. Instead of a file, rows of a published data set may be named (`evals.data.sources.NamedRows`).
 
 A corpus is an endless, seeded supply of texts of a made-up language, with its tokenizer. It lets a recipe start from
 nothing: pretraining on it takes seconds on a CPU, and what the base model can and cannot do is known by construction. A
@@ -20,19 +25,23 @@ text is prompt and continuation, both learnt; the prompt is what a task renders.
 from __future__ import annotations
 
 import hashlib
+import json
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from evals.data.decontamination import overlaps, own_texts
 from evals.data.sources import NamedRows
+from evals.task import Item
 from train.base.rollout import Rollout, read_rollouts
 from train.base.stage import Setting
 from ttc.config.plugins import PluginShape
 from ttc.config.registry import Registry
-from ttc.core import Message, Prompt
+from ttc.core import Message, Problem, Prompt, ToolCall, ToolMessage, Tools, half_character
 from ttc.engines.shared.text import Text
+from ttc.engines.shared.toolformats import TOOL_FORMATS
 from ttc.errors import ConfigError, RecordError
 from ttc.records import iterate
 from ttc.seeds import derive
@@ -43,12 +52,16 @@ MODES: Mapping[str, bool | None] = {"auto": None, "on": True, "off": False}
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """What is given, what is learnt, and the name of the prompt (examples of one prompt are held out together)."""
+    """What is given, what is learnt, and the name of the prompt (examples of one prompt are held out together).
+
+    `where` is the place in a file that messages name.
+    """
 
     key: str
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
     weight: float = 1.0
+    where: str = field(default="", compare=False)
 
 
 def mismatched(examples: Sequence[Example]) -> list[Example]:
@@ -65,6 +78,10 @@ def mismatched(examples: Sequence[Example]) -> list[Example]:
     return [Example(one.key, one.prompt_ids, examples[partner[at]].token_ids) for at, one in enumerate(examples)]
 
 
+FIELDS = {"completion", "thinking", "weight"}
+"""What a row of examples may have beside its prompt."""
+
+
 def read_examples(path: Path, text: Text, end: int) -> list[Example]:
     """Read a file of examples; `end` is the id that ends a turn.
 
@@ -72,8 +89,7 @@ def read_examples(path: Path, text: Text, end: int) -> list[Example]:
         ConfigError: no such file, or nothing in it.
         RecordError: a broken line; names file, line and field.
     """
-    fields = {"completion", "thinking", "weight"}
-    examples = [e for where, row in rows_of(path, fields) for e in _examples(row, text, end, where)]
+    examples = [e for where, row in rows_of(path, FIELDS) for e in _examples(row, text, end, where)]
     if not examples:
         raise ConfigError(f"{path} holds no example")
     return examples
@@ -84,12 +100,12 @@ def rows_of(path: Path, fields: set[str]) -> Iterable[tuple[str, dict[str, Any]]
 
     Raises:
         ConfigError: no such file or data set.
-        RecordError: a line that is no object, or has another field.
+        RecordError: a line that is no object, has another field, or text that no tokenizer reads.
     """
     named = NamedRows.of(str(path))
     if named is None and not path.is_file():
         raise ConfigError(f"{path} does not exist; expected a JSON-lines file")
-    allowed = {"prompt", "messages", "mode", "id"} | fields
+    allowed = {"prompt", "messages", "tools", "mode", "id"} | fields
     rows = iterate(path) if named is None else enumerate(map(_as_ours, named.rows()), start=1)
     for number, row in rows:
         where = f"{path}, line {number}"
@@ -98,19 +114,102 @@ def rows_of(path: Path, fields: set[str]) -> Iterable[tuple[str, dict[str, Any]]
         for name in row:
             if name not in allowed:
                 raise RecordError(f"{where}: unknown field {name!r} (known: {', '.join(sorted(allowed))})")
+            if half_character(json.dumps(row[name], ensure_ascii=False)) is not None:
+                raise RecordError(f"{where}: {name} holds half of a character (a lone surrogate); write it out whole")
         yield where, row
 
 
 def read_prompt(row: Mapping[str, Any], text: Text, where: str) -> tuple[str, Prompt]:
-    """The name of a row's prompt and its rendered form."""
-    mode = row.get("mode", "auto")
-    if mode not in MODES:
-        raise RecordError(f"{where}: mode must be one of {', '.join(MODES)}, got {mode!r}")
-    if ("prompt" in row) == ("messages" in row):
-        raise RecordError(f"{where}: needs either prompt or messages")
-    messages = _messages(row, where)
-    rendered = text.render(messages, MODES[mode])
-    return str(row.get("id") or hashlib.sha256(rendered.text.encode("utf-8", "replace")).hexdigest()[:16]), rendered
+    """The name of a row's prompt, which is what it says whatever its mode, and its rendered form."""
+    messages, mode, tools = _prompt(row, where)
+    rendered = text.render(messages, mode, tools)
+    plain = rendered if mode is None else text.render(messages, None, tools)
+    return hashlib.sha256(plain.text.encode("utf-8", "replace")).hexdigest()[:16], rendered
+
+
+def check_rows(
+    stage: str, path: Path | None, fields: set[str], held_out: Sequence[Item] = (), *, late: bool = False
+) -> None:
+    """Refuse a file whose prompts are broken or are held-out problems too, before any model is there.
+
+    Rows of a published data set that has no local copy are read only where it is `late`, and then alone.
+
+    Raises:
+        ConfigError: rows that are held-out problems.
+        RecordError: a broken line; names file, line and field.
+    """
+    if path is None or _remote(path) != late:
+        return
+    rows = [(where, message.content) for where, row in rows_of(path, fields) for message in _asked(row, where)]
+    shared = _shared([text for _, text in rows], held_out)
+    if shared:
+        where, text = rows[shared[0]]
+        count = len({rows[place][0] for place in shared})
+        raise ConfigError(
+            f"{stage}: {count} rows are held-out problems too, such as {where}: {text[:80]!r}; leave them out, or take "
+            "another held_out"
+        )
+
+
+def _remote(path: Path) -> bool:
+    """Whether rows are those of a published data set that has no local copy."""
+    rows = NamedRows.of(str(path))
+    return rows is not None and rows.file() is None
+
+
+def _asked(row: Mapping[str, Any], where: str) -> Iterator[Message]:
+    """What the user says in a row."""
+    return (message for message in _prompt(row, where)[0] if message.role == "user")
+
+
+def _shared(texts: Sequence[str], held_out: Sequence[Item]) -> list[int]:
+    """Places of the texts that are held-out problems, but for instructions that all of them have."""
+    if not texts or not held_out:
+        return []
+    rows = [Item(Problem(str(place), (Message("user", text),)), "") for place, text in enumerate(texts)]
+    own = own_texts([*rows, *held_out])
+    equal = {o.train for o in overlaps(own[: len(rows)], own[len(rows) :]) if o.how == "equal"}
+    return sorted(equal | {o.train for o in overlaps(texts, own_texts(held_out))})
+
+
+def within_context(stage: str, examples: Iterable[Example], folder: Path) -> None:
+    """Raise RecordError for an example that is longer than the model in `folder` reads, naming its place."""
+    from transformers import AutoConfig
+
+    most = getattr(AutoConfig.from_pretrained(folder).get_text_config(), "max_position_embeddings", None)
+    for example in examples:
+        length = len(example.prompt_ids) + len(example.token_ids)
+        if most is not None and length > most:
+            raise RecordError(
+                f"{example.where or f'a completion of {example.key}'}: {length} tokens, but the model of {stage} reads "
+                f"at most {most}; shorten it, or leave it out"
+            )
+
+
+_PROBE = "zqx"
+"""A content that no template writes by itself."""
+
+
+def turn_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a folder, with the token that ends a turn as its end of text.
+
+    That is what the template writes behind an assistant's turn, where engines stop at it, and else its own. A model
+    that is saved with it stops where it was taught to.
+    """
+    from jinja2 import TemplateError
+
+    from train.base.models import load_tokenizer
+
+    tokenizer = load_tokenizer(folder)
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _PROBE}]
+    try:
+        shown = tokenizer.apply_chat_template(turns, tokenize=False) if tokenizer.chat_template else ""
+    except TemplateError:
+        return tokenizer
+    tail = tokenizer.encode(str(shown).rpartition(_PROBE)[2].lstrip(), add_special_tokens=False)
+    if tail and tail[0] in Text(folder).eos_ids:
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(tail[0])
+    return tokenizer
 
 
 def completion_ids(
@@ -246,21 +345,25 @@ def _as_ours(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of a published data set in our form: turns have a role, an answer is its last turn, its thought apart."""
     fields = dict(row)
     if "messages" in fields:
-        fields["messages"] = [_turn(turn) for turn in fields["messages"]]
+        fields["messages"] = [_turn(turn) if isinstance(turn, Mapping) else turn for turn in fields["messages"]]
     for name, thought in (
         ("completion", "thinking"), ("chosen", "chosen_thinking"), ("rejected", "rejected_thinking")
     ):  # fmt: skip
         if isinstance(fields.get(name), list):
-            fields[name] = _turn(fields[name][-1])["content"]
+            last = _turn(fields[name][-1])
+            fields[name] = last["content"] if last.keys() == {"role", "content"} else last
         if isinstance(fields.get(name), str) and fields.get(thought) is None:
             fields[name], inside = _thought_of(fields[name])
             fields |= {} if inside is None else {thought: inside}
     return fields
 
 
-def _turn(turn: Mapping[str, Any]) -> dict[str, str]:
+def _turn(turn: Mapping[str, Any]) -> dict[str, Any]:
+    """A turn without the columns that are no text."""
     role = str(turn.get("role") or turn.get("from"))
-    return {"role": _ROLES.get(role, role), "content": str(turn.get("content") or turn.get("value") or "")}
+    own = {name: turn[name] for name in ("tool_calls", "tool_call_id") if turn.get(name)}
+    content = turn.get("content") or turn.get("value") or ""
+    return {"role": _ROLES.get(role, role), "content": content, **own}
 
 
 def _thought_of(text: str) -> tuple[str, str | None]:
@@ -281,11 +384,33 @@ def _examples(row: Mapping[str, Any], text: Text, end: int, where: str) -> list[
         raise RecordError(f"{where}: neither a completion nor a turn of the assistant to learn")
     rows = []
     for at in ends:
-        answer, thinking = _thought_of(str(turns[at].get("content", "")))
+        answer, thinking = _thought_of(_said(row, at, text, where))
         said = {} if thinking is None else {"thinking": thinking}
         rows.append({**row, "messages": turns[:at], "completion": answer, **said})
     first, _ = read_prompt(rows[0], text, where)
     return [replace(_example(each, text, end, where), key=first) for each in rows]
+
+
+def _said(row: Mapping[str, Any], at: int, text: Text, where: str) -> str:
+    """What the assistant writes in turn `at`, its calls as the model's family writes them."""
+    upto = {**row, "messages": row["messages"][: at + 1]}
+    messages, mode, tools = _prompt(upto, where)
+    turn = messages[at]
+    if not isinstance(turn, ToolMessage) or not turn.calls:
+        return turn.content
+    place, name = f"{where}: messages[{at}]: tool_calls", text.tool_format
+    if name not in TOOL_FORMATS:
+        raise RecordError(f"{place}: the chat template writes calls in a form that is not known here; leave them out")
+    form = TOOL_FORMATS[name]
+    calls = [{"name": call.name, form.arguments: json.loads(call.arguments)} for call in turn.calls]
+    parts = [json.dumps(part, ensure_ascii=False) for part in ([calls] if form.listed else calls)]
+    written = form.between.join(f"{form.opening}{part}{form.closing}" for part in parts)
+    answer, thinking = _thought_of(turn.content)
+    whole = "\n".join([*([answer.strip()] if answer.strip() else []), written])
+    if whole not in text.render(messages, mode, tools).text:
+        raise RecordError(f"{place}: the chat template of the model does not show them as {whole!r}; leave them out")
+    opening = "" if thinking is None else f"{OPEN}{thinking}{CLOSE}"
+    return opening + whole
 
 
 def _example(row: Mapping[str, Any], text: Text, end: int, where: str) -> Example:
@@ -295,7 +420,7 @@ def _example(row: Mapping[str, Any], text: Text, end: int, where: str) -> Exampl
         raise RecordError(f"{where}: completion must be a text, and thinking a text or absent")
     weight = read_weight(row, where)
     ids = completion_ids(text, prompt, thinking, answer, end, where)
-    return Example(key, prompt.token_ids or (), ids, weight)
+    return Example(key, prompt.token_ids or (), ids, weight, where)
 
 
 def read_weight(row: Mapping[str, Any], where: str) -> float:
@@ -306,9 +431,80 @@ def read_weight(row: Mapping[str, Any], where: str) -> float:
     return float(weight)
 
 
-def _messages(row: Mapping[str, Any], where: str) -> tuple[Message, ...]:
-    turns = row.get("messages", [{"role": "user", "content": row.get("prompt")}])
+def _prompt(row: Mapping[str, Any], where: str) -> tuple[tuple[Message, ...], bool | None, Tools]:
+    """What a row asks: its turns, whether thinking is asked for, and the functions that may be called."""
+    mode = row.get("mode", "auto")
+    if not isinstance(mode, str) or mode not in MODES:
+        raise RecordError(f"{where}: mode must be one of {', '.join(MODES)}, got {mode!r}")
+    if ("prompt" in row) == ("messages" in row):
+        raise RecordError(f"{where}: needs either prompt or messages")
+    if "messages" not in row:
+        return (Message("user", _content(row["prompt"], f"{where}: prompt")),), MODES[mode], _tools(row, where)
+    turns = row["messages"]
+    if not isinstance(turns, list) or not turns:
+        raise RecordError(f"{where}: messages must be a list of one turn or more, got {_short(turns)}")
+    messages = tuple(_message(turn, f"{where}: messages[{at}]") for at, turn in enumerate(turns))
+    return messages, MODES[mode], _tools(row, where)
+
+
+_TURN = ("role", "content", "name", "tool_calls", "tool_call_id")
+"""What a message may have; `name` decides nothing."""
+
+
+def _message(turn: Any, where: str) -> Message:
+    if not isinstance(turn, Mapping) or not isinstance(turn.get("role"), str):
+        raise RecordError(f"{where}: a message needs role and content as text, got {_short(turn)}")
+    for name, value in turn.items():
+        if name not in _TURN and value is not None:
+            raise RecordError(f"{where}: unknown field {name!r} of a message (known: {', '.join(_TURN)})")
+    calls, call_id = turn.get("tool_calls") or (), turn.get("tool_call_id") or ""
+    silent = bool(calls) and turn.get("content") is None
+    content = "" if silent else _content(turn.get("content"), f"{where}: role and content are needed: content")
+    if not isinstance(call_id, str) or not isinstance(calls, (list, tuple)):
+        raise RecordError(f"{where}: tool_calls must be a list, and tool_call_id a text")
+    if not calls and not call_id:
+        return Message(turn["role"], content)
+    if calls and turn["role"] != "assistant":
+        raise RecordError(f"{where}: tool_calls are the assistant's, and its role is {turn['role']!r}")
+    made = tuple(_call(call, f"{where}: tool_calls[{number}]") for number, call in enumerate(calls))
+    return ToolMessage(turn["role"], content, made, call_id)
+
+
+def _content(value: Any, where: str) -> str:
+    """A text, or the text parts of a list in one."""
+    parts = value if isinstance(value, list) else [{"type": "text", "text": value}]
+    texts = [part.get("text") for part in parts if isinstance(part, Mapping) and part.get("type") == "text"]
+    words = [text for text in texts if isinstance(text, str)]
+    if len(words) < len(parts):
+        raise RecordError(f"{where} must be a text, or a list of parts of type text, got {_short(value)}")
+    return "".join(words)
+
+
+def _call(call: Any, where: str) -> ToolCall:
+    """A call of a function, whose arguments are an object or its JSON text."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise RecordError(f"{where}: needs function.name and function.arguments, got {_short(call)}")
+    arguments = function.get("arguments", {})
     try:
-        return tuple(Message(turn["role"], turn["content"]) for turn in turns)
-    except (TypeError, KeyError, ValueError) as exc:
-        raise RecordError(f"{where}: a message needs role and content as text ({exc!r})") from exc
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError as exc:
+        raise RecordError(f"{where}: function.arguments is no JSON ({exc})") from exc
+    if not isinstance(arguments, dict):
+        raise RecordError(f"{where}: function.arguments must be an object or its JSON text, got {_short(arguments)}")
+    return ToolCall(function["name"], json.dumps(arguments, ensure_ascii=False), str(call.get("id") or ""))
+
+
+def _tools(row: Mapping[str, Any], where: str) -> Tools:
+    tools = row.get("tools") or []
+    functions = [tool.get("function") for tool in tools if isinstance(tool, Mapping)] if isinstance(tools, list) else []
+    named = [one for one in functions if isinstance(one, Mapping) and isinstance(one.get("name"), str)]
+    if not isinstance(tools, list) or len(named) < len(tools):
+        raise RecordError(f'{where}: tools must be a list of {{"type": "function", "function": {{"name": ..}}}}')
+    return tools
+
+
+def _short(value: Any) -> str:
+    """A value for a message."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -116,6 +116,10 @@ class PairSource:
         return pairs
 
 
+PAIR_FIELDS = {"chosen", "chosen_thinking", "rejected", "rejected_thinking", "weight"}
+"""What a row of pairs may have beside its prompt."""
+
+
 def read_pairs(path: Path, text: Text, end: int) -> list[Preferred]:
     """Read a file of pairs; `end` is the id that ends a turn.
 
@@ -123,8 +127,7 @@ def read_pairs(path: Path, text: Text, end: int) -> list[Preferred]:
         ConfigError: no such file, or nothing in it.
         RecordError: a broken line; names file, line and field.
     """
-    fields = {"chosen", "chosen_thinking", "rejected", "rejected_thinking", "weight"}
-    pairs = [_pair(row, text, end, where) for where, row in rows_of(path, fields)]
+    pairs = [_pair(row, text, end, where) for where, row in rows_of(path, PAIR_FIELDS)]
     if not pairs:
         raise ConfigError(f"{path} holds no pair")
     return pairs
@@ -177,4 +180,5 @@ def _side(row: Mapping[str, Any], side: str, key: str, prompt: Prompt, text: Tex
     answer, thinking = row.get(side), row.get(f"{side}_thinking")
     if not isinstance(answer, str) or not (thinking is None or isinstance(thinking, str)):
         raise RecordError(f"{where}: {side} must be a text, and {side}_thinking a text or absent")
-    return Example(key, prompt.token_ids or (), completion_ids(text, prompt, thinking, answer, end, where))
+    ids = completion_ids(text, prompt, thinking, answer, end, where)
+    return Example(key, prompt.token_ids or (), ids, where=f"{where}, {side}")

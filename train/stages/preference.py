@@ -22,7 +22,7 @@ import hashlib
 import json
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,12 +30,12 @@ from typing import Any
 import torch
 
 from evals.task import Task
-from train.base.models import load_model, load_tokenizer, save_adapter, save_model
+from train.base.models import load_model, save_adapter, save_model
 from train.base.optimiser import Optimiser
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of
-from train.examples.examples import Example, mismatched, parted
+from train.examples.examples import FIELDS, Example, check_rows, mismatched, parted, turn_tokenizer, within_context
 from train.examples.imitation import completion_sums, imitation_batch, ranked_right
-from train.examples.pairs import LabelledBatch, LabelledLoss, Pairs, PairSource, Preferred
+from train.examples.pairs import PAIR_FIELDS, LabelledBatch, LabelledLoss, Pairs, PairSource, Preferred
 from train.measure.measure import EXACT, check_engine, gains, task_gains
 from train.offline.epochs import FitFields, fit
 from train.offline.labels import MarkedUpdater, is_marked, moved_right, read_marked
@@ -250,18 +250,23 @@ class _Preference:
         check_model("preference", has_model)
         check_engine(self.engine)
         check_file("preference", self.source.data)
-        if self.task is not None:
-            self.task.items(self.limit, 0)
+        self._check_rows(late=False)
+
+    def _check_rows(self, late: bool) -> None:
+        items = [] if self.task is None else self.task.items(self.limit, 0)
+        check_rows("preference", self.source.data, {*FIELDS, *PAIR_FIELDS, "label"}, items, late=late)
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
         return {} if self.task is None else {"held_out": (self.task, self.limit)}
 
     def run(self, setting: Setting) -> StageResult:
         source = model_of("preference", setting)
-        tokenizer = load_tokenizer(source)
+        self._check_rows(late=True)
+        tokenizer = turn_tokenizer(source)
         if self.source.data is not None and is_marked(self.source.data):
             return self._marked(setting, source, self.source.data)
         pairs = self.source.load(setting, source, int(tokenizer.eos_token_id))
+        within_context("preference", (side for pair in pairs for side in (pair.chosen, pair.rejected)), source)
         train, held_out = parted("preference", pairs, self.course.held_out_share, setting)
         held_out = held_out[: 4 * self.limit]
         pad_id = int(tokenizer.pad_token_id)
@@ -289,11 +294,14 @@ class _Preference:
         """Learn from single completions with a label."""
         if not self.on_single:
             raise ConfigError(f'preference: the rows of {data} have labels and are no pairs: take loss = "kto"')
-        tokenizer = load_tokenizer(source)
+        tokenizer = turn_tokenizer(source)
         pad_id = int(tokenizer.pad_token_id)
         rows = read_marked(data, Text(source), int(tokenizer.eos_token_id))
+        named = (replace(row.example, where=f"{data}, row {number}") for number, row in enumerate(rows, start=1))
+        within_context("preference", named, source)
         train, held_out = parted("preference", rows, self.course.held_out_share, setting)
         trained = [row.example for row in train]
+        within_context("preference", mismatched(trained), source)
         sums = [
             reference_sums(source, examples, setting.folder, setting.device, pad_id)
             for examples in (trained, mismatched(trained), [row.example for row in held_out])
@@ -319,7 +327,9 @@ class _Preference:
     def _reference(self, setting: Setting, source: Path, pairs: Sequence[Preferred], pad_id: int) -> Reference:
         sides = [*(pair.chosen for pair in pairs), *(pair.rejected for pair in pairs)]
         if self.on_single:
-            sides += mismatched([pair.chosen for pair in pairs])
+            apart = mismatched([pair.chosen for pair in pairs])
+            within_context("preference", apart, source)
+            sides += apart
         sums = reference_sums(source, sides, setting.folder, setting.device, pad_id)
         num = len(pairs)
         return Reference(sums[:num], sums[num : 2 * num], sums[2 * num :] if self.on_single else None)

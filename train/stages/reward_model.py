@@ -19,10 +19,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from train.base.models import load_tokenizer
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, pass_through
-from train.examples.examples import parted
-from train.examples.pairs import PairSource, Preferred
+from train.examples.examples import check_rows, parted, turn_tokenizer, within_context
+from train.examples.pairs import PAIR_FIELDS, PairSource, Preferred
 from train.measure.measure import gains
 from train.offline.epochs import FitFields, fit
 from train.reward_models.reward_models import How, RewardEnsemble, load_reward_model, new_reward_model, rewards_of
@@ -72,11 +71,13 @@ class _RewardModel:
     def check(self, has_model: bool) -> None:
         check_model("reward_model", has_model)
         check_file("reward_model", self.source.data)
+        check_rows("reward_model", self.source.data, PAIR_FIELDS)
 
     def run(self, setting: Setting) -> StageResult:
         source = model_of("reward_model", setting)
-        tokenizer = load_tokenizer(source)
+        tokenizer = turn_tokenizer(source)
         pairs = self.source.load(setting, source, int(tokenizer.eos_token_id))
+        within_context("reward_model", (side for pair in pairs for side in (pair.chosen, pair.rejected)), source)
         train, held_out = parted("reward_model", pairs, self.course.held_out_share, setting)
         pad_id, folders, stopped = int(tokenizer.pad_token_id), [], ""
         for number in range(1, self.members + 1):

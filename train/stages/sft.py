@@ -4,8 +4,9 @@ Rows come from a JSON-lines file (see `train.examples.examples`: thinking on, of
 of `train/corpora`, or from a run's rollouts that were judged right: rejection sampling (Yuan et al. 2023,
 arXiv:2308.01825; STaR, Zelikman et al. 2022), with thinking as it was sampled. It is the same update rule as everything
 else, with cross-entropy weights only. Held out are whole prompts; measured are the probability per token of their
-completions and, with `held_out`, the accuracy on a task, both before and after. Rows may be packed
-(`train.update.logprobs`).
+completions and, with `held_out`, the accuracy on a task, both before and after. Rows of a file that are problems of
+that task, or longer than the model reads, are refused. Rows may be packed (`train.update.logprobs`). Left out: whether
+rollouts are of held-out problems, which their stage decides.
 """
 
 from __future__ import annotations
@@ -17,9 +18,21 @@ from typing import ClassVar
 
 from evals.task import Task
 from train.advantages.batch import batch as batch_advantage
-from train.base.models import load_model, load_tokenizer, save_adapter, save_model
+from train.base.models import load_model, save_adapter, save_model
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, rollouts_path
-from train.examples.examples import CORPORA, Corpus, Example, corpus_examples, parted, read_examples, right_rollouts
+from train.examples.examples import (
+    CORPORA,
+    FIELDS,
+    Corpus,
+    Example,
+    check_rows,
+    corpus_examples,
+    parted,
+    read_examples,
+    right_rollouts,
+    turn_tokenizer,
+    within_context,
+)
 from train.examples.imitation import imitation_batch, mean_loss, probabilities
 from train.losses.ppo import ppo
 from train.measure.measure import EXACT, check_engine, gains, task_gains
@@ -112,16 +125,21 @@ class _Sft:
         check_model("sft", has_model)
         check_engine(self.engine)
         check_file("sft", self.data)
-        if self.task is not None:
-            self.task.items(self.limit, 0)
+        self._check_rows(late=False)
+
+    def _check_rows(self, late: bool) -> None:
+        items = [] if self.task is None else self.task.items(self.limit, 0)
+        check_rows("sft", self.data, FIELDS, items, late=late)
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
         return {} if self.task is None else {"held_out": (self.task, self.limit)}
 
     def run(self, setting: Setting) -> StageResult:
         source = model_of("sft", setting)
-        tokenizer = load_tokenizer(source)
+        self._check_rows(late=True)
+        tokenizer = turn_tokenizer(source)
         examples = self._examples(setting, source, int(tokenizer.eos_token_id))
+        within_context("sft", examples, source)
         train, held_out = parted("sft", examples, self.course.held_out_share, setting)
         held_out = held_out[: self.limit]
         model = self.build.load(source, setting.device, setting.seed, setting.world)

@@ -21,12 +21,21 @@ from typing import Any, Literal, TypeAlias
 
 from evals.task import Task
 from train.base.health import Health
-from train.base.models import load_model, load_tokenizer
+from train.base.models import load_model
 from train.base.seal import newest_whole, seal
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, pass_through, rollouts_path
-from train.examples.examples import Example, parted, read_examples, right_rollouts
+from train.examples.examples import (
+    FIELDS,
+    Example,
+    check_rows,
+    parted,
+    read_examples,
+    right_rollouts,
+    turn_tokenizer,
+    within_context,
+)
 from train.examples.imitation import probabilities, ranked_right
-from train.examples.pairs import PairSource, Preferred
+from train.examples.pairs import PAIR_FIELDS, PairSource, Preferred
 from train.measure.measure import EXACT, check_engine, gains, task_gains
 from train.offline.epochs import FitFields
 from train.registries import make_task
@@ -210,15 +219,22 @@ class _Trl:
         check_model("trl", has_model)
         check_engine(self.engine)
         check_file("trl", self.source.data)
+        self._check_rows(late=False)
         _check_options(self.method, self.options)
+
+    def _check_rows(self, late: bool) -> None:
+        items = [] if self.task is None else self.task.items(self.limit, 0)
+        check_rows("trl", self.source.data, FIELDS if self.method == "sft" else PAIR_FIELDS, items, late=late)
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
         return {} if self.task is None else {"held_out": (self.task, self.limit)}
 
     def run(self, setting: Setting) -> StageResult:
         source = model_of("trl", setting)
-        tokenizer = load_tokenizer(source)
+        self._check_rows(late=True)
+        tokenizer = turn_tokenizer(source)
         rows: Sequence[Any] = self._rows(setting, source, int(tokenizer.eos_token_id))
+        within_context("trl", (side for row in rows for side in _sides(row)), source)
         train, held_out = parted("trl", rows, self.course.held_out_share, setting)
         folder = setting.folder / ("reward_model" if self.method == "reward" else "model")
         last = self.train(train, source, folder, setting)
@@ -236,7 +252,7 @@ class _Trl:
     def train(self, rows: Sequence[Any], source: Path, target: Path, setting: Setting) -> dict[str, float]:
         """Train on `rows`, from the newest whole checkpoint if there is one, and save into `target`; last metrics."""
         trl, datasets = _import()
-        kind, tokenizer = METHODS[self.method], load_tokenizer(source)
+        kind, tokenizer = METHODS[self.method], turn_tokenizer(source)
         trainer = getattr(trl, kind.trainer)(
             model=str(source),
             args=getattr(trl, kind.config)(**self._settings(setting)),
@@ -281,6 +297,11 @@ class _Trl:
         if source.data is not None:
             return read_examples(source.data, Text(model), end)
         return right_rollouts(rollouts_path(source.rollouts or "", setting), most=source.per_problem)
+
+
+def _sides(row: Example | Preferred) -> tuple[Example, ...]:
+    """The completions of a row."""
+    return (row.chosen, row.rejected) if isinstance(row, Preferred) else (row,)
 
 
 def _likelihoods(model: Path, rows: Sequence[Example], pad_id: int, device: str) -> list[float]:
