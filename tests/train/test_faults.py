@@ -17,7 +17,7 @@ from train.measure.measure import task_gains
 from train.registries import make_task
 from train.rl.loop import LoopPlan, learn, learn_async
 from train.rollouts.rewards import Rewarder, ShapingPart, of_each
-from ttc.core import Verdict
+from ttc.core import Submission, Verdict
 from ttc.errors import TrainingError, VerifierError
 from ttc.verifiers.composite import composite
 from ttc.verifiers.exact import exact
@@ -58,7 +58,7 @@ class Broken:
             await asyncio.Event().wait()
         if self.name == "blocks":
             self.released.wait()
-        return dataclasses.replace(verdict, score=math.nan if self.name == "nan" else math.inf)
+        return dataclasses.replace(verdict, score={"nan": math.nan, "inf": math.inf, "text": "parity"}[self.name])
 
     async def close(self):
         await self._inner.close()
@@ -84,7 +84,7 @@ def rows(folder):
     ("name", "metric"),
     [
         ("hangs", "verifier_timeouts"), ("blocks", "verifier_timeouts"), ("raises", "verifier_errors"),
-        ("nan", "verifier_errors"), ("inf", "verifier_errors"),
+        ("nan", "verifier_errors"), ("inf", "verifier_errors"), ("text", "verifier_errors"),
     ],
 )  # fmt: skip
 def test_a_run_goes_on_past_a_verifier_that(cipher_model, tmp_path, name, metric, loop):
@@ -96,6 +96,14 @@ def test_a_run_goes_on_past_a_verifier_that(cipher_model, tmp_path, name, metric
     told = rows(tmp_path)
     assert last["stopped"] == "" and last["step"] == 3
     assert sum(row[metric] for row in told) > 0 and all(math.isfinite(row["reward"]) for row in told)
+
+
+def test_a_score_that_is_no_number_is_an_error_that_names_the_verifier():
+    verifier = Rewarder(Broken("text", every=1))
+    verdict = asyncio.run(verifier.verify("1", Submission("1", "", "stop")))
+    assert (verdict.status, verdict.score) == ("error", None)
+    assert verdict.reason == "text gave the score 'parity', which is no number"
+    asyncio.run(verifier.close())
 
 
 def test_a_verifier_that_always_raises_stops_the_run_with_its_reason(cipher_model, tmp_path):

@@ -10,7 +10,7 @@ from transformers import Qwen2Config, Qwen3Config
 
 from tests import qwen_like
 from train.base.models import add_lora, load_model, num_parameters
-from train.recipe.plan import config_of, counts_of, lines, plan_recipe
+from train.recipe.plan import StageCost, config_of, counts_of, lines, plan_recipe
 from train.recipe.recipe import read_recipe
 from ttc import nano
 from ttc.cli.cli import main
@@ -65,6 +65,11 @@ def test_every_kind_of_stage_that_trains_has_its_parts() -> None:
     assert list(costs) == ["2-sft", "3-sample", "5-reward_model", "6-ppo"]
     assert "critic" in costs["6-ppo"].memory and "reference" not in costs["2-sft"].memory
     assert all(cost.steps for cost in costs.values())
+
+
+def test_tokens_of_a_plan_are_said_to_be_bounds() -> None:
+    cost = StageCost("1-sft", {"weights": 1.0}, None, 0, 30720, 6, None, None)
+    assert next(lines([cost])) == "1-sft: 6 steps, at most 0 tokens sampled and 30,720 trained"
 
 
 def test_the_command_measures_a_model_and_says_hours_of_every_stage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,14 +1,20 @@
 """Recipes are read, bound and refused before anything is loaded; a run resumes and is never overwritten."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
+from tests import qwen_like
 from tests.fresh import heavy_modules_of
 from tests.train.tiny_recipe import GRPO, PRETRAIN, write
 from train.base.stage import Setting, StageResult, read_result, write_result
-from train.recipe.recipe import packaged, read_recipe
-from train.recipe.run import RunOptions, run_recipe
+from train.commands.train import _sentence
+from train.recipe.adapt import Adaptation, adapted
+from train.recipe.recipe import START, packaged, read_recipe
+from train.recipe.run import RunOptions, claim, run_recipe
+from ttc.durable import replace_link
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError, UnknownName
 
 GOOD = f'about = "x"\n{PRETRAIN}{GRPO}'
@@ -80,6 +86,85 @@ def test_a_stage_in_the_wrong_place_is_refused_before_work(tmp_path):
     late = read_recipe(write(tmp_path, f"{head}[[stage]]{first}[[stage]]{first}"))
     with pytest.raises(ConfigError, match="starts from nothing"):
         run_recipe(late, RunOptions(tmp_path / "run", 1, None, "cpu", 1), lambda text: None)
+
+
+SFT = """about = "x"
+[[stage]]
+kind = "sft"
+data = "{data}"
+steps = 1
+rows = 2
+lr = 1e-3
+"""
+
+
+def test_a_run_that_failed_before_anything_was_made_goes_on_in_its_folder_when_its_rows_are_put_right(
+    cipher_model, tmp_path
+):
+    data = tmp_path / "rows.jsonl"
+    data.write_text('{"prompt": "s1n1="}\n' * 4)  # the completion is read with the model
+    options = RunOptions(tmp_path / "run", 1, cipher_model, "cpu", 1)
+    recipe = read_recipe(write(tmp_path, SFT.format(data=data)))
+    with pytest.raises(RecordError, match="line 1: completion must be a text"):
+        run_recipe(recipe, options, lambda text: None)
+    rows = [{"prompt": f"s{number}n1=", "completion": "s2"} for number in range(1, 5)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run_recipe(recipe, options, lambda text: None)
+    data.write_text('{"prompt": "s1n1="}\n' * 4)
+    with pytest.raises(ConfigError, match="other contents"):
+        run_recipe(recipe, options, lambda text: None)
+    assert (tmp_path / "run" / "run.json").is_file() and (tmp_path / "run" / "1-sft" / "model").is_dir()
+
+
+def test_a_model_may_be_taught_to_think_in_the_folder_of_a_run_that_failed_at_once(tmp_path):
+    model, start = qwen_like.model(tmp_path / "model"), tmp_path / "run" / START
+    start.parent.mkdir()
+    replace_link(start, model)
+    wanted = Adaptation(open="<think>", close="</think>")
+    adapted(model, start, wanted)
+    assert not start.is_symlink() and Text(start).markers == ("<think>", "</think>")
+    assert Text(model).markers is None
+    with pytest.raises(ConfigError, match="delete it, or give another --out"):
+        adapted(model, start, Adaptation(open="<a>", close="</a>"))
+    (tmp_path / "other").mkdir()
+    replace_link(tmp_path / "other" / START, model)
+    (tmp_path / "other" / "run.json").write_text("{}")
+    with pytest.raises(ConfigError, match="was made with None"):
+        adapted(model, tmp_path / "other" / START, wanted)
+
+
+def test_a_resume_with_another_field_is_refused_by_the_field(cipher_model, tmp_path):
+    recipe = read_recipe(write(tmp_path, GOOD))
+    options = RunOptions(tmp_path / "run", 1, None, "cpu", 1)
+    claim(recipe, options)
+    changed = read_recipe(write(tmp_path, GOOD), overrides={"pretrain.steps": "5"})
+    with pytest.raises(ConfigError, match=r"settings: stages\[0\]\.fields\.steps is 4 there and "):
+        claim(changed, options)
+
+
+@pytest.mark.parametrize(("kind", "own"), [("reward_model", ""), ("prm", 'step_delimiter = "\\n"\n')])
+def test_a_family_without_the_head_that_a_stage_needs_is_refused_before_the_start(tmp_path, kind, own):
+    from transformers import CohereConfig
+
+    CohereConfig(hidden_size=16, num_hidden_layers=1).save_pretrained(tmp_path / "model")
+    data = tmp_path / "rows.jsonl"
+    data.write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n' * 4)
+    text = SFT.replace('"sft"', f'"{kind}"').format(data=data) + own
+    options = RunOptions(tmp_path / "run", 1, tmp_path / "model", "cpu", 1)
+    with pytest.raises(ConfigError, match=r"no head for \w+ on models of the family cohere;") as refusal:
+        run_recipe(read_recipe(write(tmp_path, text)), options, lambda text: None)
+    assert len(str(refusal.value)) < 300 + len(str(tmp_path)) and not (tmp_path / "run").exists()
+
+
+def test_the_last_sentence_of_a_run_names_the_reward_model_that_it_made(tmp_path):
+    place = tmp_path / "1-reward_model"
+    for name in ("base", "1-reward_model/reward_model-1"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.json").write_text("{}")
+    replace_link(place / "model", tmp_path / "base")
+    step = SimpleNamespace(kind="reward_model")
+    sentence = _sentence([step], [StageResult(str(tmp_path / "base"))], tmp_path)
+    assert f"what reward_model made is in {place / 'reward_model-1'};" in sentence and "the model is in" not in sentence
 
 
 def test_training_on_the_held_out_problems_is_refused_and_shows_one(tmp_path):

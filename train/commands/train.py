@@ -164,7 +164,13 @@ def _sentence(steps: Sequence[RecipeStep], results: Sequence[StageResult], out: 
     last = results[-1]
     early = f"; {steps[len(results) - 1].kind} ended early: {last.stopped}" if last.stopped else ""
     following = shlex.join(["ttc", "train", "report", str(out)])
-    return f"{len(results)} of {len(steps)} stages done{early}; the model is in {last.model}\nnext: {following}"
+    kind = steps[len(results) - 1].kind
+    place = out / f"{len(results)}-{kind}"
+    folders = sorted(str(path.parent) for path in place.glob("*/config.json") if path.parent.name != "model")
+    where = f"the model is in {last.model}"
+    if folders and (place / "model").is_symlink():
+        where = f"what {kind} made is in {', '.join(folders)}; the model that came in is as it was, in {last.model}"
+    return f"{len(results)} of {len(steps)} stages done{early}; {where}\nnext: {following}"
 
 
 def _parted(settings: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:

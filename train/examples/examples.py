@@ -203,10 +203,10 @@ def turn_tokenizer(folder: Path) -> Any:
     tokenizer = load_tokenizer(folder)
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _PROBE}]
     try:
-        shown = tokenizer.apply_chat_template(turns, tokenize=False) if tokenizer.chat_template else ""
+        conversation = tokenizer.apply_chat_template(turns, tokenize=False) if tokenizer.chat_template else ""
     except TemplateError:
         return tokenizer
-    tail = tokenizer.encode(str(shown).rpartition(_PROBE)[2].lstrip(), add_special_tokens=False)
+    tail = tokenizer.encode(str(conversation).rpartition(_PROBE)[2].lstrip(), add_special_tokens=False)
     if tail and tail[0] in Text(folder).eos_ids:
         tokenizer.eos_token = tokenizer.convert_ids_to_tokens(tail[0])
     return tokenizer
@@ -404,9 +404,9 @@ def _said(row: Mapping[str, Any], at: int, text: Text, where: str) -> str:
     form = TOOL_FORMATS[name]
     calls = [{"name": call.name, form.arguments: json.loads(call.arguments)} for call in turn.calls]
     parts = [json.dumps(part, ensure_ascii=False) for part in ([calls] if form.listed else calls)]
-    written = form.between.join(f"{form.opening}{part}{form.closing}" for part in parts)
+    body = form.between.join(f"{form.opening}{part}{form.closing}" for part in parts)
     answer, thinking = _thought_of(turn.content)
-    whole = "\n".join([*([answer.strip()] if answer.strip() else []), written])
+    whole = "\n".join([*([answer.strip()] if answer.strip() else []), body])
     if whole not in text.render(messages, mode, tools).text:
         raise RecordError(f"{place}: the chat template of the model does not show them as {whole!r}; leave them out")
     opening = "" if thinking is None else f"{OPEN}{thinking}{CLOSE}"
@@ -466,8 +466,8 @@ def _message(turn: Any, where: str) -> Message:
         return Message(turn["role"], content)
     if calls and turn["role"] != "assistant":
         raise RecordError(f"{where}: tool_calls are the assistant's, and its role is {turn['role']!r}")
-    made = tuple(_call(call, f"{where}: tool_calls[{number}]") for number, call in enumerate(calls))
-    return ToolMessage(turn["role"], content, made, call_id)
+    own = tuple(_call(call, f"{where}: tool_calls[{number}]") for number, call in enumerate(calls))
+    return ToolMessage(turn["role"], content, own, call_id)
 
 
 def _content(value: Any, where: str) -> str:

@@ -23,6 +23,7 @@ from typing import Any
 
 from train.base.models import load_tokenizer
 from train.recipe.recipe import Recipe
+from train.recipe.run import RUN
 from ttc.config.recipes import dump
 from ttc.config.values import build
 from ttc.core import Message
@@ -145,16 +146,17 @@ def adaptation(recipe: Recipe, model: Path | None, own: Mapping[str, Any]) -> Ad
 
 
 def adapted(folder: Path, out: Path, wanted: Adaptation) -> Path:
-    """The copy in `out`, which is made where it is not there.
+    """The copy in `out`, which is made where it is not there, or where a run that failed at once left a link.
 
     Raises:
         ConfigError: the copy that is there is another; or like `adapt`.
     """
-    if not (out / "config.json").is_file():
+    left = out.is_symlink() and not (out.parent / RUN).exists()
+    if left or not (out / "config.json").is_file():
         adapt(folder, out, wanted)
     made = _read(out / "config.json").get("ttc", {}).get("adapted")
     if made != dump(wanted):
-        raise ConfigError(f"{out} was made with {made}, and {dump(wanted)} is asked: give another --out")
+        raise ConfigError(f"{out} was made with {made}, and {dump(wanted)} is asked: delete it, or give another --out")
     return out
 
 

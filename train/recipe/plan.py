@@ -361,7 +361,8 @@ def lines(costs: Sequence[StageCost]) -> Iterator[str]:
     """The plan as text."""
     for cost in costs:
         hours = "" if cost.hours is None else f", {cost.hours:.3g} h at the probe's speed"
-        yield f"{cost.name}: {cost.steps} steps, {cost.sampled:,} tokens sampled, {cost.trained:,} trained{hours}"
+        tokens = f"at most {cost.sampled:,} tokens sampled and {cost.trained:,} trained"
+        yield f"{cost.name}: {cost.steps} steps, {tokens}{hours}"
         parts = ", ".join(f"{name} {size:.2f}" for name, size in cost.memory.items())
         of = "" if cost.limit is None else f" of {cost.limit:g}"
         yield f"    {cost.total:.2f}{of} GB a device: {parts}"

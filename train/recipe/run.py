@@ -2,7 +2,8 @@
 
 A run folder holds `run.json` (what was asked, and digests of what it is made of: `train.recipe.contents`), one folder
 per stage (`1-pretrain`, `2-grpo`, ..) and `model`, a link to the last stage's model. Run again with other settings, or
-over other weights, files or problems, it is refused, not overwritten. A finished stage is not run again, but its models
+over other weights, files or problems, it is refused, not overwritten; a run that failed before anything was made leaves
+no claim on its folder. A finished stage is not run again, but its models
 are read to see that they are as it wrote them. At the end every stage's model is measured on all held-out tasks, where
 the recipe asks for it (`train.measure.retention`).
 """
@@ -10,6 +11,7 @@ the recipe asks for it (`train.measure.retention`).
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,8 +58,20 @@ def run_recipe(recipe: Recipe, options: RunOptions, log: Callable[[str], None]) 
         if options.world.size > 1 and getattr(step.stage, "overlaps", False):
             raise ConfigError(f"{step.kind}: asynchronous = true is for one learner; set it to false, or --processes 1")
         has_model = True
+        if options.model is not None and hasattr(step.stage, "check_family"):
+            step.stage.check_family(options.model)
+    is_new = options.world.main and claim(recipe, options)
+    try:
+        return _run_stages(recipe, options, log)
+    except BaseException:
+        if is_new:
+            _release(options.out)
+        raise
+
+
+def _run_stages(recipe: Recipe, options: RunOptions, log: Callable[[str], None]) -> list[StageResult]:
+    """Run what is not done yet, in a folder that is claimed."""
     if options.world.main:
-        claim(recipe, options)
         _link_start(options)
     options.world.wait()
     results: list[StageResult] = []
@@ -95,6 +109,9 @@ def run_recipe(recipe: Recipe, options: RunOptions, log: Callable[[str], None]) 
 def _link_start(options: RunOptions) -> None:
     """Let stages name the model that the run starts from as they name each other's."""
     place = options.out / START
+    is_copy = place.is_dir() and not place.is_symlink()
+    if is_copy and options.model is not None and options.model.resolve() != place.resolve():
+        raise ConfigError(f"{place} is not the model of --model; delete it, or give another --out")
     if options.model is not None and (place.is_symlink() or not place.exists()):
         replace_link(place, options.model)
 
@@ -148,8 +165,8 @@ def read_asked(out: Path) -> dict[str, Any]:
     return settings
 
 
-def claim(recipe: Recipe, options: RunOptions) -> None:
-    """Write what is asked and what it is made of, or compare both with what the folder was made for.
+def claim(recipe: Recipe, options: RunOptions) -> bool:
+    """Write what is asked and what it is made of, or compare both with what the folder was made for; tells if written.
 
     Raises:
         ConfigError: the folder holds another run, naming the setting or the content that differs, or something else.
@@ -158,11 +175,22 @@ def claim(recipe: Recipe, options: RunOptions) -> None:
     path = options.out / RUN
     if path.is_file():
         _compare(options.out, read_asked(options.out), settings)
-        return
+        return False
     if options.out.exists() and (not options.out.is_dir() or not _is_fresh(options.out)):
         raise ConfigError(f"{options.out} is a file, or not empty, and holds no run; give another --out")
     options.out.mkdir(parents=True, exist_ok=True)
     replace_text(path, json.dumps(settings, indent=1) + "\n")
+    return True
+
+
+def _release(out: Path) -> None:
+    """Take back the claim on a folder in which nothing was made, so that what was wrong can be put right there."""
+    folders = [path for path in out.iterdir() if path.is_dir() and path.name.partition("-")[0].isdigit()]
+    if any(path.is_file() and not is_scratch(path) for folder in folders for path in folder.rglob("*")):
+        return
+    for folder in folders:
+        shutil.rmtree(folder)
+    (out / RUN).unlink()
 
 
 def _is_fresh(out: Path) -> bool:
@@ -198,7 +226,8 @@ def _compare(out: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
             "nobody can tell whether they are still the same; give another --out"
         )
     first, second = ({name: value for name, value in run.items() if name not in _BY_CONTENT} for run in (there, here))
-    for name, before, now in differences(first, second):
+    # a digest differs with a field, whose name says more
+    for name, before, now in sorted(differences(first, second), key=lambda change: change[0].endswith(".digest")):
         raise ConfigError(
             f"{out} holds a run with other settings: {name} is {before} there and {now} here; "
             "give another --out or delete it"

@@ -34,19 +34,36 @@ _ROWS = 32
 
 def new_reward_model(policy: Path, seed: int, device: str) -> Any:
     """A reward model whose body is the policy's and whose head is random from `seed`; fp32."""
-    return new_head("AutoModelForSequenceClassification", policy, 1, seed, device)
+    return new_head(CLASSIFIER, policy, 1, seed, device)
 
 
 def new_head(kind: str, policy: Path, labels: int, seed: int, device: str) -> Any:
     """The policy's body with a random head of so many labels, of a `kind` of transformers; fp32, without dropout."""
     import transformers
 
+    check_head(kind, policy)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = getattr(transformers, kind).from_pretrained(policy, num_labels=labels, dtype=torch.float32)
     without_dropout(model)
     speed_attention(model, device)
     return model.to(device)
+
+
+CLASSIFIER = "AutoModelForSequenceClassification"
+
+
+def check_head(kind: str, policy: Path) -> None:
+    """Raise ConfigError where transformers has no head of this `kind` for the family of a model folder."""
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(policy)
+    if type(config) not in getattr(transformers, kind)._model_mapping:
+        head = kind.removeprefix("AutoModelFor")
+        raise ConfigError(
+            f"{policy}: transformers has no head for {head} on models of the family {config.model_type}; "
+            "start from a model of another family"
+        )
 
 
 def load_reward_model(folder: Path, device: str) -> Any:

@@ -73,6 +73,9 @@ class StepModel:
         return two[:, 1] - two[:, 0], two.new_tensor([label for steps in labelled for _, label in steps])
 
 
+STEP_LABELS = "AutoModelForTokenClassification"
+
+
 def new_step_model(
     source: Path, form: Form, delimiter: str, words: tuple[str, str] | None, seed: int, device: str
 ) -> StepModel:
@@ -83,7 +86,7 @@ def new_step_model(
     """
     reading: dict[str, object] = {"kind": form, "step_delimiter": delimiter}
     if form == "label":
-        network = new_head("AutoModelForTokenClassification", source, 2, seed, device)
+        network = new_head(STEP_LABELS, source, 2, seed, device)
         return StepModel(network, network.score, {**reading, "positive_label": 1})
     if words is None:
         raise ConfigError("prm: form token needs both good and bad")

@@ -19,6 +19,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from statistics import fmean
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -199,8 +200,8 @@ class Rewarder:
     async def _verdict(self, target: TargetLike, submission: Submission, step: int) -> Verdict:
         asked = {"step": step, "target": target} if self._advancing else target
         verdict = await self._verifier.verify(asked, submission)
-        if verdict.score is not None and not math.isfinite(verdict.score):
-            reason = f"{self._verifier.name} gave the score {verdict.score}, which is no number"
+        if verdict.score is not None and not _is_number(verdict.score):
+            reason = f"{self._verifier.name} gave the score {verdict.score!r}, which is no number"
             return replace(verdict, status="error", score=None, reason=reason)
         return verdict
 
@@ -214,6 +215,11 @@ class Rewarder:
             value = verdict.score
         parts: Mapping[str, float] = {"verifier": value}
         return replace(rollout, verdict=verdict, reward=self._weight * value, parts=parts)
+
+
+def _is_number(score: object) -> bool:
+    """Whether what a verifier gave as a score, which may be anything, is a finite number."""
+    return isinstance(score, Real) and math.isfinite(float(score))
 
 
 def rewarded_by(target: TargetLike) -> str:

@@ -24,7 +24,15 @@ from train.examples.examples import check_rows, parted, turn_tokenizer, within_c
 from train.examples.pairs import PAIR_FIELDS, PairSource, Preferred
 from train.measure.measure import gains
 from train.offline.epochs import FitFields, fit
-from train.reward_models.reward_models import How, RewardEnsemble, load_reward_model, new_reward_model, rewards_of
+from train.reward_models.reward_models import (
+    CLASSIFIER,
+    How,
+    RewardEnsemble,
+    check_head,
+    load_reward_model,
+    new_reward_model,
+    rewards_of,
+)
 from train.update.update import Build
 from ttc import seeds
 from ttc.durable import replaced_folder
@@ -72,6 +80,10 @@ class _RewardModel:
         check_model("reward_model", has_model)
         check_file("reward_model", self.source.data)
         check_rows("reward_model", self.source.data, PAIR_FIELDS)
+
+    def check_family(self, model: Path) -> None:
+        """Raise ConfigError for a model without a head that rewards."""
+        check_head(CLASSIFIER, model)
 
     def run(self, setting: Setting) -> StageResult:
         source = model_of("reward_model", setting)
