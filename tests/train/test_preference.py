@@ -201,6 +201,8 @@ def test_mismatched_completions_are_of_other_prompts_though_rows_stand_by_prompt
     assert [one.prompt_ids for one in others] == [one.prompt_ids for one in rows]
     assert all(one.token_ids[0] != one.prompt_ids[0] for one in others)
     assert sorted(one.token_ids for one in others) == sorted(one.token_ids for one in rows), "each is read once"
+    long_prompt, long_answer = Example("a", (1,) * 9, (2,)), Example("b", (3,), (4,) * 8)
+    assert [len(one.token_ids) for one in mismatched([long_prompt, long_answer])] == [1, 1], "none is longer than a row"
 
 
 def test_a_likelihood_term_counts_a_pair_as_the_loss_does(cipher_model):

@@ -67,15 +67,20 @@ class Example:
 def mismatched(examples: Sequence[Example]) -> list[Example]:
     """Each prompt with a completion of another one, in order; with its own only where more than half are of one prompt.
 
-    Examples are lined up by prompt and moved on by as many as the most frequent prompt has.
+    Examples are lined up by prompt and moved on by as many as the most frequent prompt has. A completion is cut where
+    the longest example ends, which the model can read.
     """
     places: dict[tuple[int, ...], list[int]] = {}
     for at, example in enumerate(examples):
         places.setdefault(example.prompt_ids, []).append(at)
     line = [at for same in places.values() for at in same]
     shift = max(map(len, places.values()), default=0)
+    longest = max((len(one.prompt_ids) + len(one.token_ids) for one in examples), default=0)
     partner = {at: line[(number + shift) % len(line)] for number, at in enumerate(line)}
-    return [Example(one.key, one.prompt_ids, examples[partner[at]].token_ids) for at, one in enumerate(examples)]
+    return [
+        Example(one.key, one.prompt_ids, examples[partner[at]].token_ids[: longest - len(one.prompt_ids)])
+        for at, one in enumerate(examples)
+    ]
 
 
 FIELDS = {"completion", "thinking", "weight"}

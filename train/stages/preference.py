@@ -301,7 +301,6 @@ class _Preference:
         within_context("preference", named, source)
         train, held_out = parted("preference", rows, self.course.held_out_share, setting)
         trained = [row.example for row in train]
-        within_context("preference", mismatched(trained), source)
         sums = [
             reference_sums(source, examples, setting.folder, setting.device, pad_id)
             for examples in (trained, mismatched(trained), [row.example for row in held_out])
@@ -327,9 +326,7 @@ class _Preference:
     def _reference(self, setting: Setting, source: Path, pairs: Sequence[Preferred], pad_id: int) -> Reference:
         sides = [*(pair.chosen for pair in pairs), *(pair.rejected for pair in pairs)]
         if self.on_single:
-            apart = mismatched([pair.chosen for pair in pairs])
-            within_context("preference", apart, source)
-            sides += apart
+            sides += mismatched([pair.chosen for pair in pairs])
         sums = reference_sums(source, sides, setting.folder, setting.device, pad_id)
         num = len(pairs)
         return Reference(sums[:num], sums[num : 2 * num], sums[2 * num :] if self.on_single else None)
