@@ -41,7 +41,7 @@ def new_head(kind: str, policy: Path, labels: int, seed: int, device: str) -> An
     """The policy's body with a random head of so many labels, of a `kind` of transformers; fp32, without dropout."""
     import transformers
 
-    check_head(kind, policy)
+    check_kind_of_head(kind, policy)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = getattr(transformers, kind).from_pretrained(policy, num_labels=labels, dtype=torch.float32)
@@ -53,7 +53,7 @@ def new_head(kind: str, policy: Path, labels: int, seed: int, device: str) -> An
 CLASSIFIER = "AutoModelForSequenceClassification"
 
 
-def check_head(kind: str, policy: Path) -> None:
+def check_kind_of_head(kind: str, policy: Path) -> None:
     """Raise ConfigError where transformers has no head of this `kind` for the family of a model folder."""
     import transformers
 

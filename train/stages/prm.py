@@ -28,7 +28,7 @@ from train.measure.measure import EXACT, check_engine, gains, opened
 from train.offline.epochs import FitFields, fit
 from train.registries import make_task
 from train.reward_models.monte_carlo import DrawJournal, MonteCarlo
-from train.reward_models.reward_models import check_head
+from train.reward_models.reward_models import check_kind_of_head
 from train.reward_models.step_model import STEP_LABELS, Form, StepModel, StepRow, Steps, new_step_model
 from train.update.update import Build
 from ttc import seeds
@@ -114,7 +114,7 @@ class _Prm:
     def check_family(self, model: Path) -> None:
         """Raise ConfigError for a model without a head that labels steps."""
         if self.form == "label":
-            check_head(STEP_LABELS, model)
+            check_kind_of_head(STEP_LABELS, model)
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
         return {} if self.task is None else {"task": (self.task, self.limit)}

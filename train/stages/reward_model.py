@@ -28,7 +28,7 @@ from train.reward_models.reward_models import (
     CLASSIFIER,
     How,
     RewardEnsemble,
-    check_head,
+    check_kind_of_head,
     load_reward_model,
     new_reward_model,
     rewards_of,
@@ -83,7 +83,7 @@ class _RewardModel:
 
     def check_family(self, model: Path) -> None:
         """Raise ConfigError for a model without a head that rewards."""
-        check_head(CLASSIFIER, model)
+        check_kind_of_head(CLASSIFIER, model)
 
     def run(self, setting: Setting) -> StageResult:
         source = model_of("reward_model", setting)

@@ -39,7 +39,7 @@ from train.examples.pairs import PAIR_FIELDS, PairSource, Preferred
 from train.measure.measure import EXACT, check_engine, gains, task_gains
 from train.offline.epochs import FitFields
 from train.registries import make_task
-from train.reward_models.reward_models import CLASSIFIER, RewardEnsemble, check_head, load_reward_model
+from train.reward_models.reward_models import CLASSIFIER, RewardEnsemble, check_kind_of_head, load_reward_model
 from train.stages.reward_model import ranked_right as rewards_right
 from ttc.config.recipes import overrides
 from ttc.durable import replace_text, replaced_folder
@@ -225,7 +225,7 @@ class _Trl:
     def check_family(self, model: Path) -> None:
         """Raise ConfigError for a model without the head that its method needs."""
         if self.method == "reward":
-            check_head(CLASSIFIER, model)
+            check_kind_of_head(CLASSIFIER, model)
 
     def _check_rows(self, late: bool) -> None:
         items = [] if self.task is None else self.task.items(self.limit, 0)
