@@ -13,8 +13,9 @@ from evals.data.sources import DATA, NamedRows
 from evals.data.steps import read_labelled
 from tests import qwen_like
 from tests.train.stages import make_stage
+from train.base.models import turn_tokenizer
 from train.base.stage import Setting
-from train.examples.examples import read_examples, turn_tokenizer
+from train.examples.examples import read_examples
 from train.offline.labels import read_marked
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError

@@ -51,6 +51,7 @@ import torch
 from train.base.world import World
 from ttc.durable import replace_text, replaced_folder
 from ttc.engines.shared.compute import cpu_has_amx
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
 _UPCAST = "ttc_fp32"
@@ -221,6 +222,30 @@ def load_tokenizer(folder: Path) -> Any:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+_PROBE = "zqx"
+"""A content that no template writes by itself."""
+
+
+def turn_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a folder, with the token that ends a turn as its end of text.
+
+    That is what the template writes behind an assistant's turn, where engines stop at it, and else its own. A model
+    that is saved with it stops where it was taught to.
+    """
+    from jinja2 import TemplateError
+
+    tokenizer = load_tokenizer(folder)
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _PROBE}]
+    try:
+        conversation = tokenizer.apply_chat_template(turns, tokenize=False) if tokenizer.chat_template else ""
+    except TemplateError:
+        return tokenizer
+    tail = tokenizer.encode(str(conversation).rpartition(_PROBE)[2].lstrip(), add_special_tokens=False)
+    if tail and tail[0] in Text(folder).eos_ids:
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(tail[0])
     return tokenizer
 
 

@@ -19,8 +19,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from train.base.models import turn_tokenizer
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, pass_through
-from train.examples.examples import check_rows, parted, turn_tokenizer, within_context
+from train.examples.examples import check_rows, parted, within_context
 from train.examples.pairs import PAIR_FIELDS, PairSource, Preferred
 from train.measure.measure import gains
 from train.offline.epochs import FitFields, fit

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from evals.task import Task
 from train.advantages.batch import batch as batch_advantage
-from train.base.models import load_model, save_adapter, save_model
+from train.base.models import load_model, save_adapter, save_model, turn_tokenizer
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, rollouts_path
 from train.examples.examples import (
     CORPORA,
@@ -30,7 +30,6 @@ from train.examples.examples import (
     parted,
     read_examples,
     right_rollouts,
-    turn_tokenizer,
     within_context,
 )
 from train.examples.imitation import imitation_batch, mean_loss, probabilities

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 
 from evals.task import Task
 from train.base.health import Health
-from train.base.models import load_model
+from train.base.models import load_model, turn_tokenizer
 from train.base.seal import newest_whole, seal
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, pass_through, rollouts_path
 from train.examples.examples import (
@@ -31,7 +31,6 @@ from train.examples.examples import (
     parted,
     read_examples,
     right_rollouts,
-    turn_tokenizer,
     within_context,
 )
 from train.examples.imitation import probabilities, ranked_right
