@@ -10,7 +10,7 @@ import torch
 from tests.train.cipher_base import TASK, WALKS
 from tests.train.stages import make_stage
 from train.base.checkpoint import Checkpoints
-from train.base.health import RULES, Alarm, Health, HealthRule, act, configured
+from train.base.health import RULES, Alarm, Health, HealthRule, act, check_finite, configured
 from train.base.optimiser import Optimiser, Schedule
 from train.base.stage import Setting
 from train.offline.epochs import FitFields, fit
@@ -125,6 +125,12 @@ def test_a_loss_or_a_weight_that_is_not_finite_ends_an_offline_stage_with_an_err
     with pytest.raises(TrainingError, match="step 2: weights are not finite"):
         fitted(tmp_path / "weight", [1.0, 1.0], grow=1e30)
     assert not (tmp_path / "weight" / "checkpoints").exists()
+
+
+def test_a_stage_without_health_rules_is_not_told_to_set_one():
+    check_finite({"loss": 1.0, "grad_norm": 2.0}, 1)
+    with pytest.raises(TrainingError, match=r"step 3: loss is inf.*clip_norm$"):
+        check_finite({"loss": math.inf, "grad_norm": 2.0}, 3)
 
 
 def test_a_recipe_may_go_on_without_the_update_that_is_not_finite_and_hears_of_it(tmp_path):

@@ -1,6 +1,7 @@
 """Recipes are read, bound and refused before anything is loaded; a run resumes and is never overwritten."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -9,10 +10,11 @@ from tests import qwen_like
 from tests.fresh import heavy_modules_of
 from tests.train.tiny_recipe import GRPO, PRETRAIN, write
 from train.base.stage import Setting, StageResult, read_result, write_result
-from train.commands.train import _sentence
+from train.commands.train import _line, _sentence
 from train.recipe.adapt import Adaptation, adapted
 from train.recipe.recipe import START, packaged, read_recipe
 from train.recipe.run import RunOptions, claim, run_recipe
+from ttc.cli.cli import main
 from ttc.durable import replace_link
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError, UnknownName
@@ -114,6 +116,22 @@ def test_a_run_that_failed_before_anything_was_made_goes_on_in_its_folder_when_i
     with pytest.raises(ConfigError, match="other contents"):
         run_recipe(recipe, options, lambda text: None)
     assert (tmp_path / "run" / "run.json").is_file() and (tmp_path / "run" / "1-sft" / "model").is_dir()
+
+
+def test_a_run_that_ends_in_no_number_says_what_goes_on_and_that_does(cipher_model, tmp_path, capsys):
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps({"prompt": f"s{n}n1=", "completion": "s2"}) + "\n" for n in range(1, 9)))
+    text = SFT.format(data=data).replace("steps = 1", "steps = 3").replace("lr = 1e-3", "lr = 1e30\nwarmup = 0")
+    words = ["train", "run", "--model", str(cipher_model), "--seed", "1", "--out"]
+    assert main([*words, str(tmp_path / "ended"), str(write(tmp_path, text))]) == 1
+    table, setting = re.search(r"with (\[.*\]) (.*) in the recipe$", capsys.readouterr().err.strip()).groups()
+    assert main([*words, str(tmp_path / "on"), str(write(tmp_path, f"{text}\n{table}\n{setting}\n"))]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["not_finite"] == 1.0
+
+
+def test_a_number_that_is_none_is_null_in_what_a_run_prints():
+    line = _line("sft", StageResult("", {"loss": float("nan"), "rows": 2.0}))
+    assert json.loads(line, parse_constant=pytest.fail) == {"stage": "sft", "stopped": "", "loss": None, "rows": 2.0}
 
 
 def test_a_model_may_be_taught_to_think_in_the_folder_of_a_run_that_failed_at_once(tmp_path):

@@ -174,6 +174,24 @@ def _changed(rule: HealthRule, change: Mapping[str, Any]) -> HealthRule:
     return replace(rule, **change)
 
 
+def check_finite(metrics: Mapping[str, float], step: int) -> None:
+    """Raise TrainingError where a loss or a gradient's norm is no finite number, in a stage without health rules."""
+    faults = _not_finite(metrics)
+    if faults:
+        raise _ended(step, faults)
+
+
+def _not_finite(metrics: Mapping[str, float], weights: bool = True) -> list[str]:
+    watched = {name: value for name, value in metrics.items() if name.endswith(("loss", "grad_norm"))}
+    faults = [f"{name} is {value}" for name, value in watched.items() if not math.isfinite(value)]
+    return faults if weights else [*faults, "weights are not finite"]
+
+
+def _ended(step: int, faults: Sequence[str], way_on: str = "") -> TrainingError:
+    advice = f"start again with a lower lr, a longer warmup or a lower clip_norm{way_on}"
+    return TrainingError(f"step {step}: {', '.join(faults)}. Nothing of this step is saved; {advice}")
+
+
 class Health:
     """Checks rules step by step; its state is small JSON."""
 
@@ -211,15 +229,10 @@ class Health:
         Raises:
             TrainingError: it is 1, and the rule of that name says stop.
         """
-        watched = {name: value for name, value in metrics.items() if name.endswith(("loss", "grad_norm"))}
-        bad = [f"{name} is {value}" for name, value in watched.items() if not math.isfinite(value)]
-        bad += [] if weights else ["weights are not finite"]
-        if bad and any(rule.name == "not_finite" and rule.action == "stop" for rule in self.rules):
-            raise TrainingError(
-                f"step {step}: {', '.join(bad)}. Nothing of this step is saved; start again with a lower lr, a longer "
-                'warmup or a lower clip_norm, or leave out what is not finite: health.not_finite.action = "skip"'
-            )
-        return float(bool(bad))
+        faults = _not_finite(metrics, weights)
+        if faults and any(rule.name == "not_finite" and rule.action == "stop" for rule in self.rules):
+            raise _ended(step, faults, ', or with [stage.health.not_finite] action = "skip" in the recipe')
+        return float(bool(faults))
 
     def _is_bad(self, rule: HealthRule, value: float) -> bool:
         limit = rule.threshold

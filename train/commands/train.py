@@ -153,10 +153,17 @@ def _run(args: argparse.Namespace) -> int:
     if not world.main:
         return 0
     for step, result in zip(recipe.steps, results, strict=False):
-        row = {"stage": step.kind, "stopped": result.stopped, **result.metrics}
-        print(json.dumps(row))
+        print(_line(step.kind, result))
     print(_sentence(recipe.steps, results, args.out), file=sys.stderr)
     return 3 if results[-1].stopped.startswith("health rule") else 0
+
+
+def _line(kind: str, result: StageResult) -> str:
+    """What a stage measured, as JSON, which has null for a number that is none."""
+    from evals.report.kit import finite
+
+    numbers = {name: finite(value) for name, value in result.metrics.items()}
+    return json.dumps({"stage": kind, "stopped": result.stopped, **numbers}, allow_nan=False)
 
 
 def _sentence(steps: Sequence[RecipeStep], results: Sequence[StageResult], out: Path) -> str:

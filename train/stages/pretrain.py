@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from train.base.checkpoint import Checkpoints
-from train.base.health import Health
+from train.base.health import check_finite
 from train.base.models import Shape, new_model, save_model
 from train.base.optimiser import Optimiser, Schedule
 from train.base.stage import Setting, Stage, StageResult
@@ -91,13 +91,13 @@ class _Pretrain:
             optimiser.load(checkpoint[0])
             start, first = int(checkpoint[1]["step"]), float(checkpoint[1]["first"])
         model.train()
-        health, loss = Health(), first
+        loss = first
         for step in range(start, self.schedule.steps):
             ids, mask = (tensor.to(setting.device) for tensor in self._texts(tokenizer, setting.seed, step))
             value = -token_logprobs(model, ids, mask).logprobs.sum() / mask.sum()
             value.backward()
             norm, loss = optimiser.step(), float(value.detach())
-            health.not_finite({"loss": loss, "grad_norm": norm}, step + 1)
+            check_finite({"loss": loss, "grad_norm": norm}, step + 1)
             first = loss if step == 0 else first
             if (step + 1) % 100 == 0:
                 setting.log(f"pretrain step {step + 1} of {self.schedule.steps}: loss {loss:.3f}")

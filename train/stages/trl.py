@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from evals.task import Task
-from train.base.health import Health
+from train.base.health import check_finite
 from train.base.models import load_model, turn_tokenizer
 from train.base.seal import newest_whole, seal
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, pass_through, rollouts_path
@@ -95,7 +95,7 @@ def _sealing() -> Any:
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **given: Any) -> None:
             numbers = {name: float(value) for name, value in logs.items() if isinstance(value, (int, float))}
-            Health().not_finite(numbers, state.global_step)
+            check_finite(numbers, state.global_step)
 
     return Sealing()
 
