@@ -59,13 +59,14 @@ def values(arm: Arm, names: Sequence[str]) -> list[float]:
     return [float(right.get(name, 0)) for name in names]
 
 
-def _vote(key: int | None, right: int, score: float | None) -> Vote:
+def vote(key: int | None, right: int, score: float | None) -> Vote:
+    """A candidate of a pool as it was kept: the number of its answer, its verdict, its score."""
     return Vote(None if key is None else str(key), bool(right), score)
 
 
 def majority(pool: Arm, k: int, names: Sequence[str]) -> list[float]:
     """The expected accuracy of a vote of k draws, exactly, from the pool."""
-    drawn = [[_vote(*candidate) for candidate in one] for one in pool["pool"]]
+    drawn = [[vote(*candidate) for candidate in one] for one in pool["pool"]]
     known = dict(zip(pool["problems"], curve_values(drawn, "majority", k, 0), strict=True))
     return [known.get(name, 0.0) for name in names]
 
@@ -192,7 +193,7 @@ def _levels(kept: Kept, part: str) -> Iterator[str]:
         level = mean_interval([float(x) for x in arm["right"]], arm["problems"], seed=0)
         ended = [right for right, tokens in zip(arm["right"], arm["generated"], strict=True) if tokens < MAX_TOKENS]
         ending = f"of {len(ended)} that ended before the cap {sum(ended)} are right"
-        yield f"{name:20} {_percent(level)} %; {_percent(_above(start, arm), '+')} above the start; {ending}"
+        yield f"{name:20} {percent(level)} %; {percent(_above(start, arm), '+')} above the start; {ending}"
     for stage in ("search", "pools", "search-second"):
         for name, arm in _if_kept(kept, stage, part).items():
             tokens = f"{100 * fmean(arm['right']):5.1f} %, {fmean(arm['generated']):,.0f} tokens"
@@ -201,7 +202,7 @@ def _levels(kept: Kept, part: str) -> Iterator[str]:
                 if "pool" in arm
                 else ""
             )
-            yield f"{name:20} {tokens}; {_percent(_above(start, arm), '+')} above the start{covered}"
+            yield f"{name:20} {tokens}; {percent(_above(start, arm), '+')} above the start{covered}"
 
 
 def _above(start: Arm, arm: Arm) -> Interval:
@@ -209,7 +210,7 @@ def _above(start: Arm, arm: Arm) -> Interval:
     return paired_interval(values(start, names), values(arm, names), names, seed=0)
 
 
-def _percent(interval: Interval, sign: str = "") -> str:
+def percent(interval: Interval, sign: str = "") -> str:
     """In points, with the ends of 95 %."""
     value, low, high = (format(100 * x, f"{sign}.1f") for x in (interval.value, interval.low, interval.high))
     return f"{value} ({low} to {high})"
