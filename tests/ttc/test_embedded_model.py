@@ -41,6 +41,8 @@ CASES = {
     "llama": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "llama3 rope": ("llama", {"rope_parameters": LLAMA3}),
     "yarn rope": ("llama", {"rope_parameters": YARN}),
+    "yarn rope with two scales": ("llama", {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 0.7}}),
+    "yarn rope without a rounded range": ("llama", {"rope_parameters": YARN | {"truncate": False}}),
     "linear rope": ("qwen2", {"rope_parameters": LINEAR}),
 }
 
@@ -67,6 +69,12 @@ def test_logits_equal_transformers(case: str, tmp_path) -> None:
     ids = torch.randint(tiny_model.VOCAB, (150,), generator=torch.Generator().manual_seed(1)).tolist()
     ((hidden, _),) = body.extend([(None, ids)])
     torch.testing.assert_close(body.logits(hidden), reference(torch.tensor([ids])).logits[0], atol=2e-4, rtol=1e-3)
+
+
+def test_yarn_reads_as_far_as_it_stretches(tmp_path) -> None:
+    tiny_model.build(tmp_path, "llama", rope_parameters=YARN, max_position_embeddings=64)
+    body, _ = load_body(tmp_path, dtype="float32")
+    assert body.max_context == 8 * 64
 
 
 def test_a_fork_computes_only_the_new_tokens_and_copies_nothing(folder) -> None:

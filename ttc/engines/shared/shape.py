@@ -63,7 +63,7 @@ class Dims:
         """Read the dimensions; raises ConfigError naming a missing field."""
         try:
             heads = int(config["num_attention_heads"])
-            rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+            rope = _rope(config)
             return cls(
                 hidden=int(config["hidden_size"]),
                 num_layers=int(config["num_hidden_layers"]),
@@ -83,9 +83,22 @@ class Dims:
             raise ConfigError(f"config.json lacks the field {exc.args[0]!r}") from exc
 
 
+def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+
+
 def _max_context(config: Mapping[str, Any]) -> int:
     """The context over which attention is full: Mistral's no further than its window."""
-    return min(int(config.get("max_position_embeddings", 2048)), _window(config))
+    return min(positions(config), _window(config))
+
+
+def positions(config: Mapping[str, Any]) -> int:
+    """What the model reads: with YaRN as much as it stretches to, whether or not the other field was raised, too."""
+    own, rope = int(config.get("max_position_embeddings", 2048)), _rope(config)
+    factor, old = rope.get("factor"), rope.get("original_max_position_embeddings")
+    if rope.get("rope_type", rope.get("type")) != "yarn" or factor is None or old is None:
+        return own
+    return max(own, int(float(factor) * float(old)))
 
 
 def _window(config: Mapping[str, Any]) -> int:
@@ -95,7 +108,7 @@ def _window(config: Mapping[str, Any]) -> int:
 
 def slides(config: Mapping[str, Any], max_context: int | None) -> bool:
     """Whether a window would slide within `max_context` tokens (None: the model's own context)."""
-    own = int(config.get("max_position_embeddings", 2048))
+    own = positions(config)
     return _window(config) < min(max_context or own, own)
 
 
@@ -115,7 +128,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def supported(config: Mapping[str, Any]) -> bool:
     """Whether the torch core can run this model; otherwise transformers' own module does."""
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    rope = _rope(config)
     kind = rope.get("rope_type", rope.get("type", "default"))
     layers = config.get("layer_types") or ()
     return (
@@ -178,20 +191,32 @@ def _yarn(dims: Dims) -> tuple[torch.Tensor, float]:
     import torch
 
     inverse, _ = _default(dims)
-    factor = float(dims.rope["factor"])
     old = float(dims.rope.get("original_max_position_embeddings") or dims.max_context)
+    factor = float(dims.rope.get("factor") or dims.max_context / old)
     scale = dims.rope.get("attention_factor")
-    scale = 0.1 * math.log(factor) + 1.0 if scale is None and factor > 1 else float(scale or 1.0)
+    scale = _attention_factor(dims.rope, factor) if scale is None else float(scale)
 
     def dimension(rotations: float) -> float:
         turns = math.log(old / (rotations * 2 * math.pi))
         return dims.head_dim * turns / (2 * math.log(dims.rope_theta))
 
-    low = max(math.floor(dimension(float(dims.rope.get("beta_fast") or 32))), 0)
-    high = min(math.ceil(dimension(float(dims.rope.get("beta_slow") or 1))), dims.head_dim - 1)
+    low, high = dimension(float(dims.rope.get("beta_fast") or 32)), dimension(float(dims.rope.get("beta_slow") or 1))
+    if dims.rope.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dims.head_dim - 1)
     steps = torch.arange(dims.head_dim // 2, dtype=torch.float32)
     ramp = ((steps - low) / max(high - low, 0.001)).clamp(0, 1)
     return inverse / factor * ramp + inverse * (1 - ramp), scale
+
+
+def _attention_factor(rope: Mapping[str, Any], factor: float) -> float:
+    """What YaRN scales queries and keys by where the configuration does not say."""
+
+    def scale(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    above, below = rope.get("mscale"), rope.get("mscale_all_dim")
+    return scale(float(above)) / scale(float(below)) if above and below else scale(1.0)
 
 
 _ROPE: Mapping[str, Callable[[Dims], tuple[torch.Tensor, float]]] = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ttc.engines.embedded.device.shape import Style
-from ttc.engines.shared.shape import Dims, supported
+from ttc.engines.shared.shape import Dims, positions, supported
 
 __all__ = ["DeviceFamily", "architecture"]
 
@@ -32,7 +32,7 @@ def architecture(config: Mapping[str, Any]) -> DeviceFamily | None:
         return _gemma(config) if not config.get("quantization_config") else None
     if not supported(config):
         return None
-    dims = replace(Dims.from_config(config), max_context=int(config.get("max_position_embeddings", 2048)))
+    dims = replace(Dims.from_config(config), max_context=positions(config))
     window = config.get("sliding_window") if config["model_type"] == "mistral" else None
     windows = (int(window) if window else None,) * dims.num_layers
     return DeviceFamily(dims, Style(), windows, (dims,) * dims.num_layers)
