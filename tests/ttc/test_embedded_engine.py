@@ -743,6 +743,35 @@ def test_another_architecture_runs_through_transformers_with_the_same_results(fa
     asyncio.run(go())
 
 
+LONG_ROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0] * 8,
+    "long_factor": [2.0] * 8,
+    "original_max_position_embeddings": 128,
+}
+
+
+def test_a_model_whose_angles_hang_on_the_length_is_read_as_far_as_they_stay(tmp_path) -> None:
+    """Beyond 128 tokens every key has another angle: of its own text, of a kept prefix, of others in its batch."""
+    tiny_model.build(tmp_path, "phi3", rope_parameters=LONG_ROPE, original_max_position_embeddings=128, pad_token_id=0)
+    with pytest.warns(RuntimeWarning, match=r"reads 128 tokens at most; for up to 512 use --engine vllm"):
+        engine = embedded(str(tmp_path), dtype="float32")
+    assert engine.capabilities.max_context == 128
+    prompt = ask(engine, "What is it?")
+    assert greedy_draws(engine, prompt) == {greedy_of_transformers(tmp_path, prompt)}
+    with pytest.raises(PromptTooLong, match="context of 128"):
+        asyncio.run(engine.generate(ask(engine, "x" * 90), Sampling(seed=1, max_tokens=40), range(1), lambda _: None))
+    asyncio.run(engine.close())
+    asyncio.run(embedded(str(tmp_path), dtype="float32", max_context=100).close())  # asks for no more: no warning
+
+
+def test_a_model_with_a_state_beside_its_keys_is_refused_by_name(tmp_path) -> None:
+    tiny_model.build(tmp_path, "lfm2", layer_types=["conv", "full_attention"])
+    with pytest.raises(ConfigError, match=r"a lfm2 model keeps no plain keys and values.*--engine vllm"):
+        embedded(str(tmp_path))
+
+
 @pytest.mark.parametrize("family", ["phi", "gemma3_text", "mistral"])
 def test_auto_runs_another_architecture_on_a_cpu_and_promises_no_equal_bits(family: str, tmp_path) -> None:
     sliding = {} if family == "phi" else {"head_dim": 16, "sliding_window": 24}

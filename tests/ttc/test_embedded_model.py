@@ -114,7 +114,10 @@ def test_a_missing_shard_and_a_missing_tensor_are_named(tmp_path) -> None:
     with pytest.raises(ConfigError, match=r"layers\.1\.mlp\.up_proj\.weight"):
         load_body(tmp_path)
     file.unlink()
-    with pytest.raises(ConfigError, match="safetensors"):
+    with pytest.raises(ConfigError, match=r"holds no \*\.safetensors file$"):
+        load_body(tmp_path)
+    (tmp_path / "pytorch_model.bin").touch()
+    with pytest.raises(ConfigError, match=r"file, but pytorch_model\.bin: .*from_pretrained\(.*\)\.save_pretrained\("):
         load_body(tmp_path)
 
 

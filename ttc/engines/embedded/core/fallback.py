@@ -3,11 +3,13 @@
 Any causal language model whose cache holds keys and values of one size per layer runs here (Gemma, Mistral, Phi,
 Granite, mixtures of experts, ...). Rows are decoded together, left-padded, at about the speed of `generate`; prefixes
 are kept and reused, but every row holds a copy of its own, and prompts are prefilled one by one. Models that keep a
-recurrent state or compressed keys are refused by name; so is batch-invariant mode.
+recurrent state or compressed keys are refused by name; so is batch-invariant mode. LongRoPE is read up to the length
+beyond which it turns all keys by other angles.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,6 +164,19 @@ def _try(module: Any, device: torch.device) -> torch.Tensor:
         return read_cache(cache)
 
 
+def _steady(text: Any) -> int | None:
+    """The length up to which a token's keys hang on what stands before it alone; None: always.
+
+    LongRoPE has other angles for texts that are longer, so that keys computed in a shorter text, or beside a longer one
+    in a batch, are another model's.
+    """
+    rope = getattr(text, "rope_parameters", None) or {}
+    parts = [rope, *(part for part in rope.values() if isinstance(part, Mapping))]
+    name = "original_max_position_embeddings"
+    lengths = [part.get(name) or getattr(text, name, None) for part in parts if part.get("rope_type") == "longrope"]
+    return min((int(length) for length in lengths if length), default=None)
+
+
 def load_fallback(
     folder: Path, config: Mapping[str, Any], *, device: torch.device, dtype: torch.dtype, max_context: int | None
 ) -> FallbackBody:
@@ -181,13 +196,22 @@ def load_fallback(
         kv = alone(lambda: _try(module, device))
         if kv.shape[4] != 3:
             raise ValueError("no key per token")
-    except (AttributeError, TypeError, ValueError, RuntimeError) as exc:
+    except (AttributeError, TypeError, ValueError, RuntimeError, IndexError) as exc:
         raise ConfigError(
             f"{folder}: a {config['model_type']} model keeps no plain keys and values, so the embedded engine cannot "
             "branch it: use --engine vllm"
         ) from exc
     matrices = sum(p.numel() for name, p in module.named_parameters() if p.ndim > 1 and "embed" not in name)
     head = 0 if any("lm_head" in name for name, _ in module.named_parameters()) else text.vocab_size * text.hidden_size
+    most = int(getattr(text, "max_position_embeddings", 2048))
+    steady = _steady(text)
+    if steady is not None and steady < min(max_context or most, most):
+        warnings.warn(
+            f"{folder}: beyond {steady} tokens this model turns all of its keys by other angles, also those that are "
+            f"kept, so the embedded engine reads {steady} tokens at most; for up to {most} use --engine vllm",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     dims = _MeasuredDims(
         hidden=text.hidden_size,
         num_layers=kv.shape[0],
@@ -199,7 +223,7 @@ def load_fallback(
         eps=0.0,
         tied=head > 0,
         qk_norm=False,
-        max_context=int(getattr(text, "max_position_embeddings", 2048)),
+        max_context=most if steady is None else min(steady, most),
         rope_theta=0.0,
         rope={},
         num_params=matrices + head,

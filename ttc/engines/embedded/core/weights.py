@@ -209,6 +209,17 @@ def _layer(source: _Source, dims: Dims, prefix: str) -> Layer:
     )
 
 
+def _other(folder: Path) -> str:
+    """What helps where the weights are there in torch's own format."""
+    pickles = sorted(path.name for path in folder.glob("*.bin"))
+    if not pickles:
+        return ""
+    return (
+        f", but {pickles[0]}: write the weights anew with transformers, "
+        f"AutoModelForCausalLM.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
+    )
+
+
 def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
     """Read every tensor of a folder's safetensors files, sharded or not, as stored.
 
@@ -224,7 +235,7 @@ def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
     else:
         files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise ConfigError(f"{folder} holds no *.safetensors file")
+        raise ConfigError(f"{folder} holds no *.safetensors file{_other(folder)}")
     state: dict[str, torch.Tensor] = {}
     for file in files:
         if not file.is_file():
