@@ -17,7 +17,7 @@ from ttc.engines.embedded.core import invariant, paged
 from ttc.engines.embedded.core.invariant import PAD_ROWS, BlockedPrefix, InvariantDecoder, blocked_attention, check
 from ttc.engines.embedded.core.model import load_body
 from ttc.engines.embedded.core.paged import PagedDecoder
-from ttc.engines.embedded.core.sampler import Rows, sample
+from ttc.engines.embedded.core.sampler import Rows, heat, sample
 from ttc.engines.embedded.core.weights import Linear
 from ttc.engines.shared.compute import native
 from ttc.engines.shared.tokens import StopRule
@@ -301,6 +301,23 @@ def test_top_k_and_top_p_keep_exactly_the_tokens_of_their_definition(seed, top_k
         probs, order = probs[: top_k or vocab], order[: top_k or vocab]
         before = (probs.cumsum(-1) - probs) / (probs.sum() if top_k else 1.0)
         assert token in order[before < top_p + 1e-6].tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("temperature", [1e-30, 1e-39, 1e-45, 1e-60])
+@pytest.mark.parametrize("top_k", [0, 3])
+def test_the_coldest_draws_are_greedy(dtype: torch.dtype, temperature: float, top_k: int) -> None:
+    """The reciprocal of such a temperature, or its product with a logit, is infinite in fp32."""
+    logits = torch.tensor([[1.0, 30.0, 29.0, -5.0]], dtype=dtype)
+    row = Rows(
+        temperature=np.array([heat(temperature)], np.float32),
+        top_p=np.array([1.0], np.float32),
+        top_k=np.array([top_k], np.int64),
+        keys=np.array([1], np.uint64),
+        positions=np.array([5], np.uint64),
+        wants_logprobs=False,
+    )
+    assert sample(logits, row).tokens.tolist() == [1]
 
 
 def test_greedy_takes_the_lowest_id_of_equal_maxima_also_beside_sampled_rows() -> None:

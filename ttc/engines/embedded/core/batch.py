@@ -22,7 +22,7 @@ from ttc.engines.embedded.core.model import Body
 from ttc.engines.embedded.core.pool import PAGE, Segment
 from ttc.engines.embedded.core.prefill import CHUNK, advance, memory_errors
 from ttc.engines.embedded.core.requests import GenerateRequest, Job, LiveDraw, PromptRow
-from ttc.engines.embedded.core.sampler import Rows, SampledTokens, sample
+from ttc.engines.embedded.core.sampler import Rows, SampledTokens, heat, sample
 from ttc.engines.embedded.core.tenants import Tenants
 from ttc.engines.shared.compute import alone, free_memory
 
@@ -435,7 +435,7 @@ def _table(draws: Sequence[LiveDraw]) -> Rows:
     """The sampler's settings for `draws`, whose next token is at position + 1 of the newest."""
     settings = [draw.request.sampling for draw in draws]
     return Rows(
-        temperature=np.array([s.temperature for s in settings], np.float32),
+        temperature=np.array([heat(s.temperature) for s in settings], np.float32),
         top_p=np.array([s.top_p for s in settings], np.float32),
         top_k=np.array([s.top_k or 0 for s in settings], np.int64),
         keys=np.array([draw.key for draw in draws], np.uint64),

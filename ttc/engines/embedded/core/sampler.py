@@ -24,10 +24,19 @@ from ttc.seeds import uniforms
 if TYPE_CHECKING:
     from ttc.engines.embedded.core.guide import Guide
 
-__all__ = ["Rows", "SampledTokens", "sample"]
+__all__ = ["Rows", "SampledTokens", "heat", "sample"]
 
 _BLOCK = 256
 """Probabilities are summed in blocks of this many tokens first: a long cumulative sum is slow on a CPU."""
+
+
+_COLDEST = 1e-30
+"""Below it logits times 1 / temperature leave the range of fp32; far above it the likeliest token has all the mass."""
+
+
+def heat(temperature: float) -> float:
+    """`temperature` as it can be divided by, 0 (greedy) for the smallest."""
+    return temperature if temperature >= _COLDEST else 0.0
 
 
 @dataclass(frozen=True, slots=True)

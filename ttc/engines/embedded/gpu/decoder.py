@@ -17,6 +17,7 @@ import torch
 
 from ttc.engines.embedded.core.pool import Segment
 from ttc.engines.embedded.core.requests import LiveDraw
+from ttc.engines.embedded.core.sampler import heat
 from ttc.engines.embedded.device.rows import NUM_STOPS, RowStart
 from ttc.engines.embedded.device.step import DeviceStep, RowTokens
 from ttc.engines.embedded.gpu.attention import PlannedAttention
@@ -80,7 +81,7 @@ class DeviceDecoder:
                 pages=tuple(segment.pages),
                 limit=limit,
                 key=draw.key,
-                temperature=sampling.temperature,
+                temperature=heat(sampling.temperature),
                 top_p=sampling.top_p,
                 top_k=sampling.top_k or 0,
                 stop_ids=tuple(sorted(rule.final))[:NUM_STOPS],  # the host finds the others
