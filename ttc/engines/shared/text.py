@@ -31,6 +31,9 @@ from ttc.session.thinking import default_handover
 MARKERS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<thinking>", "</thinking>"))
 """Pairs that models are trained with."""
 
+SWITCHES = ("enable_thinking", "thinking")
+"""What templates call the switch of thinking: Qwen3 and most; DeepSeek V3.1 and Granite."""
+
 
 class Text:
     """Encodes, decodes and renders for one model folder. Raises ConfigError naming the folder when it cannot load."""
@@ -86,23 +89,21 @@ class Text:
 
     def render(self, messages: Sequence[Message], thinking: bool | None, tools: Tools = ()) -> Prompt:
         """Apply the chat template. Raises ConfigError when the model has none or refuses the messages."""
-        from jinja2 import TemplateError
-
         if not self._tokenizer.chat_template:
             raise ConfigError(
                 f"{self._folder} has no chat template: use an instruction-tuned model or add chat_template.jinja"
             )
         turns, offer, spelled = self._spelled(messages, tools)
-        options: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
+        options: dict[str, Any] = {} if thinking is None else dict.fromkeys(SWITCHES, thinking)
         if shows_tools(self._tokenizer.chat_template):
             options |= {"tools": offer} if offer else {}
         else:
             turns = plain_turns(turns, offer)
-        try:
-            text = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **options)
-        except TemplateError as exc:
-            raise ConfigError(f"the chat template of {self._folder} refuses these messages: {exc}") from exc
+        text = self._applied(turns, options, asks=True)
         state = self._state(text, turns, options, thinking)
+        if state == "open" and thinking is False and self.markers is not None:
+            # A template that opens a thought whatever is asked of it: closed at once, as Qwen3's does.
+            text, state = f"{text.rstrip()}\n\n{self.markers[1]}\n\n", "closed"
         pieces = [(piece, spelled.get(piece)) for piece in _split(text, spelled)]
         ids = tuple(i for piece, token in pieces for i in (self.encode(piece) if token is None else self._plain(token)))
         text = "".join(piece if token is None else token for piece, token in pieces)
@@ -114,6 +115,21 @@ class Text:
             messages=tuple(messages),
             think_state=state,
         )
+
+    def _applied(self, turns: list[dict[str, Any]], options: Mapping[str, Any], *, asks: bool) -> str:
+        """The conversation as text; `asks` adds what a turn of the model begins with."""
+        from jinja2 import TemplateError
+
+        try:
+            return str(
+                self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=asks, **options)
+            )
+        except TemplateError as exc:
+            raise ConfigError(f"the chat template of {self._folder} refuses these messages: {exc}") from exc
+        except Exception as exc:  # a template is a program: it may fail as any other does
+            raise ConfigError(
+                f"the chat template of {self._folder} fails on these messages: {type(exc).__name__}: {exc}"
+            ) from exc
 
     def _spelled(
         self, messages: Sequence[Message], tools: Tools
@@ -158,7 +174,7 @@ class Text:
         if self.markers is None:
             return "none"
         opening, closing = self.markers
-        body = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=False, **options)
+        body = self._applied(turns, options, asks=False)
         added = text[len(body) :] if text.startswith(body) else text[-(len(opening) + len(closing) + 8) :]
         opened, closed = added.rfind(opening), added.rfind(closing)
         if opened > closed:
@@ -204,7 +220,15 @@ def _load(folder: Path) -> Any:
 
 def _read(folder: Path, name: str) -> dict[str, Any]:
     path = folder / name
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as exc:
+        raise ConfigError(f"{path} is not JSON: {exc}") from exc
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} holds no JSON object")
+    return values
 
 
 def _eos_ids(folder: Path, extra: int | None) -> tuple[int, ...]:

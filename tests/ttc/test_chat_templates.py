@@ -1,0 +1,61 @@
+"""Chat templates as folders bring them: their switches of thinking, and what goes wrong inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.ttc import tiny_model
+from ttc.core import Message
+from ttc.engines.shared.text import Text
+from ttc.errors import ConfigError
+
+ASK = [Message("user", "hi")]
+PLAIN = "{% for m in messages %}{{ m.content }}{% endfor %}"
+END = "{% if add_generation_prompt %}"
+DEEPSEEK = PLAIN + END + "{% if thinking %}<think>{% else %}</think>{% endif %}{% endif %}"
+ALWAYS = PLAIN + END + "<think>\n{% endif %}"
+
+
+def folder(path: Path, template: str) -> Path:
+    tiny_model.write_tokenizer(path, template)
+    return path
+
+
+def test_the_switch_of_thinking_is_known_by_both_of_its_names(tmp_path) -> None:
+    text = Text(folder(tmp_path, DEEPSEEK))
+    assert text.render(ASK, True).think_state == "open" and text.render(ASK, True).text.endswith("<think>")
+    assert text.render(ASK, False).think_state == "closed" and text.render(ASK, None).think_state == "closed"
+    text = Text(folder(tmp_path, tiny_model.TEMPLATE))
+    assert [text.render(ASK, switch).think_state for switch in (None, True, False)] == ["open", "open", "closed"]
+
+
+def test_a_thought_that_a_template_opens_whatever_is_asked_of_it_is_closed_where_thinking_is_off(tmp_path) -> None:
+    text = Text(folder(tmp_path, ALWAYS))
+    assert text.render(ASK, True).think_state == text.render(ASK, None).think_state == "open"
+    prompt = text.render(ASK, False)
+    assert prompt.think_state == "closed" and prompt.text == "hi<think>\n\n</think>\n\n"
+    assert prompt.token_ids == text.encode(prompt.text) and prompt.rendered_chars == len(prompt.text)
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{{ raise_exception('no system here') }}", "refuses these messages: no system here"),
+        ("{{ messages[0].content + none }}", "fails on these messages: TypeError: can only concatenate"),
+        ("{{ 1 / 0 }}", "fails on these messages: ZeroDivisionError"),
+        ("{% if add_generation_prompt %}x{% else %}{{ 1 / 0 }}{% endif %}", "fails on these messages: ZeroDivision"),
+    ],
+)
+def test_what_goes_wrong_inside_a_template_is_told_with_its_folder(template: str, words: str, tmp_path) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        Text(folder(tmp_path, template)).render(ASK, None)
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize(("content", "words"), [("{broken", "is not JSON"), ("[]", "holds no JSON object")])
+def test_a_broken_file_beside_the_tokenizer_is_named(content: str, words: str, tmp_path) -> None:
+    (folder(tmp_path, PLAIN) / "generation_config.json").write_text(content)
+    with pytest.raises(ConfigError, match=rf"generation_config\.json {words}"):
+        Text(tmp_path)
