@@ -76,6 +76,14 @@ class Behaviour:
     rate: int | None = None
     """Requests for text in `rate_s` seconds; further ones are told to come again after as long, with 429."""
     rate_s: float = 1.0
+    lists: bool = False
+    """`/models` is a bare list, as Together's is."""
+    largest_seed: int | None = None
+    """Larger ones are answered by 400, as Gemini does, in a list."""
+    fewest: int = 0
+    """Requests that allow fewer tokens are answered by 400, as by a model that must have thought before it is cut."""
+    deaf: bool = False
+    """Ignores the switch of the template, and heeds the effort, as Ollama does."""
 
 
 @dataclass
@@ -182,7 +190,7 @@ class OpenAIServer:
             card = {"id": self.behaviour.model, "object": "model", "max_model_len": self.behaviour.max_model_len}
             card |= {} if self.behaviour.root is None else {"root": self.behaviour.root, "owned_by": "vllm"}
             card |= {} if self.behaviour.pricing is None else {"pricing": self.behaviour.pricing}
-            return self._json(writer, 200, {"object": "list", "data": [card]})
+            return self._json(writer, 200, [card] if self.behaviour.lists else {"object": "list", "data": [card]})
         if path == "/version" and method == "GET" and self.behaviour.root is not None:
             return self._json(writer, 200, {"version": self.behaviour.version})
         if self.behaviour.updates and path in _UPDATES:
@@ -211,6 +219,10 @@ class OpenAIServer:
         bad = [name for name in self.behaviour.refuses if body.get(name, _FREE[name]) != _FREE[name]]
         if bad:
             return self._json(writer, 400, _error(f"{bad[0]} is not supported with this model"))
+        if body.get("seed", 0) > (self.behaviour.largest_seed or body.get("seed", 0)):
+            return self._json(writer, 400, [_error(f"Invalid value at 'seed' (TYPE_INT32), {body['seed']}")])
+        if body.get(self.behaviour.limit_field, self.behaviour.fewest) < self.behaviour.fewest:
+            return self._json(writer, 400, _error("Could not finish. Please try again with higher max_tokens."))
         limits = sorted({"max_tokens", "max_completion_tokens"} & set(body))
         if self.behaviour.default_limit is not None:
             body[self.behaviour.limit_field] = body[limits[0]] if limits else self.behaviour.default_limit
@@ -255,7 +267,7 @@ class OpenAIServer:
         return Prompt(text=self.engine.decode(ids), token_ids=ids, rendered_len=len(ids))
 
     def _chat_prompt(self, body: Mapping[str, Any]) -> Prompt | None:
-        thinking = body.get("chat_template_kwargs", {}).get("enable_thinking")
+        thinking = None if self.behaviour.deaf else body.get("chat_template_kwargs", {}).get("enable_thinking")
         thinking = {None: thinking, "none": False}.get(body.get("reasoning_effort"), True)
         turns = [Message(turn["role"], turn["content"]) for turn in body["messages"]]
         if not (self.behaviour.prefill and body.get("continue_final_message")):
@@ -405,7 +417,7 @@ class OpenAIServer:
         return True
 
 
-_FREE = {"stream": False, "temperature": 1.0, "seed": None}
+_FREE = {"stream": False, "temperature": 1.0, "seed": None, "stream_options": None, "reasoning_effort": None}
 """What the fields that a server may refuse have where they say nothing."""
 _UPDATES = ("/collective_rpc", "/reset_prefix_cache", "/update_weight_version", "/weight_info")
 

@@ -14,6 +14,7 @@ from tests.ttc.openai_setup import CHAT, TEACHER, ask, by_ids, once, talker, tea
 from ttc.core import Budget, Sampling
 from ttc.engines.openai.engine import RemoteEngine
 from ttc.engines.openai.factory import openai
+from ttc.engines.openai.refusals import words_of
 from ttc.errors import ConfigError, EngineError, Unsupported
 from ttc.scorers.constant import constant
 from ttc.scorers.likelihood import likelihood
@@ -64,7 +65,7 @@ def test_thinking_that_arrives_inside_the_content_is_told_from_the_answer() -> N
 def test_the_thinking_switch_reaches_the_template_or_becomes_an_effort() -> None:
     for strict, name, value in (
         (True, "reasoning_effort", "none"),
-        (False, "chat_template_kwargs", {"enable_thinking": False}),
+        (False, "chat_template_kwargs", {"enable_thinking": False, "thinking": False}),
     ):
         with OpenAIServer(talker, replace(CHAT, strict=strict)) as server:
             engine = openai(base_url=server.url)
@@ -264,3 +265,82 @@ def test_an_endpoint_without_usage_needs_a_tokenizer_to_count_with() -> None:
         engine = by_ids(server)
         (completion,) = once(engine)
     assert engine.counters().generated == len(completion.token_ids) and engine.reconciliation().unreported == 1
+
+
+def test_models_that_are_listed_without_an_object_around_them_are_read() -> None:
+    with OpenAIServer(talker, replace(CHAT, lists=True, pricing={"input": "0.2", "output": "0.4"})) as server:
+        engine = openai(base_url=server.url)
+        (completion,) = once(engine, max_tokens=100)
+    assert completion.finished and engine.capabilities.model == "served"
+    assert isinstance(engine, RemoteEngine) and engine.prices is not None
+
+
+def test_a_model_that_is_not_listed_is_told_the_nearest_names() -> None:
+    with (
+        OpenAIServer(talker, replace(CHAT, model="models/gemini-9-flash")) as server,
+        pytest.raises(ConfigError, match=r"does not serve 'gemini-9-flash'; it serves models/gemini-9-flash"),
+    ):
+        openai("gemini-9-flash", base_url=server.url)
+
+
+def test_a_server_whose_seeds_are_small_gets_small_ones() -> None:
+    with OpenAIServer(talker, replace(CHAT, largest_seed=2**31 - 1)) as server:
+        draws = once(openai(base_url=server.url), range(4), max_tokens=100)
+        seeds = [body["seed"] for body in server.generations()[-4:]]
+    assert all(draw.finished for draw in draws)
+    assert len(set(seeds)) == 4 and 2**20 < max(seeds) < 2**31
+
+
+@pytest.mark.parametrize("refuses", [("seed", "stream_options"), ("seed", "stream"), ("stream_options",)])
+def test_a_server_may_refuse_several_fields(refuses: tuple[str, ...]) -> None:
+    with OpenAIServer(talker, replace(CHAT, refuses=refuses)) as server:
+        engine = openai(base_url=server.url, seeded=False)
+        answer = run(ask(), engine=engine, strategy=direct, seed=3)
+    assert answer.final is not None and answer.usage.generated > 0 and answer.usage.attempts == 1
+
+
+def test_a_model_that_must_think_before_it_is_cut_is_allowed_to_at_the_start() -> None:
+    picky = replace(CHAT, fewest=64, limit_field="max_completion_tokens", refuses=("temperature",))
+    with OpenAIServer(talker, picky) as server:
+        engine = openai(base_url=server.url)
+        answer = run(ask(), engine=engine, strategy=direct, seed=1, sampling=Sampling(temperature=1.0))
+    assert answer.final is not None and isinstance(engine, RemoteEngine) and engine.features.own_temperature
+
+
+def test_few_tokens_that_are_refused_say_nothing_of_temperatures() -> None:
+    with OpenAIServer(talker, replace(CHAT, fewest=16)) as server:
+        engine = openai(base_url=server.url)
+    assert isinstance(engine, RemoteEngine) and not engine.features.own_temperature
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_thinking_is_switched_by_what_the_server_heeds(deaf: bool) -> None:
+    behaviour = replace(CHAT, strict=False, reasoning="reasoning", deaf=deaf)
+    with OpenAIServer(lambda: talker(thinking=True), behaviour) as server:
+        engine = openai(base_url=server.url)
+        run(ask(), engine=engine, strategy=direct, seed=3, thinking=Thinking(mode="on"))
+        body = server.generations()[-1]
+    assert ("reasoning_effort" in body) == deaf and ("chat_template_kwargs" in body) == (not deaf)
+
+
+def test_a_model_that_thinks_although_thinking_is_off_is_told_once() -> None:
+    deaf = replace(CHAT, strict=False, reasoning="reasoning", deaf=True, refuses=("reasoning_effort",))
+    with OpenAIServer(lambda: talker(thinking=True), deaf) as server:
+        engine = openai(base_url=server.url)
+        with pytest.warns(RuntimeWarning, match="thinks although thinking is off") as caught:
+            answer = run(ask(), engine=engine, strategy=direct, seed=3, thinking=Thinking(mode="off"))
+    assert len(caught) == 1 and answer.thinking
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"message": "no such model"}},
+        [{"error": {"message": "no such model"}}],
+        {"error": "no such model"},
+        {"message": "no such model"},
+        "no such model",
+    ],
+)
+def test_the_words_of_an_error_are_found_in_every_shape(body) -> None:
+    assert words_of(body, "status 400") == "no such model"

@@ -19,7 +19,7 @@ from typing import Any
 
 from ttc.core import Message, Prompt, Sampling, ThinkState
 from ttc.engines.openai.wire import Features, TextReader, shared_fields
-from ttc.engines.shared.text import Text
+from ttc.engines.shared.text import SWITCHES, Text
 from ttc.errors import Unsupported
 from ttc.session.thinking import CLOSE, OPEN
 
@@ -96,8 +96,8 @@ def switch_fields(features: Features, state: ThinkState) -> dict[str, Any]:
     thinking = _SWITCHES.get(state)
     if thinking is None:
         return {}
-    if features.extras:
-        return {"chat_template_kwargs": {"enable_thinking": thinking}}
+    if features.extras and not features.efforts:
+        return {"chat_template_kwargs": dict.fromkeys(SWITCHES, thinking)}
     return {"reasoning_effort": _EFFORTS[thinking]}
 
 

@@ -33,6 +33,7 @@ from ttc.engines.shared.balance import Balancer, Retry, ServerState, Transient
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.tokens import OnTokens
 from ttc.errors import EngineError, Unsupported
+from ttc.session.thinking import OPEN
 
 MOST_TOGETHER = 64
 """Most choices of one request."""
@@ -228,7 +229,7 @@ class RemoteEngine:
     async def _draw(
         self, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink, on_tokens: OnTokens | None
     ) -> Completion:
-        body = self._dialect.body(prompt, sampling, seed_of(prompt, sampling, draw))
+        body = self._dialect.body(prompt, sampling, seed_of(prompt, sampling, draw, self._features.seed_bits))
         counted, tally = self._dialect.num_prompt(prompt), Attempts()
 
         async def attempt(url: str) -> Outcome:
@@ -253,6 +254,8 @@ class RemoteEngine:
     def _completion(self, prompt: Prompt, draw: int, outcome: Outcome, usage: Usage) -> Completion:
         if outcome.finish_reason == "abort":
             self._ledger.note_end(str(outcome.stop_reason))
+        if prompt.think_state == "closed" and outcome.text.startswith(OPEN):
+            self._ledger.note_thought()
         return Completion(
             path=(*prompt.path, draw),
             text=outcome.text,
@@ -421,6 +424,13 @@ class Ledger:
             self._ends.add(word)
             text = f"the server ended with finish_reason {word!r}, which is not known: such an answer is not finished"
             warnings.warn(f"{self._model}: {text}, and counts as cut", RuntimeWarning, stacklevel=3)
+
+    def note_thought(self) -> None:
+        """Warn once of a model that thinks although thinking is off."""
+        if OPEN not in self._ends:
+            self._ends.add(OPEN)
+            text = f"{self._model} thinks although thinking is off: its server heeds no switch of it that is known here"
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def compare(self, prompt: int | None, streamed: int | None, server: ServerUsage) -> None:
         """Compare one finished draw: context and received tokens by our count (None: unknown) with the server's."""

@@ -2,15 +2,19 @@
 
 Nothing is believed that was not seen: servers accept unknown fields in silence and ignore them. Token ids count as
 honoured when ids come back and the server's count of the prompt equals ours; a continued message when the prompt grows
-by just what had been said; stop strings when the answer tells that one was met. Cost: 9 tokens per start with ids, at
-most some 50 otherwise, charged to nobody and not part of `counters()`.
+by just what had been said; stop strings when the answer tells that one was met. What is refused is asked for once more
+in other ways. Cost: 9 tokens per start with ids, at most some 50 otherwise, `ENOUGH` for a model that may not be cut
+while it thinks; charged to nobody and not part of `counters()`.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from itertools import combinations
 from typing import Any
 
 from ttc.core import Prices, Sampling, ThinkState
@@ -19,12 +23,15 @@ from ttc.engines.openai.client import Chunk
 from ttc.engines.openai.ids import ids_of, prompt_logprobs, scoring_body
 from ttc.engines.openai.refusals import Busy, NotFound
 from ttc.engines.openai.sync_client import SyncClient
-from ttc.engines.openai.wire import Features, Tail, as_mapping, first_choice, shared_fields, texts_of
+from ttc.engines.openai.wire import FEWER_SEED_BITS, Features, Tail, as_mapping, first_choice, shared_fields, texts_of
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, EngineError
 
 COUNTING = "1 2 3 4 5 6"
 NUM_TOKENS = 4
+ENOUGH = 1024
+"""Tokens for a model that must have thought before it is allowed to be cut, as OpenAI's must."""
+_TOO_FEW = re.compile(r"higher max_tokens|output limit|below minimum", re.I)
 _GREEDY = Sampling(temperature=0.0, max_tokens=NUM_TOKENS)
 _HELD = "true"
 _GRAMMAR = f'%llguidance {{}}\nstart: answer\nanswer: %json {{"const": {_HELD}}}'
@@ -42,7 +49,7 @@ def served_model(client: SyncClient, url: str, model: str | None) -> Features:
         ConfigError: nothing answers there (Unreachable), the model is not served, or several are and none was named.
     """
     try:
-        cards = client.get("/models").get("data") or []
+        cards = client.cards()
     except NotFound:
         cards = []
     except EngineError as exc:
@@ -57,7 +64,8 @@ def served_model(client: SyncClient, url: str, model: str | None) -> Features:
             raise ConfigError(f"say which model with --model: {url} serves {listed}")
         model = next(iter(models))
     if models and model not in models:
-        raise ConfigError(f"{url} does not serve {model!r}; it serves {', '.join(sorted(models)[:8])}")
+        near = get_close_matches(model, models, 8, 0.3) or sorted(models)[:8]
+        raise ConfigError(f"{url} does not serve {model!r}; it serves {', '.join(near)}")
     card = models.get(model, {})
     served = {name: str(card[key]) for name, key in (("model id", "id"), ("model root", "root")) if card.get(key)}
     return Features(
@@ -113,7 +121,7 @@ def probe(client: SyncClient, features: Features, text: Text | None) -> Features
             return abilities
     abilities = _probe_chat(client, features, failures)
     if abilities is None:
-        raise ConfigError(f"the endpoint completes nothing: {failures[-1]}")
+        raise ConfigError(f"the endpoint completes nothing: {_most_said(failures)}")
     if not abilities.usage and text is None:
         raise ConfigError(
             f"{features.model}: the endpoint reports no usage, so tokens cannot be counted; "
@@ -122,12 +130,19 @@ def probe(client: SyncClient, features: Features, text: Text | None) -> Features
     return abilities
 
 
+def _most_said(failures: Sequence[str]) -> str:
+    """What a server that refuses everything refuses most often."""
+    return max(dict.fromkeys(failures), key=failures.count)
+
+
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """One answer and the features under which it was asked for."""
 
     chunks: Sequence[Chunk]
     features: Features
+    num_tokens: int = NUM_TOKENS
+    """What it was allowed."""
 
     @property
     def tail(self) -> Tail:
@@ -141,22 +156,40 @@ class _Seen:
         return "".join(_text_of(first_choice(chunk)) for chunk in self.chunks)
 
     @property
+    def thought(self) -> str:
+        return "".join(texts_of(_message_of(first_choice(chunk)))[0] for chunk in self.chunks)
+
+    @property
     def settled(self) -> Features:
         """The features, with usage only if it came."""
         return replace(self.features, usage=self.features.usage and self.tail.server.generated is not None)
 
 
+def _message_of(choice: Mapping[str, Any]) -> Mapping[str, Any]:
+    return as_mapping(choice.get("delta") or choice.get("message"), "delta")
+
+
 def _text_of(choice: Mapping[str, Any]) -> str:
-    return str(choice.get("text") or texts_of(as_mapping(choice.get("delta") or choice.get("message"), "delta"))[1])
+    return str(choice.get("text") or texts_of(_message_of(choice))[1])
+
+
+_CHANGES: tuple[Mapping[str, Any], ...] = (
+    {"limit_field": "max_completion_tokens"},
+    {"seed_bits": FEWER_SEED_BITS},
+    {"seeds": False},
+    {"streams": False},
+)
+"""What a server may want otherwise; it may want several of them."""
 
 
 def _variants(features: Features) -> Iterator[Features]:
     """Ways to ask, from the richest to the barest: some servers refuse fields they do not know."""
     yield replace(features, extras=True, usage=True)
-    yield replace(features, usage=True)
-    yield replace(features, usage=True, limit_field="max_completion_tokens")
-    yield replace(features, usage=True, seeds=False)
-    yield replace(features, usage=True, streams=False)
+    for number in range(len(_CHANGES) + 1):
+        for chosen in combinations(_CHANGES, number):
+            changes = {name: value for change in chosen for name, value in change.items()}
+            if not {"seeds", "seed_bits"} <= changes.keys():
+                yield replace(features, usage=True, **changes)
     yield features
 
 
@@ -170,16 +203,26 @@ def _first_accepted(
 ) -> _Seen | None:
     """The answer to the richest way of asking that the server accepts; None when it accepts none."""
     for variant in _variants(features):
-        try:
-            return _Seen(client.stream(path, shared_fields(sampling, 0, variant) | dict(fields)), variant)
-        except Busy:  # says nothing about what the server can do
-            raise
-        except NotFound as exc:
-            failures.append(str(exc))
-            return None
-        except EngineError as exc:
-            failures.append(str(exc))
+        for num_tokens in (sampling.max_tokens, ENOUGH):
+            asked = replace(sampling, max_tokens=num_tokens)
+            try:
+                chunks = client.stream(path, shared_fields(asked, _seed(variant), variant) | dict(fields))
+                return _Seen(chunks, variant, num_tokens)
+            except Busy:  # says nothing about what the server can do
+                raise
+            except NotFound as exc:
+                failures.append(str(exc))
+                return None
+            except EngineError as exc:
+                failures.append(str(exc))
+                if not _TOO_FEW.search(str(exc)):
+                    break
     return None
+
+
+def _seed(features: Features) -> int:
+    """The largest seed that draws may have: some servers refuse those that are too large for them."""
+    return (1 << features.seed_bits) - 1
 
 
 def _probe_ids(client: SyncClient, features: Features, text: Text, failures: list[str]) -> Features | None:
@@ -241,15 +284,27 @@ def _probe_chat(client: SyncClient, features: Features, failures: list[str]) -> 
     trial = _first_accepted(client, "/chat/completions", features, spread, {"messages": question}, failures)
     if trial is None:
         return None
+    if trial.thought and trial.features.extras:
+        trial = replace(trial, features=replace(trial.features, efforts=_heeds_efforts(client, trial, question)))
     chat = replace(trial.settled, prefill=tuple(state for state in STATES if _goes_on(client, trial, question, state)))
     if not chat.prefill:  # else it has answered at temperature 0
-        usual = replace(_GREEDY, temperature=Sampling().temperature)
+        usual = replace(_GREEDY, temperature=Sampling().temperature, max_tokens=trial.num_tokens)
         is_refused = _ask(client, trial.features, {"messages": question}, usual) is None
         chat = replace(chat, own_temperature=is_refused)
     stops = bool(chat.prefill) and _tells_stops(
         client, trial.features, {"messages": question} | switch_fields(trial.features, chat.prefill[0])
     )
     return replace(chat, stops=stops)
+
+
+def _heeds_efforts(client: SyncClient, seen: _Seen, question: list[dict[str, str]]) -> bool:
+    """Whether a model that thinks by itself goes on thinking when the template is told not to, but not by an effort."""
+
+    def thinks(features: Features) -> bool:
+        answer = _ask(client, features, {"messages": question} | switch_fields(features, "closed"))
+        return answer is None or bool(answer.thought)
+
+    return thinks(seen.features) and not thinks(replace(seen.features, efforts=True))
 
 
 def _goes_on(client: SyncClient, seen: _Seen, question: list[dict[str, str]], state: ThinkState) -> bool:
@@ -278,7 +333,7 @@ def _ask(
     """The answer of a chat, or of completions where `fields` hold a prompt; None when the server refuses."""
     path = "/completions" if "prompt" in fields else "/chat/completions"
     try:
-        return _Seen(client.stream(path, shared_fields(sampling, 0, features) | dict(fields)), features)
+        return _Seen(client.stream(path, shared_fields(sampling, _seed(features), features) | dict(fields)), features)
     except Busy:
         raise
     except EngineError:  # what is refused is a feature it has not

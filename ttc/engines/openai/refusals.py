@@ -15,7 +15,15 @@ from ttc.engines.shared.balance import Transient, is_transient, retry_after_s
 from ttc.errors import EngineBusy, EngineError, PromptTooLong, ServerRefused
 
 MAX_MESSAGE = 400
-_TOO_LONG = re.compile(r"context.?(length|window|size)|maximum context|max_model_len|too many tokens|too long", re.I)
+_CONTEXT = r"context.?(length|window|size)|maximum context|max_model_len"
+_ALSO = (
+    r"too many tokens|too long|reduce the length of the messages|max_new_tokens. must be"  # many; Groq; TGI
+    r"|exceeds the maximum number of tokens|maximum prompt length|exceeded model token limit"  # Gemini; xAI; Moonshot
+    r"|maximum allowed token|maximum supported sequence length"  # NIM; SambaNova
+)
+_FULL = re.compile(_CONTEXT, re.I)
+"""How servers say that a context is full, also with a 500 or in a stream, where `too long` is about time."""
+_TOO_LONG = re.compile(f"{_CONTEXT}|{_ALSO}", re.I)
 
 
 class Busy(EngineError):
@@ -51,6 +59,8 @@ def refuse(
     """
     text = f"{url} answered {status}: {access.hide(said)}"
     cause = None if access.key and access.key in f"{exc} {said}" else exc
+    if status == 500 and _FULL.search(said):
+        raise PromptTooLong(text) from cause
     if is_transient(status, headers):
         error = EngineBusy(text) if status == 429 else EngineError(text)
         if isinstance(error, EngineBusy):
@@ -72,7 +82,10 @@ def status_of(code: object) -> int:
 
 
 def words_of(body: object, otherwise: str) -> str:
-    """What a server said with an error, from the nested, flat or bare shapes that servers use."""
+    """What a server said with an error, from the nested, flat, listed or bare shapes that servers use."""
+    body = body[0] if isinstance(body, list) and body else body
+    if isinstance(body, str) and body:
+        return body
     if isinstance(body, Mapping):
         inner = body.get("error", body)
         if isinstance(inner, Mapping):

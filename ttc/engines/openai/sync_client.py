@@ -42,6 +42,13 @@ class SyncClient:
         with _final(), _translated(self._url, self._access):
             return _object(self._sdk.get(path, cast_to=object))
 
+    def cards(self) -> list[Any]:
+        """What `/models` lists: the `data` of an object, or the list itself, as Together sends it."""
+        with _final(), _translated(self._url, self._access):
+            listed = self._sdk.get("/models", cast_to=object)
+            cards = listed if isinstance(listed, list) else _object(listed).get("data")
+            return list(cards) if isinstance(cards, list) else []
+
     def post(self, path: str, body: Mapping[str, Any]) -> Chunk:
         """Post `body` and return the whole answer."""
         with _final(), _translated(self._url, self._access):

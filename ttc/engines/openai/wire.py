@@ -28,6 +28,8 @@ from ttc.session.thinking import CLOSE, OPEN
 
 SEED_BITS = 53
 """Seeds travel as JSON numbers, which many servers read as doubles."""
+FEWER_SEED_BITS = 31
+"""What servers take that read a seed as an int32, as Gemini's does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,9 @@ class Features:
     text; `prefill`: the thinking switches (as `ThinkState`) under which it continues an assistant message just as it
     stood; `stops`: tells a stop string from the end of the sequence; `extras`: accepts the sampling parameters that
     OpenAI's own API has not; `grammars`: holds an answer to one (`ttc.core.ExtraSampling`); `seeds`: accepts a seed;
-    `usage`: reports token counts; `streams`: sends an answer as it comes; `own_temperature`: refuses any other than 1;
-    `limit_field`: what it calls max_tokens; `served`: what it says of its model (`ttc.core.Served`); `prices`: what it
+    `seed_bits`: of how many bits; `efforts`: heeds a reasoning effort, and no switch of the template; `usage`: reports
+    token counts; `streams`: sends an answer as it comes; `own_temperature`: refuses any other than 1; `limit_field`:
+    what it calls max_tokens; `served`: what it says of its model (`ttc.core.Served`); `prices`: what it
     says its tokens cost.
     """
 
@@ -54,6 +57,8 @@ class Features:
     extras: bool = False
     grammars: bool = False
     seeds: bool = True
+    seed_bits: int = SEED_BITS
+    efforts: bool = False
     usage: bool = False
     streams: bool = True
     own_temperature: bool = False
@@ -62,8 +67,8 @@ class Features:
     prices: Prices | None = None
 
 
-def seed_of(prompt: Prompt, sampling: Sampling, draw: int) -> int | None:
-    """The request's seed; None at temperature 0 without a run seed.
+def seed_of(prompt: Prompt, sampling: Sampling, draw: int, bits: int) -> int | None:
+    """The request's seed of so many bits; None at temperature 0 without a run seed.
 
     Raises:
         ConfigError: temperature > 0 without a run seed.
@@ -72,7 +77,7 @@ def seed_of(prompt: Prompt, sampling: Sampling, draw: int) -> int | None:
     if sampling.seed is None:
         return None
     position = len(prompt.generated_text if prompt.token_ids is None else prompt.generated_ids)
-    return seeds.derive(sampling.seed, (*prompt.path, draw), position) >> (64 - SEED_BITS)
+    return seeds.derive(sampling.seed, (*prompt.path, draw), position) >> (64 - bits)
 
 
 def shared_fields(sampling: Sampling, seed: int | None, features: Features) -> dict[str, Any]:
