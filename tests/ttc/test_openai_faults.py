@@ -17,8 +17,10 @@ from tests.ttc.test_conformance import draw
 from ttc.cli.cli import main
 from ttc.core import Completion, Engine, Sampling, Usage
 from ttc.engines.openai.factory import openai
+from ttc.engines.openai.refusals import Access, refuse, status_of
 from ttc.engines.scripted import ScriptedEngine
-from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong
+from ttc.engines.shared.balance import Retry, Transient, retry_after_s, retrying
+from ttc.errors import ConfigError, EngineBusy, EngineError, EngineTimeout, PromptTooLong
 from ttc.session.solve import solve, spent
 from ttc.strategies.direct import direct
 
@@ -287,6 +289,62 @@ def test_a_rate_limit_costs_seconds_and_no_problem() -> None:
         assert 0.3 < time.monotonic() - started < 10
         assert 0 < server.refused < 120
         assert any("429" in reason for reason in engine.failures)
+
+
+def test_a_wish_that_fits_is_waited_for_to_the_last_second() -> None:
+    """A limit by the minute asks for up to 60 s, and so long is insisted."""
+    calls: list[int] = []
+
+    async def attempt() -> int:
+        calls.append(len(calls))
+        if len(calls) == 1:
+            raise Transient(EngineBusy("slow"), retry_after_s=0.05, status=429)
+        return len(calls)
+
+    assert asyncio.run(retrying(attempt, Retry(max_attempts=2, max_total_s=0.05))) == 2
+
+
+def test_nobody_waits_in_silence_for_a_server_that_asks_for_hours(server: OpenAIServer) -> None:
+    engine = openai("served", base_url=server.url, tokenizer="none", attempts=3, retry_s=1.0)
+    server.faults.append(Fault(status=429, headers={"retry-after": "7200"}, message="daily limit"))
+    with pytest.raises(EngineBusy, match=r"daily limit \(gave up after 1 attempt: it wants .* again in 7200 s\)"):
+        once(engine)
+    with pytest.raises(EngineBusy, match=r"again in 7200 s: go on later, or set engine\.retry_s=7201") as caught:
+        once(engine)
+    assert caught.value.retry_after_s == pytest.approx(7200, abs=60)
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "-inf", "soon"])
+def test_a_wish_that_is_no_time_is_none(value: str) -> None:
+    assert retry_after_s({"retry-after": value}) is None
+
+
+TOO_LONG = [
+    "This model's maximum context length is 8192 tokens. However, you requested 9000 tokens",
+    "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4000 `inputs` tokens",
+    "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+    "This model's maximum prompt length is 131072 but the request contains 200000 tokens.",
+    "Invalid request: Your request exceeded model token limit: 8192 (requested: 10000)",
+    "Please reduce the length of the messages or completion.",
+    "the request exceeds the available context size, try increasing it",
+    "prompt is too long: 210000 tokens > 200000 maximum",
+    "Input length 5000 exceeds maximum allowed token size 4096",
+    "the maximum supported sequence length is just 8192!",
+]
+
+
+@pytest.mark.parametrize("words", TOO_LONG)
+def test_a_full_context_is_told_from_other_refusals_in_the_words_of_many_servers(words: str) -> None:
+    with pytest.raises(PromptTooLong):
+        refuse("http://x", Access("", 1.0, 1.0), 400, words, {})
+
+
+def test_a_full_context_is_not_tried_again_where_a_server_takes_it_for_its_own_fault() -> None:
+    access = Access("", 1.0, 1.0)
+    with pytest.raises(PromptTooLong):
+        refuse("http://x", access, status_of("context_length_exceeded"), "too much (context_length_exceeded)", {})
+    with pytest.raises(Transient):
+        refuse("http://x", access, 500, "the request took too long", {})
 
 
 def test_a_server_that_never_has_room_is_given_up(server: OpenAIServer) -> None:

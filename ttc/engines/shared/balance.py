@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
-from ttc.errors import ConfigError, EngineError
+from ttc.errors import ConfigError, EngineBusy, EngineError
 
 T = TypeVar("T")
 
@@ -86,6 +86,17 @@ class Retry:
         return min(retry_after_s, self.max_wish_s) + min(jitter, self.base_s)
 
 
+def _told_to_wait(url: str, seconds: float) -> EngineBusy:
+    """The error of a request that is not sent, since the server wants it later than anybody waits."""
+    wait = math.ceil(seconds)
+    error = EngineBusy(
+        f"{url} is too busy (429), and wants to be asked again in {wait} s: go on later, or set "
+        f"engine.retry_s={wait + 1}"
+    )
+    error.retry_after_s = seconds
+    return error
+
+
 def _none_answered() -> int:
     return 0
 
@@ -110,10 +121,14 @@ async def retrying(
             failures += 1
             now = time.monotonic()
             first = now if failures == 1 else first
-            pause = policy.pause_s(failures, failure.retry_after_s)
-            if failures >= policy.max_attempts or now + pause - first > policy.max_total_s:
+            pause, left = policy.pause_s(failures, failure.retry_after_s), first + policy.max_total_s - now
+            if failure.retry_after_s is not None and failure.retry_after_s <= left:
+                pause = min(pause, left)  # its wish fits: a second more would not
+            if failures >= policy.max_attempts or pause > left:
                 tries = "1 attempt" if failures == 1 else f"{failures} attempts"
-                error = type(failure.error)(f"{failure.error} (gave up after {tries})")
+                wish = failure.retry_after_s or 0.0
+                why = f": it wants to be asked again in {wish:.0f} s" if wish > max(left, 0.0) else ""
+                error = type(failure.error)(f"{failure.error} (gave up after {tries}{why})")
                 error.__dict__.update(failure.error.__dict__)
                 raise error from failure.__cause__
         await asyncio.sleep(pause)
@@ -139,11 +154,14 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
         if value is None:
             continue
         try:
-            return max(float(value) * unit, 0.0)
+            seconds = float(value) * unit
         except ValueError:
             parsed = email.utils.parsedate_tz(value)
             if parsed is not None:
                 return max(email.utils.mktime_tz(parsed) - time.time(), 0.0)
+        else:
+            if math.isfinite(seconds):
+                return max(seconds, 0.0)
     return None
 
 
@@ -220,6 +238,8 @@ class Balancer:
 
         async def once() -> T:
             while (pause := self._choose(key).wait_s(self._clock())) > 0:
+                if pause > max(retry.max_total_s, retry.max_wish_s):
+                    raise _told_to_wait(self._choose(key).url, pause)
                 await asyncio.sleep(pause)
             with self.lease(key) as url:
                 return await attempt(url)
