@@ -6,6 +6,8 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,10 +15,10 @@ import pytest
 from tests.ttc import conformance as suite
 from tests.ttc import test_conformance as shared
 from tests.ttc.openai_server import Behaviour, Fault, OpenAIServer
-from tests.ttc.openai_setup import TEACHER, ask, by_ids, free_port, once, teacher_server
+from tests.ttc.openai_setup import CHAT, TEACHER, ask, by_ids, free_port, once, talker, teacher_server
 from ttc import nano
 from ttc.cli.cli import main
-from ttc.core import Completion, Engine, LogprobEngine, Problem, Sampling, StreamingEngine, Usage
+from ttc.core import Completion, Engine, LogprobEngine, Message, Problem, Sampling, StreamingEngine, Usage
 from ttc.engines.openai.factory import openai
 from ttc.errors import ConfigError
 from ttc.session.door import run
@@ -210,6 +212,20 @@ def test_one_engine_serves_several_event_loops(server: OpenAIServer) -> None:
     assert answers[0].text == answers[1].text != ""
 
 
+def test_threads_with_a_loop_each_share_an_engine() -> None:
+    with OpenAIServer(talker, replace(CHAT, pause_s=0.005)) as server:
+        engine = openai(base_url=server.url, attempts=1)
+
+        async def go(first: int) -> int:
+            prompt = engine.render([Message("user", str(first))], None)
+            draws = (engine.generate(prompt, Sampling(seed=first), range(i, i + 1), lambda _: None) for i in range(8))
+            return len(await asyncio.gather(*draws))
+
+        with ThreadPoolExecutor(3) as pool:
+            assert list(pool.map(lambda first: asyncio.run(go(first)), range(6))) == [8] * 6
+    assert engine.counters().calls == 48
+
+
 def test_no_more_requests_are_in_flight_than_allowed() -> None:
     with OpenAIServer(suite.embedded, Behaviour(pause_s=0.002)) as server:
         once(by_ids(server, max_in_flight=3), range(12), max_tokens=8)
@@ -247,6 +263,10 @@ def test_a_model_that_is_not_served_is_refused_by_name(server: OpenAIServer) -> 
         ({"base_url": "localhost:8000"}, "base_url must look like"),
         ({"base_url": "http://user:pw@h/v1"}, "no user, password or query"),
         ({"base_url": "http://h/v1?key=1"}, "no user, password or query"),
+        (
+            {"base_url": "https://h.azure.com/openai?api-version=2024-02-01"},
+            r"https://h\.azure\.com/openai/v1, and the",
+        ),
         ({"base_url": "http://h/v1", "attempts": 0}, "attempts must be at least 1"),
         ({"base_url": "http://h/v1", "idle_s": 0.0}, "idle_s must be > 0"),
         ({"base_url": "http://h/v1", "api_key_env": "NO_SUCH_KEY"}, "NO_SUCH_KEY"),

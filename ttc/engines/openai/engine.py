@@ -18,6 +18,7 @@ more.
 from __future__ import annotations
 
 import asyncio
+import threading
 import warnings
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -76,30 +77,37 @@ class Connection:
 
 
 class _Wires:
-    """Clients and the limit of requests in flight, made anew for each event loop that uses the engine."""
+    """Clients and the limit of requests in flight of one event loop."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.clients = {url: Client(url, connection.access) for url in connection.urls}
+        self.slots = asyncio.Semaphore(connection.max_in_flight)
+        self.guard = _closing(self.clients)
+
+
+class _Loops:
+    """The wires of every loop that uses the engine, each its own: several threads may run one each."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._guard: AsyncGenerator[None, None] | None = None
-        self.clients: Mapping[str, Client] = {}
-        self.slots = asyncio.Semaphore(connection.max_in_flight)
+        self._wires: dict[asyncio.AbstractEventLoop, _Wires] = {}
 
     async def here(self) -> _Wires:
-        """Itself, ready for the running loop."""
+        """Those of the running loop."""
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop, self.slots = loop, asyncio.Semaphore(self._connection.max_in_flight)
-            self.clients = {url: Client(url, self._connection.access) for url in self._connection.urls}
-            self._guard = _closing(self.clients)
-            await anext(self._guard)
-        return self
+        wires = self._wires.get(loop)
+        if wires is None:
+            for ended in [other for other in list(self._wires) if other.is_closed()]:
+                self._wires.pop(ended, None)  # in place: other threads add theirs meanwhile
+            wires = self._wires[loop] = _Wires(self._connection)
+            await anext(wires.guard)
+        return wires
 
     async def close(self) -> None:
         """Close the connections of this loop; those of a loop that ended are gone with it."""
-        if self._guard is not None and self._loop is asyncio.get_running_loop():
-            await self._guard.aclose()
-        self._loop = None
+        wires = self._wires.pop(asyncio.get_running_loop(), None)
+        if wires is not None:
+            await wires.guard.aclose()
 
 
 async def _closing(clients: Mapping[str, Client]) -> AsyncGenerator[None, None]:
@@ -137,7 +145,7 @@ class RemoteEngine:
         self._dialect, self._features, self._capabilities = dialect, features, capabilities
         self._tokens, self._retry = tokens, connection.retry
         self._balancer = Balancer(connection.urls)
-        self._wires = _Wires(connection)
+        self._wires = _Loops(connection)
         self._ledger = Ledger(features.model)
 
     @property
@@ -409,13 +417,14 @@ class Ledger:
     def __init__(self, model: str) -> None:
         """Start at zero; `model` is for the warning."""
         self._model = model
-        self._ends = set[str]()
+        self._ends, self._lock = set[str](), threading.Lock()
         self.totals = Usage()
         self.compared = Reconciliation()
 
     def report(self, usage: Usage, sink: UsageSink) -> None:
         """Charge one draw, here and to its session."""
-        self.totals += usage
+        with self._lock:
+            self.totals += usage
         sink(usage)
 
     def note_end(self, word: str) -> None:

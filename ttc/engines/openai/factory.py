@@ -165,6 +165,11 @@ def _urls(given: str) -> tuple[str, ...]:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"engine.base_url must look like http://127.0.0.1:8000/v1, got {url!r}")
+        if parts.query.startswith("api-version="):
+            raise ConfigError(
+                f"engine.base_url of {parts.hostname} holds an api-version: name Azure's address without one, "
+                f"https://{parts.hostname}/openai/v1, and the deployment with --model"
+            )
         if parts.username or parts.password or parts.query:
             raise ConfigError(
                 f"engine.base_url of {parts.hostname} must hold no user, password or query, since it is written into "
