@@ -26,12 +26,9 @@ from typing import Any
 from evals.commands._quickstart.finding import Discovery, look
 from evals.commands._quickstart.proposal import Proposal, propose
 from evals.commands.eval import EvalOptions, continuation, evaluate, plan, read_task
-from evals.data.sources import rows_of
 from evals.experiment import Result
 from evals.report.kit import money, seconds
 from evals.report.runs import headline, read_runs
-from evals.tasks import ROWS
-from evals.tasks._files import kind_of_rows
 from ttc.cli.options import add_options, command_line, option, read_options
 from ttc.cli.parts import TOY, check_writable
 from ttc.config.values import at_least
@@ -115,10 +112,6 @@ def _spec(options: QuickstartOptions, proposal: Proposal) -> str:
 def _evaluation(options: QuickstartOptions, found: Discovery, proposal: Proposal, out: Path) -> EvalOptions:
     """The evaluation as options of `ttc eval`, which runs it."""
     settings: dict[str, object] = {f"engine.{name}": value for name, value in found.settings.items()}
-    if options.data is not None and options.data.endswith(ROWS):
-        file = Path(options.data).expanduser()
-        kind = kind_of_rows([row for row, _, _ in rows_of(file)])
-        settings |= {} if kind == "math" else {"task.kind": kind}
     return EvalOptions(
         engine=found.engine,
         model=found.model,

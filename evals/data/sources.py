@@ -178,7 +178,10 @@ def rows_of(path: Path, needs: Sequence[Sequence[str]] = ()) -> Iterator[tuple[M
     for row in _csv_rows(path):
         if needs and not any(name in row.data for names in needs for name in names):
             wanted, there = " and ".join(names[0] for names in needs), ", ".join(row.data)
-            raise ConfigError(f"{path}: its first row names the columns, such as {wanted}, but holds: {there}")
+            small = {name for names in needs for name in names}
+            renamed = [f"{name} to {name.lower()}" for name in row.data if name.lower() in small]
+            hint = f"; rename {' and '.join(renamed)}" if renamed else ""
+            raise ConfigError(f"{path}: its first row names the columns, such as {wanted}, but holds: {there}{hint}")
         cells = {name: cell for name, cell in row.data.items() if name and cell}
         for names in needs:
             empty = [name for name in names if name in row.data and name not in cells]
@@ -191,7 +194,7 @@ def _csv_rows(path: Path) -> Iterator[Row]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file)
-            lines = filter(None, reader)  # empty ones are none
+            lines = (cells for cells in reader if any(map(str.strip, cells)))  # as spreadsheets end a sheet: ",,"
             names = _csv_names(next(lines, []), path)
             for number, cells in enumerate(lines, start=1):
                 where = f"{path}, row {number}"
@@ -233,9 +236,9 @@ def _object(line: str, where: str) -> Mapping[str, Any]:
     try:
         value = json.loads(line)
     except ValueError as exc:
-        raise RecordError(f"{where}: not JSON ({exc})") from exc
+        raise RecordError(f"{where}: not JSON ({exc}); each line is an object of its own") from exc
     if not isinstance(value, dict):
-        raise RecordError(f"{where}: expected a JSON object, got {type(value).__name__}")
+        raise RecordError(f"{where}: expected a JSON object, got {type(value).__name__}; give each its own line")
     for name, field in value.items() if "\\u" in line else ():
         if half_character(json.dumps([name, field], ensure_ascii=False)) is not None:
             raise RecordError(f"{where}: {mended(name)}: holds half of a character (\\ud800 to \\udfff): give it whole")

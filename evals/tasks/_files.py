@@ -8,7 +8,9 @@ JSON lines, plain or gzipped, one problem per line, or CSV with a line of names:
 sent as they are. `answer` (text or number) or `target` (the same, or what the verifier takes, as
 `{"answer": "2", "alternatives": ["two"]}` where several answers are right) is required; of an answer in the form of
 GSM8K (`... #### 4`) what follows the marks counts. `id` defaults to the row's number; `kind` must be the
-same throughout. Other columns are left out, and never shown to a strategy: a worked solution would tell the answer.
+same throughout, and is what the answers look like where no row says it. Options of a choice are a list, `choices` or
+`options`, or columns A, B, C, ...; they are asked with their letters, and the answer is a letter or one of their texts.
+Other columns are left out, and never shown to a strategy: a worked solution would tell the answer.
 
 TOML, for rows that have their own fields:
 
@@ -70,20 +72,36 @@ def jsonl(path: str, *, kind: str | None = None) -> Task:
 
     Args:
         path: the file.
-        kind: answer kind where the lines do not say; absent: math.
+        kind: answer kind where the lines do not say; absent: what the answers look like.
     """
     file = Path(path).expanduser()
-    rows = rows_of(file, needs=((*QUESTIONS, "messages"), ("answer", "target")))
-    items = list(items_of(rows, kind or "math", file.name.split(".")[0]))
+    rows = list(rows_of(file, needs=((*QUESTIONS, "messages"), ("answer", "target"))))
+    is_told = kind is not None or any("kind" in row for row, _, _ in rows)
+    looks = "math" if is_told else kind_of_rows([row for row, _, _ in rows])
+    items = list(items_of(rows, kind or looks, file.name.split(".")[0]))
     _refuse_twice(items, file)
     kinds = {item.problem.kind for item in items}
+    common = next(iter(kinds), "math")
     return Task(
         name=file.name,
-        kind=next(iter(kinds), "math"),
+        kind=common,
         load=lambda limit, seed: sample(items, limit),
         sampling=Sampling(max_tokens=1024),
         params={"path": str(path)},
+        note=_note([row for row, _, _ in rows], common, is_told=is_told),
     )
+
+
+def _note(rows: Sequence[Mapping[str, Any]], kind: str, *, is_told: bool) -> str:
+    """What was taken from the rows that they do not say, and what was not; empty where nothing is to be told."""
+    notes = []
+    if kind != "math" and not is_told:
+        notes.append(f"by their looks the answers are of kind {kind} (another: --set task.kind=KIND)")
+    read = {*_KNOWN, *((*OPTIONS, *LETTERS) if kind == "choice" else ())}
+    others = list(dict.fromkeys(name for row in rows for name in row if name not in read))
+    if others:
+        notes.append(f"never shown to the model: {', '.join(others)}")
+    return "; ".join(notes)
 
 
 def _refuse_twice(items: Sequence[Item], file: Path) -> None:
@@ -363,7 +381,10 @@ _KNOWN = (*FIELDS, *QUESTIONS[1:])
 _SPELLING = 0.85
 """So alike must a column and a field be for the column to be a slip of the pen."""
 _SOLUTION_END = "####"
-_LETTER = re.compile(r"\(?[A-J]\)?")
+OPTIONS = ("choices", "options")
+"""What the column of a choice's options may be called, where they do not stand in columns A, B, C, ..."""
+LETTERS = "ABCDEFGHIJ"
+_LETTER = re.compile(rf"\(?([{LETTERS}])\)?")
 _MATHS = re.compile(r"\d|\\|[=^√π∞]")
 
 NumberedRow: TypeAlias = tuple[Mapping[str, Any], str, int]
@@ -391,6 +412,9 @@ def items_of(rows: Iterable[NumberedRow], default_kind: str, stem: str) -> Itera
         name = optional_text(data, "id", where) or f"{stem}-{number}"
         question = _question(data, where)
         target = _target(data, where)
+        options = _options(data, where) if kind == "choice" else ()
+        if options and question is not None:
+            question, target = _lettered(question, options), _letter(target, options, where)
         if kind in ("math", "number") and isinstance(target, str) and question is not None:
             target = with_question(target, question)  # which decides what form an answer must have
         yield Item(
@@ -404,17 +428,30 @@ def items_of(rows: Iterable[NumberedRow], default_kind: str, stem: str) -> Itera
 def kind_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the answer kind that these rows look like: as they say, else by their answers.
 
-    Single letters are a choice; numbers, formulas and what cannot be told are math; words, dates and codes are exact.
+    Single letters, and rows that all have options, are a choice; numbers, formulas and what cannot be told are math;
+    words, dates and codes are exact.
     """
+    listed = list(rows)
     golds: list[str] = []
-    for row in rows:
+    for row in listed:
         if row.get("kind"):
             return str(row["kind"])
         gold = row.get("answer", row.get("target"))
         golds.append(str(gold.get("answer", "")) if isinstance(gold, Mapping) else str(gold))
+    if listed and all(map(_offers, listed, golds)):
+        return "choice"
     if golds and all(_LETTER.fullmatch(gold.strip()) for gold in golds):
         return "choice"
     return "math" if not golds or any(map(_mathematical, golds)) else "exact"
+
+
+def _offers(row: Mapping[str, Any], gold: str) -> bool:
+    """Whether a row has a list of options, or columns of them of which its gold names one."""
+    if any(name in row for name in OPTIONS):
+        return True
+    columns = [str(row[letter]) for letter in LETTERS if row.get(letter) is not None]
+    match = _LETTER.fullmatch(gold.strip())
+    return len(columns) > 1 and (gold in columns if match is None else row.get(match[1]) is not None)
 
 
 def _mathematical(gold: str) -> bool:
@@ -457,6 +494,44 @@ def _question(data: Mapping[str, Any], where: str) -> str | None:
     if text is None:
         raise RecordError(f"{where}: {names[0]}: expected a non-empty string, got null")
     return text
+
+
+def _options(data: Mapping[str, Any], where: str) -> list[str]:
+    """The options of a row in the order of their letters; none where it has none."""
+    name = next((name for name in OPTIONS if name in data), None)
+    letters = [letter for letter in LETTERS if data.get(letter) is not None]
+    if name is None and len(letters) < 2:
+        return []
+    if name is None and letters != list(LETTERS[: len(letters)]):
+        raise RecordError(f"{where}: options in the columns {', '.join(letters)}: fill them from A on, without a gap")
+    listed = data[name] if name else [data[letter] for letter in letters]
+    options = [as_text(option) for option in listed] if isinstance(listed, list) else []
+    if not 2 <= len(options) <= len(LETTERS) or not all(isinstance(text, str) and text.strip() for text in options):
+        raise RecordError(f"{where}: {name or 'A'}: expected a list of 2 to {len(LETTERS)} texts, got {listed!r}")
+    return options
+
+
+def _lettered(question: str, options: Sequence[str]) -> str:
+    """The question with its options; as it is, where it holds all of them with their letters itself."""
+    pairs = list(zip(LETTERS, options, strict=False))
+    if all(re.search(rf"\b{letter}\W{{1,3}}{re.escape(option)}", question) for letter, option in pairs):
+        return question
+    lines = [f"({letter}) {option}" for letter, option in pairs]
+    return "\n".join([question.rstrip(), "", *lines])
+
+
+def _letter(target: TargetLike, options: Sequence[str], where: str) -> TargetLike:
+    """The target as a letter, where it is one or the text of an option."""
+    if not isinstance(target, str):
+        return target
+    letters = LETTERS[: len(options)]
+    match = _LETTER.fullmatch(target.strip())
+    if match is not None and match[1] in letters:
+        return match[1]
+    places = [letter for letter, option in zip(letters, options, strict=True) if option.strip() == target.strip()]
+    if len(places) != 1:
+        raise RecordError(f"{where}: answer: expected a letter from A to {letters[-1]} or one option, got {target!r}")
+    return places[0]
 
 
 def _messages(data: Mapping[str, Any], question: str | None, where: str, kind: str) -> tuple[Message, ...]:

@@ -12,7 +12,7 @@ import pytest
 
 from evals.data.worked_steps import evaluate, parse
 from evals.experiment import check_golds
-from evals.task import Task
+from evals.task import INSTRUCTIONS, Task
 from evals.tasks import TASKS, load_task
 from evals.tasks.arithmetic import ArithmeticProblem, arithmetic
 from evals.tasks.gsm8k import gsm8k
@@ -184,6 +184,7 @@ def test_a_gzip_file_that_is_cut_or_broken_is_named(tmp_path: Path, damage: Call
         ("question\tanswer\na?\t1\n", "seem to be separated by tabs; save it with commas"),
         ("question,answer,answer\na?,1,2\n", "two columns are called 'answer'; rename one"),
         ("a?,1\nb?,2\n", "its first row names the columns, such as problem and answer, but holds: a\\?, 1"),
+        ("Question,Answer\na?,1\n", "holds: Question, Answer; rename Question to question and Answer to answer$"),
         ('question,answer\na?,"1\n' + "x" * 140000, "near line 3: field larger.*is a quotation mark left open"),
         ("question,answer\na?,1\nschön?,2\n", "line 3: byte 0xf6 is not UTF-8; save the file as UTF-8"),
     ],
@@ -197,8 +198,66 @@ def test_a_broken_file_of_csv_is_named_with_its_fix(tmp_path: Path, text: str, m
 
 def test_a_csv_file_as_spreadsheets_write_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
-    path.write_bytes(b'\xef\xbb\xbf\r\nquestion, answer,target,\r\n"What is 999+1?","1,000",,,\r\n\r\na?,,2,\r\n')
+    rows = b'question, answer,target,\r\n"What is 999+1?","1,000",,,\r\n\r\na?,,2,\r\n,,,\r\n'
+    path.write_bytes(b"\xef\xbb\xbf\r\n" + rows)
     assert [item.target for item in load_task(str(path))().items(None, 0)] == ["1,000", "2"]
+
+
+OPTIONS = [
+    ("mine.jsonl", '{"question": "Largest?", "choices": ["1", "2", "3"], "answer": "C"}\n'),
+    ("mine.jsonl", '{"question": "Largest?", "options": [1, 2, 3], "answer": 3}\n'),
+    ("mine.csv", "question,A,B,C,D,answer\nLargest?,1,2,3,,(C)\n"),
+    ("mine.csv", "question,A,B,C,answer\nLargest?,1,2,3,3\n"),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), OPTIONS)
+def test_options_in_columns_of_their_own_are_asked_with_their_letters(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    task = load_task(str(tmp_path / name))()
+    (item,) = task.items(None, 0)
+    assert (task.kind, item.target) == ("choice", "C")
+    asked = item.problem.messages[0].content
+    assert asked == f"Largest?\n\n(A) 1\n(B) 2\n(C) 3\n\n{INSTRUCTIONS['choice']}"
+    assert "choices" not in task.note and "options" not in task.note and "columns" not in task.note
+
+
+def test_options_that_the_question_holds_are_not_asked_twice(tmp_path: Path) -> None:
+    row = {"question": "Which is 2?\nA) 1\nB. 2", "choices": ["1", "2"], "answer": "B"}
+    write_lines(tmp_path / "mine.jsonl", [row])
+    (item,) = load_task(str(tmp_path / "mine.jsonl"))().items(None, 0)
+    assert item.problem.messages[0].content.count("2") == 2
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"choices": ["1", "2"], "answer": "C"}, "answer: expected a letter from A to B or one option, got 'C'"),
+        ({"choices": ["1", "1"], "answer": "1"}, "answer: expected a letter from A to B or one option, got '1'"),
+        ({"choices": "1, 2", "answer": "A"}, "choices: expected a list of 2 to 10 texts, got '1, 2'"),
+        ({"choices": [], "answer": "A"}, "choices: expected a list of 2 to 10 texts"),
+        ({"A": "1", "C": "2", "answer": "A"}, "options in the columns A, C: fill them from A on, without a gap"),
+    ],
+)
+def test_options_that_cannot_be_asked_are_refused_with_their_row(
+    tmp_path: Path, row: dict[str, object], message: str
+) -> None:
+    write_lines(tmp_path / "mine.jsonl", [{"question": "?", **row}])
+    with pytest.raises(RecordError, match=f"mine.jsonl, line 1: {message}"):
+        load_task(str(tmp_path / "mine.jsonl"))()
+
+
+def test_a_file_is_judged_as_its_answers_look_and_says_so_and_what_it_leaves_out(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("question,answer,A,B,notes\na?,B,,,x\nb?,A,,,\n")
+    task = load_task(str(path))()
+    assert task.kind == task.items(None, 0)[0].problem.kind == "choice"
+    told = "by their looks the answers are of kind choice (another: --set task.kind=KIND)"
+    assert task.note == f"{told}; never shown to the model: notes"
+    assert load_task(str(path))(kind="exact").note == "never shown to the model: notes"
+    path.write_text("question,answer,A,B\nWhat is 1+1?,2,yes,no\n")  # columns of something else
+    task = load_task(str(path))()
+    assert (task.kind, task.note) == ("math", "never shown to the model: A, B")
 
 
 def test_an_id_that_a_limit_would_leave_out_is_refused_too(tmp_path: Path) -> None:
