@@ -25,6 +25,7 @@ from evals.run_folder import digest, read_run
 from ttc.allocation.plan import save_plan
 from ttc.cli.parts import check_writable
 from ttc.config.values import at_least, check_seed
+from ttc.errors import ConfigError
 
 ROWS, MARGIN = 12, 1.02
 """Rows of the table, each of twice the tokens of the one before; the first a little above the cheapest answer."""
@@ -46,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
     """Write the plan and print what it is worth; returns 0."""
     check_seed("calibrate", seed=args.seed)
     at_least("calibrate", 1, pilot=args.pilot)
+    if args.out.is_dir():
+        raise ConfigError(f"--out {args.out} is a folder; name a file: --out {args.out / 'plan.json'}")
     check_writable("--out", args.out.parent)
     runs = [read_pools(source) for source in args.sources]
     source = {"runs": [digest(read_run(source).config) for source in args.sources]}

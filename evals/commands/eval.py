@@ -400,7 +400,9 @@ def _report(results: Sequence[Result], out: Path, *, as_json: bool, of_rows: boo
     write_summary(out, shown)
     page = write_report(out, shown, records, partial(print, file=sys.stderr))
     print(render_table(shown))
-    print(f"{LEGEND}\nreport: {page}\npaired tests: {shlex.join(['ttc', 'compare', str(out)])}", file=sys.stderr)
+    print(f"{LEGEND}\nreport: {page}", file=sys.stderr)
+    if len(shown) > 1:
+        print(f"paired tests: {shlex.join(['ttc', 'compare', str(out)])}", file=sys.stderr)
     for result, entry in zip(results, entries, strict=True):
         if result.entry["errors"]:
             print(f"{result.arm.choice.label}: {_failures(result)}; see {result.arm.folder}", file=sys.stderr)

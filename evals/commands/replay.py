@@ -29,7 +29,7 @@ from evals.report import render_table
 from evals.run_folder import CONTENTS, RECORDS, digest, evaluate, read_run
 from evals.task import Item
 from ttc.cli.options import add_options, read_options
-from ttc.cli.parts import SEVERAL, StrategyOptions, resolve_budget, resolve_strategies, strategies
+from ttc.cli.parts import SEVERAL, StrategyOptions, check_writable, resolve_budget, resolve_strategies, strategies
 from ttc.config.choices import StrategyChoice
 from ttc.config.recipes import dump, section
 from ttc.core import Answer, Budget, Candidate, Problem, Record, Sampling, Submission, TargetLike, Verdict
@@ -185,6 +185,7 @@ def run(args: argparse.Namespace) -> int:
     budget = resolve_budget(options.budget)
     apart = options.out is None or len(choices) > 1
     out = options.out or options.source.with_name(f"{options.source.resolve().name}-replay")
+    check_writable("--out", out)
     entries = []
     for choice in choices:
         folder = out / re.sub(r"[^A-Za-z0-9._-]+", "-", _label(choice, options.n)) if apart else out

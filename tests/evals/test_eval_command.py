@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -376,3 +377,29 @@ def test_an_interrupted_run_is_continued_by_the_same_command(
 def finals(record: object) -> object:
     answer = record.answer  # type: ignore[attr-defined]
     return record.problem.id, answer.final, answer.usage, answer.trace, [c.final for c in answer.candidates]  # type: ignore[attr-defined]
+
+
+def test_a_comparison_is_advised_only_where_there_are_two_rows_to_compare(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = [*SIMULATED, "--strategy", "direct", "--limit", "2", "--baseline", "none", "--out", str(tmp_path / "run")]
+    code, _, stderr = run(capsys, *alone)
+    assert code == 0 and "ttc compare" not in stderr
+    code, _, stderr = run(capsys, *alone, "--strategy", "majority", "--n", "2")
+    (advised,) = [line for line in stderr.splitlines() if line.startswith("paired tests: ttc ")]
+    assert code == 0
+    code, stdout, _ = run(capsys, *shlex.split(advised.partition("ttc ")[2]))
+    assert code == 0 and "McNemar" in stdout
+
+
+def test_a_folder_where_a_file_is_wanted_and_a_file_where_a_folder_is_are_refused_by_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, file = tmp_path / "run", tmp_path / "file"
+    file.touch()
+    done = [*SIMULATED, "--strategy", "majority", "--n", "2", "--limit", "2", "--baseline", "none"]
+    assert run(capsys, *done, "--out", str(folder))[0] == 0
+    code, _, stderr = run(capsys, "calibrate", str(folder), "--out", str(tmp_path))
+    assert code == 2 and f"--out {tmp_path} is a folder; name a file: --out {tmp_path / 'plan.json'}" in stderr
+    code, _, stderr = run(capsys, "replay", str(folder), "--out", str(file))
+    assert code == 2 and f"--out {file}: {file} is a file; name a folder" in stderr
