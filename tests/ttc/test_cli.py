@@ -170,6 +170,10 @@ def test_bad_input_is_refused_before_torch_is_loaded() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["solve", "-1+2"], "ttc solve: error: '-1+2' is read as an option; what begins with a dash"),
+        (["solve", "--temperature", "-1"], "ttc solve: error: the following arguments are required: question"),
+        (["--verison"], "ttc: error: no option --verison; did you mean '--version'?"),
+        (["train", "run", "nano", "--sed", "1"], "ttc train run: error: no option --sed; did you mean '--seed'?"),
         (["solve", "1", "--stratgy", "tree"], "ttc solve: error: no option --stratgy; did you mean '--strategy'?"),
         (["solve", "1", "--stratgy=tree"], "ttc solve: error: no option --stratgy; did you mean '--strategy'?"),
         (

@@ -64,9 +64,35 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         formatter = argparse.RawDescriptionHelpFormatter
         super().__init__(**{"allow_abbrev": False, "formatter_class": formatter, **options})
+        self._words: list[str] = []
+
+    def parse_known_args(  # type: ignore[override]  # of its forms, the one that argparse itself calls
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse, and keep the words: one that is no option may be why another is missing."""
+        self._words = list(args or ())
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
+        self._refuse_dashed(message)
         self.exit(2, f"{self.prog}: error: {message} (see: {self.prog} --help)\n")
+
+    def _refuse_dashed(self, message: str) -> None:
+        """Where an argument is missing, name the word that was read as an option and is none."""
+        words, self._words = self._words, []
+        for before, word in zip(["", *words], words, strict=False):
+            action = self._option_string_actions.get(before)
+            is_value = action is not None and action.nargs != 0
+            if word == "--" or not message.startswith(_MISSING):
+                return
+            if word[:1] != "-" or len(word) == 1 or is_value or word.partition("=")[0] in self._option_string_actions:
+                continue
+            if word[1] in "0123456789.(":
+                self.error(f"{word!r} is read as an option; what begins with a dash stands behind --: -- '{word}'")
+            _refuse(word, self)
+
+
+_MISSING = "the following arguments are required"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
