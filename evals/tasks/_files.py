@@ -385,7 +385,7 @@ OPTIONS = ("choices", "options")
 """What the column of a choice's options may be called, where they do not stand in columns A, B, C, ..."""
 LETTERS = "ABCDEFGHIJ"
 _LETTER = re.compile(rf"\(?([{LETTERS}])\)?")
-_MATHS = re.compile(r"\d|\\|[=^√π∞]")
+_MATHS = re.compile(r"\d|\\|[=^√π∞+*<>]")
 
 NumberedRow: TypeAlias = tuple[Mapping[str, Any], str, int]
 """A row, where it stands ("file, line n"), and its number from 1."""

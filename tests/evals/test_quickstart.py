@@ -211,6 +211,7 @@ def test_columns_that_people_have_are_read_and_the_solution_stays_out_of_sight()
     ("golds", "kind"),
     [
         (["7", "1/2"], "math"),
+        (["x+y", "ab"], "math"),
         (["A", "(C)"], "choice"),
         (["Paris", "New York"], "exact"),
         (["\\pi", "Paris"], "math"),
