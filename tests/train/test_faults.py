@@ -6,19 +6,21 @@ import json
 import math
 import threading
 
+import numpy
 import pytest
+import torch
 
 from tests.train.cipher_base import make_parts
 from tests.train.stages import make_stage
 from tests.ttc.any_verifier import KNOWN
-from train.base.rollout import Rollout, read_rollouts
+from train.base.rollout import Rollout, RolloutFile, read_rollouts
 from train.base.stage import Setting
 from train.measure.measure import task_gains
 from train.registries import make_task
 from train.rl.loop import LoopPlan, learn, learn_async
 from train.rollouts.rewards import Rewarder, ShapingPart, of_each
 from ttc.core import Submission, Verdict
-from ttc.errors import TrainingError, VerifierError
+from ttc.errors import PluginError, TrainingError, VerifierError
 from ttc.verifiers.composite import composite
 from ttc.verifiers.exact import exact
 from ttc.verifiers.service import service
@@ -262,3 +264,39 @@ def test_a_stage_that_samples_and_one_that_measures_go_on_past_a_verifier_that_h
     assert {row.reward is None for row in rows if row.thinking} == {True}
     assert {row.reward is None for row in rows if not row.thinking} == {False}
     assert task_gains(make_task(task), 4, cipher_model, cipher_model, place)["held_out_sampled_gain"] == 0
+
+
+class Scored:
+    """The exact verifier, whose score is a number of numpy."""
+
+    name, version = "scored", "1"
+
+    def check_gold(self, target, item=""):
+        pass
+
+    async def verify(self, target, submission):
+        return Verdict("correct", numpy.float32(0.25))
+
+    async def close(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    "value", [1.5, True, numpy.float32(0.5), numpy.bool_(True), numpy.int64(2), torch.tensor(0.5), torch.tensor(True)]
+)
+def test_a_part_of_the_reward_may_be_any_number_of_numpy_or_torch(tmp_path, value):
+    each = ShapingPart("mine", 0.5, of_each(lambda one: value))
+    array = ShapingPart("whole", 0.5, lambda rollouts, step: numpy.array([value]))
+    rewarder = Rewarder(Scored(), [each, array], partial=True)
+    (row,) = asyncio.run(rewarder.judge([rollout("5")], 0))
+    assert row.reward == 0.25 + float(value)
+    with RolloutFile(tmp_path / "rollouts.jsonl") as file:
+        file.append([row])
+    assert [one.reward for one in read_rollouts(tmp_path / "rollouts.jsonl")] == [row.reward]
+
+
+@pytest.mark.parametrize("value", [None, "1", [1.0], torch.ones(2)])
+def test_a_part_of_the_reward_that_gives_no_number_is_named_with_what_it_gave(value):
+    rewarder = Rewarder(exact(), [ShapingPart("mine.py:reward", 0.5, of_each(lambda one: value))])
+    with pytest.raises(PluginError, match=r"shaping mine.py:reward gave .* which is no number; return one for each, 0"):
+        asyncio.run(rewarder.judge([rollout("5")], 0))

@@ -28,7 +28,7 @@ from train.registries import SHAPING
 from ttc.config.plugins import checked_return, described
 from ttc.config.recipes import parse_spec
 from ttc.core import FinishReason, Submission, TargetLike, Verdict, Verifier
-from ttc.errors import ConfigError, TrainingError
+from ttc.errors import ConfigError, PluginError, TrainingError
 from ttc.verifiers.service.service import Service
 
 Shaping: TypeAlias = Callable[[Sequence[Rollout], int], Sequence[float]]
@@ -203,7 +203,7 @@ class Rewarder:
         if verdict.score is not None and not _is_number(verdict.score):
             reason = f"{self._verifier.name} gave the score {verdict.score!r}, which is no number"
             return replace(verdict, status="error", score=None, reason=reason)
-        return verdict
+        return verdict if verdict.score is None else replace(verdict, score=float(verdict.score))
 
     def _with_verdict(self, rollout: Rollout, verdict: Verdict) -> Rollout:
         if not self._weight or rewarded_by(rollout.target) == "learnt":
@@ -271,10 +271,33 @@ def _add(judged: Sequence[Rollout], part: ShapingPart, step: int) -> list[Rollou
         groups.setdefault(rollout.group, []).append(index)
     result = list(judged)
     for members in groups.values():
-        returned = part.shaping([judged[i] for i in members], step)
-        values: Sequence[float] = checked_return("shaping", part.shaping, returned, Sequence, len(members))  # type: ignore[type-abstract]
+        values = _values(part, part.shaping([judged[i] for i in members], step), len(members))
         for i, value in zip(members, values, strict=True):
             reward = judged[i].reward
             total = None if reward is None else reward + part.weight * value
             result[i] = replace(judged[i], reward=total, parts={**judged[i].parts, part.name: value})
     return result
+
+
+def _values(part: ShapingPart, returned: object, num: int) -> list[float]:
+    """What a part gave for each of `num` rollouts; numbers of numpy and torch, and whole arrays of them, are read.
+
+    Raises:
+        PluginError: it is no sequence of `num`, or holds what is no number.
+    """
+    values: Sequence[object] = checked_return("shaping", part.shaping, _plain(returned), Sequence, num)  # type: ignore[type-abstract]
+    return [_value(part, _plain(value)) for value in values]
+
+
+def _value(part: ShapingPart, value: object) -> float:
+    if not isinstance(value, Real):
+        raise PluginError(
+            f"shaping {part.name} gave {value!r} for a rollout, which is no number; return one for each, "
+            "0.0 where it has nothing to say"
+        )
+    return float(value)
+
+
+def _plain(value: Any) -> object:
+    """An array, a tensor or a scalar of theirs as lists and numbers of Python; all else as it is."""
+    return value.tolist() if callable(getattr(value, "tolist", None)) else value
