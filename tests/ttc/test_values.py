@@ -77,3 +77,10 @@ def test_types_read_as_they_are_written() -> None:
     assert type_text(int | None) == "int | None"
     assert type_text(Literal["on", "off"]) == "'on' | 'off'"
     assert type_text(tuple[int, ...]) == "tuple[int, ...]"
+
+
+def test_a_list_of_specs_keeps_the_options_of_each_together() -> None:
+    text = "mine.py:reward:weight=1.0,what=length, repetition:weight=0.5,n=3,thinking"
+    specs = ["mine.py:reward:weight=1.0,what=length", "repetition:weight=0.5,n=3", "thinking"]
+    assert parse("shaping", text, list[str]) == specs
+    assert parse("names", "a=1,b=2", tuple[str, ...]) == ("a=1", "b=2")

@@ -29,12 +29,10 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ttc.config.values import nearest
+from ttc.config.values import KEY, nearest
 from ttc.errors import ConfigError
 
 T = TypeVar("T")
-_KEY = re.compile(r"\s*[A-Za-z_][\w.-]*\s*=")
-"""How a parameter begins."""
 
 
 def split_model(spec: str) -> tuple[str, str | None]:
@@ -56,7 +54,7 @@ def split_specs(text: str) -> list[str]:
     """Split a comma list of strategies, leaving the commas between the parameters of one strategy."""
     parts: list[str] = []
     for part in text.split(","):
-        if parts and _KEY.match(part):
+        if parts and KEY.match(part):
             parts[-1] += f",{part}"
         else:
             parts.append(part.strip())
@@ -65,8 +63,8 @@ def split_specs(text: str) -> list[str]:
 
 def parse_spec(text: str) -> tuple[str, dict[str, object]]:
     """Return the name in a spec, as it is registered, and the parameters written behind it, still as text."""
-    name, *rest = re.split(f":(?={_KEY.pattern})", text, maxsplit=1)
-    pairs = re.split(f",(?={_KEY.pattern})", rest[0]) if rest else []
+    name, *rest = re.split(f":(?={KEY.pattern})", text, maxsplit=1)
+    pairs = re.split(f",(?={KEY.pattern})", rest[0]) if rest else []
     return _plain(name), dict(overrides(pairs))
 
 

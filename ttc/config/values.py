@@ -37,6 +37,8 @@ T = TypeVar("T")
 Dtype: TypeAlias = Literal["auto", "bfloat16", "float16", "float32", "bf16", "fp16", "fp32"]
 """Precision of a model that runs in this process."""
 _DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
+KEY = re.compile(r"\s*[A-Za-z_][\w.-]*\s*=")
+"""How a parameter of a spec begins."""
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _NONE = ("none", "null", "")
@@ -212,7 +214,7 @@ def _parse_mapping(name: str, value: object, arguments: tuple[Any, ...]) -> dict
 
 def _parse_sequence(name: str, value: object, annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> Any:
     if isinstance(value, str):
-        items: list[object] = [part.strip() for part in value.split(",")] if value.strip() else []
+        items: list[object] = list(_split(value)) if value.strip() else []
     elif isinstance(value, (list, tuple)):
         items = list(value)
     else:
@@ -224,6 +226,17 @@ def _parse_sequence(name: str, value: object, annotation: Any, origin: Any, argu
         return tuple(parse(f"{name}[{i}]", item, kind) for i, (item, kind) in pairs)
     kind = arguments[0] if arguments else Any
     return origin(parse(f"{name}[{i}]", item, kind) for i, item in enumerate(items))
+
+
+def _split(text: str) -> list[str]:
+    """The items of a comma list; a comma between the options of one item, as in a:x=1,y=2, parts nothing."""
+    items: list[str] = []
+    for part in text.split(","):
+        if items and KEY.match(part) and re.search(f":{KEY.pattern}", items[-1]):
+            items[-1] += f",{part}"
+        else:
+            items.append(part.strip())
+    return items
 
 
 _SCALARS: dict[Any, tuple[tuple[type, ...], Callable[[Any], Any]]] = {
