@@ -14,9 +14,14 @@ from evals.data.steps import read_labelled
 from tests import qwen_like
 from tests.train.stages import make_stage
 from train.base.models import turn_tokenizer
+from train.base.rollout import Rollout, RolloutFile
 from train.base.stage import Setting
-from train.examples.examples import read_examples
+from train.examples.examples import Example, read_examples
+from train.examples.imitation import imitation_batch
 from train.offline.labels import read_marked
+from train.reward_models.reward_models import in_own_words
+from train.stages import verifier_lm
+from ttc.core import Message, Verdict
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError
 
@@ -249,3 +254,68 @@ def test_a_line_of_processbench_is_read_as_it_was_published(tmp_path: Path) -> N
         )
     )
     assert row.labels == (1.0, 0.0, None)
+
+
+@pytest.fixture
+def two_ends(base: Path, tmp_path: Path) -> Path:
+    """A model whose tokenizer ends texts otherwise than its template ends turns; engines stop at both."""
+    copy = tmp_path / "two-ends"
+    shutil.copytree(base, copy)
+    config = json.loads((copy / "tokenizer_config.json").read_text())
+    (copy / "tokenizer_config.json").write_text(json.dumps({**config, "eos_token": "<|endoftext|>"}))
+    return copy
+
+
+def drawn(folder: Path, question: str, answer: str, *, right: bool = True, number: int = 0) -> Rollout:
+    """What the model of `folder` said to a question, in a finished turn."""
+    text = Text(folder)
+    prompt = text.render((Message("user", question),), None).token_ids or ()
+    ids = (*text.encode(answer), *text.encode("<|im_end|>"))
+    verdict = Verdict("correct" if right else "incorrect")
+    return Rollout(
+        0, number, f"p{number}", "", "4", (int(right),), prompt, ids, (True,) * len(ids), (0.0,) * len(ids), answer,
+        "", None, "stop", 0, 1, verdict, float(right),
+    )  # fmt: skip
+
+
+def recorded(path: Path, rollouts: list[Rollout]) -> Path:
+    with RolloutFile(path) as file:
+        file.append(rollouts)
+    return path
+
+
+def test_a_verifier_reads_and_imitates_turns_as_the_template_ends_them(
+    two_ends: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [drawn(two_ends, f"{n} plus 1?", "12", right=bool(n % 2), number=n) for n in range(8)]
+    path = recorded(tmp_path / "rollouts.jsonl", rows)
+    learnt: list[Example] = []
+
+    def batch(examples: list[Example], *rest: Any) -> Any:
+        learnt.extend(examples)
+        return imitation_batch(examples, *rest)
+
+    monkeypatch.setattr(verifier_lm, "imitation_batch", batch)
+    words = {"ask": "?", "good": "1", "bad": "2"}
+    stage = make_stage("verifier_lm", rollouts=str(path), **words, imitation=0.5, steps=1, lr=1e-3)
+    stage.run(place(tmp_path / "2-verifier_lm", two_ends))
+    spelt = [Text(two_ends).decode((*one.prompt_ids, *one.token_ids)).rpartition("12")[2] for one in learnt]
+    assert set(spelt) == {"?1", "?2", "<|im_end|>"}
+
+
+def test_a_reward_model_reads_a_foreign_answer_with_the_end_that_it_was_trained_with(two_ends: Path) -> None:
+    messages = {"p0": (Message("user", "1 plus 1?"),)}
+    read = in_own_words(two_ends, messages)(drawn(two_ends, "1 plus 1?", "12"))
+    assert Text(two_ends).decode(read.token_ids) == "12<|im_end|>"
+
+
+def test_rows_of_ptx_end_as_the_template_ends_turns(two_ends: Path, tmp_path: Path) -> None:
+    rows = write(tmp_path / "rows.jsonl", [{"prompt": f"{n}?", "completion": "12"} for n in range(3)])
+    write(tmp_path / "train.jsonl", [{"question": f"{n} plus {n}?", "answer": str(2 * n)} for n in range(4)])
+    write(tmp_path / "held_out.jsonl", [{"question": f"{n} plus {n}?", "answer": str(2 * n)} for n in range(5, 9)])
+    stage = make_stage(
+        "grpo", task=str(tmp_path / "train.jsonl"), held_out=str(tmp_path / "held_out.jsonl"), steps=1, lr=1e-3,
+        ptx=f"data:{rows}", ptx_rows=2,
+    )  # fmt: skip
+    batch = stage.learner(two_ends, place(tmp_path / "1-grpo", two_ends))._replayed(0)
+    assert {Text(two_ends).decode(ids.tolist()).rpartition("12")[2] for ids in batch.ids} == {"<|im_end|>"}

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import shutil
 
 import pytest
 import torch
@@ -130,3 +131,17 @@ def test_process_rewards_and_the_advantage_that_reads_them_need_each_other(chang
 def test_a_folder_that_is_no_process_reward_model_is_refused_by_name(run):
     with pytest.raises(ConfigError, match="process_reward '1-base'"):
         load_process("1-base", setting(run / "3-grpo", None), run / "1-base" / "model")
+
+
+def test_a_turn_may_end_at_any_token_that_the_policy_stops_at(run, tmp_path):
+    policy = tmp_path / "policy"
+    shutil.copytree(run / "1-base" / "model", policy)
+    config = json.loads((policy / "tokenizer_config.json").read_text())
+    other = next(word for word in Text(policy).tokenizer.all_special_tokens if word != config["eos_token"])
+    (policy / "tokenizer_config.json").write_text(json.dumps({**config, "eos_token": other}))
+    drawn = rollout(run, "<think>a3+1=4.b4+2=6.</think>6")
+    first, second = (
+        load_process("2-prm", setting(run / "3-grpo", None), folder)([drawn])
+        for folder in (run / "1-base" / "model", policy)
+    )
+    assert first == second

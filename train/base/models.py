@@ -235,18 +235,23 @@ def turn_tokenizer(folder: Path) -> Any:
     That is what the template writes behind an assistant's turn, where engines stop at it, and else its own. A model
     that is saved with it stops where it was taught to.
     """
+    tokenizer = load_tokenizer(folder)
+    tail = tail_of_turn(tokenizer)
+    if tail and tail[0] in Text(folder).eos_ids:
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(tail[0])
+    return tokenizer
+
+
+def tail_of_turn(tokenizer: Any) -> tuple[int, ...]:
+    """Ids that the template writes after an assistant's content; empty when there is no template, or it refuses."""
     from jinja2 import TemplateError
 
-    tokenizer = load_tokenizer(folder)
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _PROBE}]
     try:
         conversation = tokenizer.apply_chat_template(turns, tokenize=False) if tokenizer.chat_template else ""
     except TemplateError:
-        return tokenizer
-    tail = tokenizer.encode(str(conversation).rpartition(_PROBE)[2].lstrip(), add_special_tokens=False)
-    if tail and tail[0] in Text(folder).eos_ids:
-        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(tail[0])
-    return tokenizer
+        return ()
+    return tuple(tokenizer.encode(str(conversation).rpartition(_PROBE)[2].lstrip(), add_special_tokens=False))
 
 
 def save_model(

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from train.base.models import load_tokenizer, speed_attention, without_dropout
+from train.base.models import load_tokenizer, speed_attention, turn_tokenizer, without_dropout
 from train.base.rollout import Rollout
 from train.base.stage import Setting
 from train.examples.examples import Example
@@ -168,11 +168,11 @@ def as_sampled(rollout: Rollout) -> Example:
 
 def in_own_words(folder: Path, messages: Mapping[str, Sequence[Message]]) -> Read:
     """Reads a rollout by the tokenizer and template of `folder`; `messages` are what problems say, by id."""
-    text = Text(folder)
+    text, stop = Text(folder), int(turn_tokenizer(folder).eos_token_id)
 
     def read(rollout: Rollout) -> Example:
         prompt = text.render(messages[rollout.problem_id], None).token_ids or ()
-        end = () if rollout.truncated else text.eos_ids[:1]
+        end = () if rollout.truncated else (stop,)
         return Example(rollout.problem_id, prompt, (*text.encode(rollout.text), *end))
 
     return read

@@ -131,8 +131,9 @@ FOLDER = "prm"
 class ProcessReward:
     """Scores the steps of rollouts; see `train.rollouts.rewards.Process`."""
 
-    def __init__(self, model: StepModel, steps: Steps, pad_id: int, end: int) -> None:
-        self._model, self._steps, self._pad_id, self._end = model, steps, pad_id, end
+    def __init__(self, model: StepModel, steps: Steps, pad_id: int, ends: Sequence[int]) -> None:
+        """`ends` are the ids that a rollout of the policy may stop at."""
+        self._model, self._steps, self._pad_id, self._ends = model, steps, pad_id, tuple(ends)
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[tuple[tuple[int, float], ...]]:
         """(place of its last token in `token_ids`, probability) of every step of every rollout."""
@@ -147,7 +148,7 @@ class ProcessReward:
 
     def _row(self, rollout: Rollout) -> StepRow:
         """The rollout as the model was trained to read it: without the end of the turn."""
-        path_ids = rollout.token_ids[:-1] if rollout.token_ids[-1:] == (self._end,) else rollout.token_ids
+        path_ids = rollout.token_ids[:-1] if rollout.token_ids[-1] in self._ends else rollout.token_ids
         ids = (*rollout.prompt_ids, *path_ids)
         reads = self._steps.reads(Prompt("", ids, rendered_len=len(rollout.prompt_ids)))
         if rollout.truncated and reads and reads[-1] == len(ids) - 1:
@@ -168,8 +169,8 @@ def load_process(name: str, setting: Setting, source: Path) -> ProcessReward:
     words = (str(reading["good"]), str(reading["bad"])) if reading["kind"] == "token" else None
     delimiter = str(reading["step_delimiter"])
     model = new_step_model(folder, "token" if words else "label", delimiter, words, 0, setting.device)
-    tokenizer = load_tokenizer(source)
-    return ProcessReward(model, Steps(folder, delimiter), int(tokenizer.pad_token_id), int(tokenizer.eos_token_id))
+    pad_id = int(load_tokenizer(source).pad_token_id)
+    return ProcessReward(model, Steps(folder, delimiter), pad_id, Text(source).eos_ids)
 
 
 def _reading(folder: Path, name: str) -> Mapping[str, object]:

@@ -25,7 +25,7 @@ from evals.data.decontamination import answer_leaks, overlaps, own_texts, prompt
 from evals.task import Item, Task
 from train.base.checkpoint import Checkpoints
 from train.base.health import AlarmFile, Health, HealthRule, configured
-from train.base.models import load_model, load_tokenizer, save_adapter, save_model
+from train.base.models import load_model, load_tokenizer, save_adapter, save_model, turn_tokenizer
 from train.base.optimiser import Optimiser, Schedule
 from train.base.rollout import Collector, RolloutFile, group_draws, read_rollouts
 from train.base.stage import Setting, StageResult, check_model, model_of, rollouts_path
@@ -254,7 +254,7 @@ class PolicyStage:
         if self.critic is not None:
             self.critic.check(source, setting)
         model = self.build.load(source, setting.device, setting.seed, setting.world)
-        tokenizer = load_tokenizer(source)
+        tokenizer = turn_tokenizer(source)  # rows of ptx end as turns do
         ids = int(tokenizer.eos_token_id), int(tokenizer.pad_token_id)
         epochs, minibatches = self.passes
         return Updater(

@@ -20,7 +20,7 @@ from statistics import fmean
 
 from evals.numbers.step_metrics import Judged, ranking
 from train.advantages.batch import batch as batch_advantage
-from train.base.models import load_tokenizer, save_model
+from train.base.models import save_model, turn_tokenizer
 from train.base.optimiser import Optimiser
 from train.base.rollout import read_rollouts
 from train.base.stage import Setting, Stage, StageResult, check_model, model_of, pass_through, rollouts_path
@@ -34,6 +34,7 @@ from train.stages.prm import judgements
 from train.update.update import Objective, Updater
 from ttc import seeds
 from ttc.config.values import at_least
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 from ttc.scorers.reward_models.layouts import RewardTokenizer
 
@@ -91,10 +92,10 @@ class _VerifierLm:
 
     def run(self, setting: Setting) -> StageResult:
         source = model_of("verifier_lm", setting)
-        tokenizer = load_tokenizer(source)
+        tokenizer = turn_tokenizer(source)
         pad_id, end = int(tokenizer.pad_token_id), int(tokenizer.eos_token_id)
         ask, good, bad = (RewardTokenizer(source).single("verifier_lm", word) for word in self.words)
-        answers = _answers(rollouts_path(self.rollouts, setting), end)
+        answers = _answers(rollouts_path(self.rollouts, setting), Text(source).eos_ids)
         train, held_out = parted("verifier_lm", answers, self.course.held_out_share, setting)
         train = _evened(train, setting.seed) if self.balanced else train
         model = new_step_model(source, "token", _NEVER, self.words[1:], 0, setting.device)
@@ -130,13 +131,13 @@ class _VerifierLm:
         return StageResult(pass_through(setting), numbers, stopped)
 
 
-def _answers(path: Path, end: int) -> list[_Answer]:
-    """The judged and finished rollouts, each text once per problem."""
+def _answers(path: Path, ends: Sequence[int]) -> list[_Answer]:
+    """The judged and finished rollouts, each text once per problem, without what it stopped at, one of `ends`."""
     answers: dict[tuple[str, tuple[int, ...]], _Answer] = {}
     for rollout in read_rollouts(path):
         if rollout.verdict is None or rollout.reward is None or rollout.truncated:
             continue
-        ids = rollout.token_ids[:-1] if rollout.token_ids[-1] == end else rollout.token_ids
+        ids = rollout.token_ids[:-1] if rollout.token_ids[-1] in ends else rollout.token_ids
         answer = _Answer(rollout.problem_id, rollout.prompt_ids, ids, rollout.verdict.correct)
         answers.setdefault((answer.key, ids), answer)
     if len({answer.right for answer in answers.values()}) < 2:
