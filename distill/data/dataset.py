@@ -141,10 +141,6 @@ def _foreign(row: Mapping[str, Any], where: str) -> TrainingRow:
         raise RecordError(f"{where}: not a row of examples ({exc!r})") from exc
 
 
-_PROBE = "zqx"
-"""A content that no template writes by itself."""
-
-
 @dataclass(frozen=True, slots=True)
 class RowAudit:
     """Shares and counts over all rows; `problems` are the first few rows that break a rule, in words."""
@@ -158,27 +154,16 @@ class RowAudit:
 
 def turn_end(folder: Path) -> tuple[int, ...]:
     """Ids that the template writes after an assistant's content; empty when there is no template, or it refuses."""
-    from jinja2 import TemplateError
+    from train.base.models import load_tokenizer, tail_of_turn
 
-    from train.base.models import load_tokenizer
-
-    tokenizer: Any = load_tokenizer(folder)
-    if not tokenizer.chat_template:
-        return ()
-    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _PROBE}]
-    try:
-        text = str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=False))
-    except TemplateError:
-        return ()
-    tail = text.rpartition(_PROBE)[2].lstrip()
-    return tuple(tokenizer.encode(tail, add_special_tokens=False)) if tail else ()
+    return tail_of_turn(load_tokenizer(folder))
 
 
 def audit_rows(path: Path, rows: Sequence[TrainingRow], student: Path, max_context: int) -> RowAudit:
     """Audit a file of rows against the student that will learn them; raises ConfigError when a rule is broken."""
-    from train.base.models import load_tokenizer
+    from train.base.models import turn_tokenizer
 
-    text, tokenizer = Text(student), load_tokenizer(student)
+    text, tokenizer = Text(student), turn_tokenizer(student)
     end = int(tokenizer.eos_token_id)
     ends = turn_end(student)
     if ends and ends[0] != end:

@@ -7,6 +7,7 @@ import pytest
 
 from distill.data.dataset import audit_rows, turn_end
 from distill.spec.sample import TrainingRow, row_of
+from tests import qwen_like
 from tests.distill.pieces import sample
 from train.base.models import load_tokenizer
 from ttc.core import Message
@@ -65,3 +66,12 @@ def test_a_row_keeps_the_mode_and_the_thinking_of_its_sample():
     plain = row_of(sample("7", thinking="well", mode="off"))
     assert plain.thinking is None and "thinking" not in plain.to_json()
     assert row_of(sample("7")).to_json()["messages"][0]["role"] == "user"
+
+
+def test_a_student_whose_turns_end_before_its_texts_do_passes_where_engines_stop_there(tmp_path):
+    student = qwen_like.model(tmp_path / "student")
+    config = json.loads((student / "tokenizer_config.json").read_text())
+    (student / "tokenizer_config.json").write_text(json.dumps({**config, "eos_token": "<|endoftext|>"}))
+    row = TrainingRow("task/p", (Message("user", "1 plus 1?"),), "2")
+    audit = audit_rows(rows_file(tmp_path / "rows.jsonl", [row]), [row], student, 64)
+    assert audit.problems == [] and audit.stop_share == 1.0
