@@ -19,6 +19,7 @@ from train.base.stage import Setting
 from train.examples.examples import Example, read_examples
 from train.examples.imitation import imitation_batch
 from train.offline.labels import read_marked
+from train.registries import make_task
 from train.reward_models.reward_models import in_own_words
 from train.stages import verifier_lm
 from ttc.core import Message, Verdict
@@ -319,3 +320,29 @@ def test_rows_of_ptx_end_as_the_template_ends_turns(two_ends: Path, tmp_path: Pa
     )  # fmt: skip
     batch = stage.learner(two_ends, place(tmp_path / "1-grpo", two_ends))._replayed(0)
     assert {Text(two_ends).decode(ids.tolist()).rpartition("12")[2] for ids in batch.ids} == {"<|im_end|>"}
+
+
+@pytest.mark.parametrize("kind", ["sft", "preference"])
+def test_rollouts_of_held_out_problems_are_refused_before_they_are_learnt(
+    base: Path, tmp_path: Path, kind: str
+) -> None:
+    write(tmp_path / "held_out.jsonl", [{"question": f"{n} plus {n}?", "answer": str(2 * n)} for n in range(8)])
+    fields = {"held_out": str(tmp_path / "held_out.jsonl"), "held_out_limit": 2, "steps": 1, "lr": 1e-3}
+    items = make_task(fields["held_out"]).items(3, 0)
+    asked = [item.problem.messages[-1].content for item in items]
+    measured, _, other = asked
+
+    def stage(name: str, questions: list[str]) -> Any:
+        answers = [
+            drawn(base, question, word, right=word == "12", number=number)
+            for number, question in enumerate(questions)
+            for word in ("12", "7")
+        ]
+        return make_stage(kind, rollouts=str(recorded(tmp_path / f"{name}.jsonl", answers)), **fields)
+
+    with pytest.raises(
+        ConfigError, match=r"1 of the 4 problems that .*bad.jsonl answers are held-out problems too, su"
+    ):
+        stage("bad", ["20?", measured, "21?", "22?"]).run(place(tmp_path / "1", base))
+    assert not (tmp_path / "1" / "metrics.jsonl").exists()
+    assert stage("good", ["20?", other, "21?", "22?"]).run(place(tmp_path / "2", base)).metrics

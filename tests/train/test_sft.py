@@ -1,6 +1,7 @@
 """Supervised fine-tuning and rejection sampling: rows become the right tokens, and a model learns what they show."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +13,10 @@ from train.base.models import load_model
 from train.base.stage import Setting
 from train.examples.examples import Corpus, Example, corpus_examples, held_apart, read_examples, right_rollouts
 from train.examples.imitation import completion_sums, imitation_batch
+from train.measure.measure import task_gains
 from train.recipe.recipe import read_recipe
 from train.recipe.run import RunOptions, run_recipe
+from train.registries import make_task
 from train.stages.sample import sample
 from train.update.batch import rows_at
 from ttc.engines.shared.text import Text
@@ -172,8 +175,9 @@ def test_right_rollouts_are_what_was_sampled_without_copies_and_a_model_learns_f
         assert text.decode(example.token_ids).endswith(f"s{cipher.walk(start, steps)[-1]}<|end|>")
     few = right_rollouts(path, most=1, shortest=True)
     assert len(few) == len({example.key for example in examples})
-    stage = make_stage("sft", rollouts="1-sample", steps=40, rows=24, lr=3e-3, held_out=WALKS)
-    found = stage.run(setting(tmp_path / "2-sft", base)).metrics
+    stage = make_stage("sft", rollouts="1-sample", steps=40, rows=24, lr=3e-3)
+    place = setting(tmp_path / "2-sft", base)
+    found = task_gains(make_task(WALKS), 128, base, Path(stage.run(place).model), place)  # on what it has seen
     assert found["held_out_gain_low"] > 0.25
     assert (tmp_path / "1-sample" / "model" / "model.safetensors").is_file()
 

@@ -156,6 +156,27 @@ def check_rows(
         )
 
 
+def check_prompts(stage: str, where: str, examples: Iterable[Example], text: Text, held_out: Sequence[Item]) -> None:
+    """Refuse examples of rollouts that answer held-out problems, as the model of `text` is asked them in any mode.
+
+    Other templates and wordings show by a run of words that both share.
+
+    Raises:
+        ConfigError: it names how many prompts, and one of them.
+    """
+    if not held_out:
+        return
+    asked = {text.render(item.problem.messages, mode).text for item in held_out for mode in MODES.values()}
+    prompts = [text.decode(ids) for ids in dict.fromkeys(example.prompt_ids for example in examples)]
+    runs = {overlap.train for overlap in overlaps(prompts, own_texts(held_out))}
+    shared = [prompt for place, prompt in enumerate(prompts) if prompt in asked or place in runs]
+    if shared:
+        raise ConfigError(
+            f"{stage}: {len(shared)} of the {len(prompts)} problems that {where} answers are held-out problems too, "
+            f"such as {shared[0][:80]!r}; take another held_out, or rollouts of another task"
+        )
+
+
 def _remote(path: Path) -> bool:
     """Whether rows are those of a published data set that has no local copy."""
     rows = NamedRows.of(str(path))

@@ -29,11 +29,11 @@ from typing import Any
 
 import torch
 
-from evals.task import Task
+from evals.task import Item, Task
 from train.base.models import load_model, save_adapter, save_model, turn_tokenizer
 from train.base.optimiser import Optimiser
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of
-from train.examples.examples import FIELDS, Example, check_rows, mismatched, parted, within_context
+from train.examples.examples import FIELDS, Example, check_prompts, check_rows, mismatched, parted, within_context
 from train.examples.imitation import completion_sums, imitation_batch, ranked_right
 from train.examples.pairs import PAIR_FIELDS, LabelledBatch, LabelledLoss, Pairs, PairSource, Preferred
 from train.measure.measure import EXACT, check_engine, gains, task_gains
@@ -253,8 +253,10 @@ class _Preference:
         self._check_rows(late=False)
 
     def _check_rows(self, late: bool) -> None:
-        items = [] if self.task is None else self.task.items(self.limit, 0)
-        check_rows("preference", self.source.data, {*FIELDS, *PAIR_FIELDS, "label"}, items, late=late)
+        check_rows("preference", self.source.data, {*FIELDS, *PAIR_FIELDS, "label"}, self._held_out(), late=late)
+
+    def _held_out(self) -> Sequence[Item]:
+        return [] if self.task is None else self.task.items(self.limit, 0)
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
         return {} if self.task is None else {"held_out": (self.task, self.limit)}
@@ -266,6 +268,9 @@ class _Preference:
         if self.source.data is not None and is_marked(self.source.data):
             return self._marked(setting, source, self.source.data)
         pairs = self.source.load(setting, source, int(tokenizer.eos_token_id))
+        if self.source.rollouts is not None:
+            answered = (pair.chosen for pair in pairs)
+            check_prompts("preference", self.source.rollouts, answered, Text(source), self._held_out())
         within_context("preference", (side for pair in pairs for side in (pair.chosen, pair.rejected)), source)
         train, held_out = parted("preference", pairs, self.course.held_out_share, setting)
         held_out = held_out[: 4 * self.limit]

@@ -4,9 +4,8 @@ Rows come from a JSON-lines file (see `train.examples.examples`: thinking on, of
 of `train/corpora`, or from a run's rollouts that were judged right: rejection sampling (Yuan et al. 2023,
 arXiv:2308.01825; STaR, Zelikman et al. 2022), with thinking as it was sampled. It is the same update rule as everything
 else, with cross-entropy weights only. Held out are whole prompts; measured are the probability per token of their
-completions and, with `held_out`, the accuracy on a task, both before and after. Rows of a file that are problems of
-that task, or longer than the model reads, are refused. Rows may be packed (`train.update.logprobs`). Left out: whether
-rollouts are of held-out problems, which their stage decides.
+completions and, with `held_out`, the accuracy on a task, both before and after. Rows of a file and rollouts that are
+problems of that task, or rows longer than the model reads, are refused. Rows may be packed (`train.update.logprobs`).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from evals.task import Task
+from evals.task import Item, Task
 from train.advantages.batch import batch as batch_advantage
 from train.base.models import load_model, save_adapter, save_model, turn_tokenizer
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, rollouts_path
@@ -25,6 +24,7 @@ from train.examples.examples import (
     FIELDS,
     Corpus,
     Example,
+    check_prompts,
     check_rows,
     corpus_examples,
     parted,
@@ -127,8 +127,10 @@ class _Sft:
         self._check_rows(late=False)
 
     def _check_rows(self, late: bool) -> None:
-        items = [] if self.task is None else self.task.items(self.limit, 0)
-        check_rows("sft", self.data, FIELDS, items, late=late)
+        check_rows("sft", self.data, FIELDS, self._held_out(), late=late)
+
+    def _held_out(self) -> Sequence[Item]:
+        return [] if self.task is None else self.task.items(self.limit, 0)
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
         return {} if self.task is None else {"held_out": (self.task, self.limit)}
@@ -181,6 +183,7 @@ class _Sft:
         if self.rollouts is not None:
             path, alone = rollouts_path(self.rollouts, setting), self.data is None and self.corpus is None
             right = right_rollouts(path, most=per_problem, shortest=shortest, needed=alone)
+            check_prompts("sft", self.rollouts, right, Text(source), self._held_out())
             if not right:
                 setting.log(f"{self.rollouts} has no rollout that is correct and finished: only other rows are learnt")
             examples += right
