@@ -112,7 +112,7 @@ def fitted(folder, losses, health=None, grow=0.0):
             model.weight.mul_(1 + grow)
         return {"loss": float(loss.detach()), "grad_norm": norm}
 
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     setting = Setting(folder, None, 1, "cpu", 1, lambda text: None)
     course = FitFields(steps=len(losses), lr=1e-3, save_every=2, health=health)
     return fit(model, optimiser, 4, update, lambda: {"held_out_accuracy": 0.5}, course, setting)
@@ -160,3 +160,17 @@ def test_training_and_held_out_answers_are_compared_by_one_verifier(cipher_model
         assert parts.held_out.beside is None and parts.seen.verifier is parts.rewarder
     else:
         assert parts.held_out.beside is parts.rewarder and parts.seen.verifier is parts.held_out.verifier
+
+
+def test_a_stage_that_a_rule_stopped_stays_stopped_when_it_is_killed_before_its_result_is_written(tmp_path):
+    health = {"gradient_spike": {"threshold": 0.0, "patience": 1, "action": "stop"}}
+    losses = [1.0] * 12
+    first = fitted(tmp_path, losses, health)
+    steps = (tmp_path / "metrics.jsonl").read_text()
+    assert first[1].startswith("health rule gradient_spike") and len(steps.splitlines()) < 12
+    assert fitted(tmp_path, losses, health) == first
+    assert (tmp_path / "metrics.jsonl").read_text() == steps
+
+
+def test_a_stage_that_is_killed_after_its_last_step_reports_what_it_had_measured(tmp_path):
+    assert fitted(tmp_path, [1.0, 2.0]) == fitted(tmp_path, [1.0, 2.0])

@@ -74,6 +74,10 @@ def test_a_run_ends_once_its_held_out_accuracy_is_what_was_asked_for(new_parts, 
     parts = dataclasses.replace(parts, held_out=dataclasses.replace(parts.held_out, verifier=Content()))
     last = run(LoopPlan(steps=6, prompts=4, eval_every=2, until=1.0), parts)
     assert (last["step"], last["stopped"]) == (2, "held-out accuracy reached 1")
+    (tmp_path / "metrics.jsonl").rename(tmp_path / "before.jsonl")
+    again = new_parts(tmp_path)  # killed before its result was written down
+    assert run(LoopPlan(steps=6, prompts=4, eval_every=2, until=1.0), again) == last
+    assert (tmp_path / "metrics.jsonl").read_text() == ""
 
 
 def test_two_halves_with_a_resume_are_bit_for_bit_the_whole_run(new_parts, tmp_path):

@@ -44,13 +44,14 @@ def fit(
     world = setting.world
     checkpoints = Checkpoints(setting.folder / "checkpoints", setting.log, writes=world.main)
     step, stopped = 0, ""
+    last: dict[str, float] = {}
     checkpoint = checkpoints.load(model)
     if checkpoint is not None:
         optimiser.load(checkpoint[0])
         health.load(checkpoint[1]["health"])
         step = int(checkpoint[1]["step"])
+        stopped, last = checkpoint[1].get("stopped", ""), checkpoint[1].get("last", {})  # older ones have neither
         setting.log(f"resumed at step {step}")
-    last: dict[str, float] = {}
     with LineFile(setting.own / "metrics.jsonl") as metrics, AlarmFile(setting.own / "alarms.jsonl") as alarms:
         if step == 0:
             last = evaluate()
@@ -71,7 +72,8 @@ def fit(
             stopped = act(health.check(numbers, step), model, optimiser, checkpoints, setting.log, alarms)
             last |= numbers
             if saves or stopped:
-                checkpoints.save(step, model, optimiser.state(), {"health": health.state()})
+                state = {"health": health.state(), "stopped": stopped, "last": _plain(last)}
+                checkpoints.save(step, model, optimiser.state(), state)
     return _plain(last), stopped
 
 

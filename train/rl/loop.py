@@ -126,7 +126,7 @@ class Parts:
 
 @dataclass(slots=True)
 class LoopState:
-    """Counters that a checkpoint keeps; `stopped` is why the run ends early.
+    """Counters that a checkpoint keeps; `stopped` is why the run ends early, `last` the latest value of every metric.
 
     `apart` is the least by which the training verifier has accepted more held-out answers than the other one; `recent`
     the latest (length, accuracy) of train rollouts.
@@ -139,13 +139,14 @@ class LoopState:
     apart: float = 1.0
     recent: list[tuple[float, float]] = field(default_factory=list)
     stopped: str = ""
+    last: dict[str, Any] = field(default_factory=dict)
 
     def going(self, plan: LoopPlan) -> bool:
         """Whether another step is due."""
         return self.step < plan.steps and not self.stopped
 
 
-_COUNTERS = ("best", "seconds", "tokens", "apart", "recent")
+_COUNTERS = ("best", "seconds", "tokens", "apart", "recent", "stopped", "last")
 NO_ITEMS = "the sampler has no items left: all are solved, or asked once; give the task more or harder problems"
 
 
@@ -247,8 +248,8 @@ async def sync(parts: Parts, rollouts: Sequence[Rollout]) -> float:
 
 async def finish(
     plan: LoopPlan, parts: Parts, state: LoopState, rollouts: Sequence[Rollout], numbers: Mapping[str, float]
-) -> dict[str, float]:
-    """Close a step: count it, measure, let the health rules act, write. Sets `state.stopped`; returns the metrics.
+) -> None:
+    """Close a step: count it, measure, let the health rules act, write. Sets `state.stopped` and `state.last`.
 
     Raises:
         TrainingError: a loss, a gradient's norm or a weight is not finite; the checkpoints are of before.
@@ -272,10 +273,10 @@ async def finish(
         await parts.syncer.push()  # or the next rollouts would come from the weights that were just given up
     if plan.until is not None and metrics.get("held_out", 0.0) >= plan.until:
         state.stopped = f"held-out accuracy reached {plan.until:g}"
+    state.last |= _finite(metrics)
     _write(metrics, state, rollouts, parts)
     if state.step % plan.save_every == 0 or not state.going(plan):
         _save(state, parts)
-    return _finite(metrics)
 
 
 _WINDOW = 10
@@ -347,7 +348,7 @@ def resume(parts: Parts) -> LoopState:
     parts.sampler.load(state["sampler"])
     parts.health.load(state["health"])
     parts.log(f"resumed at step {state['step']}")
-    counters = {name: state[name] for name in _COUNTERS}
+    counters = {name: state[name] for name in _COUNTERS if name in state}  # older checkpoints lack the last two
     return LoopState(state["step"], **counters)
 
 
@@ -402,7 +403,8 @@ async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> di
     state = resume(parts)
     await parts.syncer.push()
     await parts.rewarder.check()
-    last: dict[str, Any] = await evaluate(state, parts) if state.step == 0 else {}
+    if state.step == 0:
+        state.last = await evaluate(state, parts)
     while state.going(plan):
         began = time.perf_counter()
         rollouts = await draw(plan, parts, state.step)
@@ -415,8 +417,8 @@ async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> di
         ended = time.perf_counter()
         state.seconds += ended - began
         costs = _costs(rollouts, rollouts_end - began, updated - rollouts_end, ended - updated)
-        last |= await finish(plan, parts, state, rollouts, {**numbers, **apart, "parity": parity, **costs})
-    return {**last, "step": state.step, "seconds": state.seconds, "stopped": state.stopped}
+        await finish(plan, parts, state, rollouts, {**numbers, **apart, "parity": parity, **costs})
+    return {**state.last, "step": state.step, "seconds": state.seconds, "stopped": state.stopped}
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,16 +444,17 @@ async def learn_async(plan: LoopPlan, parts: Parts) -> dict[str, Any]:
     state = resume(parts)
     await parts.syncer.push()
     await parts.rewarder.check()
-    last: dict[str, Any] = await evaluate(state, parts) if state.step == 0 else {}
+    if state.step == 0:
+        state.last = await evaluate(state, parts)
     run = _Run(plan, parts, state)
     actor = asyncio.create_task(run.act())
     try:
-        last |= await run.learn(actor)
+        await run.learn(actor)
     finally:
         actor.cancel()
         await asyncio.gather(actor, return_exceptions=True)
         run.drop_rest()
-    return {**last, "step": state.step, "seconds": state.seconds, "stopped": state.stopped}
+    return {**state.last, "step": state.step, "seconds": state.seconds, "stopped": state.stopped}
 
 
 class _Run:
@@ -481,19 +484,17 @@ class _Run:
             self._rounds.put_nowait(_Round(verdicts, learnt, seconds))
             number += 1
 
-    async def learn(self, actor: asyncio.Task[None]) -> dict[str, Any]:
+    async def learn(self, actor: asyncio.Task[None]) -> None:
         """Update on judged rounds in order until the run ends."""
-        last: dict[str, Any] = {}
         began = time.perf_counter()
         while self._state.going(self._plan):
             round_ = await self._next(actor)
             rollouts = await round_.judged
             self._parts.sampler.update(rollouts)
-            last |= await self._step(rollouts, round_, began)
+            await self._step(rollouts, round_, began)
             began = time.perf_counter()
-        return last
 
-    async def _step(self, rollouts: Sequence[Rollout], round_: _Round, began: float) -> dict[str, float]:
+    async def _step(self, rollouts: Sequence[Rollout], round_: _Round, began: float) -> None:
         plan, parts = self._plan, self._parts
         staleness = self._state.step - round_.learnt
         start = time.perf_counter()
@@ -509,7 +510,7 @@ class _Run:
         if staleness:
             metrics.pop("mismatch", None)  # the sampler was another policy, so a difference is no fault
         costs = _costs(rollouts, round_.rollout_s, updated - start, ended - updated)
-        return await finish(plan, parts, self._state, rollouts, {**metrics, **extra, **costs})
+        await finish(plan, parts, self._state, rollouts, {**metrics, **extra, **costs})
 
     async def _next(self, actor: asyncio.Task[None]) -> _Round:
         """The next round; raises what the actor died of."""
