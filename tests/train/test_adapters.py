@@ -63,6 +63,22 @@ def test_a_merged_folder_computes_what_the_adapted_model_did(tmp_path: Path) -> 
     assert (tmp_path / "merged" / "tokenizer.json").read_bytes() == (base / "tokenizer.json").read_bytes()
 
 
+def test_nothing_of_how_the_base_stored_its_weights_stays_beside_merged_ones(tmp_path: Path) -> None:
+    base = _base(tmp_path / "base")
+    _trained(base, tmp_path / "run")
+    model = load_model(base, "cpu").to(torch.bfloat16)
+    (base / "model.safetensors").unlink()
+    model.save_pretrained(base, max_shard_size="5KB")
+    assert len(list(base.glob("*.safetensors"))) > 1 and (base / "model.safetensors.index.json").is_file()
+    torch.save(model.state_dict(), base / "pytorch_model.bin")
+    (base / "NOTICE").write_text("kept")
+    digest = merge_adapter(base, tmp_path / "run", tmp_path / "merged")
+    names = {path.name for path in (tmp_path / "merged").iterdir()}
+    assert {"NOTICE", "model.safetensors", "tokenizer.json"} <= names
+    assert not names & {"model.safetensors.index.json", "pytorch_model.bin"}
+    assert weights_digest(load_model(tmp_path / "merged", "cpu").named_parameters()) == digest
+
+
 def test_a_chain_of_adapters_is_merged_to_the_same_bits_whatever_type_the_base_is_held_in(tmp_path: Path) -> None:
     base = _base(tmp_path / "base")
     _trained(base, tmp_path / "first")

@@ -74,12 +74,16 @@ def merge_adapter(base: Path, adapter: Path, out: Path) -> str:
     return weights_digest(model.named_parameters())
 
 
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.index.json")
+"""Files that hold the weights of the base, or say in which file each of them lies: the merged ones lie elsewhere."""
+
+
 def _write(model: Any, base: Path, out: Path) -> None:
     with replaced_folder(out) as fresh:
         model.save_pretrained(fresh)
         made = {path.name for path in fresh.iterdir()}
         for path in base.iterdir():
-            if path.is_file() and path.suffix != ".safetensors" and path.name not in made:
+            if path.is_file() and path.name not in made and not any(map(path.match, _WEIGHTS)):
                 shutil.copyfile(path.resolve(), fresh / path.name)
 
 
