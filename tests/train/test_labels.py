@@ -24,7 +24,7 @@ from train.reward_models.reward_models import in_own_words
 from train.stages import verifier_lm
 from ttc.core import Message, Verdict
 from ttc.engines.shared.text import Text
-from ttc.errors import ConfigError, RecordError
+from ttc.errors import ConfigError, PluginError, RecordError
 
 TURNS = [
     {"role": "user", "content": "one?"},
@@ -346,3 +346,30 @@ def test_rollouts_of_held_out_problems_are_refused_before_they_are_learnt(
         stage("bad", ["20?", measured, "21?", "22?"]).run(place(tmp_path / "1", base))
     assert not (tmp_path / "1" / "metrics.jsonl").exists()
     assert stage("good", ["20?", other, "21?", "22?"]).run(place(tmp_path / "2", base)).metrics
+
+
+AVERAGED = """
+from train.examples.pairs import LabelledLoss, PairLoss
+
+def pairs() -> PairLoss:
+    return lambda pairs: (pairs.rejected - pairs.chosen).mean()
+
+def labels() -> LabelledLoss:
+    return lambda labelled: labelled.logprob.mean()
+"""
+
+
+@pytest.mark.parametrize("kind", ["pairs", "labels", "labels of pairs"])
+def test_a_preference_loss_that_averages_is_refused_by_its_shape_instead_of_counting_less(
+    base: Path, tmp_path: Path, kind: str
+) -> None:
+    own = [{"completion": "yes", "label": True}, {"completion": "no", "label": False}]
+    rows = own if kind == "labels" else [{"chosen": "yes", "rejected": "no"}]
+    data = write(tmp_path / "rows.jsonl", [{"prompt": f"{n}?", **row} for n in range(9) for row in rows])
+    (tmp_path / "mine.py").write_text(AVERAGED)
+    loss = f"{tmp_path / 'mine.py'}:{kind.partition(' ')[0]}"
+    stage = make_stage("preference", data=str(data), loss=loss, steps=1, lr=1e-3, rows=8)
+    with pytest.raises(
+        PluginError, match=rf"preference loss {loss} returned a tensor of shape \(\); return one of \(8"
+    ):
+        stage.run(place(tmp_path / "1-preference", base))

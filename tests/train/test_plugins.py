@@ -24,6 +24,13 @@ def raises():
 def bare():
     return lambda logprobs, old, advantages, mask: logprobs
 
+def averaged():
+    from train.update.terms import PerToken
+    return lambda logprobs, old, advantages, mask: PerToken((logprobs * advantages).mean(), mask)
+
+def of_rows():
+    return lambda outcome: outcome.rewards
+
 def lost():
     return lambda outcome: None
 
@@ -76,7 +83,9 @@ def test_a_stage_without_a_method_is_refused_by_the_method(tmp_path, mine):
     [
         ("loss = '{}'", "raises", "loss {} raised IndexError: "),
         ("loss = '{}'", "bare", "loss {} returned Tensor; return a PerToken"),
+        ("loss = '{}'", "averaged", "loss {} returned a tensor of shape (); return one of ("),
         ("advantage = '{}'", "lost", "advantage {} returned None; return a Tensor"),
+        ("advantage = '{}'", "of_rows", "advantage {} returned a tensor of shape ("),
         ("shaping = ['{}:weight=1']", "short", "shaping {} returned 0 values for 2; return one for each, in order"),
     ],
 )

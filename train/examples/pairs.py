@@ -24,6 +24,7 @@ import torch
 from train.base.rollout import Rollout, mixed, read_rollouts
 from train.base.stage import Setting, one_of, rollouts_path
 from train.examples.examples import Example, completion_ids, read_prompt, read_weight, rows_of
+from ttc.config.plugins import checked_return, checked_shape
 from ttc.config.values import at_least
 from ttc.core import Prompt
 from ttc.engines.shared.text import Text
@@ -68,6 +69,17 @@ PairLoss: TypeAlias = Callable[[Pairs], torch.Tensor]
 """Pairs -> loss of each pair (P,)."""
 LabelledLoss: TypeAlias = Callable[[LabelledBatch], torch.Tensor]
 """Labelled -> loss of each completion (R,)."""
+
+
+def each_loss(loss: Callable[[Any], object], batch: Any, like: torch.Tensor) -> torch.Tensor:
+    """The loss of every pair, or of every labelled completion, of a batch, in the shape of `like`.
+
+    Raises:
+        PluginError: the loss gave something else, such as a mean.
+    """
+    values = checked_return("preference loss", loss, loss(batch), torch.Tensor)
+    checked_shape("preference loss", loss, values, like.shape)
+    return values
 
 
 def ranked_pairs(scores: Sequence[float]) -> list[tuple[int, int, float]]:

@@ -22,10 +22,9 @@ import torch
 from train.base.optimiser import Optimiser
 from train.examples.examples import Example, completion_ids, mismatched, read_prompt, read_weight, rows_of
 from train.examples.imitation import completion_sums, imitation_batch
-from train.examples.pairs import LabelledBatch
+from train.examples.pairs import LabelledBatch, each_loss
 from train.update.logprobs import token_logprobs
 from train.update.update import Build
-from ttc.config.plugins import checked_return
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError
 
@@ -103,7 +102,7 @@ class MarkedUpdater:
         for start in range(0, len(numbers), self._micro):
             part = numbers[start : start + self._micro]
             batch = self._batch(part, kl)
-            losses = checked_return("preference loss", self._loss, self._loss(batch), torch.Tensor)
+            losses = each_loss(self._loss, batch, batch.logprob)
             loss = (losses * self._weights(part)).sum() / len(numbers)
             loss.backward()
             total += float(loss.detach())

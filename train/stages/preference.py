@@ -35,14 +35,21 @@ from train.base.optimiser import Optimiser
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of
 from train.examples.examples import FIELDS, Example, check_prompts, check_rows, mismatched, parted, within_context
 from train.examples.imitation import completion_sums, imitation_batch, ranked_right
-from train.examples.pairs import PAIR_FIELDS, LabelledBatch, LabelledLoss, Pairs, PairSource, Preferred
+from train.examples.pairs import (
+    PAIR_FIELDS,
+    LabelledBatch,
+    LabelledLoss,
+    Pairs,
+    PairSource,
+    Preferred,
+    each_loss,
+)
 from train.measure.measure import EXACT, check_engine, gains, task_gains
 from train.offline.epochs import FitFields, fit
 from train.offline.labels import MarkedUpdater, is_marked, moved_right, read_marked
 from train.registries import PREFERENCES, make, make_task
 from train.update.logprobs import token_logprobs
 from train.update.update import Build
-from ttc.config.plugins import checked_return
 from ttc.config.recipes import parse_spec
 from ttc.config.values import at_least
 from ttc.durable import replaced_file
@@ -134,11 +141,12 @@ class PairUpdater:
     def _losses(self, pairs: Pairs, kl: torch.Tensor) -> torch.Tensor:
         """The loss of each pair, its weight included: (P,)."""
         if self.reference.mismatched is None or pairs.reference_chosen is None or pairs.reference_rejected is None:
-            return checked_return("preference loss", self._loss, self._loss(pairs), torch.Tensor)
+            return each_loss(self._loss, pairs, pairs.chosen)
         right = torch.ones_like(pairs.chosen).bool()
-        good = self._loss(LabelledBatch(pairs.chosen, pairs.reference_chosen, right, kl))
-        bad = self._loss(LabelledBatch(pairs.rejected, pairs.reference_rejected, ~right, kl))
-        return pairs.weighted((good + bad) / 2)
+        good = LabelledBatch(pairs.chosen, pairs.reference_chosen, right, kl)
+        bad = LabelledBatch(pairs.rejected, pairs.reference_rejected, ~right, kl)
+        first, second = (each_loss(self._loss, labelled, labelled.logprob) for labelled in (good, bad))
+        return pairs.weighted((first + second) / 2)
 
     @torch.no_grad()
     def _divergence(self, rows: Sequence[int]) -> torch.Tensor:

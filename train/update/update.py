@@ -29,7 +29,7 @@ from train.update.batch import Normaliser, TokenBatch, shared, shuffled, token_w
 from train.update.critic import Critic
 from train.update.logprobs import Compare, check_packing, kindred, token_logprobs
 from train.update.terms import KL_ESTIMATORS, Advantage, Correction, Loss, PerToken, RewardBatch, pulls, with_ratio
-from ttc.config.plugins import checked_return
+from ttc.config.plugins import checked_return, checked_shape
 from ttc.config.values import above, at_least
 from ttc.engines.shared.compute import pick_dtype
 from ttc.errors import ConfigError, TrainingError
@@ -75,6 +75,7 @@ def weighted(batch: TokenBatch, objective: Objective, outcome: RewardBatch) -> T
     """Fill in advantages and weights; the normaliser sees the whole batch, before it is cut."""
     weights = token_weights(batch.mask, objective.normaliser, objective.max_tokens)
     advantages = checked_return("advantage", objective.advantage, objective.advantage(outcome), torch.Tensor)
+    checked_shape("advantage", objective.advantage, advantages, batch.mask.shape)
     return replace(
         batch,
         advantages=advantages * batch.mask,
@@ -231,6 +232,7 @@ class Updater:
         before = logprobs.detach() if old is None else old[:, : logprobs.shape[1]]
         returned = objective.loss(logprobs, before, batch.advantages, batch.mask)
         terms = checked_return("loss", objective.loss, returned, PerToken)
+        checked_shape("loss", objective.loss, terms.loss, batch.mask.shape)
         fix = objective.correction.weights(before, batch.engine, batch.mask)
         loss = (terms.loss * fix * batch.pg).sum() - (logprobs * batch.ce).sum()
         if scored.compared is not None:

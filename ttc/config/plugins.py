@@ -311,6 +311,15 @@ def checked_return(kind: str, plugin: object, returned: object, form: type[T], n
     return returned
 
 
+def checked_shape(kind: str, plugin: object, returned: Any, shape: Sequence[int]) -> None:
+    """Raise PluginError where a tensor that a plug-in of this kind returned is not of this shape, but a mean, say."""
+    if tuple(returned.shape) != tuple(shape):
+        raise PluginError(
+            f"{_named(kind, plugin)} returned a tensor of shape {tuple(returned.shape)}; return one of {tuple(shape)}, "
+            "one number for each, before any mean"
+        )
+
+
 def read_scores(scorer: Scorer, returned: object, num: int) -> list[Score]:
     """Return what a scorer gave for `num` prompts; a score that is not finite is no verdict, and says so.
 
