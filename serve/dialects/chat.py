@@ -31,6 +31,9 @@ from ttc.core import Message, ToolMessage
 
 FORWARDED = ("tools", "tool_choice", "parallel_tool_calls", "response_format")
 """What a server behind is asked in its own words (see `serve.running.forward`)."""
+UNREAD = ("annotations", "reasoning_details", "thinking_blocks", "provider_specific_fields", "cache_control")
+"""What clients keep in a conversation for themselves or for other servers; a server behind is not sent it either."""
+_MARK = "No effect: prefixes are cached here anyway."
 
 
 class ChatPart(RequestBody):
@@ -38,6 +41,7 @@ class ChatPart(RequestBody):
 
     type: Literal["text"] = with_reason("this server reads text only", ...)
     text: str
+    cache_control: dict[str, Any] | None = Field(None, description=_MARK)
 
 
 class CalledFunction(OpenBody):
@@ -64,6 +68,12 @@ class ChatMessage(RequestBody):
     reasoning: str | None = Field(None, description="No effect: thought of earlier turns is not read again.")
     reasoning_content: str | None = Field(None, description="No effect, like reasoning.")
     refusal: str | None = None
+    reasoning_details: list[Any] | None = Field(None, description="No effect, like reasoning.")
+    thinking_blocks: list[Any] | None = Field(None, description="No effect, like reasoning.")
+    annotations: list[Any] | None = Field(None, description="No effect.")
+    audio: None = with_reason("this server reads text only")
+    function_call: None = with_reason("use tool_calls")
+    cache_control: dict[str, Any] | None = Field(None, description=_MARK)
     provider_specific_fields: dict[str, Any] | None = Field(None, description="No effect: LiteLLM's, of its reply.")
     tool_calls: Annotated[list[ChatToolCall], FIRST_FAULT, MaxLen(128)] | None = None
     tool_call_id: str | None = None
@@ -226,10 +236,15 @@ def _forward(body: ChatRequest) -> dict[str, Any]:
     turns = any(message.role == "tool" or message.tool_calls for message in body.messages)
     if not fields and not turns:
         return {}
-    bodies = [message.model_dump(exclude_unset=True) for message in body.messages]
-    # in OpenAI's API a field that is null is the same as none
-    messages = [{name: value for name, value in turn.items() if value is not None} for turn in bodies]
-    return {**fields, "messages": messages}
+    return {**fields, "messages": [_as_sent(message) for message in body.messages]}
+
+
+def _as_sent(message: ChatMessage) -> dict[str, Any]:
+    """A message as it came, for a server behind: without what nobody reads, and without nulls, which mean the same."""
+    body = message.model_dump(exclude_unset=True)
+    if isinstance(message.content, list):
+        body["content"] = [part.model_dump(exclude=set(UNREAD)) for part in message.content]
+    return {name: value for name, value in body.items() if value is not None and name not in UNREAD}
 
 
 def reply(body: ChatRequest, outcome: WholeReply) -> dict[str, Any]:

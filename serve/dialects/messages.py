@@ -126,6 +126,18 @@ class OutputConfig(RequestBody):
     format: OutputFormat | None = None
 
 
+class ContextEdit(OpenBody):
+    """An edit of `context_management`."""
+
+    type: Literal["clear_thinking_20251015"] = with_reason("nothing else is cut off a conversation", ...)
+
+
+class ContextManagement(RequestBody):
+    """`context_management`: what Anthropic's server would cut off; thought of earlier turns is left out here anyway."""
+
+    edits: Annotated[list[ContextEdit], FIRST_FAULT, MaxLen(16)] | None = None
+
+
 class MessagesPrompt(CommonFields):
     """What a Messages request says of its prompt: the body of a count."""
 
@@ -138,14 +150,16 @@ class MessagesPrompt(CommonFields):
     tool_choice: MessagesToolChoice | None = None
     container: None = with_reason("nothing runs code here")
     mcp_servers: Annotated[list[Any], MaxLen(0)] | None = with_reason("nothing runs tools here")
-    context_management: None = with_reason("nothing is cut off a conversation")
+    context_management: ContextManagement | None = Field(
+        None, description="No effect: it may ask for edits that clear thought, which is not read again here."
+    )
 
 
 class MessagesRequest(MessagesPrompt):
     """The body of a Messages request."""
 
     max_tokens: TokenCount = Field(description="Most tokens, thought included.")
-    stop_sequences: Annotated[list[StopText], MaxLen(4)] | None = None
+    stop_sequences: Annotated[list[StopText], MaxLen(64)] | None = None
     metadata: dict[str, Any] | None = Field(None, description="No effect.")
     service_tier: str | None = Field(None, description="No effect.")
 

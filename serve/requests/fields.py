@@ -46,6 +46,10 @@ class ChoiceStreamOptions(StreamOptions):
 
     include_usage: bool | None = None
 
+    continuous_usage_stats: bool | None = Field(
+        None, description="vLLM's, usage with every chunk: here it comes once, at the end, as with include_usage."
+    )
+
 
 class CommonFields(ThinkingFields):
     """What every dialect takes."""
@@ -209,7 +213,7 @@ def stream_options(body: CommonFields, options: StreamOptions | None) -> bool:
     """Whether a usage chunk is asked for; refuses options of a stream where there is none."""
     if options is not None and options.model_fields_set and not body.stream:
         raise invalid("stream_options", "stream_options needs stream = true")
-    return isinstance(options, ChoiceStreamOptions) and bool(options.include_usage)
+    return isinstance(options, ChoiceStreamOptions) and bool(options.include_usage or options.continuous_usage_stats)
 
 
 def text_of(content: Any) -> str:

@@ -68,6 +68,28 @@ def test_a_tool_call_goes_through_and_its_result_comes_back(behind: tuple[Runnin
     assert found.asked[1]["messages"][1]["tool_calls"] == [call]
 
 
+def test_what_nobody_reads_of_a_conversation_is_not_sent_behind(behind: tuple[Running, Upstream]) -> None:
+    server, found = behind
+    mark = {"cache_control": {"type": "ephemeral"}}
+    turns = [
+        {"role": "user", "content": [{"type": "text", "text": "add", **mark}], **mark},
+        {
+            "role": "assistant",
+            "content": "a",
+            "annotations": [],
+            "thinking_blocks": [{"thinking": "x"}],
+            "reasoning": "r",
+        },
+        {"role": "user", "content": "add"},
+    ]
+    assert server.ask({"model": "m", "messages": turns, "tools": TOOLS}).status_code == 200
+    assert found.asked[0]["messages"] == [
+        {"role": "user", "content": [{"type": "text", "text": "add"}]},
+        {"role": "assistant", "content": "a", "reasoning": "r"},
+        {"role": "user", "content": "add"},
+    ]
+
+
 def test_penalties_go_to_the_server_behind_and_what_it_may_not_know_is_refused(
     behind: tuple[Running, Upstream],
 ) -> None:

@@ -45,6 +45,18 @@ def test_contents_are_texts_or_text_blocks(server: Running, fields: dict[str, An
     assert reply["usage"]["output_tokens_details"]["thinking_tokens"] == len("let me see")
 
 
+def test_stop_sequences_are_as_many_as_agents_send(server: Running) -> None:
+    reply = server.ask(asked(stop_sequences=[*"0123456789", "there"]), PATH).json()
+    assert (reply["stop_reason"], reply["stop_sequence"]) == ("stop_sequence", "there")
+
+
+def test_an_agent_may_ask_for_earlier_thought_to_be_cleared_and_for_no_other_edit(server: Running) -> None:
+    edit = {"type": "clear_thinking_20251015", "keep": "all"}
+    assert server.ask(asked(context_management={"edits": [edit]}), PATH).status_code == 200
+    refusal = server.ask(asked(context_management={"edits": [{"type": "clear_tool_uses_20250919"}]}), PATH).json()
+    assert refusal["error"]["param"] == "context_management.edits[0].type"
+
+
 def test_thought_of_earlier_turns_is_accepted_and_not_read(server: Running) -> None:
     earlier = [{"type": "thinking", "thinking": "old", "signature": "s"}, {"type": "redacted_thinking", "data": "d"}]
     turns = [

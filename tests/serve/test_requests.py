@@ -12,7 +12,7 @@ import pytest
 
 from serve.operator.config import ServeLimits
 from tests.serve.running import Running, chat, running, scripted, served
-from tests.serve.streams import whole
+from tests.serve.streams import chunks_of, whole
 from ttc.scorers.constant import constant
 
 
@@ -250,6 +250,29 @@ def test_unknown_routes_and_methods_get_nested_errors(server: Running) -> None:
             (client.get("/v1/chat/completions"), "method_not_allowed"),
         ):
             assert response.json()["error"]["code"] == code
+
+
+def test_usage_with_every_chunk_is_given_once_at_the_end(server: Running) -> None:
+    chunks = chunks_of(server.ask(chat(stream=True, stream_options={"continuous_usage_stats": True})).text)
+    assert chunks[-1]["choices"] == [] and chunks[-1]["usage"]["completion_tokens"] == len("hello there") + 1
+    assert all(chunk["usage"] is None for chunk in chunks[:-1])
+
+
+def test_what_a_client_keeps_in_a_conversation_is_accepted_and_not_read(server: Running) -> None:
+    mark = {"cache_control": {"type": "ephemeral"}}
+    first = {"role": "user", "content": "q"}
+    marked = {**first, "content": [{"type": "text", "text": "q", **mark}], **mark}
+    dumped = {"annotations": [], "audio": None, "function_call": None, "refusal": None, "tool_calls": None}
+    kept = {"reasoning_details": [{"type": "reasoning.text", "text": "x"}], "thinking_blocks": [{"thinking": "x"}]}
+    answer = {"role": "assistant", "content": "a"}
+    last = {"role": "user", "content": "hi"}
+    plain, full = (
+        server.ask({"model": "m", "messages": turns}).json()
+        for turns in ([first, answer, last], [marked, {**answer, **dumped, **kept}, last])
+    )
+    assert full["usage"]["prompt_tokens"] == plain["usage"]["prompt_tokens"]
+    refused = server.ask({"model": "m", "messages": [first, {**answer, "function_call": {"name": "f"}}, last]}).json()
+    assert refused["error"]["param"] == "messages[1].function_call"
 
 
 @pytest.mark.parametrize(

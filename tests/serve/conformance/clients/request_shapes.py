@@ -15,6 +15,7 @@ URL, MODEL = os.environ["TTC_SERVE_URL"], os.environ["TTC_SERVE_MODEL"]
 MESSAGES_ONLY = os.environ.get("TTC_SERVE_PLACE") == "messages"
 TURNS = [{"role": "user", "content": [{"type": "text", "text": "3+4"}]}]
 USAGE = {"include_usage": True}
+WITH_EVERY_CHUNK = {**USAGE, "continuous_usage_stats": True}
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "vllm bench serve, completions": (
         "/v1/completions",
@@ -26,11 +27,17 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "guidellm, completions": (
         "/v1/completions",
-        {"prompt": "3+4", "max_tokens": 9, "stop": None, "ignore_eos": True},
+        {"prompt": "3+4", "max_tokens": 9, "stop": None, "ignore_eos": True, "stream_options": WITH_EVERY_CHUNK},
     ),
     "guidellm, chat": (
         "/v1/chat/completions",
-        {"messages": TURNS, "max_completion_tokens": 9, "stop": None, "ignore_eos": True},
+        {
+            "messages": TURNS,
+            "max_completion_tokens": 9,
+            "stop": None,
+            "ignore_eos": True,
+            "stream_options": WITH_EVERY_CHUNK,
+        },
     ),
     "Open WebUI": (
         "/v1/chat/completions",
