@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from serve.operator.config import PresetSpec, ServeConfig
+from serve.operator.config import PresetSpec, ServeConfig, ServeLimits
 from serve.operator.keys import ANYONE, Key
 from serve.requests.body import shown
 from serve.requests.errors import from_error, invalid, unsupported
@@ -150,7 +150,7 @@ async def make_plan(
     params = {**(preset.params if preset and preset.strategy == strategy else {}), **wish.params}
     scorer = _scorer(request, model, preset, offer.takes_scorer, offer.needs_scorer, strategy)
     arguments = offer.bind(params, scorer)
-    width = _width(request, offer.function, arguments)
+    width = width_of(offer.function, arguments)
     request, adjusted = _with_temperature(request, preset, width)
     _check_support(request, strategy, offer.parameters.model_fields, width)
     if request.num_replies > config.limits.max_choices:
@@ -167,23 +167,24 @@ async def make_plan(
     whole = strategy == DIRECT or (strategy in FORWARDED_BY and bool(request.sampling.stop))
     if whole and form is None and not request.forward and _streams_behind(request, model):
         request = replace(request, forward={"messages": [dump(message) for message in request.messages]})
-    if request.forward:
-        _check_forward(request, strategy, model.forward is not None, model.name)
-        settled, sampling = _as_it_came(request, model, config)
-        prompts: tuple[Prompt, ...] = ()
-    else:
-        settled, sampling, prompts = await _settle(request, model, config)
-        sampling = with_extras(sampling, request, key, model, strategy, settled.control)
-    kind = STRUCTURED if form is not None and form.held else config.answer_kind
     limit = min(config.limits.max_total_tokens, key.limits.max_total_tokens or config.limits.max_total_tokens)
     total = wish.max_total_tokens or (preset.max_total_tokens if preset else None)
+    most = _most_tokens(request, config.limits, limit if strategy == DIRECT and total is None else None)
+    if request.forward:
+        _check_forward(request, strategy, model.forward is not None, model.name)
+        settled, sampling = _as_it_came(request, model, most)
+        prompts: tuple[Prompt, ...] = ()
+    else:
+        settled, sampling, prompts = await _settle(request, model, config, most)
+        sampling = with_extras(sampling, request, key, model, strategy, settled.control)
+    kind = STRUCTURED if form is not None and form.held else config.answer_kind
+    whose = "this server's limit" if limit == config.limits.max_total_tokens else f"the limit of key {key.name}"
     if total is not None and total > limit:
-        whose = "this server's limit" if limit == config.limits.max_total_tokens else f"the limit of key {key.name}"
         raise invalid("ttc.max_total_tokens", f"ttc.max_total_tokens = {total} exceeds {whose} of {limit}")
     if strategy == DIRECT and total is None and request.num_replies * sampling.max_tokens > limit:
-        raise invalid(
-            "n", f"n x max_tokens = {request.num_replies * sampling.max_tokens} exceeds the limit of {limit} tokens"
-        )
+        name = request.sampling.max_tokens_field
+        place, what = (name, name) if request.num_replies == 1 else ("n", f"n x {name}")
+        raise invalid(place, f"{what} = {request.num_replies * sampling.max_tokens} exceeds {whose} of {limit} tokens")
     return RequestPlan(
         request=request,
         model=model,
@@ -267,7 +268,7 @@ def _scorer(
     return None
 
 
-def _width(request: ServeRequest, function: Callable[..., Any], arguments: Mapping[str, Any]) -> int:
+def width_of(function: Callable[..., Any], arguments: Mapping[str, Any]) -> int:
     """How many draws of one choice may run at once."""
     default = getattr(function, "__kwdefaults__", None) or {}
     width = arguments.get("n", default.get("n", 1))
@@ -312,14 +313,27 @@ def _begun(request: ServeRequest, strategy: str, model: ServedModel) -> ServeReq
     return replace(request, thinking=replace(wish, enabled=False, effort=None, budget=None))
 
 
-def _as_it_came(request: ServeRequest, model: ServedModel, config: ServeConfig) -> tuple[ThinkingPlan, Sampling]:
-    """What a server behind is asked; it renders, counts and thinks by itself.
+def _most_tokens(request: ServeRequest, limits: ServeLimits, total: int | None) -> int:
+    """The most tokens of a choice where none are said; raises ApiError for more of them than this server draws.
+
+    `total` are those that all choices may have, where nothing else holds them to it.
+    """
+    wish = request.sampling
+    if wish.max_tokens is not None and wish.max_tokens > limits.max_tokens:
+        name = wish.max_tokens_field
+        raise invalid(name, f"{name} = {wish.max_tokens} exceeds this server's limit of {limits.max_tokens}")
+    most = min(limits.default_max_tokens, limits.max_tokens)
+    return most if total is None else max(min(most, total // request.num_replies), 1)
+
+
+def _as_it_came(request: ServeRequest, model: ServedModel, most: int) -> tuple[ThinkingPlan, Sampling]:
+    """What a server behind is asked, `most` tokens by default; it renders, counts and thinks by itself.
 
     Half of its context is the most that is asked for by default, since the length of the prompt is not known here.
     """
     wish = request.sampling
     half = max(model.engine.capabilities.max_context // 2, 1)
-    max_tokens = wish.max_tokens or min(config.limits.default_max_tokens, half)
+    max_tokens = wish.max_tokens or min(most, half)
     return ThinkingPlan(Thinking()), _sampling(wish, max_tokens, model)
 
 
@@ -338,13 +352,13 @@ def _sampling(wish: SamplingRequest, max_tokens: int, model: ServedModel) -> Sam
 
 
 async def _settle(
-    request: ServeRequest, model: ServedModel, config: ServeConfig
+    request: ServeRequest, model: ServedModel, config: ServeConfig, most: int
 ) -> tuple[ThinkingPlan, Sampling, tuple[Prompt, ...]]:
-    """The thinking control, the sampling and the rendered prompts, which depend on each other through max_tokens."""
-    limits, wish, capabilities = config.limits, request.sampling, model.engine.capabilities
-    if wish.max_tokens is not None and wish.max_tokens > limits.max_tokens:
-        name = wish.max_tokens_field
-        raise invalid(name, f"{name} = {wish.max_tokens} exceeds this server's limit of {limits.max_tokens}")
+    """The thinking control, the sampling and the rendered prompts, which depend on each other through max_tokens.
+
+    `most` are the tokens of a choice where none are said.
+    """
+    wish, capabilities = request.sampling, model.engine.capabilities
 
     def settled_for(max_tokens: int, *, opened: bool) -> ThinkingPlan:
         return settle(
@@ -360,7 +374,7 @@ async def _settle(
 
     ends = functools.partial(_ends, model, config)
 
-    draft = settled_for(wish.max_tokens or limits.default_max_tokens, opened=False)
+    draft = settled_for(wish.max_tokens or most, opened=False)
     prompts = await _render(request, model, draft.control)
     opened = prompts[0].think_state == "open"
     length = max(len(prompt.token_ids or ()) for prompt in prompts)  # without ids the server behind counts, and refuses
@@ -381,7 +395,7 @@ async def _settle(
             f"{capabilities.max_context}: at most {room} is possible",
             "context_length_exceeded",
         )
-    max_tokens = wish.max_tokens or min(limits.default_max_tokens, limits.max_tokens, room)
+    max_tokens = wish.max_tokens or min(most, room)
     settled = settled_for(max_tokens, opened=opened)
     return settled, _sampling(wish, max_tokens, model), prompts
 

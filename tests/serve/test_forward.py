@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from serve.operator.config import ServeLimits
 from serve.running.catalogue import ServedModel, open_forward
 from serve.running.upstreams import Upstreams
 from tests.serve.running import Running, chat, running, scripted, served, spec
@@ -88,6 +89,18 @@ def test_what_nobody_reads_of_a_conversation_is_not_sent_behind(behind: tuple[Ru
         {"role": "assistant", "content": "a", "reasoning": "r"},
         {"role": "user", "content": "add"},
     ]
+
+
+def test_the_operators_most_tokens_hold_for_what_is_passed_on() -> None:
+    with upstream(script) as found:
+        features = Features("theirs", usage=True, limit_field="max_completion_tokens")
+        door = Upstreams({found.url: Client(found.url, Access("", 5, 30))}, features)
+        model = dataclasses.replace(served(scripted()), forward=door)
+        with running(model, limits=ServeLimits(max_tokens=50)) as server:
+            refused = server.ask(chat("add", tools=TOOLS, max_tokens=51)).json()["error"]
+            assert server.ask(chat("add", tools=TOOLS)).status_code == 200
+    assert refused["param"] == "max_tokens" and "limit of 50" in refused["message"]
+    assert [asked["max_completion_tokens"] for asked in found.asked] == [50]
 
 
 def test_penalties_go_to_the_server_behind_and_what_it_may_not_know_is_refused(

@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 from serve.operator.config import ServeLimits
+from serve.operator.keys import KeyLimits, key_from_secret
 from tests.serve.running import Running, chat, running, scripted, served
 from tests.serve.streams import chunks_of, whole
 from ttc.scorers.constant import constant
@@ -235,6 +236,7 @@ FIXES: list[tuple[dict[str, Any], str]] = [
     (chat(ttc={"n": 4}), "ttc.strategy chooses another"),
     (chat("x " * 3000), "shorten it by"),
     (chat(model="n"), "GET /v1/models"),
+    (chat(max_tokens=1000, n=6), "n x max_tokens = 6000 exceeds this server's limit of 5000 tokens"),
 ]
 
 
@@ -273,6 +275,21 @@ def test_what_a_client_keeps_in_a_conversation_is_accepted_and_not_read(server: 
     assert full["usage"]["prompt_tokens"] == plain["usage"]["prompt_tokens"]
     refused = server.ask({"model": "m", "messages": [first, {**answer, "function_call": {"name": "f"}}, last]}).json()
     assert refused["error"]["param"] == "messages[1].function_call"
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_a_choice_that_is_too_long_for_its_key_is_refused_by_the_field_that_says_so(name: str) -> None:
+    secret = "bobs-long-secret"
+    key = key_from_secret("bob", secret, KeyLimits(max_total_tokens=300))
+    with running(served(scripted(max_context=2000)), keys=[key]) as server:
+        bearer = {"authorization": f"Bearer {secret}"}
+        error = server.ask(chat(**{name: 301}), **bearer).json()["error"]
+        several = server.ask(chat(**{name: 200, "n": 2}), **bearer).json()["error"]
+        unsaid = server.ask(chat(), **bearer)
+        wide = server.ask(chat(n=3), **bearer)
+    assert error["param"] == name and f"{name} = 301 exceeds the limit of key bob of 300" in error["message"]
+    assert several["param"] == "n" and f"n x {name} = 400" in several["message"]
+    assert unsaid.status_code == wide.status_code == 200, "a length that nobody asked for is no reason to refuse"
 
 
 @pytest.mark.parametrize(
