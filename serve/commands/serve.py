@@ -54,9 +54,10 @@ def run(args: argparse.Namespace) -> int:
     for package in ("fastapi", "uvicorn"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtra(package, "serve")
-    from serve.http.app import configure_logs, serve
+    from serve.http.app import bind, configure_logs, serve
     from serve.operator.config import from_options, load_config
     from serve.running.catalogue import Catalogue
+    from serve.running.service import check_presets
 
     if not 0 <= args.port <= 65535:
         raise ConfigError(f"--port must lie in 0..65535, got {args.port}")
@@ -72,9 +73,11 @@ def run(args: argparse.Namespace) -> int:
         config = from_options(args.model, args.engine, args.name, args.scorer, args.upstream, overrides(args.set))
     if any(spec.engine.name == "embedded" for spec in config.models):
         keep_little()
+    check_presets(config, {spec.name: tuple(spec.scorers) for spec in config.models})
+    sock = bind(args.host, args.port)
     configure_logs(sys.stderr)
     logging.getLogger("serve").info("loading %s", ", ".join(spec.name for spec in config.models))
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with sock, asyncio.Runner(loop_factory=new_event_loop) as runner:
         again = None if args.config is None else lambda: load_config(pathlib.Path(args.config)).keys
-        runner.run(serve(config, Catalogue.load(config), args.host, args.port, again))
+        runner.run(serve(config, Catalogue.load(config), sock, again))
     return 0

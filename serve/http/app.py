@@ -11,6 +11,7 @@ and answered is never in it.
 from __future__ import annotations
 
 import asyncio
+import errno
 import importlib.resources
 import ipaddress
 import json
@@ -285,8 +286,7 @@ BACKLOG = 2048
 async def serve(
     config: ServeConfig,
     catalogue: Catalogue,
-    host: str,
-    port: int,
+    sock: socket.socket,
     read_again: Callable[[], Sequence[Key]] | None = None,
 ) -> None:
     """Serve until a signal, then drain; SIGHUP takes new keys over from `read_again`.
@@ -316,7 +316,7 @@ async def serve(
         )
     )
     await catalogue.prove()
-    sock = _listen(host, port)
+    _listen(sock)
     running = asyncio.create_task(server.serve(sockets=[sock]))
     while not server.started and not running.done():
         await asyncio.sleep(0.01)
@@ -355,13 +355,21 @@ def take_over_keys(service: InferenceService, read_again: Callable[[], Sequence[
     _log.info("keys were read again", extra={"keys": [key.name for key in keys]})
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
+    """A socket with its address, which takes no connection yet: an address is checked before a model is loaded.
+
+    Raises:
+        ConfigError: it is taken, or none of this machine's.
+    """
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        sock = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sock.family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind((host, port))
     except OSError as exc:
-        raise ConfigError(f"cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
-    sock.setblocking(False)
+        sock.close()
+        raise _cannot_listen(host, port, exc) from exc
     return sock
 
 
@@ -383,6 +391,20 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=True, default=str)
+
+
+def _listen(sock: socket.socket) -> None:
+    host, port = sock.getsockname()[:2]
+    try:
+        sock.listen(BACKLOG)
+    except OSError as exc:
+        raise _cannot_listen(host, port, exc) from exc
+    sock.setblocking(False)
+
+
+def _cannot_listen(host: str, port: int, exc: OSError) -> ConfigError:
+    fix = ": choose another --port, 0 takes a free one" if exc.errno == errno.EADDRINUSE else ""
+    return ConfigError(f"cannot listen on {host}:{port}: {exc.strerror or exc}{fix}")
 
 
 def configure_logs(stream: TextIO) -> None:

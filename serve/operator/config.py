@@ -20,7 +20,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from serve.operator.keys import Key, read_keys
-from serve.requests.thinking import EFFORTS, ThinkingPolicy
+from serve.requests.fields import MAX_TEMPERATURE
+from serve.requests.thinking import EFFORTS, UNLIMITED, ThinkingPolicy
 from ttc.answers import KINDS
 from ttc.config.choices import DEFAULT_ENGINE, DEFAULT_SCORER, PartChoice
 from ttc.config.recipes import load_toml, sections, split_model
@@ -139,6 +140,20 @@ class PresetSpec:
     reasoning_effort: str | None = None
     temperature: float | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what a request could not ask for either."""
+        where = f"presets.{self.name}"
+        if self.reasoning_effort is not None and self.reasoning_effort not in EFFORTS:
+            raise UnknownName(f"effort of {where}", self.reasoning_effort, EFFORTS)
+        if self.answer_kind is not None and self.answer_kind not in KINDS:
+            raise UnknownName(f"answer kind of {where}", self.answer_kind, KINDS)
+        if self.thinking_budget is not None and self.thinking_budget < UNLIMITED:
+            raise ConfigError(f"{where}.thinking_budget must be at least {UNLIMITED}, got {self.thinking_budget}")
+        if self.temperature is not None and not 0 <= self.temperature <= MAX_TEMPERATURE:
+            raise ConfigError(f"{where}.temperature must lie in 0..{MAX_TEMPERATURE}, got {self.temperature}")
+        if self.max_total_tokens is not None and self.max_total_tokens < 1:
+            raise ConfigError(f"{where}.max_total_tokens must be at least 1, got {self.max_total_tokens}")
+
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
@@ -157,7 +172,7 @@ class ServeConfig:
     log_prompts: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse names that lead nowhere."""
+        """Refuse names that lead nowhere, and presets that this server's own limits would refuse every time."""
         models = [spec.name for spec in self.models]
         names = models + [preset.name for preset in self.presets]
         if len(set(names)) < len(names) or "auto" in names:
@@ -169,6 +184,24 @@ class ServeConfig:
         ]:
             if name not in models:
                 raise ConfigError(f"{where}: no model {name!r}{nearest(name, models)} (known: {', '.join(models)})")
+        for spec in self.models:
+            if spec.fallback == spec.name:
+                raise ConfigError(f"models.{spec.name}.fallback must be another model than itself")
+        for preset in self.presets:
+            for name, value, (place, most) in (
+                (
+                    "thinking_budget",
+                    preset.thinking_budget,
+                    ("thinking.max_thinking_tokens", self.thinking.max_thinking_tokens),
+                ),
+                (
+                    "max_total_tokens",
+                    preset.max_total_tokens,
+                    ("limits.max_total_tokens", self.limits.max_total_tokens),
+                ),
+            ):
+                if value is not None and most is not None and value > most:
+                    raise ConfigError(f"presets.{preset.name}.{name} = {value} exceeds {place} = {most}")
         if self.answer_kind not in KINDS:
             raise UnknownName("answer kind", self.answer_kind, KINDS)
         for level, name in self.auto.items():

@@ -26,6 +26,7 @@ from ttc.core import Message
 TokenCount = Annotated[int, Ge(1), Le(1 << 31), WHOLE]
 StopText = Annotated[str, MinLen(1), MaxLen(256)]
 _Penalty = Annotated[float, Ge(-2), Le(2)]
+MAX_TEMPERATURE = 2
 _SOME = "Refused by models whose engine does not honour it."
 _UNHEARD = "an operator may let it go unheard: http.ignore"
 _NEUTRAL = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
@@ -55,7 +56,7 @@ class CommonFields(ThinkingFields):
     """What every dialect takes."""
 
     model: Annotated[str, MaxLen(512)]
-    temperature: Annotated[float, Ge(0), Le(2)] | None = None
+    temperature: Annotated[float, Ge(0), Le(MAX_TEMPERATURE)] | None = None
     top_p: Annotated[float, Ge(1e-6), Le(1)] | None = Field(None, description="In (0, 1].")
     top_k: Annotated[int, Ge(-1), Le(1 << 20), WHOLE] | None = Field(None, description="0 and -1 are off.")
     stream: bool | None = None

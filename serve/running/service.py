@@ -18,7 +18,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -43,7 +43,7 @@ from serve.running.events import (
     TokenCounts,
     ledger,
 )
-from serve.running.plan import RequestPlan, count_prompt, make_plan
+from serve.running.plan import RequestPlan, count_prompt, make_plan, width_of
 from serve.running.quotas import Quotas
 from serve.running.run import execute
 from ttc.concurrent import settle
@@ -62,9 +62,7 @@ class InferenceService:
         Raises ConfigError for a preset that could never run.
         """
         self.config, self.catalogue = config, catalogue
-        scorers = {name for model in catalogue for name in model.scorers}
-        self.offers = ServedStrategies(config.strategies, scorers, config.limits.max_width)
-        _check_presets(config, catalogue, self.offers)
+        self.offers = check_presets(config, {model.name: tuple(model.scorers) for model in catalogue})
         self.admission = Admission(config.limits.max_sequences, quotas)
         self.keys = KeyRing(config.keys)
         self.draining = False
@@ -312,21 +310,31 @@ class ActiveRequest:
         self._ticket.charge(usage)
 
 
-def _check_presets(config: ServeConfig, catalogue: Catalogue, offers: ServedStrategies) -> None:
-    """Refuse at the start what would refuse every request to a preset."""
+def check_presets(config: ServeConfig, scorers: Mapping[str, Sequence[str]]) -> ServedStrategies:
+    """The strategies of this server; `scorers` are the names of each model's. No model is needed for it.
+
+    Raises:
+        ConfigError: a strategy that is not installed, or a preset that would be refused every time.
+    """
+    offers = ServedStrategies(
+        config.strategies, {name for names in scorers.values() for name in names}, config.limits.max_width
+    )
     for preset in config.presets:
-        model, _ = catalogue.find(preset.model)
+        own = scorers[preset.model]
         if preset.strategy not in offers:
             raise UnknownName(f"strategy of presets.{preset.name}", preset.strategy, offers.names)
         offer = offers[preset.strategy]
-        if offer.needs_scorer and not model.scorers:
-            raise ConfigError(f"presets.{preset.name}: {preset.strategy} needs a scorer, and {model.name} has none")
-        if preset.scorer is not None and preset.scorer not in model.scorers:
-            raise UnknownName(f"scorer of presets.{preset.name}", preset.scorer, model.scorers)
+        if offer.needs_scorer and not own:
+            raise ConfigError(f"presets.{preset.name}: {preset.strategy} needs a scorer, and {preset.model} has none")
+        if preset.scorer is not None and preset.scorer not in own:
+            raise UnknownName(f"scorer of presets.{preset.name}", preset.scorer, own)
         try:
-            offer.bind(preset.params, None)
+            arguments = offer.bind(preset.params, None)
         except ApiError as exc:
             raise ConfigError(f"presets.{preset.name}: {exc.message.replace('ttc.', '')}") from exc
+        if preset.temperature == 0 and width_of(offer.function, arguments) > 1:
+            raise ConfigError(f"presets.{preset.name}.temperature = 0 makes all draws of {preset.strategy} equal")
+    return offers
 
 
 UNSAID = "low"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import pathlib
+import socket
 
 import pytest
 
+from serve.commands.serve import register, run
+from serve.http.app import bind, serve
 from serve.operator.config import PresetSpec, ServeConfig, load_config
 from serve.running.catalogue import Catalogue
-from serve.running.service import InferenceService
+from serve.running.service import InferenceService, check_presets
 from tests.serve.running import scripted, served
 from ttc.errors import ConfigError
 
@@ -71,6 +76,7 @@ def test_the_example_of_the_page_is_a_configuration(
     ("text", "message"),
     [
         ("", r"no \[models"),
+        ("[models.m]\nengine = 'simulated'\nfallback = 'm'", "models.m.fallback must be another model"),
         ("model = 3", "did you mean 'models'"),
         ("models = 3", "models must be a table"),
         ("[models]\nm = 3", "models.m must be a table"),
@@ -111,6 +117,10 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: pathlib.Path, text: str, mes
         (PresetSpec("p", "m", "majority", {"m": 8}), "presets.p: m: strategy majority has no such parameter"),
         (PresetSpec("p", "m", "majority", {"n": 1000}), "at most 128"),
         (PresetSpec("p", "m", "majority", scorer="prm"), "scorer of presets.p"),
+        (
+            PresetSpec("p", "m", "majority", {"n": 2}, temperature=0),
+            "temperature = 0 makes all draws of majority equal",
+        ),
     ],
 )
 def test_a_preset_that_could_never_run_stops_the_start(preset: PresetSpec, message: str) -> None:
@@ -118,3 +128,52 @@ def test_a_preset_that_could_never_run_stops_the_start(preset: PresetSpec, messa
     config = ServeConfig((model.spec,), "m", presets=(preset,))
     with pytest.raises(ConfigError, match=message):
         InferenceService(config, Catalogue(config, {"m": model}))
+    with pytest.raises(ConfigError, match=message):
+        check_presets(config, {"m": ()})
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ('reasoning_effort = "hgih"', "did you mean 'high'"),
+        ('answer_kind = "maths"', "did you mean 'math'"),
+        ("thinking_budget = -7", "presets.p.thinking_budget must be at least -1, got -7"),
+        ("thinking_budget = 500", "thinking_budget = 500 exceeds thinking.max_thinking_tokens = 400"),
+        ("temperature = 9", "presets.p.temperature must lie in 0..2, got 9"),
+        ("max_total_tokens = 0", "presets.p.max_total_tokens must be at least 1"),
+        ("max_total_tokens = 9000", "max_total_tokens = 9000 exceeds limits.max_total_tokens = 8000"),
+    ],
+)
+def test_a_preset_may_ask_for_what_a_request_may_ask_for(tmp_path: pathlib.Path, lines: str, message: str) -> None:
+    path = tmp_path / "serve.toml"
+    limits = "[limits]\nmax_total_tokens = 8000\n[thinking]\nmax_thinking_tokens = 400\n"
+    path.write_text(f"[models.m]\nengine = 'simulated'\n{limits}[presets.p]\nmodel = 'm'\n{lines}\n")
+    with pytest.raises(ConfigError, match=message):
+        load_config(path)
+
+
+def test_what_is_wrong_is_said_before_a_model_is_loaded(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parser = argparse.ArgumentParser()
+    register(parser.add_subparsers())
+    path = tmp_path / "serve.toml"
+    path.write_text("[models.m]\nengine = 'simulated'\n[presets.p]\nmodel = 'm'\nstrategy = 'majority'\nnn = 3\n")
+    loads: list[ServeConfig] = []
+    monkeypatch.setattr(Catalogue, "load", loads.append)
+    with pytest.raises(ConfigError, match="nn: strategy majority has no such parameter"):
+        run(parser.parse_args(["serve", "--config", str(path)]))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}.* choose another --port"):
+            run(parser.parse_args(["serve", "--engine", "simulated", "--port", port]))
+    assert not loads
+
+
+def test_an_address_that_another_took_meanwhile_is_refused_in_one_line() -> None:
+    with bind("127.0.0.1", 0) as mine, bind("127.0.0.1", mine.getsockname()[1]) as theirs:
+        theirs.listen()
+        config = ServeConfig((served(scripted()).spec,), "m")
+        catalogue = Catalogue(config, {"m": served(scripted())})
+        with pytest.raises(ConfigError, match="choose another --port"):
+            asyncio.run(serve(config, catalogue, mine))
