@@ -31,7 +31,7 @@ from serve.http.posts import NOTES, ApiDialect, ASGIApp, ErrorReply, Receive, Sc
 from serve.operator.config import ServeConfig
 from serve.operator.keys import Key
 from serve.operator.metrics import configure_tracing
-from serve.requests.errors import ApiError, json_bytes
+from serve.requests.errors import ApiError, from_error, json_bytes
 from serve.running.catalogue import Catalogue
 from serve.running.service import InferenceService
 from serve.running.shared_quotas import find_quotas
@@ -164,13 +164,20 @@ def _add_models(app: FastAPI, catalogue: Catalogue) -> None:
 
     key = [Security(HTTPBearer(auto_error=False))]  # for the document; the guard checks it
 
-    @app.get("/v1/models", summary="Models and presets", responses=_KEYED, dependencies=key)
     async def models() -> dict[str, Any]:
         return catalogue.to_json()
 
-    @app.get("/v1/models/{name:path}", summary="One model or preset", responses=_NAMED, dependencies=key)
     async def model(name: str) -> dict[str, Any]:
         return catalogue.row(name)
+
+    _add_read(app, "/v1/models", models, summary="Models and presets", responses=_KEYED, dependencies=key)
+    _add_read(app, "/v1/models/{name:path}", model, summary="One model or preset", responses=_NAMED, dependencies=key)
+
+
+def _add_read(app: FastAPI, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+    """A route to be read, by HEAD too, which is what many probes send."""
+    app.add_api_route(path, endpoint, methods=["GET"], **options)
+    app.add_api_route(path, endpoint, methods=["HEAD"], **{**options, "include_in_schema": False})
 
 
 def _add_state(app: FastAPI, service: InferenceService) -> None:
@@ -182,9 +189,10 @@ def _add_state(app: FastAPI, service: InferenceService) -> None:
     key = [Security(HTTPBearer(auto_error=False))]
     started = time.time()
 
-    @app.get("/health", summary="The process lives")
     async def health() -> dict[str, str]:
         return {"status": "ok"}
+
+    _add_read(app, "/health", health, summary="The process lives")
 
     async def ready(response: Response) -> dict[str, Any]:
         reachable, behind = service.catalogue.reachable, service.catalogue.upstreams
@@ -195,21 +203,22 @@ def _add_state(app: FastAPI, service: InferenceService) -> None:
 
     ready.__annotations__["response"] = Response
     drains: dict[int | str, dict[str, Any]] = {503: {"description": "Shutting down, or no server behind answers."}}
-    app.add_api_route("/ready", ready, summary="Models are loaded and requests are taken", responses=drains)
+    _add_read(app, "/ready", ready, summary="Models are loaded and requests are taken", responses=drains)
 
     async def metrics() -> Any:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
     keyed: dict[str, Any] = {"responses": _KEYED, "dependencies": key}
-    app.add_api_route("/metrics", metrics, summary="Prometheus metrics", response_class=PlainTextResponse, **keyed)
+    _add_read(app, "/metrics", metrics, summary="Prometheus metrics", response_class=PlainTextResponse, **keyed)
 
-    @app.get("/version", summary="Version, strategies and their parameters", responses=_KEYED, dependencies=key)
     async def version() -> dict[str, Any]:
         return {
             "version": __version__,
             "uptime_s": round(time.time() - started, 1),
             "strategies": service.offers.to_json(),
         }
+
+    _add_read(app, "/version", version, summary="Version, strategies and their parameters", **keyed)
 
 
 def _add_refusals(app: FastAPI, service: InferenceService) -> None:
@@ -232,13 +241,23 @@ def _add_refusals(app: FastAPI, service: InferenceService) -> None:
                 service.metrics.refused(error.code, error.status)
         return refused(request, error, error.headers())
 
+    @app.exception_handler(Exception)
+    async def failed(request: Request, exc: Exception) -> Response:
+        return refused(request, from_error(exc), {})  # what comes here is raised on, to the guard, which logs it
+
     @app.exception_handler(HTTPException)
     async def not_routed(request: Request, exc: HTTPException) -> Response:
         code = {404: "not_found", 405: "method_not_allowed"}.get(exc.status_code, "http_error")
         allowed = dict(exc.headers or {}).get("Allow")
-        fix = f"send {allowed}" if allowed else "GET /openapi.json lists what there is"
+        fix = f"send {allowed}" if allowed else _route_near(request.url.path)
         text = f"{request.method} {request.url.path[:200]}: {exc.detail}; {fix}"
         return refused(request, ApiError(exc.status_code, code, text), exc.headers or {})
+
+
+def _route_near(path: str) -> str:
+    """What to ask instead of `path`: most often a base URL has a /v1 too many, or none."""
+    near = next((known for known in _BY_PATH if known == f"/v1{path}" or path.endswith(known)), None)
+    return "GET /openapi.json lists what there is" if near is None else f"did you mean {near}?"
 
 
 TYPES = {
@@ -289,9 +308,9 @@ async def serve(
     sock: socket.socket,
     read_again: Callable[[], Sequence[Key]] | None = None,
 ) -> None:
-    """Serve until a signal, then drain; SIGHUP takes new keys over from `read_again`.
+    """Serve on `sock` (see `bind`) until a signal, then drain; SIGHUP takes new keys over from `read_again`.
 
-    Raises ConfigError for a bad address, MissingExtra without uvicorn.
+    Raises ConfigError for an address that another server took meanwhile, MissingExtra without uvicorn.
     """
     try:
         import uvicorn
@@ -373,6 +392,20 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
+def _listen(sock: socket.socket) -> None:
+    host, port = sock.getsockname()[:2]
+    try:
+        sock.listen(BACKLOG)
+    except OSError as exc:
+        raise _cannot_listen(host, port, exc) from exc
+    sock.setblocking(False)
+
+
+def _cannot_listen(host: str, port: int, exc: OSError) -> ConfigError:
+    fix = ": choose another --port, 0 takes a free one" if exc.errno == errno.EADDRINUSE else ""
+    return ConfigError(f"cannot listen on {host}:{port}: {exc.strerror or exc}{fix}")
+
+
 _STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime", "taskName"}
 
 
@@ -391,20 +424,6 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=True, default=str)
-
-
-def _listen(sock: socket.socket) -> None:
-    host, port = sock.getsockname()[:2]
-    try:
-        sock.listen(BACKLOG)
-    except OSError as exc:
-        raise _cannot_listen(host, port, exc) from exc
-    sock.setblocking(False)
-
-
-def _cannot_listen(host: str, port: int, exc: OSError) -> ConfigError:
-    fix = ": choose another --port, 0 takes a free one" if exc.errno == errno.EADDRINUSE else ""
-    return ConfigError(f"cannot listen on {host}:{port}: {exc.strerror or exc}{fix}")
 
 
 def configure_logs(stream: TextIO) -> None:

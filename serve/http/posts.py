@@ -275,15 +275,16 @@ def add_posts(app: FastAPI, service: InferenceService, dialects: Sequence[ApiDia
         post.__annotations__ = {"body": model}
         return post
 
-    names, search, route = (
+    names, default, search, route = (
         service.catalogue.names(),
+        service.catalogue.default,
         service.offers.model(),
         _body_route(service.config.limits, service.config.http.ignore),
     )
     for dialect in dialects:
         app.router.add_api_route(
             dialect.path,
-            endpoint(dialect, _for_server(dialect.request, names, search)),
+            endpoint(dialect, _for_server(dialect.request, names, default, search)),
             methods=["POST"],
             route_class_override=route,
             dependencies=[Security(HTTPBearer(auto_error=False))],
@@ -379,13 +380,17 @@ def _responses(dialect: ApiDialect) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def _for_server(model: type[BaseModel], names: Sequence[str], search: type[BaseModel]) -> type[BaseModel]:
+def _for_server(
+    model: type[BaseModel], names: Sequence[str], default: str | None, search: type[BaseModel]
+) -> type[BaseModel]:
     """The dialect's model with this server's strategies, and its models in the description.
 
-    The names are not part of the check: another one is a 404, not a malformed request.
+    The names are not part of the check: another one is a 404, not a malformed request. `default` is the model of a
+    request that names none; None: it is refused.
     """
     annotation = model.model_fields["model"]
-    described: Any = Field(max_length=512, json_schema_extra={"enum": list(names)})
+    value: Any = ... if default is None else default
+    described: Any = Field(value, max_length=512, json_schema_extra={"enum": list(names)})
     fields: Any = {"model": (annotation.annotation, described), "ttc": (search | None, None)}
     return create_model(model.__name__, __base__=model, **fields)
 

@@ -157,7 +157,10 @@ class PresetSpec:
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
-    """Everything about a server but the address it listens on."""
+    """Everything about a server but the address it listens on.
+
+    With `fills_model` a request that names no model is one to `default`; else it is refused.
+    """
 
     models: tuple[ModelSpec, ...]
     default: str
@@ -170,6 +173,7 @@ class ServeConfig:
     answer_kind: str = "math"
     auto: Mapping[str, str] = field(default_factory=dict)
     log_prompts: bool = False
+    fills_model: bool = False
 
     def __post_init__(self) -> None:
         """Refuse names that lead nowhere, and presets that this server's own limits would refuse every time."""
@@ -268,6 +272,7 @@ def load_config(path: pathlib.Path) -> ServeConfig:
         answer_kind=file.answer_kind,
         auto=file.auto,
         log_prompts=file.log_prompts,
+        fills_model=file.default is not None,
     )
 
 

@@ -46,7 +46,6 @@ class ChoiceStreamOptions(StreamOptions):
     """The same, where usage is a chunk of its own."""
 
     include_usage: bool | None = None
-
     continuous_usage_stats: bool | None = Field(
         None, description="vLLM's, usage with every chunk: here it comes once, at the end, as with include_usage."
     )

@@ -99,9 +99,9 @@ class Catalogue:
         )
 
     @property
-    def default(self) -> str:
-        """The model of a request that names none."""
-        return self._config.default
+    def default(self) -> str | None:
+        """The model of a request that names none; None: it is refused."""
+        return self._config.default if self._config.fills_model else None
 
     def names(self) -> list[str]:
         """Every name that a request may use."""

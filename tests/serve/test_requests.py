@@ -254,6 +254,47 @@ def test_unknown_routes_and_methods_get_nested_errors(server: Running) -> None:
             assert response.json()["error"]["code"] == code
 
 
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/v1/v1/messages", "/v1/messages"),
+        ("/completions", "/v1/completions"),
+        ("/api/v1/responses", "/v1/responses"),
+        ("/v1/embeddings", "GET /openapi.json"),
+    ],
+)
+def test_a_base_url_with_one_v1_too_many_or_none_is_told_the_path(server: Running, asked: str, meant: str) -> None:
+    refusal = server.ask(chat(), asked)
+    assert (refusal.status_code, refusal.json()["error"]["code"]) == (404, "not_found")
+    assert meant in refusal.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics", "/version", "/v1/models", "/v1/models/m", "/"])
+def test_what_is_read_may_be_asked_for_by_its_head_as_probes_do(server: Running, path: str) -> None:
+    with server.client() as client:
+        head, whole_ = client.head(path), client.get(path)
+        document = client.get("/openapi.json").json()
+    assert (head.status_code, head.content, whole_.status_code) == (200, b"", 200)
+    assert "head" not in document["paths"].get(path, {})
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/models"])
+def test_a_defect_of_the_server_is_an_error_in_the_form_of_its_path(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    def broken(*arguments: object) -> None:
+        raise KeyError("of the server's own")
+
+    with running(served(scripted())) as server:
+        monkeypatch.setattr(server.service, "open", broken)
+        monkeypatch.setattr(type(server.service.catalogue), "to_json", broken)
+        with server.client() as client:
+            asked = {**chat(), "max_tokens": 9}
+            reply = client.get(path) if path == "/v1/models" else client.post(path, json=asked)
+    assert (reply.status_code, reply.headers["content-type"]) == (500, "application/json")
+    assert reply.json()["error"]["code"] == "internal_error" and "of the server's own" not in reply.text
+    assert ("type" in reply.json()) == (path == "/v1/messages") and reply.headers["x-request-id"]
+
+
 def test_usage_with_every_chunk_is_given_once_at_the_end(server: Running) -> None:
     chunks = chunks_of(server.ask(chat(stream=True, stream_options={"continuous_usage_stats": True})).text)
     assert chunks[-1]["choices"] == [] and chunks[-1]["usage"]["completion_tokens"] == len("hello there") + 1
