@@ -15,8 +15,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evals.numbers.statistics import holm, mcnemar, minimum_detectable, paired_interval, standard_error
-from evals.numbers.summary import cluster_of, curve_values, exchangeable, is_correct, total_usage, votes
-from ttc.core import Record
+from evals.numbers.summary import (
+    cluster_of,
+    curve_values,
+    exchangeable,
+    generated_beside,
+    is_correct,
+    total_usage,
+    votes,
+)
+from ttc.core import Answer, Record
 from ttc.errors import ConfigError
 
 ROUNDING = 1e-9
@@ -141,14 +149,20 @@ class _Paired:
 def _pool(records: Sequence[Record]) -> tuple[int, float]:
     """Return (draws that every solved problem has, FLOPs of one draw on all problems); zeros where none can be split.
 
-    A scored pool is left out: the price of its draws is not known apart from the scorer's.
+    A pool that was scored or judged is left out, and one beside which more was asked: the price of its draws is not known
+    apart from that.
     """
     solved = [record.answer for record in records if record.answer is not None]
     size = min((len(answer.candidates) for answer in solved), default=0)
-    if size < 2 or any(answer.usage.scored for answer in solved) or not exchangeable(records):
+    if size < 2 or not exchangeable(records) or not all(map(_is_of_draws, solved)):
         return 0, 0.0
     draws = sum(len(answer.candidates) for answer in solved)
     return size, total_usage(records).flops / draws * len(solved)
+
+
+def _is_of_draws(answer: Answer) -> bool:
+    """Whether all that was spent went into the draws of the candidates."""
+    return not (answer.usage.scored or answer.usage.judged or generated_beside(answer))
 
 
 def _check_same_targets(

@@ -6,15 +6,17 @@ about a hundred bytes a problem, whatever its record holds, so a run of any leng
 
 A problem's candidates are a pool that can be sub-sampled when they are draws of one prompt (paths of length one), so
 that any k of them are what a run with n = k would have drawn. The leaves of a tree are not, nor are samples whose
-number was decided by what they said (a stopping rule, a budget): there only their union counts. Where they are, `curve`
-holds the expected accuracy at every smaller k from the same pool, with clustered intervals, by kind:
+number or length was decided by what was said (a stopping rule, traces that were aborted, a budget): there only their
+union counts. Where they are, `curve` holds the expected accuracy at every smaller k from the same pool, with clustered
+intervals, by kind:
 
     pass        any of k is right: needs the answer key, so it is a ceiling and not a strategy
     majority    the vote among k; costs the generated tokens only
     best_of_n   the best-scored of k; weighted: the score-weighted vote; both cost the scorer's tokens as well
 
-The cost at k is k/n of the run's: exact for generated tokens, and for a scorer but for the prompt it reads once. FLOPs
-of a vote within a scored pool are not known apart from the scorer's and are null, and so are those of an endpoint.
+The cost at k is k/n of what the draws of the pool took: exact for generated tokens, and for a scorer but for the prompt
+it reads once. What a strategy asked beside its draws (the matches of `knockout`) is no part of it. FLOPs of draws are
+not known apart from a scorer's, a judge's or those questions', and are null there, and so are those of an endpoint.
 """
 
 from __future__ import annotations
@@ -54,6 +56,8 @@ class RunTotals:
     covered: int = 0
     """Problems with a right candidate."""
     candidates: int = 0
+    beside: int = 0
+    """Tokens that were generated beside the draws of candidates."""
     fewest: int | None = None
     """Candidates of the solved problem that has the fewest; `most` of the one that has the most."""
     most: int | None = None
@@ -102,6 +106,7 @@ class RunTotals:
         self.no_answer += answer.final is None
         count = len(answer.candidates)
         self.candidates += count
+        self.beside += generated_beside(answer)
         self.fewest = count if self.fewest is None else min(self.fewest, count)
         self.most = count if self.most is None else max(self.most, count)
         scores = [candidate.score for candidate in answer.candidates if candidate.score is not None]
@@ -158,7 +163,17 @@ def exchangeable(records: Sequence[Record]) -> bool:
 def independent(record: Record) -> bool:
     """Whether all candidates are draws of the problem's own prompt that nothing stopped; also where there is none."""
     answer = record.answer
-    return answer is None or (answer.stop_cause == "done" and all(len(one.path) == 1 for one in answer.candidates))
+    if answer is None:
+        return True
+    is_whole = answer.stop_cause == "done" and all(event.kind != "prune" for event in answer.trace)
+    return is_whole and all(len(one.path) == 1 for one in answer.candidates)
+
+
+def generated_beside(answer: Answer) -> int:
+    """Return the tokens of questions that are none of the candidates' own draws, as the trace tells them."""
+    draws = {candidate.path for candidate in answer.candidates}
+    questions = (event for event in answer.trace if event.kind == "generate" and event.path not in draws)
+    return sum(int(event.data.get("num_tokens") or 0) for event in questions)
 
 
 SUMMARY = "summary.json"
@@ -267,15 +282,15 @@ def _kinds_of(found: RunTotals) -> tuple[str, ...]:
 
 def _point(kind: str, k: int, interval: Interval, found: RunTotals) -> dict[str, Any]:
     usage, draws, blind = found.usage, found.candidates, kind in ("pass", "majority")
-    flops = None if not usage.flops or (blind and usage.scored) else usage.flops / draws * k
+    is_mixed = found.beside or (blind and (usage.scored or usage.judged))
     return {
         "kind": kind,
         "k": k,
         "accuracy": interval.value,
         "low": interval.low,
         "high": interval.high,
-        "tokens": (usage.generated if blind else usage.tokens) / draws * k,
-        "flops": flops,
+        "tokens": ((usage.generated if blind else usage.tokens) - found.beside) / draws * k,
+        "flops": None if is_mixed or not usage.flops else usage.flops / draws * k,
     }
 
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from evals.numbers.compare import Side, compare_all
 from evals.numbers.summary import curve_values, read_summary, summarise, votes, write_summary
 from tests.evals.pools import FLOPS, SCORED, TOKENS, failed, make_record
+from ttc.core import Message, Problem, Record, Strategy, Verdict
+from ttc.engines.simulated import simulated, truth
 from ttc.errors import ConfigError, RecordError
+from ttc.session.solve import solve
+from ttc.strategies.confidence import confidence
+from ttc.strategies.knockout import knockout
+from ttc.strategies.majority import majority
 
 CONFIG = {"strategy": "majority", "params": {"n": 4}, "task": "arithmetic", "level": 2, "seed": 5, "engine": "scripted"}
 
@@ -110,3 +121,50 @@ def test_a_summary_survives_the_disk_and_a_broken_one_is_named(tmp_path: Path) -
 def test_a_run_without_records_gives_no_figure_and_still_valid_json(tmp_path: Path) -> None:
     write_summary(tmp_path, [summarise([], CONFIG)])
     assert read_summary(tmp_path)[0]["accuracy"] is None
+
+
+def of_strategy(strategy: Strategy, **engine: Any) -> list[Record]:
+    """What a strategy gave on ten simulated problems."""
+    problems = [Problem(f"p{i}", (Message("user", f"q{i}"),), "number") for i in range(10)]
+    reasoner = simulated(p=0.8, steps=4, **engine)
+    records = []
+    for problem in problems:
+        answer = asyncio.run(solve(problem, engine=reasoner, strategy=strategy, seed=1))
+        verdicts = tuple(
+            Verdict("correct" if one.final == truth(problem.messages[0].content) else "incorrect")
+            for one in answer.candidates
+        )
+        records.append(Record(problem, truth(problem.messages[0].content), answer, verdicts[0], verdicts))
+    return records
+
+
+def test_draws_are_priced_apart_from_what_a_strategy_asks_beside_them() -> None:
+    votes_entry = summarise(of_strategy(partial(majority, n=4)), CONFIG)
+    matches = of_strategy(partial(knockout, n=4))
+    entry = summarise(matches, CONFIG)
+    assert entry["tokens_per_problem"] > votes_entry["tokens_per_problem"]
+    tokens = [[point["tokens"] for point in each["curve"]] for each in (entry, votes_entry)]
+    assert tokens[0] == tokens[1]
+    assert {point["flops"] for point in entry["curve"]} == {None}
+    rival = Side("tree", of_strategy(partial(majority, n=2)))
+    (item,) = compare_all([Side("knockout", matches), rival], seed=0)
+    assert item.equal_flops is None and item.needed_n is None
+
+
+def test_flops_of_a_vote_are_not_those_of_the_judge_beside_it() -> None:
+    def judged(record: Record) -> Record:
+        assert record.answer is not None
+        usage = replace(record.answer.usage, scored=0, judged=40)
+        return replace(record, answer=replace(record.answer, usage=usage))
+
+    records = [judged(make_record(f"p{i}", ["1", "2"], scores=[0.9, 0.2])) for i in range(3)]
+    assert points(summarise(records, CONFIG), "majority")[2]["flops"] is None
+    (item,) = compare_all([Side("best_of_n", records), Side("again", records)], seed=0)
+    assert item.equal_flops is None
+
+
+def test_traces_that_were_aborted_for_what_they_said_are_no_pool() -> None:
+    strategy = partial(confidence, n=8, warmup=4, consensus=2.0, chunk=8, group=8)
+    records = of_strategy(strategy, confidence=1.0)
+    assert any(event.kind == "prune" for record in records for event in record.answer.trace)  # type: ignore[union-attr]
+    assert summarise(records, CONFIG)["curve"] == []
