@@ -28,7 +28,7 @@ from evals.run_folder import read_run
 from ttc import answers
 from ttc.allocation.plan import DrawKind, Plan, Route, State, follow, state_of
 from ttc.answers import kind_of
-from ttc.choosing.selection import Select, aggregate, choose, vote
+from ttc.choosing.selection import Select, aggregate, by_score, choose, vote
 from ttc.core import Candidate, Record
 from ttc.errors import ConfigError
 from ttc.replay import RecordedDraw, pool_of
@@ -246,7 +246,7 @@ SCORED_RULES: tuple[Select, ...] = ("weighted", "argmax", "majority")
 def by_consensus(pool: DrawPool) -> DrawPool:
     """Return the pool with the answer that all its samples vote for (by score, where scored) taken as right."""
     scored = any(c.score is not None for c in pool.candidates)
-    leader = vote(pool.candidates, CLASSES, lambda c: c.score) if scored else vote(pool.candidates, CLASSES)
+    leader = vote(pool.candidates, CLASSES, by_score) if scored else vote(pool.candidates, CLASSES)
     final = None if leader is None else leader.final
     return replace(pool, right=tuple(c.final is not None and c.final == final for c in pool.candidates))
 

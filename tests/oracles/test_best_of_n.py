@@ -139,6 +139,14 @@ def test_pessimistic_selection_has_the_frequencies_of_its_weights() -> None:
     assert all(abs(drawn[i] / runs - share) < 1e-3 for i, share in enumerate(law))
 
 
+@pytest.mark.parametrize("scores", [[0.3, 0.9, 0.5, 0.9], [1e300, 0.0], [-512.25, -512.0, -700.0]])
+@pytest.mark.parametrize("beta", [1e-300, 1e-20, 1e-9])
+def test_a_beta_below_the_rounding_of_the_scores_takes_the_best(scores: list[float], beta: float) -> None:
+    weights, best = pessimistic_weights(scores, beta), max(scores)
+    assert weights == [len(scores) / scores.count(best) if score == best else 0.0 for score in scores]
+    assert scores[pick(weights, 0.999)] == best
+
+
 @given(SCORES, st.floats(0.05, 5))
 def test_more_pessimism_is_nearer_to_the_base(scores, beta) -> None:
     assume(max(scores) - min(scores) > 0.01)

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+from functools import partial
+from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.oracles.tools import ballots
+from tests.ttc.questions import ask
 from ttc.answers import kind_of
-from ttc.choosing.selection import fallback, vote
+from ttc.choosing.selection import Select, choose, fallback, vote
+from ttc.config.functions import as_scorer
+from ttc.core import Answer
+from ttc.engines.simulated import simulated
+from ttc.errors import ConfigError
+from ttc.session.solve import solve
+from ttc.strategies.tree import tree
 
 KEY = kind_of("math").key
 
@@ -67,3 +78,35 @@ def test_the_fallback_prefers_a_finished_path_and_has_no_final_answer() -> None:
     shown = fallback([cut])
     assert shown is cut and shown.final is None
     assert fallback([]) is None
+
+
+@pytest.mark.parametrize("select", ["weighted", "argmax", "majority", "pessimistic", "soft"])
+def test_a_vote_by_scores_below_zero_is_refused_and_other_rules_take_them(select: Select) -> None:
+    """Three answers of -1 would lose to one of -2: each vote more lowers the sum."""
+    candidates = ballots(["1", "1", "1", "2"], [-1.0, -1.0, -1.0, -2.0])
+    if select == "weighted":
+        with pytest.raises(ConfigError, match="scores >= 0, and the scorer gave -1: set select=argmax"):
+            choose(candidates, KEY, select)
+        return
+    choice = choose(candidates, KEY, select, beta=0.01)
+    assert choice is not None and choice.final == "1"
+
+
+def test_a_tree_by_scores_below_zero_says_what_to_set() -> None:
+    def run(**params: object) -> Answer:
+        scorer = as_scorer(lambda prompt: -float(len(prompt.generated_text)))
+        strategy = partial(tree, scorer=scorer, n=4, policy="beam", **params)  # type: ignore[arg-type]
+        return asyncio.run(solve(ask("q"), engine=simulated(p=0.9, steps=2), strategy=strategy, seed=1))
+
+    with pytest.raises(ConfigError, match="set select=argmax"):
+        run()
+    assert run(select="argmax").final is not None
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=8), st.randoms())
+def test_sums_of_scores_do_not_depend_on_the_order_of_the_candidates(scores: list[float], random: Random) -> None:
+    candidates = ballots(["1", "2"] * len(scores), [s for score in scores for s in (score, score)])
+    shuffled = candidates[:]
+    random.shuffle(shuffled)
+    winner = choose(candidates, KEY, "weighted")
+    assert winner is not None and winner.final == "1" and winner == choose(shuffled, KEY, "weighted")

@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ttc.choosing.selection import Key, Select, choose, tally, vote
+from ttc.choosing.selection import Key, Select, by_score, choose, tally, vote
 from ttc.core import Candidate
 from ttc.durable import replace_text
 from ttc.errors import ConfigError
@@ -195,8 +195,8 @@ def state_of(candidates: Sequence[Candidate], key: Key, cuts: Sequence[float]) -
     best = choose(candidates, key, "argmax")
     if best is None or best.score is None or best.final is None:
         return "0.0.0"
-    weights = tally(candidates, key, lambda candidate: candidate.score)
-    leader = vote(candidates, key, lambda candidate: candidate.score)
+    weights = tally(candidates, key, by_score)
+    leader = vote(candidates, key, by_score)
     agree = leader is not None and key(leader.final or "") == key(best.final)
     level = 1 + sum(best.score >= cut for cut in cuts)
     return f"{level}.{int(4 * weights[0] / max(math.fsum(weights), 1e-12))}.{1 + agree}"

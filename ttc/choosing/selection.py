@@ -78,6 +78,9 @@ def choose(
     """Select among closed paths; None when none has both a final answer and what the rule needs.
 
     `u` in [0, 1) is the dice of the rules that draw.
+
+    Raises:
+        ConfigError: weighted, with a score below 0.
     """
     return _RULES[select](candidates, key, beta, u)
 
@@ -97,22 +100,23 @@ def soft_weights(scores: Sequence[float], beta: float) -> list[float]:
 
 
 def pessimistic_weights(scores: Sequence[float], beta: float) -> list[float]:
-    """Return relu((score - l) / beta), where l is the one number that makes their mean 1.
+    """Return relu((score - l) / beta), where l is the one number that makes their mean 1; safe for any finite scores.
 
-    The mean falls in l, piecewise linearly: with the scores sorted, the segment that holds l is found exactly.
+    The mean falls in l, piecewise linearly: with the scores sorted, the segment that holds l is found exactly. All is
+    counted down from the best score in units of beta, so that a beta below the rounding of the scores loses nothing.
 
     >>> [round(w, 3) for w in pessimistic_weights([0.0, 1.0], 1.0)]
     [0.5, 1.5]
     """
-    ordered, num, total = sorted(scores, reverse=True), len(scores), 0.0
-    level = -math.inf
-    for count, score in enumerate(ordered, start=1):
-        total += score
-        level = (total - num * beta) / count
-        below = ordered[count] if count < num else -math.inf
-        if below <= level:  # the next score gets no weight, so `count` of them share it all
+    top, num, total, height = max(scores), len(scores), 0.0, 0.0
+    gaps = [(top - score) / beta for score in scores]
+    ordered = [*sorted(gaps), math.inf]
+    for count, gap in enumerate(ordered[:-1], start=1):
+        total += gap
+        height = (num + total) / count  # of the best score above l
+        if ordered[count] >= height:  # the next score gets no weight, so `count` of them share it all
             break
-    return [max((score - level) / beta, 0.0) for score in scores]
+    return [max(height - gap, 0.0) for gap in gaps]
 
 
 def pick(weights: Sequence[float], u: float) -> int:
@@ -149,12 +153,22 @@ _Rule: TypeAlias = Callable[[Sequence[Candidate], Key, float, float], Candidate 
 _RULES: Mapping[Select, _Rule] = MappingProxyType(
     {
         "argmax": _argmax,
-        "weighted": lambda candidates, key, beta, u: vote(candidates, key, lambda candidate: candidate.score),
+        "weighted": lambda candidates, key, beta, u: vote(candidates, key, by_score),
         "majority": lambda candidates, key, beta, u: vote(candidates, key),
         "pessimistic": _drawn(pessimistic_weights),
         "soft": _drawn(soft_weights),
     }
 )
+
+
+def by_score(candidate: Candidate) -> float | None:
+    """A candidate's score as its weight; raises ConfigError below 0, where each vote more would make a class lose."""
+    if candidate.score is not None and candidate.score < 0:
+        raise ConfigError(
+            f"a vote that scores weigh needs scores >= 0, and the scorer gave {candidate.score:g}: set select=argmax, or "
+            "let it give probabilities"
+        )
+    return candidate.score
 
 
 def even(_: Candidate) -> float:
@@ -173,7 +187,7 @@ def vote(candidates: Sequence[Candidate], key: Key, weight: Weight = even) -> Ca
         return None
     winner = max(
         classes.values(),
-        key=lambda members: (sum(w for w, _ in members), tuple(-x for x in by_length(_best(members)))),
+        key=lambda members: (math.fsum(w for w, _ in members), tuple(-x for x in by_length(_best(members)))),
     )
     return _best(winner)
 
