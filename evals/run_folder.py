@@ -39,7 +39,7 @@ from ttc.core import Answer, Candidate, Problem, Record, Submission, Verdict, Ve
 from ttc.durable import replace_text
 from ttc.errors import ConfigError, EngineError, PluginError, PromptTooLong, RecordError, Unsupported
 from ttc.identity.digests import differing
-from ttc.session.solve import spent
+from ttc.session.solve import charged, spent
 
 CONFIG = "run.json"
 RECORDS = "records.jsonl"
@@ -202,7 +202,7 @@ async def _work(todo: Iterator[tuple[int, Item]], solve: Solve, verifier: Verifi
             error = leaf(raised)
             if isinstance(error, ConfigError | Unsupported):  # would fail every problem alike
                 raise error from None
-            writer.write(index, item, None, (), error)
+            writer.write(index, item, None, (), charged(error, spent(raised)))
             continue
         writer.write(index, item, answer, await verdicts_of(item, answer, verifier), None)
 

@@ -34,7 +34,7 @@ from ttc.concurrent import gather
 from ttc.core import Answer, Budget, Candidate, Event, Problem, Record, Scorer, Usage
 from ttc.durable import replace_text
 from ttc.errors import ConfigError, TTCError
-from ttc.session.solve import spent
+from ttc.session.solve import charged, spent
 from ttc.strategies.auto import draw_wave, kind_without_plan, read_plan
 
 WAVES, PLAN = "waves.jsonl", "plan.json"
@@ -248,7 +248,8 @@ class Planner:
         while queue and self._left > 0:
             size = max(1, min(CHUNK, self._left // longest))
             now, queue = queue[:size], queue[size:]
-            limit = Budget(tokens=min(self._left // len(now), longest))
+            # More than the draws may take at their longest: a scorer may have the problem itself to read.
+            limit = Budget(tokens=self._left // len(now))
             self._left -= sum(await gather(self._one(number, problem, kind, draws, limit) for problem in now))
         return [problem for problem in members if self._state[problem.id].last == number]
 
@@ -265,8 +266,9 @@ class Planner:
         except ConfigError:
             raise
         except TTCError as error:
-            progress.error = error
-            return spent(error).tokens
+            usage = spent(error)
+            progress.error = charged(error, sum((part.usage for part in progress.parts), usage))
+            return usage.tokens
         self._journal.append(Record(problem, answer=answer, provenance={"wave": wave}))
         self._on_spent(answer.usage.tokens)
         return progress.add(wave, answer)

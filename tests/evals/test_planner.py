@@ -17,11 +17,12 @@ from evals.allocation.planner import PLAN, WAVES, Planner
 from evals.run_folder import read_run
 from ttc.allocation.plan import DrawKind, Plan, save_plan
 from ttc.cli.cli import main
-from ttc.core import Answer, Budget, Message, Problem, Sampling
+from ttc.core import Answer, Budget, Message, Price, Problem, Prompt, Sampling, Score, Usage, UsageSink
 from ttc.engines.simulated import simulated, truth
 from ttc.errors import ConfigError, EngineError
+from ttc.scorers.simulated import SimulatedScorer
 from ttc.scorers.simulated import simulated as simulated_scorer
-from ttc.session.solve import solve
+from ttc.session.solve import solve, spent
 from ttc.strategies.auto import draw_wave
 
 NUM, TOTAL = 60, 40_000
@@ -131,6 +132,64 @@ def test_a_problem_that_fails_costs_only_itself(tmp_path: Path, plan: Plan) -> N
     with pytest.raises(EngineError):
         asyncio.run(planner.answer(PROBLEMS[7]))
     assert asyncio.run(planner.answer(PROBLEMS[8])).candidates
+
+
+def test_a_problem_that_fails_late_keeps_the_cost_of_its_earlier_waves_on_the_ledger(
+    tmp_path: Path, plan: Plan
+) -> None:
+    class Breaking(Drawing):
+        """Fails at the second wave of a problem, whose first one was paid for."""
+
+        async def __call__(self, problem: Problem, kind: DrawKind, draws: range, limit: Budget) -> Answer:
+            if draws.start:
+                raise EngineError("gone")
+            return await super().__call__(problem, kind, draws, limit)
+
+    drawing, spent_tokens = Breaking(), list[int]()
+    settings: dict[str, Any] = {"total": TOTAL, "max_tokens": 512, "kind": drawing.kind, "seed": 1, "plan": plan}
+    planner = Planner(tmp_path, PROBLEMS, drawing, **settings, on_spent=spent_tokens.append)
+
+    async def cost(problem: Problem) -> int:
+        try:
+            return (await planner.answer(problem)).usage.tokens
+        except EngineError as error:
+            return spent(error).tokens
+
+    async def go() -> list[int]:
+        await planner.run()
+        return [await cost(problem) for problem in PROBLEMS]
+
+    costs = asyncio.run(go())
+    assert min(costs) > 0 and sum(costs) == sum(spent_tokens)
+
+
+def test_a_scorer_that_reads_long_problems_scores_every_draw_that_the_total_pays_for(tmp_path: Path) -> None:
+    class Reading(SimulatedScorer):
+        """Reads 1,500 tokens of a problem before it scores, more than a draw and its scores take."""
+
+        def __init__(self) -> None:
+            super().__init__(1.5, 1.0)
+            self.problems: set[str] = set()
+
+        def price(self, prompt: Prompt) -> Price:
+            price = super().price(prompt)
+            return Price(price.fixed + (0 if prompt.problem_id in self.problems else 1500), price.per_token)
+
+        async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
+            for problem_id in {prompt.problem_id for prompt in prompts} - self.problems:
+                on_usage(Usage(scored=1500))
+                self.problems.add(problem_id)
+            return await super().score(prompts, on_usage)
+
+        def release(self, problem_id: str) -> None:
+            super().release(problem_id)
+            self.problems.discard(problem_id)
+
+    drawing = Drawing(scored=True)
+    drawing.scorer = Reading()
+    answers = plan_run(tmp_path, drawing, total=200_000)
+    assert sum(answer.usage.tokens for answer in answers) <= 200_000
+    assert all(c.score is not None for answer in answers for c in answer.candidates)
 
 
 def test_a_total_below_the_first_samples_is_refused_before_any_token(tmp_path: Path, plan: Plan) -> None:

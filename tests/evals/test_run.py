@@ -22,6 +22,7 @@ from tests.evals.runs import BoxVerifier, timeless
 from ttc.core import Answer, Candidate, Problem, Record, Sampling
 from ttc.engines.simulated import simulated
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PluginError, PromptTooLong, RecordError
+from ttc.session.session import Session
 from ttc.session.solve import solve
 from ttc.strategies.majority import majority
 
@@ -174,6 +175,19 @@ def test_a_failed_problem_is_data_and_is_retried_only_on_request(tmp_path: Path)
     assert all(record.error is None for record in retried)
     assert [r.error for r in read_run(tmp_path / "run").records] == [None] * 12
     assert lines(tmp_path / "run") == 14
+
+
+def test_what_a_strategy_spent_before_its_task_group_failed_is_in_the_record(tmp_path: Path) -> None:
+    async def grouped(problem: Problem, session: Session) -> Answer:
+        completions = await session.generate(session.render(), 2)
+        raise ExceptionGroup("many", [EngineTimeout(f"after {len(completions)} draws")])
+
+    async def solver(problem: Problem) -> Answer:
+        return await solve(problem, engine=simulated(p=0.9, steps=4), strategy=grouped, seed=3)
+
+    (record,) = run(tmp_path / "run", items(1), solver)
+    assert record.error == "EngineTimeout: after 2 draws"
+    assert record.provenance["spent"]["calls"] == 2 and record.provenance["spent"]["generated"] > 0
 
 
 def test_an_engine_that_keeps_failing_stops_the_run(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
+from typing import TypeVar
 
 from ttc.answers import kind_of
 from ttc.core import Answer, Budget, Engine, Problem, Sampling, Strategy, Usage
@@ -83,7 +84,7 @@ async def solve(
     try:
         answer = await session.attempt(strategy)
     except Exception as error:
-        error.__dict__[_SPENT] = session.usage
+        charged(error, session.usage)
         raise
     finally:
         session.close()
@@ -94,6 +95,15 @@ def spent(error: BaseException) -> Usage:
     """Return what a problem had cost when `solve` raised `error` for it; nothing for any other error."""
     usage = error.__dict__.get(_SPENT)
     return usage if isinstance(usage, Usage) else Usage()
+
+
+_Error = TypeVar("_Error", bound=BaseException)
+
+
+def charged(error: _Error, usage: Usage) -> _Error:
+    """Return the error that ended a problem with what the problem had cost, for `spent`."""
+    error.__dict__[_SPENT] = usage
+    return error
 
 
 async def solve_all(
