@@ -7,7 +7,8 @@ They use its samples and scores, exactly.
     ttc replay runs/pool --strategy best_of_n:select=weighted,aggregation=min,adaptive:n=64 --out runs/replayed
 
 RUN is the folder of one strategy that drew whole samples: majority, or best_of_n where scores are wanted. Without --n,
-strategies draw as many as the pool holds. The new folders are runs like any other: compare and report them.
+strategies draw as many as the pool holds. The new folders are runs like any other: compare and report them. A problem
+that failed there has failed here, too, at what it cost there.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from evals.experiment import settings_of
-from evals.numbers.summary import summarise, write_summary
+from evals.numbers.summary import summarise, usage_of, write_summary
 from evals.report import render_table
 from evals.run_folder import CONTENTS, RECORDS, digest, evaluate, read_run
 from evals.task import Item
@@ -33,9 +34,10 @@ from ttc.cli.parts import SEVERAL, StrategyOptions, check_writable, resolve_budg
 from ttc.config.choices import StrategyChoice
 from ttc.config.recipes import dump, section
 from ttc.core import Answer, Budget, Candidate, Problem, Record, Sampling, Submission, TargetLike, Verdict
-from ttc.errors import ConfigError, VerifierError
+from ttc.errors import ConfigError, RecordError, VerifierError
 from ttc.identity.digests import file_digest, strategy_contents
 from ttc.replay import PoolScorer, RecordedDraw, pool_of, replay
+from ttc.session.solve import charged
 
 CONCURRENCY = 64
 
@@ -44,9 +46,11 @@ class RecordedRun:
     """A recorded run whose samples can stand in for an engine."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any], records: Sequence[Record]) -> None:
-        """`records` are those of problems that did not fail."""
+        """`records` are those of all problems; one that failed has no pool."""
         self.folder, self.config, self.records = folder, config, records
-        self.pools: dict[str, dict[int, RecordedDraw]] = {record.problem.id: pool_of(record) for record in records}
+        solved = [record for record in records if record.answer is not None]
+        self.pools: dict[str, dict[int, RecordedDraw]] = {record.problem.id: pool_of(record) for record in solved}
+        self.failed = {record.problem.id: record for record in records if record.answer is None}
         fields = Sampling.__dataclass_fields__
         values = {key: value for key, value in config["sampling"].items() if key in fields}
         for name in ("stop", "stop_token_ids"):
@@ -68,10 +72,9 @@ class RecordedRun:
 def open_source(folder: Path) -> RecordedRun:
     """Read a run; raises ConfigError when it cannot be replayed, naming the problem and why."""
     run = read_run(folder)
-    records = [record for record in run.records if record.answer is not None]
-    if not records:
+    if all(record.answer is None for record in run.records):
         raise ConfigError(f"{folder} holds no solved problem, so there is nothing to replay")
-    return RecordedRun(folder, run.config, records)
+    return RecordedRun(folder, run.config, run.records)
 
 
 async def replay_run(
@@ -103,6 +106,9 @@ async def replay_run(
     strategy, seed = choice.bind(scorer), int(source.config["seed"])
 
     async def solve(problem: Problem) -> Answer:
+        if problem.id in source.failed:
+            record = source.failed[problem.id]
+            raise charged(RecordError(f"it failed in the recorded run: {record.error}"), usage_of(record))
         pool = source.pools[problem.id]
         return await replay(problem, pool, strategy, seed=seed, sampling=source.sampling, budget=budget)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,9 @@ from evals.commands import replay as command
 from evals.numbers.summary import read_summary
 from evals.run_folder import read_run
 from ttc.cli.cli import main
-from ttc.core import Record
+from ttc.core import Record, Usage
 from ttc.errors import ConfigError
+from ttc.records import RecordFile
 
 SIMULATED = ["--task", "simulated", "--engine", "simulated", "--set", "engine.p=0.85", "--limit", "12", "--seed", "3"]
 SCORED = ["--scorer", "simulated", "--set", "scorer.noise=1.0"]
@@ -132,6 +133,28 @@ def test_a_pool_without_scores_or_one_that_was_stopped_is_refused(tmp_path: Path
     evaluate(tmp_path / "tree", "tree", "--n", "4", *SCORED)
     with pytest.raises(ConfigError, match="whole samples"):
         replayed(tmp_path / "tree", tmp_path / "c", "majority")
+
+
+def test_a_problem_that_failed_when_it_was_recorded_counts_in_a_replay_too(tmp_path: Path) -> None:
+    source = tmp_path / "votes"
+    records = evaluate(source, "majority", "--n", "4")
+    broken = replace(
+        records[3], answer=None, verdict=None, verdicts=(), error="EngineError: gone",
+        provenance={**records[3].provenance, "spent": asdict(Usage(generated=70, calls=2, attempts=2))},
+    )  # fmt: skip
+    (source / "records.jsonl").unlink()
+    with RecordFile(source / "records.jsonl") as file:
+        for record in (*records[:3], broken, *records[4:]):
+            file.append(record)
+    again = replayed(source, tmp_path / "again", "majority")
+    assert [record.problem.id for record in again] == [record.problem.id for record in records]
+    assert again[3].error == "RecordError: it failed in the recorded run: EngineError: gone"
+    assert [outcome(record) for record in again if record.answer] == [outcome(r) for r in (*records[:3], *records[4:])]
+    (entry,) = read_summary(tmp_path / "again")
+    assert (entry["problems"], entry["errors"]) == (12, 1)
+    right = sum(record.verdict.correct for record in again if record.verdict)
+    assert entry["accuracy"] == pytest.approx(right / 12)
+    assert entry["usage"]["generated"] == 70 + sum(r.answer.usage.generated for r in again if r.answer)
 
 
 def test_a_folder_of_several_runs_is_refused_with_their_names(tmp_path: Path) -> None:
