@@ -148,11 +148,13 @@ def test_paths_that_the_depth_cuts_are_all_kept_and_weighed_by_their_last_step(m
     asyncio.run(go())
 
 
-def test_more_rounds_than_paths_are_rounds_of_the_one_path_that_is_kept() -> None:
-    strategy = partial(tree, scorer=Liking(), n=2, policy="gibbs:rounds=4")
+@pytest.mark.parametrize("rounds", [1, 3, 4, 40])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 7, 8, 13])
+def test_n_paths_are_drawn_whatever_the_number_of_rounds(n: int, rounds: int) -> None:
+    strategy = partial(tree, scorer=Liking(), n=n, policy=f"gibbs:rounds={rounds}")
     answer = asyncio.run(solve(ask("q"), engine=ScriptedEngine(script), strategy=strategy, seed=1))
-    (only,) = answer.candidates
-    assert only.finish_reason == "stop" and answer.usage.generated == only.num_tokens + 1  # and the end of the text
+    assert len(answer.candidates) == n
+    assert all(candidate.finish_reason == "stop" for candidate in answer.candidates)
 
 
 def test_bad_parameters_are_refused() -> None:

@@ -4,9 +4,10 @@ Andrieu, Doucet, Holenstein 2010, "Particle Markov Chain Monte Carlo Methods"; o
 (arXiv 2502.01618). A round is the filter of `particle` with multinomial resampling after every step, in which the kept
 path has a place of its own that resampling cannot take from it; afterwards one path of all is kept, by weight. So the
 kept paths are a Markov chain that leaves the distribution which the scorer weighs invariant, with any number of
-particles, where a single filter is biased by its few. n paths are shared out evenly over the rounds; the kept one is
-not drawn again. Rounds run one after another. A path's population weight is the sum of its shares over the rounds.
-Left out: ancestor sampling, triggers.
+particles, where a single filter is biased by its few. n paths are shared out evenly over the rounds, which are fewer
+where n is small, as a round beside the kept path needs one of its own; the kept one is not drawn again. Rounds run one
+after another. A path's population weight is the sum of its shares over the rounds. Left out: ancestor sampling,
+triggers.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ class Gibbs:
 
     async def search(self, session: Session, root: Prompt, n: int, growth: Growth, first: int = 0) -> list[Node]:
         """Run the rounds, or as many as the budget allows; every path is returned once."""
-        width, numbers = max(n // self.rounds, 1), {root.path: first}
+        numbers = {root.path: first}
         leaves: dict[Path, Node] = {}
         kept: Way = ()
-        for number in range(self.rounds):
+        for number, width in enumerate(widths_of(n, self.rounds)):
             walkers = await self.walk(session, root, width, kept, growth, number, numbers)
             if not walkers:
                 break
@@ -135,11 +136,22 @@ class Gibbs:
         ]
 
 
+def widths_of(n: int, rounds: int) -> list[int]:
+    """Return the walkers of each round: n new paths in all, and from the second round on the kept one beside them.
+
+    >>> widths_of(16, 4), widths_of(3, 4)
+    ([5, 5, 5, 4], [2, 2])
+    """
+    rounds = max(min(rounds, n - 1), 1)
+    each, rest = divmod(n - 1, rounds)
+    return [each + 1 + (number < rest) for number in range(rounds)]
+
+
 def gibbs(*, rounds: int = 4, temperature: float = 1.0, weight: Weight = "score") -> Searcher:
     """Make the policy.
 
     Args:
-        rounds: filters one after another; 1 is a plain one.
+        rounds: filters one after another, less than n; 1 is a plain one.
         temperature: above 1 the scorer is trusted less.
         weight: score, or odds, by which a step multiplies the weight of its path.
     """
