@@ -1,8 +1,8 @@
 """Paired comparison of runs on the problems they share.
 
 Every pair (first, second) is compared as second minus first: difference of accuracy with a paired, clustered bootstrap
-interval, exact McNemar on the problems that only one of them solved, and Holm's correction over all pairs of the
-comparison (Dror et al. 2018, arXiv:1809.01448, on why paired). A comparison at equal FLOPs sets the cheaper side higher
+interval, exact McNemar on the problems that only one of them solved (on their clusters, where those hold several), and
+Holm's correction over all pairs of the comparison (Dror et al. 2018, arXiv:1809.01448, on why paired). A comparison at equal FLOPs sets the cheaper side higher
 first: the baseline's vote is taken at the smallest k of its pool that costs at least as much as the other run.
 
 Cost: milliseconds. Left out: equivalence tests, comparisons across different problems.
@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from evals.numbers.statistics import holm, mcnemar, minimum_detectable, paired_interval, standard_error
+from evals.numbers.statistics import holm, minimum_detectable, paired_interval, paired_p_value, standard_error
 from evals.numbers.summary import (
     cluster_of,
     curve_values,
@@ -109,7 +109,7 @@ class _Paired:
         pairs = list(zip(self.right_first, self.right_second, strict=True))
         self.only_first = sum(a > b for a, b in pairs)
         self.only_second = sum(b > a for a, b in pairs)
-        self.p_value = mcnemar(self.only_first, self.only_second)
+        self.p_value = paired_p_value([b - a for a, b in pairs], self.clusters)
         self.pool_size, self.flops_per_draw = _pool(self.rows_first)
 
     def result(self, p_holm: float, seed: int) -> RunComparison:

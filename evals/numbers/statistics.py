@@ -1,9 +1,10 @@
-"""How sure are we: clustered and paired bootstrap, exact McNemar, Holm, minimum detectable effect.
+"""How sure are we: clustered and paired bootstrap, exact McNemar (of clusters, too), Holm, minimum detectable effect.
 
 The unit of chance is the cluster (usually the problem): extra samples per problem narrow nothing between problems.
 Intervals are percentile bootstrap over clusters (Efron 1979), widened by sqrt(C / (C - 1)) for C clusters, as the
-percentile interval is too narrow by this factor (Hesterberg 2015, arXiv:1411.5279). Where every cluster is right, or
-every one wrong, resampling sees no chance at all and the exact binomial bound is given instead.
+percentile interval is too narrow by this factor (Hesterberg 2015, arXiv:1411.5279). Where all clusters are alike (every
+one right, every one wrong, or there is but one), resampling sees no chance at all, and the exact binomial bound on the
+share of others that stayed unseen is given instead.
 
 Cost: 2,000 resamples of 1,000 clusters take about 50 ms. Every function that draws is given its seed.
 """
@@ -64,9 +65,9 @@ def mean_intervals(
     low, high = means + (tails - means) * stretch
     floor = -1.0 if signed else 0.0
     intervals = []
-    for column, mean, lower, upper in zip(values.T, means, low, high, strict=True):
-        if (column == column[0]).all() and abs(mean) in (0.0, 1.0):
-            lower, upper = _unanimous(float(mean), len(sizes), signed)
+    for column, mean, lower, upper in zip((sums / sizes[:, None]).T, means, low, high, strict=True):
+        if (column == column[0]).all():
+            lower, upper = _alike(float(mean), len(sizes), floor)
         intervals.append(Interval(float(mean), max(float(lower), floor), min(float(upper), 1.0)))
     return intervals
 
@@ -95,6 +96,25 @@ def mcnemar(only_first: int, only_second: int) -> float:
     num = only_first + only_second
     tail = sum(math.comb(num, i) for i in range(min(only_first, only_second) + 1))
     return min(1.0, 2 * tail / (1 << num))  # whole numbers of any size are divided exactly
+
+
+def paired_p_value(differences: Sequence[float], clusters: Sequence[Hashable]) -> float:
+    """Return the exact two-sided p-value of whole-numbered differences, problem by problem, being chance.
+
+    Were the two runs alike, each cluster's sum would be as likely with the other sign. Where every problem is a cluster
+    of its own, this is McNemar's test.
+    """
+    sums = _by_cluster(np.asarray(differences, dtype=float)[:, None], clusters)[0][:, 0]
+    sizes = np.abs(sums[sums != 0]).astype(int)
+    if (sizes == 1).all():
+        return mcnemar(int((sums < 0).sum()), int((sums > 0).sum()))
+    reach = int(sizes.sum())
+    chances = np.zeros(2 * reach + 1)  # of each sum from -reach to reach
+    chances[reach] = 1.0
+    for size in sizes:  # what is shifted around the end is 0
+        chances = (np.roll(chances, size) + np.roll(chances, -size)) / 2
+    extreme = np.abs(np.arange(-reach, reach + 1)) >= abs(int(sums.sum()))
+    return min(1.0, float(chances[extreme].sum()))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -129,8 +149,7 @@ def _resample(sums: Array, sizes: Array, draws: int, rng: np.random.Generator) -
     return np.concatenate(parts)
 
 
-def _unanimous(mean: float, num_clusters: int, signed: bool) -> tuple[float, float]:
-    """Clopper-Pearson where no cluster differs from the others; signed ones may differ to both sides."""
+def _alike(mean: float, num_clusters: int, floor: float) -> tuple[float, float]:
+    """Clopper-Pearson where no cluster differs from the others: those unseen may be as low as `floor`, or 1."""
     rare = 1.0 - ((1 - LEVEL) / 2) ** (1 / num_clusters)  # largest share of others that may have stayed unseen
-    reach = rare * (1.0 + abs(mean)) if signed else rare
-    return mean - reach, mean + reach
+    return mean - rare * (mean - floor), mean + rare * (1.0 - mean)

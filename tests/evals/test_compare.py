@@ -36,6 +36,16 @@ def test_the_difference_is_paired_by_problem_whatever_the_order() -> None:
     assert unpaired.high - unpaired.low > 3 * (item.high - item.low)
 
 
+def test_problems_of_one_cluster_are_one_piece_of_evidence() -> None:
+    def run(label: str, right: str) -> Side:
+        finals = ["1" if c == "1" else "2" for c in right]
+        return Side(label, [make_record(f"p{i}", [final], cluster=f"c{i // 5}") for i, final in enumerate(finals)])
+
+    (item,) = compare_all([run("a", "0" * 20), run("b", "1" * 10 + "0" * 10)], seed=0)
+    assert (item.only_first, item.only_second) == (0, 10)
+    assert item.p_value == 0.5 and mcnemar(0, 10) < 0.01
+
+
 def test_where_nothing_differs_no_detectable_difference_is_told() -> None:
     (item,) = compare_all([side("a", "1010"), side("b", "1010")], seed=0)
     assert item.detectable is None and item.low < 0 < item.high

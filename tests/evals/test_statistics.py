@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from fractions import Fraction
 
@@ -17,6 +18,7 @@ from evals.numbers.statistics import (
     mean_intervals,
     minimum_detectable,
     paired_interval,
+    paired_p_value,
     standard_error,
 )
 
@@ -75,6 +77,17 @@ def test_unanimous_runs_get_the_exact_binomial_bound() -> None:
     assert mean_interval([0.0] * 10, range(10), seed=0).high == pytest.approx(1 - 0.025 ** (1 / 10))
 
 
+def test_clusters_that_are_all_alike_are_not_taken_for_certainty() -> None:
+    share = 1 - 0.025 ** (1 / 20)
+    for values, clusters in (([0.5] * 20, range(20)), ([1.0, 0.0] * 20, [i // 2 for i in range(40)])):
+        interval = mean_interval(values, clusters, seed=0)
+        assert (interval.low, interval.high) == pytest.approx((0.5 - share / 2, 0.5 + share / 2))
+    one = mean_interval([1.0, 1.0, 0.0, 0.0], ["a"] * 4, seed=0)
+    assert one.value == 0.5 and one.low < 0.02 and one.high > 0.98
+    paired = paired_interval([1.0, 0.0], [0.0, 0.0], ["a", "a"], seed=0)
+    assert paired.value == -0.5 and paired.low < -0.98 and paired.high > 0.9
+
+
 def test_two_runs_that_never_differ_may_still_differ_a_little_to_both_sides() -> None:
     same = paired_interval([1.0, 0.0] * 25, [1.0, 0.0] * 25, range(50), seed=0)
     assert same.value == 0.0
@@ -129,3 +142,14 @@ def test_the_minimum_detectable_effect_is_found_with_its_power() -> None:
     effect = minimum_detectable(error)
     estimates = np.random.default_rng(1).normal(effect, error, 20_000)
     assert (np.abs(estimates) > 1.959964 * error).mean() == pytest.approx(0.8, abs=0.01)
+
+
+@given(st.lists(st.tuples(st.integers(-1, 1), st.integers(0, 5)), min_size=1, max_size=12))
+def test_a_paired_p_value_is_the_share_of_sign_flips_of_clusters_that_are_as_far_from_zero(rows) -> None:
+    differences, clusters = [float(d) for d, _ in rows], [c for _, c in rows]
+    sums = [sum(d for d, c in rows if c == cluster) for cluster in sorted(set(clusters))]
+    flips = list(itertools.product((-1, 1), repeat=len(sums)))
+    extreme = sum(abs(sum(s * f for s, f in zip(sums, flip, strict=True))) >= abs(sum(sums)) for flip in flips)
+    assert paired_p_value(differences, clusters) == pytest.approx(extreme / len(flips))
+    alone = paired_p_value(differences, range(len(rows)))
+    assert alone == mcnemar(differences.count(-1.0), differences.count(1.0))
