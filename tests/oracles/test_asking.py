@@ -95,6 +95,14 @@ def test_an_escalation_draws_m_more_that_think_and_numbers_them_behind_the_n(n: 
     assert [bool(candidate.thinking) for candidate in answer.candidates] == [False] * n + [True] * m
 
 
+def test_exactly_the_share_that_must_agree_is_enough_however_it_rounds() -> None:
+    """0.56 * 25 is a little more than 14."""
+    engine = ScriptedEngine(lambda prompt, path, key: rf"\boxed{{{0 if path[0] < 14 else path[0]}}}")
+    strategy = partial(no_think_then_think, n=25, m=1, agreement=0.56)
+    answer = asyncio.run(solve(Problem("q", TALK), engine=engine, strategy=strategy, seed=2))
+    assert (answer.final, answer.stop_cause) == ("0", "agreed")
+
+
 @pytest.mark.parametrize(("after", "final"), [(r"so \boxed{42}", "42"), ("but what does it mean?", None)])
 def test_the_answer_of_an_episode_is_what_it_said_behind_the_last_result(after: str, final: str | None) -> None:
     def script(prompt: Prompt, path, key) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -17,9 +18,10 @@ from tests.ttc.conformance import essence
 from tests.ttc.questions import ask
 from ttc.allocation.plan import DrawKind
 from ttc.choosing.selection import aggregate
-from ttc.core import Answer, Prompt, Sampling, Score
+from ttc.core import Answer, Prompt, Sampling, Score, UsageSink
 from ttc.engines.simulated import simulated, truth
 from ttc.scorers.constant import constant
+from ttc.scorers.simulated import SimulatedScorer
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.search.policies.puct import Puct, _Place, puct
 from ttc.search.policies.rebase import rebase
@@ -100,6 +102,35 @@ def test_puct_returns_to_where_a_rollout_went_wrong() -> None:
     """With a perfect scorer and width m it needs the failures of each step only, so it is far above sampling."""
     got = accuracy(perfect("puct", N, N), 150, p=P, steps=STEPS)
     assert got > 1 - (1 - P**STEPS) ** N + 0.2
+
+
+class Reticent(SimulatedScorer):
+    """Scores around any centre, and has no verdict on every third path."""
+
+    def __init__(self, centre: float) -> None:
+        super().__init__(1.5, 1.0)
+        self.centre = centre
+
+    async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
+        scores = await super().score(prompts, on_usage)
+        return [
+            Score(None)
+            if sum(map(ord, prompt.generated_text)) % 3 == 0
+            else Score(round(64 * (score.value or 0.0)) / 64 + self.centre)  # whose sums are exact
+            for prompt, score in zip(prompts, scores, strict=True)
+        ]
+
+
+def test_puct_searches_alike_wherever_zero_lies_on_the_scale_of_the_scorer() -> None:
+    """A path without a verdict is not a path of score 0, which is the best of scores below it."""
+    paths = [
+        [candidate.path for answer in answers(strategy, 12, p=0.7, steps=4) for candidate in answer.candidates]
+        for strategy in (
+            partial(tree, scorer=Reticent(centre), n=8, policy="puct", beam_width=3, select="argmax")
+            for centre in (4.0, 0.0, -4.0)
+        )
+    ]
+    assert paths[0] == paths[1] == paths[2]
 
 
 @pytest.mark.parametrize("policy", ["beam", "dvts", "rebase", "particle", "entropic", "puct"])

@@ -39,7 +39,7 @@ async def no_think_then_think(
     at_most("no_think_then_think", 1, agreement=agreement)
     cheap = await _sample(session, Thinking(mode="off"), range(n))
     votes = tally(cheap, session.key)
-    if votes and votes[0] >= agreement * n:
+    if votes and votes[0] / n >= agreement:
         return session.answer(vote(cheap, session.key), cheap, "agreed")
     on = session.thinking if session.thinking.template else replace(session.thinking, mode="on")
     careful = await _sample(session, on, range(n, n + m))

@@ -4,10 +4,10 @@ Rosin 2011 (PUCT); as in AlphaZero (Silver et al. 2017), with the scorer in plac
 walks down from the root: at a node with fewer than `beam_width` children a new one competes with those that are there,
 valued like the node itself; the child with the highest mean value + c * prior * sqrt(visits of the node) / (1 + visits)
 is taken, with equal priors. Where it leaves the tree it grows one path to the end, step by step, all scored, and the
-leaf's score is averaged into its ancestors, whose own scores count as one leaf each. n simulations give n leaves. Cost:
-n completions less the shared prefixes; the simulations of one problem run one after another, so it is the slowest
-policy. A branch whose leaves are all closed is not visited again. Left out: virtual loss (parallel simulations),
-learned priors.
+leaf's score is averaged into its ancestors, whose own scores count as one leaf each. A leaf without a verdict counts as
+the lowest score so far, whatever the scale; a place without one has no say. n simulations give n leaves. Cost: n
+completions less the shared prefixes; the simulations of one problem run one after another, so it is the slowest policy.
+A branch whose leaves are all closed is not visited again. Left out: virtual loss (parallel simulations), learned priors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Place:
     first: int = 0
     """Number of its first child."""
     value: float | None = None
-    """The scorer's own value of this place, worth as much as one leaf; None at the root."""
+    """The scorer's own value of this place, worth as much as one leaf; None at the root and without a verdict."""
     visits: int = 0
     total: float = 0.0
     closed: bool = False
@@ -53,15 +53,22 @@ class Puct:
     async def search(self, session: Session, root: Prompt, n: int, growth: Growth, first: int = 0) -> list[Node]:
         """Run n simulations, or as many as the budget and the tree allow."""
         top, leaves = _Place(root, 0, 0, first=first), list[Node]()
+        lowest, unvalued = math.inf, list[list[_Place]]()
         while len(leaves) < n and not top.closed:
             way = self._descend(top)
             leaf = await self._roll_out(session, way, growth)
             if leaf is None:
                 break
             leaves.append(leaf)
+            lowest = min([lowest, *(place.value for place in way if place.value is not None)])
+            unvalued += [way] if way[-1].value is None else []
             for place in way:
                 place.visits += 1
                 place.total += way[-1].value or 0.0
+            if lowest < math.inf:  # until there is a score, all are alike
+                for place in (place for other in unvalued for place in other):
+                    place.total += lowest
+                unvalued = []
             for place in reversed(way):
                 full = len(place.children) >= self.beam_width
                 place.closed = place.closed or (full and all(child.closed for child in place.children))
@@ -94,8 +101,7 @@ class Puct:
             if not children:
                 return None
             (node,) = children
-            value = node.score if node.score is not None and math.isfinite(node.score) else 0.0
-            child = _Place(node.prompt, node.num_sampled, here.depth + 1, value=value)
+            child = _Place(node.prompt, node.num_sampled, here.depth + 1, value=node.score)
             here.children.append(child)
             way.append(child)
             if ended(node, growth) or child.depth >= growth.max_depth:
