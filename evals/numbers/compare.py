@@ -2,8 +2,9 @@
 
 Every pair (first, second) is compared as second minus first: difference of accuracy with a paired, clustered bootstrap
 interval, exact McNemar on the problems that only one of them solved (on their clusters, where those hold several), and
-Holm's correction over all pairs of the comparison (Dror et al. 2018, arXiv:1809.01448, on why paired). A comparison at equal FLOPs sets the cheaper side higher
-first: the baseline's vote is taken at the smallest k of its pool that costs at least as much as the other run.
+Holm's correction over all pairs of the comparison (Dror et al. 2018, arXiv:1809.01448, on why paired). A comparison at
+equal FLOPs sets the cheaper side higher first: the baseline's vote is taken at the smallest k of its pool that costs
+at least as much as the other run.
 
 Cost: milliseconds. Left out: equivalence tests, comparisons across different problems.
 """
@@ -149,7 +150,7 @@ class _Paired:
 def _pool(records: Sequence[Record]) -> tuple[int, float]:
     """Return (draws that every solved problem has, FLOPs of one draw on all problems); zeros where none can be split.
 
-    A pool that was scored or judged is left out, and one beside which more was asked: the price of its draws is not known
+    A pool that was scored or judged is left out, and one beside which more was asked: what its draws cost is not known
     apart from that.
     """
     solved = [record.answer for record in records if record.answer is not None]

@@ -165,8 +165,8 @@ def by_score(candidate: Candidate) -> float | None:
     """A candidate's score as its weight; raises ConfigError below 0, where each vote more would make a class lose."""
     if candidate.score is not None and candidate.score < 0:
         raise ConfigError(
-            f"a vote that scores weigh needs scores >= 0, and the scorer gave {candidate.score:g}: set select=argmax, or "
-            "let it give probabilities"
+            f"a vote that scores weigh needs scores >= 0, and the scorer gave {candidate.score:g}: set select=argmax, "
+            "or let it give probabilities"
         )
     return candidate.score
 

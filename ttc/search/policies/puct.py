@@ -6,8 +6,9 @@ valued like the node itself; the child with the highest mean value + c * prior *
 is taken, with equal priors. Where it leaves the tree it grows one path to the end, step by step, all scored, and the
 leaf's score is averaged into its ancestors, whose own scores count as one leaf each. A leaf without a verdict counts as
 the lowest score so far, whatever the scale; a place without one has no say. n simulations give n leaves. Cost: n
-completions less the shared prefixes; the simulations of one problem run one after another, so it is the slowest policy.
-A branch whose leaves are all closed is not visited again. Left out: virtual loss (parallel simulations), learned priors.
+completions less the shared prefixes; the simulations of one problem run one after another, so it is the slowest
+policy. A branch whose leaves are all closed is not visited again. Left out: virtual loss (parallel simulations),
+learned priors.
 """
 
 from __future__ import annotations
