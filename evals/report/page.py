@@ -251,6 +251,10 @@ COLUMNS: tuple[Column, ...] = (
 )
 
 
+PROBLEMS: Column = ("problems", "problems that were run", lambda r: count(r.problems))
+"""Said of each run where they are not all of one size, as one that was interrupted and one that was not."""
+
+
 def render_table(summaries: Sequence[Mapping[str, Any]]) -> str:
     """Aligned plain text, one block per task and level, for standard output."""
     blocks = []
@@ -260,7 +264,8 @@ def render_table(summaries: Sequence[Mapping[str, Any]]) -> str:
         rows = [[run.label, *(show(run) for _, _, show in columns)] for run in runs]
         widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
         lines = [_aligned(row, widths) for row in (head, ["─" * width for width in widths], *rows)]
-        blocks.append("\n".join([f"{name}, {count(max(run.problems for run in runs))} problems", "", *lines]))
+        sizes = " or ".join(map(count, sorted({run.problems for run in runs})))
+        blocks.append("\n".join([f"{name}, {sizes} problems", "", *lines]))
     return "\n\n".join(blocks) + "\n"
 
 
@@ -341,7 +346,8 @@ def _curve_cells(label: str, kind: str | None, point: Point) -> list[str]:
 
 
 def _columns(runs: Sequence[RunSummary]) -> list[Column]:
-    return [column for column in COLUMNS if any(column[2](run) != MISSING for run in runs)]
+    columns = [column for column in COLUMNS if any(column[2](run) != MISSING for run in runs)]
+    return columns if len({run.problems for run in runs}) == 1 else [PROBLEMS, *columns]
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:

@@ -103,6 +103,15 @@ def test_the_same_pool_is_drawn_once():
     assert drawn_curves([run_at(0.5, 18.0, curve)], "flops") == []
 
 
+def test_runs_over_other_numbers_of_problems_say_theirs():
+    runs = [entry("direct", 0.4, 90), entry("tree", 0.7, 1450, 16, problems=30)]
+    title, _, head, _, *rows = render_table(runs).splitlines()
+    assert title == "arithmetic level 4, 30 or 100 problems" and head.split()[:2] == ["strategy", "problems"]
+    assert [re.split(" {2,}", row)[1] for row in rows[:2]] == ["100", "30"]
+    assert "problems that were run" in html_table(read_runs(runs))
+    assert "problems that were run" not in html_table(read_runs(runs[:1]))
+
+
 def test_headline_names_the_best_and_the_cheapest_with_intervals_and_prices():
     runs = read_runs([entry("direct", 0.482, 95), entry("majority", 0.6, 900, 16), entry("tree", 0.713, 1449.6, 16)])
     assert headline(runs) == (
