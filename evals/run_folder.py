@@ -10,7 +10,7 @@ seed, id, path), so neither order, nor concurrency, nor the place of the cut cha
 A problem that fails is a record with its `error`, kept on resume unless errors are retried. What would fail every
 problem alike (a bad parameter, an engine that fails `MAX_STREAK` times in a row, a broken verifier, code of the user's
 own that fails on each of the first `MAX_STREAK` problems) stops the run. What a failed problem had cost is in its
-record's provenance (`spent`) and counts in every total.
+record's provenance (`spent`) and counts in every total, also where it was retried (`spent_before`).
 
 Records are nowhere but on the disk, so memory does not grow with them: `StoredRecords` keeps where each line begins,
 eight bytes a problem. Every pass reads and decodes the file again (about a millisecond for a record of twenty
@@ -35,7 +35,7 @@ from evals.task import Item, problems_digest, sample
 from ttc import records as store
 from ttc.config.plugins import described, leaf
 from ttc.config.recipes import differences
-from ttc.core import Answer, Candidate, Problem, Record, Submission, Verdict, Verifier
+from ttc.core import Answer, Candidate, Problem, Record, Submission, Usage, Verdict, Verifier
 from ttc.durable import replace_text
 from ttc.errors import ConfigError, EngineError, PluginError, PromptTooLong, RecordError, Unsupported
 from ttc.identity.digests import differing
@@ -112,10 +112,11 @@ async def evaluate(
     """
     claim(folder, config, items)
     with store.RecordFile(folder / RECORDS) as file:
-        places, sessions = _found(file.path, items, folder, retry_errors)
+        before: dict[int, Usage] = {}
+        places, sessions = _found(file.path, items, folder, retry_errors, before)
         on_kept(sum(place >= 0 for place in places))
         labels = {"run": digest(config), "strategy": config.get("strategy"), "session": sessions + 1}
-        writer = _Writer(file, labels, places, on_record, time.monotonic() if started is None else started)
+        writer = _Writer(file, labels, places, before, on_record, time.monotonic() if started is None else started)
         todo = ((index, item) for index, item in enumerate(items) if places[index] < 0)
         try:
             async with asyncio.TaskGroup() as group:
@@ -126,8 +127,13 @@ async def evaluate(
     return stored(folder / RECORDS, places)
 
 
-def _found(path: Path, items: Sequence[Item], folder: Path, retry_errors: bool) -> tuple[MutableSequence[int], int]:
-    """Return where the record of each item stands (-1: it is to be made), and how many sessions there were."""
+def _found(
+    path: Path, items: Sequence[Item], folder: Path, retry_errors: bool, before: dict[int, Usage]
+) -> tuple[MutableSequence[int], int]:
+    """Return where the record of each item stands (-1: it is to be made), and how many sessions there were.
+
+    What those that failed and are made again had cost goes into `before`.
+    """
     places = array("q", [-1]) * len(items)
     failed: dict[str, bool] = {}
     numbers: dict[str, int] = {}
@@ -137,7 +143,12 @@ def _found(path: Path, items: Sequence[Item], folder: Path, retry_errors: bool) 
         name = record.problem.id
         _check_once(failed, record, path)
         _check_same_data(record, items[numbers[name]] if name in numbers else None, folder)
-        places[numbers[name]] = -1 if retry_errors and record.error else place
+        index, is_again = numbers[name], retry_errors and record.error is not None
+        places[index] = -1 if is_again else place
+        before.pop(index, None)
+        if is_again:
+            costs = (record.provenance.get(key, {}) for key in ("spent", "spent_before"))
+            before[index] = sum((Usage(**cost) for cost in costs), Usage())
         sessions = max(sessions, int(record.provenance.get("session", 0)))
     return places, sessions
 
@@ -150,10 +161,12 @@ class _Writer:
         file: store.RecordFile,
         labels: Mapping[str, Any],
         places: MutableSequence[int],
+        before: Mapping[int, Usage],
         on_record: OnRecord,
         started: float,
     ) -> None:
         self._file, self._labels, self._places, self._on_record = file, labels, places, on_record
+        self._before = before
         self._started = started
         self._streak = self._num_written = self._num_faults = 0
 
@@ -169,6 +182,8 @@ class _Writer:
         }
         if error is not None:
             provenance["spent"] = asdict(spent(error))
+        if index in self._before:
+            provenance["spent_before"] = asdict(self._before[index])
         record = Record(
             problem=item.problem,
             target=item.target,
@@ -262,7 +277,7 @@ def _check_contents(folder: Path, there: Any, here: Mapping[str, str], items: Se
     if not names:
         return
     if items and (folder / RECORDS).is_file():
-        _found(folder / RECORDS, items, folder, False)  # names the first problem that changed, if it is recorded
+        _found(folder / RECORDS, items, folder, False, {})  # names the first problem that changed, if it is recorded
     raise ConfigError(
         f"{folder} holds another run: it was made with other {', '.join(names)}; "
         "choose another --out, or restore what it was made with"

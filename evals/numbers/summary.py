@@ -133,10 +133,10 @@ def cluster_of(record: Record) -> str:
 
 
 def usage_of(record: Record) -> Usage:
-    """Return what one problem cost; a failed one carries it in its provenance."""
-    if record.answer is not None:
-        return record.answer.usage
-    return Usage(**record.provenance.get("spent", {}))
+    """Return what one problem cost, with attempts that failed before; a failed one carries it in its provenance."""
+    before = Usage(**record.provenance.get("spent_before", {}))
+    own = record.answer.usage if record.answer is not None else Usage(**record.provenance.get("spent", {}))
+    return own + before
 
 
 def votes(record: Record) -> list[Vote]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from evals.numbers.summary import total_usage, usage_of
 from evals.run_folder import CONFIG, RECORDS, digest, evaluate, read_run
 from evals.task import Item
 from evals.tasks.simulated import simulated as simulated_task
@@ -188,6 +189,25 @@ def test_what_a_strategy_spent_before_its_task_group_failed_is_in_the_record(tmp
     (record,) = run(tmp_path / "run", items(1), solver)
     assert record.error == "EngineTimeout: after 2 draws"
     assert record.provenance["spent"]["calls"] == 2 and record.provenance["spent"]["generated"] > 0
+
+
+def test_what_failed_attempts_had_cost_stays_in_the_total_after_they_are_retried(tmp_path: Path) -> None:
+    async def breaking(problem: Problem, session: Session) -> Answer:
+        await session.generate(session.render(), 2)
+        raise EngineTimeout("late")
+
+    async def first(problem: Problem) -> Answer:
+        strategy = breaking if problem.id.endswith("-1") else majority
+        return await solve(problem, engine=simulated(p=0.9, steps=4), strategy=strategy, seed=3)
+
+    failed = run(tmp_path / "run", items(3), first)
+    twice = run(tmp_path / "run", items(3), first, retry_errors=True)
+    done = run(tmp_path / "run", items(3), retry_errors=True)
+    assert [record.error is None for record in done] == [True] * 3
+    lost = failed[1].provenance["spent"]["calls"]
+    assert lost == 2 and usage_of(twice[1]).calls == 2 * lost
+    assert total_usage(done).calls == 3 * 16 + 2 * lost
+    assert total_usage(read_run(tmp_path / "run").records) == total_usage(done)
 
 
 def test_an_engine_that_keeps_failing_stops_the_run(tmp_path: Path) -> None:
