@@ -11,7 +11,7 @@ from distill.preflight import Finding, fine, folders, refused
 from distill.spec.method import DistillJob
 from evals.data.decontamination import prompt_text
 from train.base.models import load_tokenizer
-from ttc.engines.shared.shape import read_config
+from ttc.engines.shared.shape import positions, read_config
 from ttc.engines.shared.text import Text
 
 _LONGEST = 8
@@ -41,5 +41,6 @@ def _room(folder: Path) -> int:
     """The smaller of what the weights and the tokenizer hold; a folder without a config is a tokenizer's."""
     sizes = [int(load_tokenizer(folder).model_max_length)]
     if (folder / "config.json").is_file():
-        sizes.append(int(read_config(folder).get("max_position_embeddings", sizes[0])))
+        config = read_config(folder)
+        sizes += [positions(config)] if "max_position_embeddings" in config else []
     return min(sizes)

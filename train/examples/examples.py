@@ -166,10 +166,10 @@ def check_prompts(stage: str, where: str, examples: Iterable[Example], text: Tex
     """
     if not held_out:
         return
-    asked = {text.render(item.problem.messages, mode).text for item in held_out for mode in MODES.values()}
+    renderings = {text.render(item.problem.messages, mode).text for item in held_out for mode in MODES.values()}
     prompts = [text.decode(ids) for ids in dict.fromkeys(example.prompt_ids for example in examples)]
     runs = {overlap.train for overlap in overlaps(prompts, own_texts(held_out))}
-    shared = [prompt for place, prompt in enumerate(prompts) if prompt in asked or place in runs]
+    shared = [prompt for place, prompt in enumerate(prompts) if prompt in renderings or place in runs]
     if shared:
         raise ConfigError(
             f"{stage}: {len(shared)} of the {len(prompts)} problems that {where} answers are held-out problems too, "

@@ -123,8 +123,8 @@ class _Run:
         all_fields = {**options_of(STAGES.load(self._step.kind)), **self._step.fields}
         prompts = min(all_fields["prompts"], ROLLOUTS // all_fields["n"])
         fields = {**self._step.fields, "engine": ENGINE, "prompts": prompts, **without}
-        kept = {name: value for name, value in fields.items() if value is not None}
-        return cast("PolicyStage", bind_stage({**kept, "kind": self._step.kind}, self._step.kind).stage)
+        settings = {name: value for name, value in fields.items() if value is not None}
+        return cast("PolicyStage", bind_stage({**settings, "kind": self._step.kind}, self._step.kind).stage)
 
     def _made(self, stage: PolicyStage, name: str) -> Parts:
         folder = self._setting.folder.parent / f"{self._setting.folder.name} {name}"
@@ -268,8 +268,8 @@ def preference_activity(step: RecipeStep, source: Path, setting: Setting, *, mea
         folder = setting.folder.parent / f"{setting.folder.name} {name} {seed}"
         folder.mkdir()
         fields = {**step.fields, "steps": steps, "eval_every": steps, "held_out": None, **without, "kind": step.kind}
-        kept = {key: value for key, value in fields.items() if value is not None}
-        result = bind_stage(kept, step.kind).stage.run(replace(setting, folder=folder, model=source, seed=seed))
+        settings = {key: value for key, value in fields.items() if value is not None}
+        result = bind_stage(settings, step.kind).stage.run(replace(setting, folder=folder, model=source, seed=seed))
         return _gap(load_model(Path(result.model), "cpu").state_dict(), start)[None]
 
     seeds = range(setting.seed, setting.seed + measured)

@@ -186,8 +186,8 @@ def _variants(features: Features) -> Iterator[Features]:
     """Ways to ask, from the richest to the barest: some servers refuse fields they do not know."""
     yield replace(features, extras=True, usage=True)
     for number in range(len(_CHANGES) + 1):
-        for chosen in combinations(_CHANGES, number):
-            changes = {name: value for change in chosen for name, value in change.items()}
+        for choice in combinations(_CHANGES, number):
+            changes = {name: value for change in choice for name, value in change.items()}
             if not {"seeds", "seed_bits"} <= changes.keys():
                 yield replace(features, usage=True, **changes)
     yield features
@@ -204,9 +204,9 @@ def _first_accepted(
     """The answer to the richest way of asking that the server accepts; None when it accepts none."""
     for variant in _variants(features):
         for num_tokens in (sampling.max_tokens, ENOUGH):
-            asked = replace(sampling, max_tokens=num_tokens)
+            settings = replace(sampling, max_tokens=num_tokens)
             try:
-                chunks = client.stream(path, shared_fields(asked, _seed(variant), variant) | dict(fields))
+                chunks = client.stream(path, shared_fields(settings, _seed(variant), variant) | dict(fields))
                 return _Seen(chunks, variant, num_tokens)
             except Busy:  # says nothing about what the server can do
                 raise
