@@ -25,6 +25,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ttc import seeds
+from ttc.config.signatures import checked_by
 from ttc.config.values import above, at_least, within
 from ttc.core import Completion, Path, Prompt, Sampling, UsageSink
 from ttc.engines.scripted import Script, ScriptedEngine
@@ -239,6 +240,12 @@ class SimulatedEngine(ScriptedEngine):
         return replace(completion, logprobs=tuple((values + [-0.5] * ids)[:ids]))
 
 
+def _check(model: str | None) -> None:
+    if model is not None:
+        raise ConfigError("engine simulated takes no model; set p and steps instead")
+
+
+@checked_by(_check)
 def simulated(
     model: str | None = None,
     *,
@@ -280,8 +287,6 @@ def simulated(
         forget: probability that a step of thinking loses what was found.
         jitter: seed of a random schedule, which must not change any result.
     """
-    if model is not None:
-        raise ConfigError("engine simulated takes no model; set p and steps instead")
     h = _DECEIVE[preset] if deceive is None else deceive
     within("simulated", 0, 1, p=p, deceive=h, repair=repair, attractor=attractor, hazard=hazard, forget=forget)
     within("simulated", 0, 1, **{"repair + deceive": repair + h})
