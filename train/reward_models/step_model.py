@@ -57,11 +57,13 @@ class StepModel:
     def scores(self, rows: Sequence[StepRow], pad_id: int) -> list[tuple[float, ...]]:
         """The probability that it is right for every labelled step of each row."""
         self.network.eval()
-        scores: list[tuple[float, ...]] = []
+        scores: list[tuple[float, ...]] = [()] * len(rows)
+        order = sorted(range(len(rows)), key=lambda place: len(rows[place].ids))  # so that little is padding
         for start in range(0, len(rows), _ROWS):
-            part = rows[start : start + _ROWS]
-            values = iter(torch.sigmoid(self._odds(part, pad_id)[0]).tolist())
-            scores += [tuple(next(values) for _ in row.labelled()) for row in part]
+            places = order[start : start + _ROWS]
+            values = iter(torch.sigmoid(self._odds([rows[place] for place in places], pad_id)[0]).tolist())
+            for place in places:
+                scores[place] = tuple(next(values) for _ in rows[place].labelled())
         return scores
 
     def _odds(self, rows: Sequence[StepRow], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:

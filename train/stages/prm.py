@@ -127,11 +127,16 @@ class _Prm:
         train, held_out = self._rows(setting, source)
         seed = seeds.derive(setting.seed, "prm") % (1 << 31)
         model = new_step_model(source, self.form, self.delimiter, self.words, seed, setting.device)
-        before = judgements(model, held_out, pad_id)
+        device = next(model.network.parameters()).device
+
+        def judge(rows: Sequence[StepRow]) -> list[Judged]:
+            with self.build.computing(device):
+                return judgements(model, rows, pad_id)
+
+        before = judge(held_out)
         if self.build.lora:
             self.build.adapt(model.network, setting.seed, getattr(model.network, "score", None))
         optimiser = self.build.optimiser(model.network, self.course.schedule)
-        device = next(model.network.parameters()).device
 
         def update(rows: Sequence[int]) -> dict[str, float]:
             model.network.train()
@@ -141,12 +146,12 @@ class _Prm:
             return {"loss": float(loss.detach()), "grad_norm": optimiser.step()}
 
         def evaluate() -> dict[str, float]:
-            return {"held_out_accuracy": fmean(value for value, _ in _right(judgements(model, held_out, pad_id)))}
+            return {"held_out_accuracy": fmean(value for value, _ in _right(judge(held_out)))}
 
         last, stopped = fit(model.network, optimiser, len(train), update, evaluate, self.course, setting)
         _save(model, tokenizer, setting.folder / "prm")
-        threshold = fit_threshold(judgements(model, train, pad_id))
-        numbers = {**last, **_measured(before, judgements(model, held_out, pad_id), threshold, setting.seed)}
+        threshold = fit_threshold(judge(train))
+        numbers = {**last, **_measured(before, judge(held_out), threshold, setting.seed)}
         return StageResult(pass_through(setting), numbers, stopped)
 
     def _rows(self, setting: Setting, source: Path) -> tuple[list[StepRow], list[StepRow]]:
