@@ -12,6 +12,7 @@ import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from benchmarks.chain.__main__ import KEPT
@@ -46,8 +47,16 @@ def rows(arms: Mapping[str, Mapping[str, Any]], task: str) -> Iterator[tuple[str
         yield f"the start, {words.format(k=k)}", _pooled(pool, kind, k, names)
 
 
+def ranked(pool: Mapping[str, Any]) -> str:
+    """What the judge makes of a pool: how sure it ever is, and how often a right answer stands above a wrong one."""
+    votes = [vote(*candidate) for one in pool["pool"] for candidate in one]
+    right, wrong = ([v.score for v in votes if v.score is not None and v.correct is kind] for kind in (True, False))
+    above = fmean((high > low) + (high == low) / 2 for high in right for low in wrong)
+    return f"{len(right)} of {len(votes)} right; highest score {max(*right, *wrong):.4f}; right above wrong {above:.2f}"
+
+
 def main() -> None:
-    """Print one table for both tasks."""
+    """Print one table for both tasks, and a line on the judge for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kept", type=Path, default=KEPT)
@@ -66,6 +75,8 @@ def main() -> None:
             print(
                 f"| {task}, {len(names)} problems | {name} | {percent(mean_interval(level, names, seed=0))} | {above} |"
             )
+    for task in TASKS:
+        print(f"{task}: {ranked(arms[f'{task} pool'])}")
 
 
 if __name__ == "__main__":
