@@ -54,9 +54,25 @@ def side(place: ChainPlace) -> None:
         place.write("side", {"arms": rows, "whole": task == "gsm8k"})
 
 
+def judge(place: ChainPlace) -> None:
+    """Train the judge, and count what it learnt from."""
+    trained(place, JUDGE, "prm")
+    labels(place)
+
+
+def labels(place: ChainPlace) -> None:
+    """Count the judge's labels: answers, those that are right, and the problems that have a right one."""
+    path = place.out / "runs" / f"{JUDGE}-{place.seed}" / "1-prm" / "labels.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    right = [key for key, _, _, values in rows if values[-1] == 1.0]  # the last step's is the answer's
+    counts = {"answers": len(rows), "problems": len({row[0] for row in rows})}
+    place.write("side-labels", {**counts, "right": len(right), "problems_with_right": len(set(right))})
+
+
 SIDE: Mapping[str, Callable[[ChainPlace], None]] = {
     "side-start": lambda place: trained(place, "side-start", "sft", f"data={worked_rows(place)}"),
-    JUDGE: lambda place: trained(place, JUDGE, "prm"),
+    JUDGE: judge,
+    "side-labels": labels,
     "side": side,
 }
 """In their order; they are no part of the plan, so `all` leaves them out."""

@@ -112,5 +112,7 @@ def test_the_side_probe_trains_on_worked_solutions_and_asks_both_tasks(
         _run(stage, base, tmp_path)
     first = json.loads((tmp_path / "out" / "gsm8k-worked.jsonl").read_text().splitlines()[0])
     assert first["completion"] == "3*4=12.\n\\boxed{12}"
+    labels = json.loads((tmp_path / "kept" / "side-labels-1.json").read_text())
+    assert labels["answers"] == 2 * labels["problems"] == 8 and 0 <= labels["right"] <= 8
     arms = json.loads((tmp_path / "kept" / "side-1.json").read_text())["arms"]
     assert list(arms) == [f"{task} {arm}" for task in ("svamp", "gsm8k") for arm in ("public", "start", "pool")]
