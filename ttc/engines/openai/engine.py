@@ -417,7 +417,7 @@ class Ledger:
     def __init__(self, model: str) -> None:
         """Start at zero; `model` is for the warning."""
         self._model = model
-        self._ends, self._lock = set[str](), threading.Lock()
+        self._noted, self._lock = set[str](), threading.Lock()
         self.totals = Usage()
         self.compared = Reconciliation()
 
@@ -429,15 +429,15 @@ class Ledger:
 
     def note_end(self, word: str) -> None:
         """Warn once of a finish reason that is not known."""
-        if finish_of(word.lower()) is None and word not in self._ends:
-            self._ends.add(word)
+        if finish_of(word.lower()) is None and word not in self._noted:
+            self._noted.add(word)
             text = f"the server ended with finish_reason {word!r}, which is not known: such an answer is not finished"
             warnings.warn(f"{self._model}: {text}, and counts as cut", RuntimeWarning, stacklevel=3)
 
     def note_thought(self) -> None:
         """Warn once of a model that thinks although thinking is off."""
-        if OPEN not in self._ends:
-            self._ends.add(OPEN)
+        if OPEN not in self._noted:
+            self._noted.add(OPEN)
             text = f"{self._model} thinks although thinking is off: its server heeds no switch of it that is known here"
             warnings.warn(text, RuntimeWarning, stacklevel=3)
 
