@@ -15,6 +15,8 @@ SMOLLM2 ?= build/smollm2
 # One compute thread by default: with another busy process on the machine, more threads are many times slower.
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
+# Hundreds of tests start Python: each would compile the package and rewrite its assertions anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-wheel test-cpus test-vllm test-sglang conformance mutants smollm2 lint format site nano bench gpu-nano gpu-train gpu-test gpu-bench clean
 .DEFAULT_GOAL := demo

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ast
 import collections
+import functools
 import json
 import os
 import statistics
@@ -75,14 +76,15 @@ class Module:
         return self.path if folder in PACKAGES and not self.path.endswith("__init__.py") else folder
 
 
-def modules(root: Path) -> list[Module]:
-    """Every Python file of the five packages."""
+@functools.cache
+def modules(root: Path) -> tuple[Module, ...]:
+    """Every Python file of the five packages, read once."""
     paths = sorted(path for package in PACKAGES for path in (root / package).rglob("*.py"))
     texts = [path.read_text(encoding="utf-8") for path in paths]
-    return [
+    return tuple(
         Module(path.relative_to(root).as_posix(), text.count("\n"), ast.parse(text))
         for path, text in zip(paths, texts, strict=True)
-    ]
+    )
 
 
 def imports(house: Iterable[Module]) -> Graph:
@@ -210,16 +212,21 @@ class Spread:
 
 
 TRACER = """
-import collections, json, os, runpy, sys, threading
+import collections, functools, json, os, runpy, sys, threading
+import torch, transformers.tokenization_utils_tokenizers  # others' code, which is slow to trace and not counted
 root, packages, out = os.getcwd() + os.sep, tuple(p + os.sep for p in sys.argv[1].split(",")), sys.argv[2]
 lines = collections.defaultdict(set)
-def own(path):
-    return path.startswith(root) and path[len(root):].startswith(packages)
+@functools.cache
+def unseen(code):
+    path, rows = code.co_filename, {line for _, _, line in code.co_lines() if line}
+    own = path.startswith(root) and path[len(root):].startswith(packages) and code.co_name != "<module>"
+    return rows if own else set()
 def trace(frame, event, arg):
-    code = frame.f_code
-    if not own(code.co_filename) or code.co_name == "<module>":
+    rows = unseen(frame.f_code)
+    if not rows:
         return None
-    lines[code.co_filename].add(frame.f_lineno)
+    lines[frame.f_code.co_filename].add(frame.f_lineno)
+    rows.discard(frame.f_lineno)
     return trace
 threading.settrace(trace)
 sys.settrace(trace)

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import house
 
-MODULES = house.modules(Path(__file__).parents[1])
+ROOT = Path(__file__).parents[1]
 MAX_FILES = {"tree": 25, "grpo": 70, "distillation job": 90, "endpoint": 70}
 MAX_EXECUTED = 90
 MAX_FLAT = 45
@@ -19,31 +19,31 @@ SAME_NAME: dict[str, str] = {}
 
 @pytest.mark.parametrize("entry", house.ENTRIES)
 def test_a_reader_of_an_entry_opens_few_files(entry: str) -> None:
-    files = house.closure(house.imports(MODULES), house.ENTRIES[entry][0])
+    files = house.closure(house.imports(house.modules(ROOT)), house.ENTRIES[entry][0])
     assert len(files) <= MAX_FILES[entry], sorted(files)
 
 
 def test_an_evaluation_of_the_tree_executes_few_files() -> None:
-    files = house.executed(Path(__file__).parents[1])
+    files = house.executed(ROOT)
     assert len(files) <= MAX_EXECUTED, sorted(files)
 
 
 def test_no_folder_imports_one_that_imports_it() -> None:
-    assert house.rings(house.between_folders(MODULES)) == []
+    assert house.rings(house.between_folders(house.modules(ROOT))) == []
 
 
 def test_few_modules_lie_flat_in_the_roots() -> None:
-    assert len(house.flat_modules(MODULES)) <= MAX_FLAT
+    assert len(house.flat_modules(house.modules(ROOT))) <= MAX_FLAT
 
 
 def test_a_public_class_name_means_one_thing() -> None:
-    shared = house.shared_class_names(MODULES)
+    shared = house.shared_class_names(house.modules(ROOT))
     assert shared.keys() == SAME_NAME.keys(), {name: shared[name] for name in shared.keys() - SAME_NAME.keys()}
 
 
 def test_local_names_are_nouns() -> None:
-    counts = house.local_names(MODULES)
-    assert house.participles(MODULES) < MAX_PARTICIPLES, {word: counts[word] for word in house.PARTICIPLES}
+    counts = house.local_names(house.modules(ROOT))
+    assert house.participles(house.modules(ROOT)) < MAX_PARTICIPLES, {word: counts[word] for word in house.PARTICIPLES}
 
 
 @pytest.mark.parametrize(

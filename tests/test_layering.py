@@ -13,7 +13,6 @@ import pytest
 from benchmarks import house
 
 ROOT = pathlib.Path(__file__).parents[1]
-MODULES = house.modules(ROOT)
 ALLOWED = {
     "ttc": set(),
     "evals": {"ttc"},
@@ -85,27 +84,27 @@ def _imports(tree: ast.AST) -> set[str]:
     return found
 
 
-def _files(package: str) -> list[pathlib.Path]:
-    return sorted((ROOT / package).rglob("*.py"))
+def _modules(package: str) -> list[house.Module]:
+    return [module for module in house.modules(ROOT) if module.path.startswith(f"{package}/")]
 
 
 @pytest.mark.parametrize("package", ALLOWED)
 def test_a_package_imports_only_the_packages_below_it(package: str) -> None:
     forbidden = set(ALLOWED) - ALLOWED[package] - {package}
-    for file in _files(package):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        if file == ROOT / "ttc" / "__init__.py":  # the door of the whole distribution: it names what is in all of it
-            tree.body = [node for node in tree.body if not isinstance(node, ast.If)]
+    for module in _modules(package):
+        tree = module.tree
+        if module.path == house.DOOR:  # the door of the whole distribution: it names what is in all of it
+            tree = ast.Module([node for node in tree.body if not isinstance(node, ast.If)], [])
         wrong = _imports(tree) & forbidden
-        assert not wrong, f"{file.relative_to(ROOT)} imports {sorted(wrong)}"
+        assert not wrong, f"{module.path} imports {sorted(wrong)}"
 
 
 @pytest.mark.parametrize("package", LAYERS)
 def test_a_folder_imports_only_folders_of_the_rows_above_it(package: str) -> None:
     rows = {f"{package}/{name}": row for row, names in enumerate(LAYERS[package]) for name in names.split()}
-    folders = {module.folder for module in MODULES if module.folder.startswith(f"{package}/")}
+    folders = {module.folder for module in house.modules(ROOT) if module.folder.startswith(f"{package}/")}
     assert folders == set(rows), "the table names the folders that there are"
-    for folder, targets in house.between_folders(MODULES).items():
+    for folder, targets in house.between_folders(house.modules(ROOT)).items():
         if folder in rows:
             wrong = {target for target in targets if rows.get(target, -1) >= rows[folder]}
             assert not wrong, f"{folder} imports {sorted(wrong)}, which stand no lower"
@@ -114,14 +113,14 @@ def test_a_folder_imports_only_folders_of_the_rows_above_it(package: str) -> Non
 def test_an_optional_package_is_imported_lazily_and_in_few_files() -> None:
     users: dict[str, list[str]] = {}
     for package in ALLOWED:
-        for file in _files(package):
-            tree = ast.parse(file.read_text(encoding="utf-8"))
+        for module in _modules(package):
+            tree = module.tree
             top_level = _imports(ast.Module([n for n in tree.body if not isinstance(n, ast.If)], []))
             functions = [node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
             eager = (top_level - set().union(*map(_imports, functions))) & OPTIONAL
-            assert not eager, f"{file.relative_to(ROOT)} imports {sorted(eager)} at import time"
+            assert not eager, f"{module.path} imports {sorted(eager)} at import time"
             for name in _imports(tree) & OPTIONAL:
-                users.setdefault(name, []).append(str(file.relative_to(ROOT)))
+                users.setdefault(name, []).append(module.path)
     assert all(len(files) <= MAX_FILES_PER_OPTIONAL for files in users.values()), users
 
 
