@@ -20,6 +20,8 @@ from ttc.cli.cli import main
 from ttc.core import Served
 from ttc.engines.openai.factory import openai
 
+pytestmark = pytest.mark.usefixtures("without_matplotlib")
+
 STRATEGY = """
 import helper
 

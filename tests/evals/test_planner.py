@@ -25,6 +25,8 @@ from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.session.solve import solve, spent
 from ttc.strategies.auto import draw_wave
 
+pytestmark = pytest.mark.usefixtures("without_matplotlib")
+
 NUM, TOTAL = 60, 40_000
 EVAL = ["eval", "--task", "simulated", "--level", "mixed", "--engine", "simulated", "--baseline", "none", "--seed", "3"]
 PROBLEMS = [

@@ -17,6 +17,8 @@ from ttc.core import Record, Usage
 from ttc.errors import ConfigError
 from ttc.records import RecordFile
 
+pytestmark = pytest.mark.usefixtures("without_matplotlib")
+
 SIMULATED = ["--task", "simulated", "--engine", "simulated", "--set", "engine.p=0.85", "--limit", "12", "--seed", "3"]
 SCORED = ["--scorer", "simulated", "--set", "scorer.noise=1.0"]
 

@@ -23,6 +23,8 @@ from ttc.session.solve import solve
 from ttc.strategies.auto import auto
 from ttc.strategies.direct import direct
 
+pytestmark = pytest.mark.usefixtures("without_matplotlib")
+
 SIMULATED = ["eval", "--task", "simulated", "--level", "mixed", "--engine", "simulated", "--baseline", "none"]
 SCORED = [*SIMULATED, "--seed", "3", "--limit", "24", "--scorer", "simulated", "--set", "scorer.preset=good"]
 RUNS = {

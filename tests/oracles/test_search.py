@@ -68,7 +68,7 @@ def perfect(policy: str, n: int, m: int = 4, **more):
     return partial(tree, scorer=simulated_scorer(), n=n, policy=policy, beam_width=m, select="argmax", **more)
 
 
-P, STEPS, N, M, RUNS = 0.4, 4, 8, 4, 250
+P, STEPS, N, M, RUNS = 0.4, 4, 8, 4, 150
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_puct_searches_alike_wherever_zero_lies_on_the_scale_of_the_scorer() -> 
 @pytest.mark.parametrize("policy", ["beam", "dvts", "rebase", "particle", "entropic", "puct"])
 def test_a_scorer_without_an_opinion_leaves_plain_sampling(policy: str) -> None:
     strategy = partial(tree, scorer=constant(), n=6, policy=policy, beam_width=3, select="argmax")
-    assert near(accuracy(strategy, 200, p=0.8, steps=3), 0.8**3, 200)
+    assert near(accuracy(strategy, 120, p=0.8, steps=3), 0.8**3, 120)
 
 
 def test_beam_and_dvts_are_one_when_n_is_m_and_a_beam_of_single_children_is_sampling() -> None:

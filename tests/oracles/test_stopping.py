@@ -175,7 +175,7 @@ def test_the_threshold_is_the_quantile_that_a_share_keep_reaches(levels, keep: f
 def test_weak_traces_are_aborted_within_a_piece_and_the_vote_does_not_suffer() -> None:
     engine = {"p": 0.9, "steps": 8, "confidence": 0.5, "cv": 0.3}
     options = {"n": 24, "warmup": 8, "group": 12, "chunk": 12, "consensus": 2.0}
-    low, full = (answers(partial(confidence, **options, keep=keep), 40, **engine) for keep in (0.3, 1.0))
+    low, full = (answers(partial(confidence, **options, keep=keep), 20, **engine) for keep in (0.3, 1.0))
     assert sum(a.usage.generated for a in low) < 0.85 * sum(a.usage.generated for a in full)
     right = [sum(a.final == truth(f"problem {i}") for i, a in enumerate(found)) for found in (low, full)]
     assert right[0] >= right[1] - 1

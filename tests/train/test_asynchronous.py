@@ -48,6 +48,7 @@ def rows(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_it_learns_what_the_synchronous_loop_learns_within_the_stated_staleness(cipher_model, tmp_path):
     parts = make_parts(cipher_model, tmp_path)
     run(learn_async, LoopPlan(steps=24, prompts=12, eval_every=12, max_staleness=2), parts)

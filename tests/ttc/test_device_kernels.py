@@ -21,6 +21,7 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT, env=clean | fixed)
 
 
+@pytest.mark.slow
 @needs_triton
 def test_every_kernel_equals_its_reference_under_the_interpreter() -> None:
     cases = str(Path(__file__).with_name("interpreted_device.py"))

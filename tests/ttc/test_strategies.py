@@ -1,17 +1,17 @@
-"""Strategies against closed forms on the simulated engine, and their rules on the scripted one."""
+"""The rules of strategies on the scripted engine; `tests.oracles` holds them to their laws."""
 
 from __future__ import annotations
 
 import asyncio
-import math
 from functools import partial
 
 import pytest
 
+from tests.oracles.tools import accuracy, near
 from tests.ttc.questions import ask
 from ttc.core import Answer, Budget, Sampling, Score, Usage
 from ttc.engines.scripted import ScriptedEngine, replies
-from ttc.engines.simulated import simulated, truth
+from ttc.engines.simulated import simulated
 from ttc.errors import ConfigError
 from ttc.scorers.constant import constant
 from ttc.scorers.simulated import simulated as simulated_scorer
@@ -29,80 +29,8 @@ def say(options: list[str], strategy, **kwargs) -> Answer:
     return asyncio.run(solve(ask("q"), engine=engine, strategy=strategy, seed=0, **kwargs))
 
 
-def accuracy(strategy, engine_options: dict, runs: int) -> float:
-    """Share of right answers over `runs` problems, all in flight at once."""
-    engine = simulated(**engine_options)
-    problems = [ask(f"problem {i}") for i in range(runs)]
-
-    async def go() -> list[Answer]:
-        return list(await asyncio.gather(*(solve(p, engine=engine, strategy=strategy, seed=5) for p in problems)))
-
-    answers = asyncio.run(go())
-    right = sum(a.final == truth(p.id) for p, a in zip(problems, answers, strict=True))
-    return right / runs
-
-
-def close(measured: float, expected: float, runs: int) -> bool:
-    """Within four standard errors."""
-    return abs(measured - expected) < 4 * math.sqrt(max(expected * (1 - expected), 1e-3) / runs)
-
-
-def beam_law(p: float, steps: int, n: int, m: int) -> float:
-    """P(at least one right path) of a beam with a perfect scorer: c' ~ Binomial(min(c, n/m) * m, p)."""
-    law = {n: 1.0}
-    # The root draws n first steps; afterwards min(c, n/m) right nodes are kept, m children each.
-    width = {n: 1.0}
-    for depth in range(steps):
-        nxt: dict[int, float] = {}
-        for c, weight in width.items():
-            trials = n if depth == 0 else min(c, n // m) * m
-            for k in range(trials + 1):
-                nxt[k] = nxt.get(k, 0.0) + weight * math.comb(trials, k) * p**k * (1 - p) ** (trials - k)
-        width = nxt
-    law = width
-    return 1 - law.get(0, 0.0)
-
-
-RUNS = 250
-PERFECT = partial(simulated_scorer, noise=0.0)
-
-
 def test_direct_succeeds_with_p_to_the_number_of_steps() -> None:
-    assert close(accuracy(direct, {"p": 0.8, "steps": 3}, RUNS), 0.8**3, RUNS)
-
-
-def test_best_of_n_with_a_perfect_scorer_follows_its_closed_form() -> None:
-    p, steps, n = 0.6, 4, 8
-    got = accuracy(partial(best_of_n, scorer=PERFECT(), n=n), {"p": p, "steps": steps}, RUNS)
-    assert close(got, 1 - (1 - p**steps) ** n, RUNS)
-
-
-def test_dvts_with_a_perfect_scorer_follows_its_closed_form() -> None:
-    p, steps, n, m = 0.3, 5, 8, 4
-    strategy = partial(tree, scorer=PERFECT(), n=n, policy="dvts", beam_width=m, select="argmax")
-    got = accuracy(strategy, {"p": p, "steps": steps}, RUNS)
-    assert close(got, 1 - (1 - (1 - (1 - p) ** m) ** steps) ** (n // m), RUNS)
-
-
-def test_beam_with_a_perfect_scorer_follows_its_markov_chain() -> None:
-    p, steps, n, m = 0.3, 5, 16, 4
-    strategy = partial(tree, scorer=PERFECT(), n=n, policy="beam", beam_width=m, select="argmax")
-    got = accuracy(strategy, {"p": p, "steps": steps}, RUNS)
-    assert close(got, beam_law(p, steps, n, m), RUNS)
-
-
-def test_dvts_beam_and_width_n_agree_when_n_equals_m() -> None:
-    p, steps, n = 0.5, 3, 4
-    expected = (1 - (1 - p) ** n) ** steps
-    for policy in ("beam", "dvts"):
-        strategy = partial(tree, scorer=PERFECT(), n=n, policy=policy, beam_width=n, select="argmax")
-        assert close(accuracy(strategy, {"p": p, "steps": steps}, RUNS), expected, RUNS)
-
-
-def test_a_scorer_without_an_opinion_makes_search_plain_sampling() -> None:
-    p, steps = 0.8, 3
-    strategy = partial(tree, scorer=constant(), n=8, beam_width=4, select="argmax")
-    assert close(accuracy(strategy, {"p": p, "steps": steps}, RUNS), p**steps, RUNS)
+    assert near(accuracy(direct, 250, p=0.8, steps=3), 0.8**3, 250)
 
 
 def test_majority_counts_classes_not_strings() -> None:
@@ -194,7 +122,7 @@ def test_tree_never_exceeds_n_leaves_and_all_paths_are_distinct() -> None:
     for n, m in [(1, 4), (5, 2), (7, 4), (16, 4)]:
         for policy in ("beam", "dvts"):
             engine = simulated(p=0.7, steps=3)
-            strategy = partial(tree, scorer=PERFECT(), n=n, beam_width=m, policy=policy)
+            strategy = partial(tree, scorer=simulated_scorer(), n=n, beam_width=m, policy=policy)
             answer = asyncio.run(solve(ask("x"), engine=engine, strategy=strategy, seed=1)) if n > 1 else None
             if answer is not None:
                 paths = [c.path for c in answer.candidates]
@@ -203,7 +131,7 @@ def test_tree_never_exceeds_n_leaves_and_all_paths_are_distinct() -> None:
 
 def test_a_search_scores_each_generated_token_at_most_once() -> None:
     engine = simulated(p=0.7, steps=4)
-    strategy = partial(tree, scorer=PERFECT(), n=8)
+    strategy = partial(tree, scorer=simulated_scorer(), n=8)
     answer = asyncio.run(solve(ask("x"), engine=engine, strategy=strategy, seed=1))
     generated = sum(event.data["num_tokens"] for event in answer.trace if event.kind == "generate")
     eos = sum(event.data["stop_reason"] == "eos" for event in answer.trace if event.kind == "generate")
