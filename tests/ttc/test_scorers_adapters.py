@@ -386,3 +386,18 @@ def test_an_adapter_in_a_file_of_ones_own_works_without_installing(folders: dict
     flipped = prm(str(folders["qwen_prm"]), EmbeddedCore(dtype="float32", device="cpu"), adapter=f"{file}:mine")
     (score,), _ = run(flipped, [grow(root(), STEPS[0])])
     assert score.steps == pytest.approx([1 - direct_qwen(folders["qwen_prm"], STEPS[:1])[0]], abs=2e-5)
+
+
+def test_ids_of_a_tokenizer_that_writes_a_space_behind_control_tokens_are_known_again(tmp_path: Path) -> None:
+    from ttc.engines.shared.text import Text
+    from ttc.scorers.reward_models.layouts import RewardTokenizer, SameIds
+
+    make.sentence_tokenizer(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("<s>[INST] {{ messages[0].content }} [/INST]")
+    text = Text(tmp_path)
+    prompt = text.render([Message("user", "2 + 2?")], None)
+    assert text.decode(prompt.token_ids or ()) != prompt.text
+    layout = SameIds(RewardTokenizer(tmp_path), text.size, "\n\n", None)
+    assert layout.root(prompt) == prompt.token_ids
+    with pytest.raises(ConfigError, match="does not match the generator's"):
+        layout.root(dataclasses.replace(prompt, text=prompt.text.replace("2", "3")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -16,6 +17,7 @@ from ttc.errors import ConfigError, EngineError
 from ttc.scorers.constant import constant
 from ttc.scorers.likelihood import likelihood
 from ttc.session.door import run
+from ttc.session.growing import Draw, grow
 from ttc.session.session import Session
 from ttc.session.solve import solve, solve_all, spent
 from ttc.session.thinking import Thinking
@@ -201,3 +203,52 @@ def test_only_what_is_in_flight_is_taken_from_an_endless_supply_of_problems() ->
         await stream.aclose()
 
     asyncio.run(go())
+
+
+class Spelled(ScriptedEngine):
+    """Ids are bytes, and the space that a text begins with is dropped, as SentencePiece's tokenizers do."""
+
+    SAYS = " The café has 3 tables.\n\n So 3 naïve 🙂 guests.\n\n"
+
+    def __init__(self) -> None:
+        super().__init__(lambda prompt, path, key: self.SAYS.encode().decode("latin-1")[len(prompt.generated_ids) :])
+
+    @staticmethod
+    def decode(ids) -> str:
+        return bytes(i for i in ids if i < 256).decode(errors="replace").removeprefix(" ")
+
+    async def generate(self, prompt, sampling, draws, on_usage):
+        completions = await super().generate(prompt, sampling, draws, on_usage)
+        ends = [len(one.token_ids) - one.num_eos for one in completions]
+        return [
+            replace(one, text=self.decode(one.token_ids[:end])) for one, end in zip(completions, ends, strict=True)
+        ]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 40])
+def test_pieces_of_a_draw_read_as_the_whole_of_it(size: int) -> None:
+    async def go() -> Draw:
+        engine = Spelled()
+        session = Session(ask("q"), engine, answers=kind_of("math"), seed=0, sampling=Sampling(max_tokens=200))
+        draw = Draw(session.render(), 0)
+        while not draw.ended:
+            draw = await grow(session, draw, size)
+        return draw
+
+    draw = asyncio.run(go())
+    assert draw.finished and draw.prompt.generated_text == Spelled.SAYS.removeprefix(" ")
+
+
+def test_steps_of_a_search_keep_the_space_between_them() -> None:
+    read = []
+
+    class Reader:
+        async def score(self, prompts, on_usage):
+            read.extend(prompt.generated_text for prompt in prompts)
+            return [Score(0.5) for _ in prompts]
+
+        def release(self, problem_id: str) -> None:
+            pass
+
+    asyncio.run(solve(ask("q"), engine=Spelled(), strategy=partial(tree, scorer=Reader(), n=1, beam_width=1), seed=0))
+    assert max(read, key=len) == Spelled.SAYS.removeprefix(" ")

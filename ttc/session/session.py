@@ -52,9 +52,8 @@ from ttc.session.thinking import (
     answer_reserve,
     controlled,
     count_sampled_thinking,
-    cut_text,
     split_prompt,
-    split_text,
+    split_whole,
 )
 
 T = TypeVar("T")
@@ -456,6 +455,7 @@ class Session:
             )
         else:
             completions = await generate(prompt, sampling, draws, self._meter.add)
+        completions = [_continued(self._engine, prompt, completion) for completion in completions]
         self.record(prompt, completions)
         counts = count_sampled_thinking(prompt, completions, self.capabilities)
         if any(counts):
@@ -549,14 +549,14 @@ class Session:
         self, whole: Prompt, finish_reason: str, score: float | None = None, num_tokens: int = 0
     ) -> Candidate:
         """`candidate` for a prompt that already ends the path; `num_tokens` is its length where there are no ids."""
-        text, thinking, inside = _split(whole, self._engine)
-        complete = finish_reason == "stop" and not inside
+        parts = split_whole(whole, self._engine)
+        complete = finish_reason == "stop" and not parts.inside
         logprobs = [value for value in whole.logprobs or () if value is not None]
         candidate = Candidate(
             path=whole.path,
-            text=text,
-            thinking=thinking,
-            final=self._answers.final(text) if complete else None,
+            text=parts.answer,
+            thinking=parts.thinking,
+            final=self._answers.final(parts.answer) if complete else None,
             finish_reason="stop" if finish_reason == "stop" else "length",
             num_tokens=num_tokens if whole.token_ids is None else len(whole.generated_ids),
             score=score,
@@ -600,15 +600,26 @@ class Session:
             self._engine.release(self.problem.id)
 
 
-def _split(whole: Prompt, engine: Engine) -> tuple[str, str, bool]:
-    """Answer text, thinking text, and whether the path ends inside its thinking."""
-    if whole.token_ids is None:
-        plain = split_text(whole.generated_text, whole.think_state == "open")
-        return plain.answer, plain.thinking, plain.inside
-    texts = engine.capabilities.think_texts
-    if texts is not None:
-        text, opened = engine.decode(whole.generated_ids), whole.think_state == "open"
-        plain = cut_text(text, opened, texts[0].text, texts[1].text)
-        return plain.answer, plain.thinking, plain.inside
-    parts = split_prompt(whole, engine.capabilities)
-    return engine.decode(parts.answer), engine.decode(parts.thinking), parts.inside
+_WINDOW = 16
+"""Ids before a piece that it is decoded with."""
+
+
+def _continued(engine: Engine, prompt: Prompt, completion: Completion) -> Completion:
+    """`completion` with the text that it adds to what was generated before: pieces join to the decode of the whole.
+
+    Tokenizers after SentencePiece's drop the space that a text begins with, which is lost between pieces. A character
+    of which a cut piece holds some bytes belongs to the piece that brings the others.
+    """
+    before = prompt.generated_ids
+    partial = completion.finish_reason == "length"
+    if not completion.token_ids or not (before or (partial and completion.text.endswith("\ufffd"))):
+        return completion
+    ids, known = before[-_WINDOW:], engine.decode(before[-_WINDOW:])
+    if "\ufffd" in known:  # the window may begin within a character
+        ids, known = before, engine.decode(before)
+    known = known if prompt.text.endswith("\ufffd") else known.rstrip("\ufffd")
+    whole = engine.decode(ids + completion.token_ids[: len(completion.token_ids) - completion.num_eos])
+    if not whole.startswith(known):
+        return completion
+    text = whole[len(known) :]
+    return replace(completion, text=text.rstrip("\ufffd") if partial else text)

@@ -159,6 +159,18 @@ def split_prompt(prompt: Prompt, capabilities: Capabilities) -> Split[Ids]:
     return split(prompt.generated_ids, prompt.think_state == "open", capabilities)
 
 
+def split_whole(whole: Prompt, engine: Engine) -> Split[str]:
+    """What was generated after the rendered part of `whole`, as text: by the marks of the engine's model."""
+    opened = whole.think_state == "open"
+    if whole.token_ids is None:
+        return split_text(whole.generated_text, opened)
+    texts = engine.capabilities.think_texts
+    if texts is not None:
+        return cut_text(engine.decode(whole.generated_ids), opened, texts[0].text, texts[1].text)
+    parts = split_prompt(whole, engine.capabilities)
+    return Split(engine.decode(parts.thinking), engine.decode(parts.answer), parts.inside)
+
+
 QWEN3_HANDOVER = (
     "Considering the limited time by the user, I have to give the solution based on the thinking directly now.\n"
     "</think>\n\n"

@@ -150,7 +150,9 @@ class SameIds:
         if prompt.token_ids is None:
             raise ConfigError("scorer prm needs an engine that gives token ids, or an adapter that reads text")
         ids = prompt.token_ids[: prompt.rendered_len]
-        if max(ids, default=0) >= self._vocab or self._tokens.decode(ids) != prompt.text[: prompt.rendered_chars]:
+        known = max(ids, default=0) < self._vocab
+        # Tokenizers after SentencePiece's write a space behind control tokens, which the template's text has not.
+        if not known or _unspaced(self._tokens.decode(ids)) != _unspaced(prompt.text[: prompt.rendered_chars]):
             raise ConfigError(
                 "scorer prm: its tokenizer does not match the generator's; use a reward model with the same tokenizer, "
                 "or name its format: --set scorer.adapter=NAME"
@@ -219,6 +221,10 @@ class OwnText:
             reads += [len(ids) + index for index in at]
             ids += new
         return ModelInput(tuple(ids), tuple(reads))
+
+
+def _unspaced(text: str) -> str:
+    return "".join(text.split())
 
 
 def steps_of(prompt: Prompt, delimiter: str | None) -> list[str]:
