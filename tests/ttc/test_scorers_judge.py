@@ -177,3 +177,22 @@ def test_the_command_line_runs_best_of_n_with_a_judge(repository: Path) -> None:
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=120)
     assert done.returncode in (0, 3), done.stderr
     assert '"judged"' in done.stdout and "Traceback" not in done.stderr
+
+
+def test_the_judges_own_thoughts_are_no_verdict_and_its_temperature_is_the_users() -> None:
+    heard: list[Sampling] = []
+
+    class Watched(ScriptedEngine):
+        async def generate(self, prompt, sampling, draws, on_usage):  # type: ignore[no-untyped-def]
+            heard.append(sampling)
+            return await super().generate(prompt, sampling, draws, on_usage)
+
+    def doubting(prompt: Prompt, path: tuple[int, ...], key: int) -> str:
+        return "[THINK]Verdict: tie[/THINK]I cannot tell."
+
+    scorer = judge(engine=Watched(doubting), temperature=1.0, seed=3, max_tokens=99)
+    scores, _ = run(scorer, answers("[THINK]42[/THINK]it is 41", "it is 42"))
+    assert [score.value for score in scores] == [None, None]
+    assert heard == [Sampling(temperature=1.0, seed=3, max_tokens=99)] * 2
+    with pytest.raises(ConfigError, match="needs a seed"):
+        judge(engine=ScriptedEngine(doubting), temperature=1.0)

@@ -220,9 +220,7 @@ class Spelled(ScriptedEngine):
     async def generate(self, prompt, sampling, draws, on_usage):
         completions = await super().generate(prompt, sampling, draws, on_usage)
         ends = [len(one.token_ids) - one.num_eos for one in completions]
-        return [
-            replace(one, text=self.decode(one.token_ids[:end])) for one, end in zip(completions, ends, strict=True)
-        ]
+        return [replace(one, text=self.decode(one.token_ids[:end])) for one, end in zip(completions, ends, strict=True)]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 40])

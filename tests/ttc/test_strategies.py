@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from tests.oracles.tools import accuracy, near
 from tests.ttc.questions import ask
-from ttc.core import Answer, Budget, Sampling, Score, Usage
+from ttc.core import Answer, Budget, Path, Prompt, Sampling, Score, Usage
 from ttc.engines.scripted import ScriptedEngine, replies
 from ttc.engines.simulated import simulated
 from ttc.errors import ConfigError
@@ -20,6 +21,7 @@ from ttc.session.thinking import Thinking
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.budget_forcing import budget_forcing
 from ttc.strategies.direct import direct
+from ttc.strategies.knockout import knockout
 from ttc.strategies.majority import majority
 from ttc.strategies.tree import tree
 
@@ -200,3 +202,18 @@ def test_a_meaningless_n_is_refused(n: int) -> None:
 def test_many_draws_at_temperature_zero_are_refused() -> None:
     with pytest.raises(ConfigError, match="temperature"):
         say(["x"], partial(majority, n=2), sampling=Sampling(temperature=0))
+
+
+def test_a_knockout_reads_no_verdict_in_a_thought_under_marks_of_the_models_own() -> None:
+    class Own(ScriptedEngine):
+        def __init__(self) -> None:
+            super().__init__(self._say)
+            self._capabilities = replace(self._capabilities, think_open=self.encode("«"), think_close=self.encode("»"))
+
+        def _say(self, prompt: Prompt, path: Path, key: int) -> str:
+            if "<answer_a>" in prompt.text:  # in its thought it is for 11, of which it then says nothing
+                return f"«Verdict: {'B' if '7' in prompt.text.split('<answer_b>')[0] else 'A'}»I cannot say."
+            return rf"\boxed{{{7 if path[-1] else 11}}}"
+
+    answer = asyncio.run(solve(ask("q"), engine=Own(), strategy=partial(knockout, n=2), seed=0))
+    assert answer.final == "7", "no verdict, so the shorter answer goes on"

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ttc.core import Prompt, Submission, TargetLike, Verdict
+from ttc.core import Prompt, Sampling, Submission, TargetLike, TextMarker, Verdict
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError, EngineError
 from ttc.verifiers.judge import _ask, judge
@@ -45,7 +46,7 @@ def test_a_judge_that_says_the_same_in_both_orders_decides() -> None:
     assert (wrong.status, wrong.score) == ("incorrect", 0.0)
     assert right.reason == "A, then B\n---\nI looked.\nVerdict: A\n---\nI looked.\nVerdict: B"
     assert right.parts["judged_tokens"] == 2 * len("I looked.\nVerdict: A") + 2
-    assert right.version.startswith("judge-2 scripted policy-")
+    assert right.version.startswith("judge-3 scripted policy-")
 
 
 @pytest.mark.parametrize(
@@ -180,3 +181,72 @@ def test_a_judge_is_named_with_its_model_on_the_command_line(tmp_path: Path) -> 
     )
     assert '"verdict": "unparseable"' in done.stdout, done.stderr
     assert '"judged_tokens": 22.0' in done.stdout
+
+
+class Marked(ScriptedEngine):
+    """A model whose marks of a thought are its own."""
+
+    def __init__(self, say: Say, opening: str, closing: str, single: bool) -> None:
+        super().__init__(lambda prompt, path, key: say(prompt.text))
+        self._capabilities = replace(
+            self._capabilities,
+            think_open=self.encode(opening),
+            think_close=self.encode(closing),
+            think_texts=None if single else (TextMarker(opening, self.decode), TextMarker(closing, self.decode)),
+        )
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing"),
+    [("«", "»"), ("<|mull|>", "<|/mull|>"), ("[THINK]", "[/THINK]"), ("<reasoning>", "</reasoning>")],
+)
+def test_a_thought_is_told_from_the_verdict_by_the_marks_of_the_judges_model(opening: str, closing: str) -> None:
+    def doubting(asked: str) -> str:
+        return f"{opening}At first Verdict: A{closing}I do not know."
+
+    verdict = asyncio.run(
+        judge(engine=Marked(doubting, opening, closing, len(opening) == 1)).verify("42", Submission("so 42"))
+    )
+    assert verdict.reason.startswith("the judge abstained: nothing, then nothing")
+    open_ended = Marked(lambda asked: f"{opening}It is Verdict: A", opening, closing, len(opening) == 1)
+    verdict = asyncio.run(judge(engine=open_ended).verify("42", Submission("so 42")))
+    assert verdict.reason.startswith("the judge abstained: nothing, then nothing")
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing"),
+    [
+        ("[THINK]", "[/THINK]"),
+        ("<reasoning>\n", "\n</reasoning>"),
+        ("", "</reasoning>"),
+        ("<thought>", "</thought>"),
+        ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+        ("<seed:think>", "</seed:think>"),
+    ],
+)
+def test_thoughts_in_a_plain_text_are_told_by_the_marks_that_models_use(opening: str, closing: str) -> None:
+    assert ask(lambda asked: f"{opening}Verdict: A{closing}Hm.", "so 42").reason.startswith(
+        "the judge abstained: nothing"
+    )
+    assert ask(honest, f"{opening}is it 42?{closing}so 41").status == "incorrect"
+    reasons = "<answer>42</answer>\n<reasoning>41 is too small</reasoning>"
+    assert ask(honest, reasons).status == "correct"
+
+
+def test_a_judge_asks_greedily_unless_told_otherwise_and_chance_needs_a_seed() -> None:
+    asked = []
+
+    class Watched(ScriptedEngine):
+        async def generate(self, prompt: Prompt, sampling: Sampling, *others: Any) -> Any:
+            asked.append((sampling.temperature, sampling.seed))
+            return await super().generate(prompt, sampling, *others)
+
+    engine = Watched(lambda prompt, path, key: honest(prompt.text))
+    plain, warm = judge(engine=engine), judge(engine=engine, temperature=0.6, seed=7)
+    for verifier in (plain, warm):
+        asyncio.run(verifier.verify("42", Submission("so 42")))
+    assert asked == [(0.0, None)] * 2 + [(0.6, 7)] * 2 and plain.version != warm.version
+    with pytest.raises(ConfigError, match=r"temperature=0.6 .* needs a seed"):
+        judge(engine=engine, temperature=0.6)
+    with pytest.raises(ConfigError, match="judge: temperature"):
+        judge(engine=engine, temperature=-1)

@@ -43,15 +43,32 @@ Hit = Extraction | None
 Rule = Callable[[str, int], Hit]
 Hedge = Callable[[str], bool]
 
-_THINK_END = re.compile(r"<\s*/\s*think(?:ing)?\s*>|<\|?/?end_of_thought\|?>|◁/think▷", re.IGNORECASE)
-_THINK_START = re.compile(r"<\s*think(?:ing)?\s*>|<\|?begin_of_thought\|?>|◁think▷", re.IGNORECASE)
+_THINK_END = re.compile(
+    r"<\s*/\s*(?:seed:)?think(?:ing)?\s*>|\[/THINK\]|<\|?/?end_of_thought\|?>|◁/think▷"
+    r"|<\|channel\|>\s*final[^<]*<\|message\|>",
+    re.IGNORECASE,
+)
+_THINK_START = re.compile(
+    r"<\s*(?:seed:)?think(?:ing)?\s*>|\[THINK\]|<\|?begin_of_thought\|?>|◁think▷"
+    r"|<\|channel\|>\s*analysis[^<]*<\|message\|>",
+    re.IGNORECASE,
+)
+_ASKED_FOR = re.compile(r"<\s*(/?)\s*(?:thought|reason(?:ing)?)\s*>", re.IGNORECASE)
+"""Marks that a prompt asks for: a thought at the head of a text, while behind an answer they are its reasons."""
 
 
 def answer_start(text: str) -> int | None:
     """Where the answer part begins: after the last end of thinking; None when a thinking block is still open."""
     last = last_match(_THINK_END, text)
     start = last.end() if last else 0
-    return None if _THINK_START.search(text, start) else start
+    return None if _THINK_START.search(text, start) else _behind_reasoning(text, start)
+
+
+def _behind_reasoning(text: str, start: int) -> int:
+    mark = _ASKED_FOR.search(text, start)
+    if mark is not None and not mark[1] and not text[start : mark.start()].strip():
+        mark = _ASKED_FOR.search(text, mark.end())
+    return mark.end() if mark is not None and mark[1] else start
 
 
 def cascade(text: str, rules: tuple[Rule, ...]) -> Extraction:

@@ -6,7 +6,11 @@ its share of the decided comparisons it won, a tie is half; without a decided on
 sees problem and answers, no target, and nothing of their thinking. `mode=single` asks whether one answer is right (with
 A and B for right and wrong, then swapped): a score of 1 or 0, for searches that score one path at a time.
 
-Cost, in judged tokens: two greedy generations a comparison, n * opponents / 2 comparisons for n answers (each meets
+A judge's own thoughts are told from its verdict by the marks of its model, or by those that a text is known to carry
+(`ttc.answers.extract`). It answers greedily unless `temperature` says otherwise: so a question has one verdict. Models
+that repeat themselves at 0 (Qwen3 thinking: 0.6) or refuse it (OpenAI's reasoning models: 1) need another.
+
+Cost, in judged tokens: two generations a comparison, n * opponents / 2 comparisons for n answers (each meets
 its neighbours in path order); in single mode two generations an answer. A token budget keeps room for each at its
 longest (`max_tokens`) until it ends. Left out: a Bradley-Terry fit, debates.
 """
@@ -18,12 +22,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from ttc.answers.extract import answer_start
 from ttc.concurrent import gather
 from ttc.config.signatures import checked_by
-from ttc.config.values import at_least
-from ttc.core import Completion, Engine, Message, Price, Prompt, Sampling, Score, Usage, UsageSink
+from ttc.config.values import at_least, within
+from ttc.core import Engine, FinishReason, Message, Price, Prompt, Sampling, Score, Usage, UsageSink
 from ttc.errors import ConfigError
 from ttc.identity.digests import InnerPart, reads
+from ttc.session.thinking import Split, split_whole
 
 
 class JudgeScorer:
@@ -37,12 +43,12 @@ class JudgeScorer:
         *,
         mode: Literal["pairwise", "single"],
         opponents: int,
-        max_tokens: int,
+        sampling: Sampling,
         thinking: bool | None,
     ) -> None:
-        """Judge with `engine`, which is the caller's to close."""
+        """Judge with `engine`, which is the caller's to close; `sampling` is that of every question."""
         self._engine, self._mode, self._opponents, self._thinking = engine, mode, opponents, thinking
-        self._sampling = Sampling(temperature=0.0, max_tokens=max_tokens)
+        self._sampling = sampling
         self._known: dict[str, dict[Question, float | None]] = {}
 
     async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
@@ -111,7 +117,7 @@ class JudgeScorer:
         rendered = self._engine.render((Message("user", text),), self._thinking)
         rendered = replace(rendered, problem_id=prompt.problem_id)
         (completion,) = await self._engine.generate(rendered, self._sampling, range(1), on_usage)
-        return verdict(rendered, completion)
+        return verdict(split_whole(rendered.then(completion), self._engine), completion.finish_reason)
 
 
 def _ring(num: int, opponents: int) -> list[tuple[int, int]]:
@@ -135,8 +141,18 @@ def _as_judged(on_usage: UsageSink) -> Callable[[Usage], None]:
     return lambda usage: on_usage(replace(usage, generated=0, thinking=0, judged=usage.judged + usage.generated))
 
 
-def _check(opponents: int, max_tokens: int) -> None:
-    at_least("judge", 1, opponents=opponents, max_tokens=max_tokens)
+def _check(opponents: int, max_tokens: int, temperature: float, seed: int | None) -> None:
+    at_least("judge", 1, opponents=opponents)
+    judging(max_tokens, temperature, seed)
+
+
+def judging(max_tokens: int, temperature: float, seed: int | None) -> Sampling:
+    """How a judge answers; raises ConfigError for a value out of range, and for chance without a seed."""
+    at_least("judge", 1, max_tokens=max_tokens)
+    within("judge", 0, 2, temperature=temperature)
+    if temperature > 0 and seed is None:
+        raise ConfigError(f"judge: temperature={temperature:g} draws verdicts by chance, so it needs a seed: seed=0")
+    return Sampling(temperature=temperature, max_tokens=max_tokens, seed=seed)
 
 
 def judging_model(*, model: str | None, runs_on: str, **_: object) -> list[InnerPart]:
@@ -157,6 +173,8 @@ def judge(
     opponents: int = 4,
     max_tokens: int = 1024,
     thinking: Literal["on", "off", "auto"] = "auto",
+    temperature: float = 0.0,
+    seed: int | None = None,
 ) -> JudgeScorer:
     """Rank answers by what a language model says of them.
 
@@ -168,6 +186,9 @@ def judge(
         opponents: pairwise: how many others each answer is compared with.
         max_tokens: cap on one verdict with its reasoning; a judge that is cut off abstains.
         thinking: the chat template's switch, for the judge.
+        temperature: 0 is greedy, so that a question has one verdict; more for models that repeat themselves at 0
+            (Qwen3 thinking: 0.6) or refuse it (OpenAI's reasoning models: 1).
+        seed: keys the chance of a temperature above 0, which needs one.
 
     Raises:
         ConfigError: neither a model nor an engine, or a parameter out of range.
@@ -179,7 +200,8 @@ def judge(
     if engine is None:
         raise ConfigError("scorer judge needs a model: --scorer judge:PATH, or an engine")
     switch = {"on": True, "off": False, "auto": None}[thinking]
-    return JudgeScorer(engine, mode=mode, opponents=opponents, max_tokens=max_tokens, thinking=switch)
+    sampling = judging(max_tokens, temperature, seed)
+    return JudgeScorer(engine, mode=mode, opponents=opponents, sampling=sampling, thinking=switch)
 
 
 Said: TypeAlias = Literal["A", "B", "tie"]
@@ -248,12 +270,12 @@ def grade(messages: Sequence[Message], answer: str) -> Question:
     )
 
 
-def verdict(asked: Prompt, completion: Completion) -> Said | None:
+def verdict(reply: Split[str], finish_reason: FinishReason) -> Said | None:
     """The last verdict behind the judge's thinking; None when there is none, or when the judge was cut off."""
-    _, closed, said_last = completion.text.rpartition("</think>")
-    if completion.finish_reason != "stop" or (asked.think_state == "open" and not closed):
+    start = answer_start(reply.answer)
+    if finish_reason != "stop" or reply.inside or start is None:
         return None
-    matches = _VERDICT.findall(said_last)
+    matches = _VERDICT.findall(reply.answer[start:])
     letter = _WHOLE[matches[-1].lower()] if matches else None
     return letter  # type: ignore[return-value]
 
@@ -264,8 +286,8 @@ def agreed(one: Said | None, other: Said | None) -> float | None:
 
 
 def answer_of(prompt: Prompt) -> str:
-    """What is judged: the generated text behind the thinking."""
-    return prompt.generated_text.rpartition("</think>")[2].strip()
+    """What is judged: the generated text behind the thinking; all of it while the thinking goes on."""
+    return prompt.generated_text[answer_start(prompt.generated_text) or 0 :].strip()
 
 
 def _problem(messages: Sequence[Message]) -> str:

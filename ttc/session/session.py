@@ -48,6 +48,7 @@ from ttc.session.draws import DrawBook
 from ttc.session.meter import FREE, Clock, Cost, Lease, Meter, OwnPrefixes, Request, generate_alone
 from ttc.session.thinking import (
     OUT_OF_CALLS,
+    Split,
     Thinking,
     answer_reserve,
     controlled,
@@ -545,11 +546,15 @@ class Session:
         whole = prompt.then(completion)
         return self.candidate_at(whole, completion.finish_reason, score, completion.usage.generated)
 
+    def split(self, whole: Prompt) -> Split[str]:
+        """What was generated of `whole`, cut at the marks of the model's thinking."""
+        return split_whole(whole, self._engine)
+
     def candidate_at(
         self, whole: Prompt, finish_reason: str, score: float | None = None, num_tokens: int = 0
     ) -> Candidate:
         """`candidate` for a prompt that already ends the path; `num_tokens` is its length where there are no ids."""
-        parts = split_whole(whole, self._engine)
+        parts = self.split(whole)
         complete = finish_reason == "stop" and not parts.inside
         logprobs = [value for value in whole.logprobs or () if value is not None]
         candidate = Candidate(

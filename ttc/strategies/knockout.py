@@ -89,4 +89,5 @@ class _Match:
         """Votes for the answer shown first, less those for the other."""
         prompt = self._session.ask((Message("user", text),), path)
         completions: list[Completion] = await self._session.generate(prompt, times, least=0)
-        return sum(_POINTS.get(verdict(prompt, completion) or "", 0.0) for completion in completions)
+        said = (verdict(self._session.split(prompt.then(one)), one.finish_reason) for one in completions)
+        return sum(_POINTS.get(letter or "", 0.0) for letter in said)

@@ -6,7 +6,7 @@ verdict abstains: the status is `unparseable` and there is no score (Zheng et al
 replies stand in the verdict's reason. Target and text are fenced, and what in them could end a fence is broken.
 
 A target is the reference answer, or {"reference" or "rubric": text, "question": text}.
-Cost: two greedy generations a verdict; their tokens are `Verdict.parts["judged_tokens"]`. Left out: several judges,
+Cost: two generations a verdict, greedy unless `temperature` says otherwise; their tokens are `Verdict.parts["judged_tokens"]`. Left out: several judges,
 comparing two answers (scorer `judge`), fine-tuned judges with formats of their own.
 
 Args:
@@ -15,6 +15,9 @@ Args:
     runs_on: Engine of the model (see ttc list engines).
     max_tokens: Cap on one reply with its reasoning.
     thinking: The chat template's switch, for the judge.
+    temperature: 0 is greedy, so that a question has one verdict; more for models that repeat themselves at 0
+        (Qwen3 thinking: 0.6) or refuse it (OpenAI's reasoning models: 1).
+    seed: Keys the chance of a temperature above 0, which needs one.
     timeout_s: Seconds after which there is no verdict.
     max_chars: Characters of a text beyond which it is incorrect.
     trace_chars: Characters of each reply that are kept in the reason.
@@ -37,10 +40,11 @@ from ttc.config.values import above, at_least
 from ttc.core import Engine, Message, Sampling, Submission, TargetLike, Usage, Verdict
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong
 from ttc.identity.digests import reads
-from ttc.scorers.judge import Question, Said, agreed, harmless, judging_model, verdict
+from ttc.scorers.judge import Question, Said, agreed, harmless, judging, judging_model, verdict
+from ttc.session.thinking import split_whole
 from ttc.verifiers.shared.contract import Canary, Card, Clock, naming, unfinished
 
-VERSION = "2"
+VERSION = "3"
 Switch: TypeAlias = Literal["on", "off", "auto"]
 _SWITCH: Mapping[Switch, bool | None] = {"on": True, "off": False, "auto": None}
 
@@ -61,13 +65,16 @@ def judge(
     runs_on: str = "embedded",
     max_tokens: int = 1024,
     thinking: Switch = "auto",
+    temperature: float = 0.0,
+    seed: int | None = None,
     timeout_s: float = 120.0,
     max_chars: int = 20_000,
     trace_chars: int = 1000,
     allow_truncated: bool = False,
 ) -> JudgeVerifier:
     """Return a verifier that asks a language model; raises ConfigError without one."""
-    at_least("judge", 1, max_tokens=max_tokens, max_chars=max_chars)
+    at_least("judge", 1, max_chars=max_chars)
+    sampling = judging(max_tokens, temperature, seed)
     at_least("judge", 0, trace_chars=trace_chars)
     above("judge", 0, timeout_s=timeout_s)
     own = model is not None
@@ -77,13 +84,13 @@ def judge(
         engine = ENGINES.load(runs_on)(model)
     if engine is None:
         raise ConfigError("verifier judge needs a model: --verifier judge:PATH, or an engine")
-    policy = _Policy(max_tokens, thinking, timeout_s, max_chars, trace_chars, allow_truncated)
+    policy = _Policy(sampling, thinking, timeout_s, max_chars, trace_chars, allow_truncated)
     return JudgeVerifier(engine, policy, own_engine=own)
 
 
 @dataclass(frozen=True, slots=True)
 class _Policy:
-    max_tokens: int
+    sampling: Sampling
     thinking: Switch
     timeout_s: float
     max_chars: int
@@ -98,7 +105,6 @@ class JudgeVerifier:
 
     def __init__(self, engine: Engine, policy: _Policy, *, own_engine: bool) -> None:
         self._engine, self._policy, self._own_engine = engine, policy, own_engine
-        self._sampling = Sampling(temperature=0.0, max_tokens=policy.max_tokens)
         settings = json.dumps([dataclasses.asdict(policy), _HEAD, _REFERENCE, _RUBRIC, _TAIL])
         digest = hashlib.sha256(settings.encode()).hexdigest()[:8]
         self.version = f"judge-{VERSION} {engine.capabilities.model} policy-{digest}"
@@ -143,8 +149,9 @@ class JudgeVerifier:
     async def _reply(self, text: str) -> _Reply:
         prompt = self._engine.render((Message("user", text),), _SWITCH[self._policy.thinking])
         reports: list[Usage] = []
-        (completion,) = await self._engine.generate(prompt, self._sampling, range(1), reports.append)
-        return _Reply(completion.text, verdict(prompt, completion), sum(reports, Usage()).generated)
+        (completion,) = await self._engine.generate(prompt, self._policy.sampling, range(1), reports.append)
+        said = verdict(split_whole(prompt.then(completion), self._engine), completion.finish_reason)
+        return _Reply(completion.text, said, sum(reports, Usage()).generated)
 
     def _decide(self, one: _Reply, other: _Reply) -> Verdict:
         outcome = agreed(one.said, other.said)
@@ -165,7 +172,7 @@ class JudgeVerifier:
             max_s=policy.timeout_s,
             limits=(
                 f"an answer of more than {policy.max_chars} characters is `incorrect`, one beyond the context `limit`; "
-                f"{policy.timeout_s:g} s (`timeout`); {policy.max_tokens} tokens a reply"
+                f"{policy.timeout_s:g} s (`timeout`); {policy.sampling.max_tokens} tokens a reply"
             ),
             partial_credit="none: 1 or 0; no score where the judge abstains",
             correct_when="the judge says right in both orders",

@@ -106,7 +106,7 @@ def check_temperature(sampling: Sampling, features: Features) -> None:
     if features.own_temperature and sampling.temperature != 1:
         raise Unsupported(
             f"{features.model} takes only its own temperature, 1, and not {sampling.temperature:g}: add "
-            "--temperature 1 (and --baseline none where strategies are measured)"
+            "--temperature 1 (and --baseline none where strategies are measured); to a judge, temperature=1 and a seed"
         )
 
 
