@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu_counts import SHAPES
+from ttc.engines.embedded.engine import embedded
 from ttc.engines.embedded.gpu.budget import budget, scratch_bytes, stored_numbers
 from ttc.engines.embedded.loading import load
 from ttc.engines.shared.shape import Dims
@@ -74,6 +75,32 @@ def test_quantised_weights_are_refused_by_name(tmp_path: Path) -> None:
             tmp_path, device="cpu", dtype="auto", threads=1, max_batch=4, max_context=None, kv_bytes=None,
             batch_invariant=False,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "words"),
+    [
+        ("bert", ["BertForMaskedLM"], r"of type 'bert' \(BertForMaskedLM\) fills gaps of a text and continues none"),
+        ("xlm-roberta", ["XLMRobertaModel"], "of type 'xlm-roberta'.* reads a text as a whole"),
+        ("modernbert", None, "no architecture named"),
+        ("qwen2", ["Qwen2ForSequenceClassification"], "--scorer orm:FOLDER"),
+        ("qwen2", ["Qwen2ForTokenClassification"], "--scorer prm:FOLDER"),
+    ],
+)
+def test_models_that_continue_no_text_are_refused_before_anything_of_them_is_read(
+    kind: str, names: list[str] | None, words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**SHAPES["0.5B"], "model_type": kind, "architectures": names}))
+    with pytest.raises(ConfigError, match=words) as refusal:
+        embedded(str(tmp_path))
+    assert str(tmp_path) in str(refusal.value) and "ending in ForCausalLM" in str(refusal.value)
+
+
+def test_a_bert_that_is_a_decoder_is_no_encoder(tmp_path: Path) -> None:
+    for config in ({"is_decoder": True, "architectures": ["BertModel"]}, {"architectures": ["BertLMHeadModel"]}):
+        (tmp_path / "config.json").write_text(json.dumps({**SHAPES["0.5B"], "model_type": "bert", **config}))
+        with pytest.raises(ConfigError, match="no tokenizer"):
+            embedded(str(tmp_path))
 
 
 @with_triton

@@ -6,8 +6,9 @@ verdict abstains: the status is `unparseable` and there is no score (Zheng et al
 replies stand in the verdict's reason. Target and text are fenced, and what in them could end a fence is broken.
 
 A target is the reference answer, or {"reference" or "rubric": text, "question": text}.
-Cost: two generations a verdict, greedy unless `temperature` says otherwise; their tokens are `Verdict.parts["judged_tokens"]`. Left out: several judges,
-comparing two answers (scorer `judge`), fine-tuned judges with formats of their own.
+Cost: two generations a verdict, greedy unless `temperature` says otherwise; their tokens are
+`Verdict.parts["judged_tokens"]`. Left out: several judges, comparing two answers (scorer `judge`), fine-tuned judges
+with formats of their own.
 
 Args:
     model: The judge's model, run on `runs_on`.

@@ -35,6 +35,7 @@ def load(
 ) -> tuple[Text, Scheduler]:
     """Load tokenizer and weights and start the worker; arguments as in `ttc.engines.embedded.engine.embedded`."""
     config = read_config(folder)  # names a missing folder or file before anything slow is imported
+    _refuse_what_writes_nothing(folder, config)
     _refuse_quantised(folder, config)
     text = Text(folder)
     place = pick_device(device)
@@ -99,6 +100,38 @@ def _invariant() -> _Core:
     from ttc.engines.embedded.core.invariant import PAD_ROWS, BlockedPrefix, InvariantDecoder, check
 
     return _Core(InvariantDecoder, {"attention": BlockedPrefix, "pad_rows": PAD_ROWS}, check)
+
+
+_ENCODERS = frozenset(
+    "albert bert big_bird camembert convbert deberta deberta-v2 distilbert electra ernie esm eurobert flaubert fnet "
+    "funnel ibert jina_bert layoutlm longformer luke megatron-bert mobilebert modernbert mpnet mra neobert nomic_bert "
+    "nystromformer rembert roberta roberta-prelayernorm roformer squeezebert xlm-roberta xlm-roberta-xl xmod yoso".split()
+)
+"""Model types that read a whole text at once; transformers makes a language model of them by a head of noise."""
+_NO_WRITERS = {
+    "ForMaskedLM": "fills gaps of a text",
+    "ForPreTraining": "fills gaps of a text",
+    "ForQuestionAnswering": "marks places of a text",
+    "ForMultipleChoice": "compares texts",
+    "ForSequenceClassification": "scores whole texts (--scorer orm:FOLDER)",
+    "ForTokenClassification": "scores the steps of a text (--scorer prm:FOLDER)",
+}
+"""What models are for whose architecture ends so."""
+
+
+def _refuse_what_writes_nothing(folder: Path, config: Mapping[str, Any]) -> None:
+    """Raise ConfigError where the model goes on with no text: encoders, and heads for something else."""
+    names = [str(name) for name in config.get("architectures") or ()]
+    uses = [use for name in names for ending, use in _NO_WRITERS.items() if name.endswith(ending)]
+    kind = config.get("model_type")
+    encodes = kind in _ENCODERS and not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names)
+    if config.get("is_decoder") or not (encodes or (uses and len(uses) == len(names))):
+        return
+    use = uses[0] if uses else "reads a text as a whole"
+    raise ConfigError(
+        f"{folder}: a model of type {kind!r} ({', '.join(names) or 'no architecture named'}) {use} and continues none, "
+        "so it cannot answer: name a causal language model (config.json: architectures ending in ForCausalLM)"
+    )
 
 
 def _refuse_quantised(folder: Path, config: Mapping[str, Any]) -> None:
