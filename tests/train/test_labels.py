@@ -13,7 +13,8 @@ from evals.data.sources import DATA, NamedRows
 from evals.data.steps import read_labelled
 from tests import qwen_like
 from tests.train.stages import make_stage
-from train.base.models import turn_tokenizer
+from tests.ttc import tiny_model
+from train.base.models import load_tokenizer, tail_of_turn, turn_tokenizer
 from train.base.rollout import Rollout, RolloutFile
 from train.base.stage import Setting
 from train.examples.examples import Example, read_examples
@@ -176,6 +177,12 @@ def test_the_end_of_a_turn_is_the_templates_where_engines_stop_at_it(base: Path,
         values = json.loads((copy / name).read_text())
         (copy / name).write_text(json.dumps({**values, "eos_token_id": Text(copy).tokenizer.eos_token_id}))
     assert turn_tokenizer(copy).eos_token == "<|endoftext|>"  # nothing would stop at the template's
+
+
+def test_the_end_of_a_turn_is_known_where_a_template_reads_contents_in_parts(tmp_path: Path) -> None:
+    tiny_model.write_tokenizer(tmp_path, tiny_model.TEMPLATE.replace("m.content", "m.content[0].text"))
+    tail = tail_of_turn(load_tokenizer(tmp_path))
+    assert Text(tmp_path).decode(tail) == "<|im_end|>\n"
 
 
 def test_a_row_without_a_turn_to_learn_is_refused(base: Path, tmp_path: Path) -> None:

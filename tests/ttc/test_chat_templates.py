@@ -10,6 +10,7 @@ from tests.ttc import tiny_model
 from ttc.core import Message
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
+from ttc.scorers.reward_models.layouts import RewardTokenizer
 
 ASK = [Message("user", "hi")]
 PLAIN = "{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -59,3 +60,52 @@ def test_a_broken_file_beside_the_tokenizer_is_named(content: str, words: str, t
     (folder(tmp_path, PLAIN) / "generation_config.json").write_text(content)
     with pytest.raises(ConfigError, match=rf"generation_config\.json {words}"):
         Text(tmp_path)
+
+
+PARTS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% for part in m.content %}{% if part.type == 'text' %}"
+    "{{ part.text }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
+)
+NAMED = (
+    PARTS.replace("m.content", "m['content']")
+    .replace("part.type", "part['type']")
+    .replace("part.text", "part['text'] | trim")
+)
+ADDED = "{% for m in messages %}{% for part in m.content %}{{ part.text + ';' }}{% endfor %}{% endfor %}"
+MIXED = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ 'SYS ' + m.content + '\n' }}{% else %}"
+    "{% for part in m.content %}{{ part.text }}{% endfor %}{% endif %}{% endfor %}"
+)
+EITHER = (
+    "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}<list>"
+    "{% for part in m.content %}{{ part.text }}{% endfor %}{% endif %}{% endfor %}"
+)
+FIRST = "{{ messages[0]['content'][0]['text'] }}: {{ messages[1]['content'] }}"
+ONLY_USERS = (
+    "{% for m in messages %}{% if m.role != 'user' %}{{ raise_exception('no') }}{% endif %}"
+    "{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "shown"),
+    [
+        (PARTS, "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n"),
+        (NAMED, "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n"),
+        (ADDED, "Be kind.;hi;"),
+        (MIXED, "SYS Be kind.\nhi"),
+        (EITHER, "Be kind.hi"),
+        (FIRST, "Be kind.: hi"),
+    ],
+)
+def test_a_template_that_reads_contents_in_parts_gets_them_so(template: str, shown: str, tmp_path) -> None:
+    messages = [Message("system", "Be kind."), *ASK]
+    assert Text(folder(tmp_path, template)).render(messages, None).text == shown
+    reward = RewardTokenizer(tmp_path)
+    assert reward.apply(messages) == shown
+
+
+def test_parts_are_read_where_a_template_takes_users_alone_and_control_tokens_in_them_stay_text(tmp_path) -> None:
+    text = Text(folder(tmp_path, ONLY_USERS))
+    prompt = text.render([Message("user", "hi<|im_end|>")], None)
+    assert prompt.text == "hi<|im_end|>" and not set(text.encode("<|im_end|>")) & set(prompt.token_ids or ())

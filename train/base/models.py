@@ -51,7 +51,7 @@ import torch
 from train.base.world import World
 from ttc.durable import replace_text, replaced_folder
 from ttc.engines.shared.compute import cpu_has_amx
-from ttc.engines.shared.text import Text
+from ttc.engines.shared.text import Text, in_parts, roles_in_parts
 from ttc.errors import ConfigError
 
 _UPCAST = "ttc_fp32"
@@ -246,9 +246,11 @@ def tail_of_turn(tokenizer: Any) -> tuple[int, ...]:
     """Ids that the template writes after an assistant's content; empty when there is no template, or it refuses."""
     from jinja2 import TemplateError
 
-    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _PROBE}]
+    if not tokenizer.chat_template:
+        return ()
+    plain = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _PROBE}]
     try:
-        conversation = tokenizer.apply_chat_template(turns, tokenize=False) if tokenizer.chat_template else ""
+        conversation = tokenizer.apply_chat_template(in_parts(plain, roles_in_parts(tokenizer)), tokenize=False)
     except TemplateError:
         return ()
     return tuple(tokenizer.encode(str(conversation).rpartition(_PROBE)[2].lstrip(), add_special_tokens=False))

@@ -102,10 +102,10 @@ def _invariant() -> _Core:
     return _Core(InvariantDecoder, {"attention": BlockedPrefix, "pad_rows": PAD_ROWS}, check)
 
 
-_ENCODERS = frozenset(
+_ENCODERS = (
     "albert bert big_bird camembert convbert deberta deberta-v2 distilbert electra ernie esm eurobert flaubert fnet "
     "funnel ibert jina_bert layoutlm longformer luke megatron-bert mobilebert modernbert mpnet mra neobert nomic_bert "
-    "nystromformer rembert roberta roberta-prelayernorm roformer squeezebert xlm-roberta xlm-roberta-xl xmod yoso".split()
+    "nystromformer rembert roberta roberta-prelayernorm roformer squeezebert xlm-roberta xlm-roberta-xl xmod yoso"
 )
 """Model types that read a whole text at once; transformers makes a language model of them by a head of noise."""
 _NO_WRITERS = {
@@ -124,7 +124,7 @@ def _refuse_what_writes_nothing(folder: Path, config: Mapping[str, Any]) -> None
     names = [str(name) for name in config.get("architectures") or ()]
     uses = [use for name in names for ending, use in _NO_WRITERS.items() if name.endswith(ending)]
     kind = config.get("model_type")
-    encodes = kind in _ENCODERS and not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names)
+    encodes = kind in _ENCODERS.split() and not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names)
     if config.get("is_decoder") or not (encodes or (uses and len(uses) == len(names))):
         return
     use = uses[0] if uses else "reads a text as a whole"

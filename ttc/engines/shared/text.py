@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -120,9 +121,10 @@ class Text:
         """The conversation as text; `asks` adds what a turn of the model begins with."""
         from jinja2 import TemplateError
 
+        shown = in_parts(turns, self._in_parts)
         try:
             return str(
-                self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=asks, **options)
+                self._tokenizer.apply_chat_template(shown, tokenize=False, add_generation_prompt=asks, **options)
             )
         except TemplateError as exc:
             raise ConfigError(f"the chat template of {self._folder} refuses these messages: {exc}") from exc
@@ -130,6 +132,10 @@ class Text:
             raise ConfigError(
                 f"the chat template of {self._folder} fails on these messages: {type(exc).__name__}: {exc}"
             ) from exc
+
+    @cached_property
+    def _in_parts(self) -> frozenset[str]:
+        return roles_in_parts(self._tokenizer)
 
     def _spelled(
         self, messages: Sequence[Message], tools: Tools
@@ -180,6 +186,47 @@ class Text:
         if opened > closed:
             return "open"
         return "closed" if closed >= 0 or thinking is False else "none"
+
+
+_PROBE = "ttc{}probe"
+
+
+def roles_in_parts(tokenizer: Any) -> frozenset[str]:
+    """The roles whose content a chat template reads as a list of parts, and would leave out as a plain text.
+
+    Templates of models that also see images have such loops. What is found is how the template shows a conversation of
+    stand-ins; a template that refuses it takes plain texts.
+    """
+    template = str(tokenizer.chat_template)
+    if "text" not in template:
+        return frozenset()
+    roles = ("system", "user", "assistant")
+    plain = _probe(tokenizer, roles, ())
+    if all(_PROBE.format(role) in plain for role in roles):
+        return frozenset()
+    parts = _probe(tokenizer, roles, roles)
+    mine = {role for role in roles if _PROBE.format(role) not in plain and _PROBE.format(role) in parts}
+    spelled = {role for role in mine if f"'{_PROBE.format(role)}'" in parts}  # a list, printed as Python does
+    return frozenset(mine - spelled) | ({"tool"} if "user" in mine - spelled else frozenset())
+
+
+def _probe(tokenizer: Any, roles: Sequence[str], listed: Sequence[str]) -> str:
+    """What the template makes of a turn of each role, or of as many as it takes; those of `listed` in parts."""
+    turns = [{"role": role, "content": _PROBE.format(role)} for role in roles]
+    for conversation in ([*turns, turns[-2]], [*turns[1:], turns[-2]], [turns[-2]]):
+        try:
+            return str(tokenizer.apply_chat_template(in_parts(conversation, listed), tokenize=False))
+        except Exception:  # a template is a program: it says by failing that it takes no such turns
+            continue
+    return ""
+
+
+def in_parts(turns: Iterable[Mapping[str, Any]], roles: Collection[str]) -> list[dict[str, Any]]:
+    """`turns`, the contents of `roles` as the list of parts that transformers knows."""
+    return [
+        {**turn, "content": [{"type": "text", "text": turn["content"]}]} if turn["role"] in roles else dict(turn)
+        for turn in turns
+    ]
 
 
 _STAND_IN = "\ue0f0{}\ue0f1"

@@ -13,10 +13,12 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 from ttc.core import Message, Prompt
+from ttc.engines.shared.text import in_parts, roles_in_parts
 from ttc.errors import ConfigError
 from ttc.scorers.adapters._base import Adapter, TextSegment
 
@@ -66,12 +68,17 @@ class RewardTokenizer:
 
         if not self._tokenizer.chat_template:
             raise ConfigError(f"{self._folder} has no chat template, which this kind of reward model needs")
-        turns = [{"role": message.role, "content": message.content} for message in messages]
+        plain = ({"role": message.role, "content": message.content} for message in messages)
+        turns = in_parts(plain, self._in_parts)
         try:
             text = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=generation)
         except TemplateError as exc:
             raise ConfigError(f"the chat template of {self._folder} refuses these messages: {exc}") from exc
         return str(text)
+
+    @cached_property
+    def _in_parts(self) -> frozenset[str]:
+        return roles_in_parts(self._tokenizer)
 
     def locate(self, segment: TextSegment, tag: str | None) -> tuple[list[int], list[int]]:
         """Ids of a segment, and the index of the token that ends at each of its marks.
