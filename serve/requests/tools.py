@@ -75,6 +75,10 @@ class AnswerForm:
         """The text of an answer, and its calls."""
         return form.read(text) if self.offer else (text, ())
 
+    def cut(self, form: ToolFormat, text: str) -> str:
+        """What stands of a last call that was cut behind whole ones; "" without one."""
+        return form.cut(text) if self.offer else ""
+
     def _calls(self, form: ToolFormat, encode: Callable[[str], tuple[int, ...]], schema: Any) -> str:
         """The grammar where functions may be called."""
         functions = [tool["function"] for tool in self.offer if self.named in (None, tool["function"]["name"])]

@@ -40,6 +40,7 @@ class _Choice:
     answer: Answer
     thought: str
     thinking: dict[str, Any]
+    cut_call: str
 
 
 async def execute(plan: RequestPlan, started: events.Started, emit: Emit, charge: Charge, interval_s: float) -> None:
@@ -176,7 +177,9 @@ def _close(
     lead = len(text) - len(text.lstrip()) if strip else 0
     text = text[lead:]
     calls: tuple[ToolCall, ...] = ()
+    cut_call = ""
     if request.form is not None and plan.model.tools is not None:
+        cut_call = request.form.cut(plan.model.tools, text)
         text, calls = request.form.read(plan.model.tools, text)
     tokens = _Tokens(plan, session, [] if path is None else session.along(path), own.tops)
     show, usage = request.thinking.show, session.usage
@@ -224,7 +227,7 @@ def _close(
         "enforced": answer.enforced,
     }
     pieces = tokens.pieces(index, lead, text) if request.logprobs else []
-    return _Choice(finish, returned, written, roots, answer, thinking, thinking_report), pieces
+    return _Choice(finish, returned, written, roots, answer, thinking, thinking_report, cut_call), pieces
 
 
 def _reason(answer: Answer, path: Path | None, *, has_calls: bool) -> events.FinishReason:
@@ -333,9 +336,15 @@ def _result(plan: RequestPlan, choices: Sequence[_Choice]) -> dict[str, Any]:
     )
     returned = [choice.returned for choice in choices]
     result["returned"] = events.TokenCounts.joined(returned).returned()
+    result |= _cut(first)
     if len(choices) > 1:
-        result["choices"] = [{"index": i, "thinking": choice.thinking} for i, choice in enumerate(choices)]
+        result["choices"] = [{"index": i, "thinking": one.thinking, **_cut(one)} for i, one in enumerate(choices)]
     return result
+
+
+def _cut(choice: _Choice) -> dict[str, str]:
+    """The call that its budget cut behind whole ones, as far as it was written."""
+    return {"cut_call": choice.cut_call} if choice.cut_call else {}
 
 
 def _candidate(candidate: Candidate, plan: RequestPlan) -> dict[str, Any]:

@@ -87,6 +87,20 @@ def test_a_required_call_is_whole_and_of_its_schema_streamed_or_not(client: open
     )
 
 
+def test_calls_before_one_that_the_budget_cut_are_kept_and_the_reply_says_what_was_cut(client: openai.OpenAI) -> None:
+    fields: dict[str, Any] = {"tools": TOOLS, "tool_choice": "required", "max_tokens": 150, "temperature": 2.0}
+    replies = ((seed, ask(client, seed=seed, **fields)) for seed in range(12))
+    seed, reply = next(each for each in replies if "cut_call" in each[1].model_extra["ttc"])
+    (choice,), told = reply.choices, reply.model_extra["ttc"]
+    assert choice.finish_reason == "length" and choice.message.content == "" and told["cut_call"]
+    for call in choice.message.tool_calls:
+        checked(call)
+    parts = [part for piece in ask(client, stream=True, seed=seed, **fields) for part in piece.choices]
+    deltas = [call.function for part in parts for call in part.delta.tool_calls or ()]
+    assert [delta.arguments for delta in deltas] == [call.function.arguments for call in choice.message.tool_calls]
+    assert parts[-1].finish_reason == "length" and not any(part.delta.content for part in parts)
+
+
 def test_a_named_function_is_the_one_that_is_called(client: openai.OpenAI) -> None:
     choice = {"type": "function", "function": {"name": "cool"}}
     reply = ask(client, tools=TOOLS, tool_choice=choice, parallel_tool_calls=False)
@@ -317,6 +331,23 @@ def test_what_is_no_call_is_text(name: str, text: str) -> None:
 def test_words_before_a_call_are_its_text() -> None:
     text, calls = TOOL_FORMATS["hermes"].read(f"I will.\n{WRITTEN['hermes']}")
     assert text == "I will.\n" and len(calls) == 2
+
+
+@pytest.mark.parametrize("name", sorted(TOOL_FORMATS))
+def test_of_calls_that_were_cut_the_whole_ones_are_kept_wherever_the_cut_is(name: str) -> None:
+    written, form = WRITTEN[name].replace('"a": 2', '"a": [true, -2, null, "é\\n\\u00e9"]'), TOOL_FORMATS[name]
+    both = form.read(written)[1]
+    assert len(both) == 2 and form.cut(written) == ""
+    for end in range(written.index("cool"), len(written)):
+        head = written[:end]
+        _, calls = form.read(head)
+        if calls == both:  # only what closes the whole is missing
+            assert form.cut(head) == "" and written[end:] in ("]", "}]")[: form.listed]
+        else:
+            assert calls == both[:1] and "name" in form.cut(head) and head.rstrip().endswith(form.cut(head))
+    for begun in ("hello", '{"name": 3}', '<tool_call>{"name": x'):
+        broken = f"{written} {begun}"
+        assert form.read(broken) == (broken, ()), "what follows is no call that was begun"
 
 
 @pytest.fixture(scope="module")

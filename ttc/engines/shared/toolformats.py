@@ -42,32 +42,64 @@ class ToolFormat:
         return self.opening.strip()
 
     def read(self, text: str) -> tuple[str, tuple[ToolCall, ...]]:
-        """The text before the calls, and the calls; all is text where there are none that can be read."""
+        """The text before the calls, and the calls; all is text where there are none that can be read.
+
+        Of calls the last of which was cut, those before it are read; `cut` says the rest.
+        """
+        before, calls, _ = self._parts(text)
+        return before, calls
+
+    def cut(self, text: str) -> str:
+        """What stands of a call that was begun behind others and not ended; "" where all of them are whole."""
+        return self._parts(text)[2]
+
+    def _parts(self, text: str) -> tuple[str, tuple[ToolCall, ...], str]:
         start = text.find(self.trigger) if self.trigger else len(text) - len(text.lstrip())
         if start < 0:
-            return text, ()
-        calls = self._calls(text[start:])
-        return (text[:start] if text[:start].strip() else "", calls) if calls else (text, ())
+            return text, (), ""
+        calls, rest = self._calls(text[start:].strip())
+        return (text[:start] if text[:start].strip() else "", calls, rest) if calls else (text, (), "")
 
-    def _calls(self, text: str) -> tuple[ToolCall, ...]:
-        """Every call of `text`, which is nothing but calls; empty where it is something else."""
+    def _calls(self, text: str) -> tuple[tuple[ToolCall, ...], str]:
+        """Every whole call of `text`, which is nothing but calls, and what was cut; none where it is something else."""
         calls: list[ToolCall] = []
-        rest = text.strip()
+        rest = text
         while rest:
             if not rest.startswith(self.trigger):
-                return ()
+                return _before_cut(calls, rest, self.trigger.startswith(rest))
+            start = _blank(rest, len(self.trigger))
             try:
-                value, end = json.JSONDecoder().raw_decode(rest, _blank(rest, len(self.trigger)))
-            except (ValueError, RecursionError):
-                return ()
+                value, end = json.JSONDecoder().raw_decode(rest, start)
+            except RecursionError:
+                return (), ""
+            except json.JSONDecodeError as exc:
+                if self.listed and rest.startswith("[", start):
+                    return self._items(rest[start + 1 :])
+                return _before_cut(calls, rest, _is_cut(rest, exc))
             parts = [self._call(part) for part in (value if self.listed and isinstance(value, list) else [value])]
-            closing = self.closing.strip()
-            rest = rest[end:].lstrip()
-            if None in parts or not rest.startswith(closing):
-                return ()
+            closing, behind = self.closing.strip(), rest[end:].lstrip()
+            if None in parts or not behind.startswith(closing):
+                return _before_cut(calls, rest, None not in parts and closing.startswith(behind))
             calls += [part for part in parts if part is not None]
-            rest = rest[len(closing) :].lstrip().removeprefix(self.between.strip() or "\n").lstrip()
-        return tuple(calls)
+            rest = behind[len(closing) :].lstrip().removeprefix(self.between.strip() or "\n").lstrip()
+        return tuple(calls), ""
+
+    def _items(self, text: str) -> tuple[tuple[ToolCall, ...], str]:
+        """The whole calls of a list that does not end, and what was cut."""
+        calls: list[ToolCall] = []
+        rest = text.lstrip()
+        while rest:
+            try:
+                value, end = json.JSONDecoder().raw_decode(rest)
+            except json.JSONDecodeError as exc:
+                return _before_cut(calls, rest, _is_cut(rest, exc))
+            call = self._call(value)
+            rest = rest[end:].lstrip()
+            if call is None or not (not rest or rest.startswith(",")):
+                return (), ""
+            calls.append(call)
+            rest = rest[1:].lstrip()
+        return tuple(calls), ""
 
     def _call(self, value: Any) -> ToolCall | None:
         if not isinstance(value, dict) or not isinstance(value.get("name"), str):
@@ -78,6 +110,24 @@ class ToolFormat:
         if not isinstance(arguments, dict):
             return None
         return ToolCall(value["name"], json.dumps(arguments, ensure_ascii=False))
+
+
+def _before_cut(calls: Sequence[ToolCall], rest: str, is_cut: bool) -> tuple[tuple[ToolCall, ...], str]:
+    """`calls` and the begun one behind them; none where what follows them is no beginning of a call."""
+    return (tuple(calls), rest) if is_cut else ((), "")
+
+
+def _is_cut(text: str, fault: json.JSONDecodeError) -> bool:
+    """Whether JSON is faulty only because `text` ends before it does."""
+    tail = text[fault.pos :].rstrip()
+    return (
+        fault.msg.startswith("Unterminated string")
+        or any(word.startswith(tail) for word in ("true", "false", "null", "-"))
+        or ("escape" in fault.msg and len(tail) < _ESCAPE)
+    )
+
+
+_ESCAPE = len("\\u1234")
 
 
 def _blank(text: str, start: int) -> int:
