@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.ttc.hostile import hostile_texts
 from ttc.answers import KINDS, extract, key
+from ttc.answers.kinds import choice_key
 from ttc.errors import UnknownName
 
 
@@ -256,3 +257,16 @@ def test_hostile_texts_are_read_quickly_and_never_raise(kind: str) -> None:
 )
 def test_sentences_are_read_as_people_write_them(kind: str, text: str, final: str | None) -> None:
     assert extract(text, kind).final == final
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "### Answer\nC",
+        "Hm.\n**Answer**\n(C)",
+        "So the best choice is C, because A is wrong.",
+        "## Final Answer\n\n**C**",
+    ],
+)
+def test_letters_below_a_heading_and_best_choices_are_answers(text: str) -> None:
+    assert choice_key(extract(text, "choice").final or "") == "C"

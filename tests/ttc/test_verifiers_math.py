@@ -286,3 +286,47 @@ def test_golds_of_olympiadbench_verify_against_themselves(data_dir: pathlib.Path
             verifier.check_gold(answer, row["id"])
     verdicts = judge([(row["answer"], rf"\boxed{{{row['answer']}}}") for row in rows])
     assert {verdict.status for verdict in verdicts} == {"correct"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"\boxed{12~345}",
+        r"\boxed{12\ 345}",
+        "\\boxed{12\u00a0345}",
+        "\\boxed{12\u202f345}",
+        r"\boxed{12~345\text{ dollars}}",
+        "The answer is 12\u00a0345.",
+        "The answer is 12\u202f345 dollars.",
+    ],
+)
+def test_thousands_that_a_space_parts_are_one_number_and_not_the_last_of_its_parts(text: str) -> None:
+    for kind in ("math", "number"):
+        targets = ("12345", "12", "345")
+        assert statuses([(target, text) for target in targets], kind=kind)[0] == "correct", kind
+        assert "correct" not in statuses([(target, text) for target in targets[1:]], kind=kind), kind
+
+
+def test_of_digits_parted_by_a_plain_space_neither_part_is_the_answer() -> None:
+    for text in ("The answer is 12 345.", "The answer is 12 345 dollars.", "So she has 12 345"):
+        assert "correct" not in statuses([("12", text), ("345", text)])
+        assert "correct" not in statuses([("12", text), ("345", text)], kind="number"), text
+
+
+def test_a_space_in_other_numbers_parts_no_thousands() -> None:
+    assert statuses([("15.5", r"\boxed{3 100/200}"), ("3.5", r"\boxed{3 100/200}")]) == [
+        "incorrect",
+        "correct",
+    ]
+    assert "correct" not in statuses(
+        [("1234", r"\boxed{1 23 4}"), ("12345", r"\boxed{1 2345}"), ("0.1234", r"\boxed{0.1 234}")]
+    )
+
+
+def test_an_answer_below_a_heading_is_one_where_it_ends_the_text() -> None:
+    pairs = [
+        ("42", "We add.\n\n### Answer\n42"),
+        ("42", "**Final Answer**\n\n$42$"),
+        ("5", "### Answer\nThere are 5 boxes.\nOf these\nsome."),
+    ]
+    assert statuses(pairs) == ["correct", "correct", "no_answer"]

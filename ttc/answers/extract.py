@@ -292,7 +292,7 @@ def _one_clause(between: str) -> bool:
 _TAG = re.compile(r"<(answer|final_answer)>(?P<value>.*?)(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 _HASH = re.compile(r"(?:^[ \t]*|(?<=[\s.]))#{4}[ \t]*(?P<value>[^\s#][^\n]*)$", re.MULTILINE)
 _PHRASE = re.compile(
-    r"(?:\b(?:(?:final|correct|right)\s+(?:result|solution|option|choice)|answers?)\**\s*"
+    r"(?:\b(?:(?:final|correct|right|best)\s+(?:result|solution|option|choice)|answers?)\**\s*"
     r"(?:(?:is|are|equals|would be|should be)"
     r"(?:\s+(?:therefore|thus|then|simply|just|equal to|option|choice|approximately|about))*"
     r"\s*:?|[:：])"
@@ -301,6 +301,7 @@ _PHRASE = re.compile(
     r"(?:largest|smallest|greatest|least|maximum|minimum|highest|lowest|total|sum)\b"
     r"[^.\n:]{0,60}?\s(?:is|are|equals)\b\s*:?(?=(?:[^\n.!?]|[.](?=\d)){1,80}[.!?]?\s*\Z)"
     r"|(?:最终)?(?:答案|结果)\s*(?:是|为|[:：])+"
+    r"|^[ \t]*(?:#{1,6}[ \t]*)?\**(?:the\s+)?(?:final\s+)?answer\**[ \t]*\n\s*(?=[^\n]{1,200}\s*\Z)"
     r"|^[ \t]*\**A\s*[:：])\**\s*",
     re.IGNORECASE | re.MULTILINE,
 )

@@ -71,7 +71,8 @@ _VALUES_OR = re.compile(
 )
 _WORDS_OR = re.compile(rf"\W*(?:either\s+)?[^\s,]{{1,40}}\s+{_OR}\s+[^\s,]{{1,40}}", re.IGNORECASE)
 _NUMBER = re.compile(
-    r"[-+−]?(?:\$\s?)?(?:\d{1,3}(?:,\d{3})+(?![\d])|\d+)(?:\.\d+)?(?:\s?/\s?\d+(?!\.?\d))?"
+    r"[-+−]?(?:\$\s?)?(?:\d{1,3}(?:,\d{3})+(?![\d])|(?<![\w.,/])\d{1,3}(?:[~\xa0\u2009\u202f]\d{3})+(?![\d/])|\d+)"
+    r"(?:\.\d+)?(?:\s?/\s?\d+(?!\.?\d))?"
     r"(?:[eE][+-]?\d{1,3}(?![\w]))?|[-+−]?\.\d+"
 )
 _AT_ONCE = re.compile(r"[\s$*_(\[\\]*(?:[A-Za-z]\w?\s*=\s*)?")
@@ -96,7 +97,7 @@ _INSIDE = frozenset("^_{/*\\:'′<>≤≥≠±√|")
 _GOES_ON = re.compile(
     r"[A-Za-z]+\d|[a-zA-Z](?![A-Za-z])|\s?[!^_{}'′″‰|]|:\d|\s?[*/+]\s?[\d(A-Za-z]|"
     r"(?:[\s~]|\\[,;:! ])*\\(?![)\],!;: %])|"
-    r"\s?\(\s?\d|\s?[,;]\s?\d|"
+    r"\s?\(\s?\d|\s?[,;]\s?\d| \d{3}(?!\d)|"
     r"\s*(?:and (?:a|an|one|two|three|\d)|dozens?|half|halves|thirds?|quarters?|hundreds?|thousands?|millions?|"
     r"billions?|trillions?|squared|cubed|factorial|over \d|point \w|per (?:cent|mille)|pairs?|score|mod(?:ulo)?\b|"
     r"percent)\b",
@@ -110,10 +111,10 @@ _UNDER = re.compile(
 )
 """A command or sign right before a number that makes another thing of it: a root, a bound, a plus-minus."""
 _INNER = re.compile(
-    r"(?:\d[,.]|[\d)}\]]\s?[-+−*/]\s?[$(]*|\\[({][^$\n]{1,40}[,;]\s*"
+    r"(?:\d[,.]|(?<![\d.,])\d{1,3} |[\d)}\]]\s?[-+−*/]\s?[$(]*|\\[({][^$\n]{1,40}[,;]\s*"
     r"|[(\[](?:\\[a-z]+|(?![A-Za-z]{3})[^()\[\]$\n\\]){1,40}[,;]\s*)$"
 )
-"""What stands before a number that ends a longer one, a sum or a pair: 2,74 and 9 + 1 and (7, 6)."""
+"""What stands before a number that ends a longer one, a sum or a pair: 2,74 and 2 740 and 9 + 1 and (7, 6)."""
 _PROSE = re.compile(r"(?:let|we|i|to|first|not|as|in|by|using|unknown|unclear)\b", re.IGNORECASE)
 
 

@@ -40,6 +40,8 @@ _WRAPPERS = re.compile(
 )
 _SPACES = re.compile(r"\\(?:quad|qquad|enspace|thinspace)(?![A-Za-z])|(?<!\\)\\[,;:! ]|[~\s]+")
 _THIN = re.compile(r"(?<=\d)(?:\\[,!;:]|\s?\{,\s?\}|\\[,!;:],?\\[,!;:]|,\\[!,] ?)(?=\d{3}(?!\d))")
+_SPACED = re.compile(r"(?<![\w.,^_}/\\])\d{1,3}(?:(?:\\ |[~\xa0])\d{3})+(?![\d/^_!])(?!\s*\\frac)")
+"""A number whose thousands a space parts that no line breaks at: 3 125/1000 is a mixed number, 12 345 may be two."""
 _NESTED_BOX = re.compile(r"\\f?box(?:ed)?\s*\{")
 _PRIME = re.compile(r"\^(?:\{(?:\s*\\prime)+\s*\}|\s*\\prime(?![A-Za-z]))")
 _ORDINAL = re.compile(r"(?<=\d)(?:\^\{\\(?:text|mathrm)\{(?:st|nd|rd|th)\}\}|\^?\\(?:text|mathrm)\{(?:st|nd|rd|th)\})")
@@ -68,7 +70,7 @@ _ALIASES = (
 
 def plain(text: str) -> str:
     """Return `text` as plain LaTeX-like ASCII where it is mathematics; other characters stay. Never raises."""
-    text = _unbold(text.strip())
+    text = _SPACED.sub(lambda match: re.sub(r"\D", "", match[0]), _unbold(text.strip()))
     if not text.isascii():
         text = _ascii(text)
     text = _THIN.sub(",", text)
