@@ -270,3 +270,28 @@ def test_sentences_are_read_as_people_write_them(kind: str, text: str, final: st
 )
 def test_letters_below_a_heading_and_best_choices_are_answers(text: str) -> None:
     assert choice_key(extract(text, "choice").final or "") == "C"
+
+
+ADD = "def add(a, b):\n    return a + b"
+BAD = "def add(a, b):\n    return a - b"
+
+
+@pytest.mark.parametrize(
+    "trial",
+    [
+        "print(add(1, 2))",
+        "assert add(1, 2) == 3",
+        "def test_add():\n    assert add(1, 2) == 3\n\ntest_add()",
+        "from unittest import TestCase\n\nclass TestAdd(TestCase):\n    def test(self):\n        assert add(1, 2) == 3",
+    ],
+)
+def test_a_block_that_only_tries_the_program_of_an_earlier_one_is_not_the_program(trial: str) -> None:
+    text = f"```python\n{BAD}\n```\nBetter:\n```python\n{ADD}\n```\nExample:\n```python\n{trial}\n```\n"
+    assert extract(text, "code").final == ADD
+
+
+@pytest.mark.parametrize(
+    "program", ["print(add(*map(int, input().split())))", "def total(row):\n    return add(*row)", "print(3)", "add(1"]
+)
+def test_a_last_block_that_is_a_program_of_its_own_is_the_program(program: str) -> None:
+    assert extract(f"```python\n{ADD}\n```\n```python\n{program}\n```", "code").final == program

@@ -5,7 +5,7 @@ number   one number                     the same, and the last number of the tex
 choice   a letter                       the same, with the letter cut out: (C), C., option C
 exact    a short string                 boxes, tags, ####, phrases, or the only line
 expression  sums of a numbers game      the same as math; grouped by value and numbers used
-code     a Python program               the last fenced block, or a text that is nothing but Python
+code     a Python program               the last fenced block but trials of it, or a text that is nothing but Python
 format   the whole text                 for tasks that judge the form and not the answer
 structured  calls of functions, JSON    the whole text; equal calls and equal values are one class
 
@@ -340,7 +340,7 @@ def syntax(source: str) -> ast.Module:
 
 
 def _last_block(text: str, start: int) -> Hit:
-    last_of_tag: dict[str, tuple[int, int]] = {}
+    spans_of_tag: dict[str, list[tuple[int, int]]] = {}
     opened: re.Match[str] | None = None
     # In the answer part alone, so that a fence right after the thinking stands at the start of a line.
     body = text[start:]
@@ -348,13 +348,41 @@ def _last_block(text: str, start: int) -> Hit:
         if opened is None:
             opened = fence
         elif not fence["tag"] and fence["mark"].startswith(opened["mark"]):
-            last_of_tag[opened["tag"].lower()] = (opened.end(), fence.start())
+            spans_of_tag.setdefault(opened["tag"].lower(), []).append((opened.end(), fence.start()))
             opened = None
     if opened is not None:
-        last_of_tag[opened["tag"].lower()] = (opened.end(), len(body))
-    blocks = [last_of_tag[tag] for tag in _PYTHON if tag in last_of_tag]
-    span = max(blocks) if blocks else last_of_tag.get("")
-    return None if span is None else _code(text, start + span[0], start + span[1], "block")
+        spans_of_tag.setdefault(opened["tag"].lower(), []).append((opened.end(), len(body)))
+    spans = sorted(span for tag in _PYTHON for span in spans_of_tag.get(tag, ())) or spans_of_tag.get("", [])
+    if not spans:
+        return None
+    first, end = _program([(span, body[slice(*span)]) for span in spans[-MAX_BLOCKS:]])
+    return _code(text, start + first, start + end, "block")
+
+
+MAX_BLOCKS = 6
+"""How many of the last blocks are looked at."""
+_TRIES = re.compile(r"test|main\Z", re.IGNORECASE)
+
+
+def _program(blocks: list[tuple[tuple[int, int], str]]) -> tuple[int, int]:
+    """Where the program is: in the last block, unless that only tries what an earlier one defines."""
+    span, last = blocks[-1]
+    if len(blocks) == 1 or "input(" in last or "stdin" in last:
+        return span
+    trial = _parsed(last)
+    if trial is None or any(not _TRIES.match(name) for name in _definitions(trial)):
+        return span
+    names = {node.id for node in ast.walk(trial) if isinstance(node, ast.Name)}
+    for earlier, code in reversed(blocks[:-1]):
+        tree = _parsed(code)
+        if tree is not None and names.intersection(_definitions(tree)):
+            return earlier
+    return span
+
+
+def _definitions(tree: ast.Module) -> set[str]:
+    """The functions and classes that a program defines."""
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
 
 
 def _bare_code(text: str, start: int) -> Hit:

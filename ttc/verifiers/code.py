@@ -1,8 +1,9 @@
 """Programs in Python, run in a sandbox against unit tests, input and output, or the values of functions.
 
-The program is the last fenced block of the answer (kind `code`). Its target says how it is tested: see
-`ttc/verifiers/programs/target.py`. The score is the share of checks that pass: each assert, case, drawn case and script
-run counts once. The verdict is correct when the share reaches `min_share`, by default only when all checks pass.
+The program is the last fenced block of the answer but for those that only try it (kind `code`). Its target says how it
+is tested: see `ttc/verifiers/programs/target.py`. The score is the share of checks that pass: each assert, case, drawn
+case and script run counts once. The verdict is correct when the share reaches `min_share`, by default only when all
+checks pass.
 
 What a program can do to its verdict. It runs alone in a process without files, network or other processes
 (`ttc.sandbox`), and all it can send out is bytes on one stream. It never has an expected value: asserts run in another
@@ -53,7 +54,7 @@ from ttc.verifiers.programs.target import Exercise, defines, read_target
 from ttc.verifiers.programs.trial import Trial, TrialResult
 from ttc.verifiers.shared.contract import Canary, Card, Clock, TargetVerifier, read_answer
 
-VERSION = "3"
+VERSION = "4"
 _GRACE_S = 5.0
 """Seconds beyond the program's own time in which its verdict is there."""
 
