@@ -24,7 +24,7 @@ from serve.requests.fields import MAX_TEMPERATURE
 from serve.requests.thinking import EFFORTS, UNLIMITED, ThinkingPolicy
 from ttc.answers import KINDS
 from ttc.config.choices import DEFAULT_ENGINE, DEFAULT_SCORER, PartChoice
-from ttc.config.recipes import load_toml, sections, split_model
+from ttc.config.recipes import load_toml, merge, sections, split_model
 from ttc.config.registry import ENGINES, SCORERS
 from ttc.config.values import build, nearest, parse
 from ttc.errors import ConfigError, UnknownName
@@ -278,7 +278,7 @@ def load_config(path: pathlib.Path) -> ServeConfig:
 
 def _thinking(table: Mapping[str, Any]) -> ThinkingPolicy:
     """The policy; its table of efforts is laid over the default one."""
-    efforts = parse("thinking.efforts", table.get("efforts", {}), Mapping[str, Any])
+    efforts = parse("thinking.efforts", table.get("efforts", {}), Mapping[str, int])
     plain = {key: value for key, value in table.items() if key != "efforts"}
     policy = build(ThinkingPolicy, plain, where="thinking.")
     return replace(policy, efforts={**policy.efforts, **efforts})
@@ -350,7 +350,7 @@ def from_options(
         default=name,
         presets=tuple(PresetSpec(f"{name}:{label}", name, *preset) for label, preset in presets.items()),
         limits=build(ServeLimits, tables["limits"], where="limits."),
-        thinking=build(ThinkingPolicy, tables["thinking"], where="thinking."),
+        thinking=_thinking(merge({}, tables["thinking"])),
         http=build(HttpSettings, tables["http"], where="http."),
         keys=read_keys({}, "the environment"),
     )

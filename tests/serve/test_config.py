@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import pathlib
+import re
 import socket
+from collections.abc import Mapping
 
 import pytest
 
 from serve.commands.serve import register, run
 from serve.http.app import bind, serve
-from serve.operator.config import PresetSpec, ServeConfig, load_config
+from serve.operator.config import PresetSpec, ServeConfig, from_options, load_config
 from serve.running.catalogue import Catalogue
 from serve.running.service import InferenceService, check_presets
 from tests.serve.running import scripted, served
+from ttc.config.recipes import overrides
 from ttc.errors import ConfigError
 
 FULL = """
@@ -106,6 +109,21 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: pathlib.Path, text: str, mes
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_config(path)
+
+
+def test_the_advice_about_a_table_of_the_command_line_works_when_it_is_followed() -> None:
+    def policy(setting: str) -> Mapping[str, int]:
+        return from_options(None, "simulated", None, None, None, overrides([setting])).thinking.efforts
+
+    with pytest.raises(ConfigError, match="thinking.efforts must be a table") as refusal:
+        policy("thinking.efforts=low=300")
+    (advice,) = re.findall(r"thinking\.efforts\.KEY=VALUE", str(refusal.value))
+    efforts = policy(advice.replace("KEY=VALUE", "low=300"))
+    assert (efforts["low"], efforts["high"]) == (300, 24576)
+    with pytest.raises(ConfigError, match=r"thinking.efforts.low must be int, got 'few'"):
+        policy("thinking.efforts.low=few")
+    with pytest.raises(ConfigError, match="did you mean 'efforts'") as refusal:
+        policy("thinking.effort.low=300")
 
 
 @pytest.mark.parametrize(

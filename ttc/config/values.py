@@ -207,7 +207,8 @@ def _parse_union(name: str, value: object, annotation: Any, members: tuple[Any, 
 def _parse_mapping(name: str, value: object, arguments: tuple[Any, ...]) -> dict[str, Any]:
     """A table whose keys are its own: what reads it checks them. Its values are of one type."""
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{name} must be a table [{name}], got {value!r}")
+        by_text = f" (or, by --set, {name}.KEY=VALUE)" if isinstance(value, str) else ""
+        raise ConfigError(f"{name} must be a table [{name}]{by_text}, got {value!r}")
     kind = arguments[1] if arguments else Any
     return {key: parse(f"{name}.{key}", item, kind) for key, item in value.items()}
 
