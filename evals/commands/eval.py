@@ -155,15 +155,8 @@ class EvalOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptio
 
     @property
     def prices(self) -> Prices | None:
-        """What the user says; raises ConfigError for one price without the other, or for what is no price."""
-        if self.price_in is None and self.price_out is None:
-            return None
-        if self.price_in is None or self.price_out is None:
-            raise ConfigError("--price-in and --price-out are given together, in dollars per million tokens")
-        for name, price in (("--price-in", self.price_in), ("--price-out", self.price_out)):
-            if not 0 <= price < math.inf:
-                raise ConfigError(f"{name} must be dollars per million tokens, 0 or more, got {price:g}")
-        return Prices(self.price_in, self.price_out)
+        """What the user says; raises like `prices_of`."""
+        return prices_of(self.price_in, self.price_out)
 
     @property
     def task_settings(self) -> dict[str, object]:
@@ -261,6 +254,18 @@ def plan(options: EvalOptions, out: Path) -> Experiment:
         task_file=task_file(options.task),
         prices=options.prices,
     )
+
+
+def prices_of(price_in: float | None, price_out: float | None) -> Prices | None:
+    """Return the prices of both options; raises ConfigError for one without the other, or for what is no price."""
+    if price_in is None and price_out is None:
+        return None
+    if price_in is None or price_out is None:
+        raise ConfigError("--price-in and --price-out are given together, in dollars per million tokens")
+    for name, price in (("--price-in", price_in), ("--price-out", price_out)):
+        if not 0 <= price < math.inf:
+            raise ConfigError(f"{name} must be dollars per million tokens, 0 or more, got {price:g}")
+    return Prices(price_in, price_out)
 
 
 def _problems_seed(seed: int | None, task: Task) -> int:

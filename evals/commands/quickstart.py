@@ -25,7 +25,7 @@ from typing import Any
 
 from evals.commands._quickstart.finding import Discovery, look
 from evals.commands._quickstart.proposal import Proposal, propose
-from evals.commands.eval import EvalOptions, continuation, evaluate, plan, read_task
+from evals.commands.eval import EvalOptions, continuation, evaluate, plan, prices_of, read_task
 from evals.experiment import Result
 from evals.report.kit import money, seconds
 from evals.report.runs import headline, read_runs
@@ -79,15 +79,13 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Look, propose, run, and say what to type next; the exit codes of `ttc eval`."""
     options = read_options(QuickstartOptions, args)
-    if options.data is not None and not Path(options.data).expanduser().is_file():
-        raise ConfigError(f"--data {options.data}: there is no such file")
+    out = Path(options.out or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-quickstart").expanduser()
+    _check(options, out)
     found = look(options.engine, options.model, options.base_url, options.api_key_env)
     proposal = propose(found)
-    out = Path(options.out or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-quickstart").expanduser()
     args.again = continuation(out)
     chosen = _evaluation(options, found, proposal, out)
     planned = plan(chosen, out)  # refuses what cannot run, before anything is said or spent
-    check_writable("--out", out)
     width = max(len(name) for name, _ in found.facts)
     print("\n".join(f"{name:<{width}}  {text}" for name, text in found.facts))
     print(f"\nproposed: {_spec(options, proposal)}: {proposal.why}")
@@ -103,6 +101,16 @@ def run(args: argparse.Namespace) -> int:
     if results:
         print("\n".join(_lines(results, chosen, out)))
     return code
+
+
+def _check(options: QuickstartOptions, out: Path) -> None:
+    """Refuse what needs neither an endpoint nor a model to be refused: the file, the folder, the prices."""
+    if options.data is not None and not Path(options.data).expanduser().is_file():
+        raise ConfigError(f"--data {options.data}: there is no such file")
+    if options.data is not None:
+        read_task(options.data, {}).sequence(options.limit, 0)
+    prices_of(options.price_in, options.price_out)
+    check_writable("--out", out)
 
 
 def _spec(options: QuickstartOptions, proposal: Proposal) -> str:

@@ -32,7 +32,7 @@ from evals.numbers.step_metrics import (
 )
 from evals.tasks.arithmetic import arithmetic
 from ttc.cli.options import add_options, option, read_options
-from ttc.cli.parts import EngineOptions, resolve_engine, resolve_scorer, settings
+from ttc.cli.parts import EngineOptions, check_writable, resolve_engine, resolve_scorer, settings
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.recipes import sections
 from ttc.config.registry import VERIFIERS
@@ -102,6 +102,8 @@ def run_eval(args: argparse.Namespace) -> int:
     options = read_options(ScoredOptions, args)
     _check(options, ("engine", "scorer"))
     threshold = _threshold(options.threshold)
+    read = _read(options)
+    _refuse_unlabelled(read or ())
     engine_choice = resolve_engine(options, options.settings)
     user = StrategyChoice("steps eval", "steps eval", cast(Any, score_rows), {})  # needs a scorer, by its signature
     scorer_choice = resolve_scorer(options.scorer, options.settings, [user], is_packaged=options.is_packaged)
@@ -112,7 +114,7 @@ def run_eval(args: argparse.Namespace) -> int:
         async with AsyncExitStack() as stack:
             engine = engine_choice.create_engine()
             stack.push_async_callback(engine.close)
-            rows, sampled = await _rows(options, engine)
+            rows, sampled = await _rows(options, engine, read)
             judged, scored = await score_rows(rows, engine, scorer_choice.create_scorer(engine), seed=options.seed)
             return rows, judged, sampled + scored
 
@@ -128,7 +130,10 @@ def run_label(args: argparse.Namespace) -> int:
     options = read_options(LabelOptions, args)
     _check(options, ("engine",))
     at_least("steps label", 1, rollouts=options.rollouts)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
+    if options.out.is_dir():
+        raise ConfigError(f"--out {options.out} is a folder; name a file")
+    check_writable("--out", options.out.parent)
+    read = _read(options)
     engine_choice = resolve_engine(options, options.settings)
 
     async def work() -> tuple[int, str]:
@@ -148,8 +153,9 @@ def run_label(args: argparse.Namespace) -> int:
                 )
             else:
                 checker = ArithmeticSteps()
-            rows, _ = await _rows(options, engine)
+            rows, _ = await _rows(options, engine, read)
             labelled, _ = await label_rows(rows, checker)
+            options.out.parent.mkdir(parents=True, exist_ok=True)
             write_labelled(options.out, labelled, checker.version)
             return len(labelled), checker.version
 
@@ -166,9 +172,20 @@ def _check(options: StepsOptions, parts: Sequence[str]) -> None:
         raise ConfigError(f"--data {options.data} does not exist; give a file of labelled solutions, or {SAMPLED}")
 
 
-async def _rows(options: StepsOptions, engine: Engine) -> tuple[list[Labelled], Usage]:
-    if options.data != SAMPLED:
-        return read_labelled(Path(options.data), options.limit), Usage()
+def _read(options: StepsOptions) -> list[Labelled] | None:
+    """The solutions of the file; None where they are sampled."""
+    return None if options.data == SAMPLED else read_labelled(Path(options.data), options.limit)
+
+
+def _refuse_unlabelled(rows: Sequence[Labelled]) -> None:
+    if rows and all(label is None for row in rows for label in row.labels):
+        raise ConfigError("no step has a label: nothing to hold scores to (ttc steps label writes them)")
+
+
+async def _rows(options: StepsOptions, engine: Engine, read: list[Labelled] | None) -> tuple[list[Labelled], Usage]:
+    """Those that were read, else samples of the engine, and what they cost."""
+    if read is not None:
+        return read, Usage()
     items = arithmetic(level=options.level).items(options.limit or 100, options.seed)
     return await sample_labelled(
         engine, items, ArithmeticSteps(), n=options.n, sampling=options.sampling, seed=options.seed
@@ -186,8 +203,7 @@ def _threshold(text: str) -> float | None:
 
 
 def _report(rows: Sequence[Labelled], judged: Sequence[Judged], threshold: float | None, seed: int) -> dict[str, Any]:
-    if all(label is None for row in rows for label in row.labels):
-        raise ConfigError("no step has a label: nothing to hold scores to (ttc steps label writes them)")
+    _refuse_unlabelled(rows)
     told = judged
     if threshold is None:
         fitted_on, told = split(judged)

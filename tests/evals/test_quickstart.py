@@ -170,6 +170,25 @@ def test_what_cannot_be_used_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "broken.jsonl"], "broken.jsonl, line 2: not JSON"),
+        (["--data", "empty.csv"], "empty.csv"),
+        (["--data", "problems.jsonl", "--price-in", "3"], "--price-in and --price-out are given together"),
+        (["--data", "problems.jsonl", "--out", "tab.tsv/run"], "tab.tsv is a file; name a folder"),
+    ],
+)
+def test_what_a_look_at_the_disk_refuses_is_refused_before_the_engine_is_asked(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    (folder / "broken.jsonl").write_text('{"question": "1+1", "answer": 2}\n{"question": \n')
+    (folder / "empty.csv").write_text("question,answer\n")
+    for engine in (["--base-url", "http://127.0.0.1:9/v1"], ["--model", "nowhere"]):
+        code, _, stderr = run(capsys, "quickstart", *arguments, *engine)
+        assert code == 2 and message in stderr
+
+
+@pytest.mark.parametrize(
     ("continues", "scorer", "strategy"),
     [(False, None, "majority"), (True, None, "majority"), (True, "prm:X", "tree"), (False, "prm:X", "majority")],
 )

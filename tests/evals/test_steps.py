@@ -276,6 +276,23 @@ def test_what_cannot_be_evaluated_is_refused(tmp_path: Path, capsys: pytest.Capt
     assert "--threshold must be a number or fit" in capsys.readouterr().err
 
 
+def test_a_file_is_refused_before_the_engine_is_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken, bare, out = tmp_path / "broken.jsonl", tmp_path / "bare.jsonl", tmp_path / "new" / "labels.jsonl"
+    broken.write_text('{"problem": "2?", "steps": []}\n')
+    bare.write_text('{"problem": "2?", "steps": ["a"]}\n')
+    engine = ["--engine", "openai", "--set", "engine.base_url=http://127.0.0.1:9/v1", "--scorer", "constant"]
+    assert main(["steps", "eval", "--data", str(broken), *engine]) == 2
+    assert "line 1: steps: expected a list of texts" in capsys.readouterr().err
+    assert main(["steps", "eval", "--data", str(bare), *engine]) == 2
+    assert "no step has a label" in capsys.readouterr().err
+    assert main(["steps", "label", "--data", str(broken), *engine[:4], "--out", str(out)]) == 2
+    assert "line 1: steps: expected a list of texts" in capsys.readouterr().err and not out.parent.exists()
+    assert main(["steps", "label", "--data", str(bare), *engine[:4], "--out", str(bare / "labels.jsonl")]) == 2
+    assert "is a file; name a folder" in capsys.readouterr().err
+    assert main(["steps", "label", "--data", str(bare), *engine[:4], "--out", str(tmp_path)]) == 2
+    assert f"--out {tmp_path} is a folder; name a file" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(not DATA, reason="needs TTC_DATA")
 def test_the_labels_of_bigbench_mistake_are_read() -> None:
     rows = read_labelled(Path(str(DATA)) / "bigbench_mistake.jsonl.gz")
