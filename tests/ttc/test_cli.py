@@ -270,6 +270,19 @@ def test_help_lists_every_command_and_the_exit_codes() -> None:
     assert "130  interrupted" in done.stdout
 
 
+@pytest.mark.parametrize("words", [[], ["eval"], ["train", "run"]])
+def test_help_may_be_asked_for_as_a_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    pages = []
+    for arguments in (["help", *words], [*words, "--help"]):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 0
+        pages.append(capsys.readouterr().out)
+    assert pages[0] == pages[1] and f"usage: {' '.join(['ttc', *words])} [-h]" in pages[0]
+    assert main(["help", "evla"]) == 2
+    assert "unknown command 'evla'; did you mean 'eval'" in capsys.readouterr().err
+
+
 def test_help_imports_no_command() -> None:
     code = (
         "import sys; from ttc.cli.cli import main\n"

@@ -43,6 +43,8 @@ from ttc.errors import (
 )
 
 GROUP = "ttc.commands"
+HELP = "help"
+"""`ttc help COMMAND` is `ttc COMMAND --help`."""
 EPILOG = """\
 exit codes:
   0    done
@@ -157,6 +159,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     commands = plugins(GROUP)
     parser.set_defaults(continues=False)  # a command that goes on where it stopped, when it is given again
+    if arguments[:1] == [HELP] and HELP not in commands:
+        arguments = [*arguments[1:], "--help"]
     command = next((item for item in arguments if not item.startswith("-")), None)
     if command is not None and command not in commands:
         raise UnknownName("command", command, commands)
