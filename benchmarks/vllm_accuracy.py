@@ -3,9 +3,9 @@
     VLLM_PYTHON -m benchmarks.vllm_accuracy [--problems 150] [--level 3] [--save FILE.json] [--page FILE.md]
 
 vLLM draws without seeds, as a command without `--seed` asks. Accuracy is compared, not tokens: paired by problem, with
-a 95 % interval of the difference and an exact McNemar test, adjusted over the strategies (Holm 1979). Strategies and
-their parameters are those of the conformance suite. Left out: other models; the embedded engine is the reference,
-checked on its own.
+a 95 % interval of the difference and the exact test of `ttc compare`, which takes problems of one cluster for one piece
+of evidence, adjusted over the strategies (Holm 1979). Strategies and their parameters are those of the conformance
+suite. Left out: other models; the embedded engine is the reference, checked on its own.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.pages import placed
 from benchmarks.vllm_tree import facts
-from evals.numbers.statistics import holm, mcnemar, paired_interval
+from evals.numbers.statistics import holm, paired_interval, paired_p_value
 from evals.task import Item
 from evals.tasks.arithmetic import arithmetic
 from tests.ttc import conformance as suite
@@ -47,30 +47,32 @@ def _correct(final: str | None, item: Item) -> int:
 async def measure(cases: Mapping[str, suite.Case], problems: int, level: int, seed: int) -> list[dict[str, Any]]:
     """One row per strategy: both accuracies, the difference with its interval, and the adjusted p-value."""
     items = list(arithmetic(level=level).items(problems, seed))
-    names = [item.problem.id for item in items]
+    clusters = [item.cluster or item.problem.id for item in items]
     reference, engine = embedded(), vllm(None, VllmOptions(max_context=1024, seeded=False))
     rows: list[dict[str, Any]] = []
     try:
         for name, case in cases.items():
             first, second = await right(reference, case, items), await right(engine, case, items)
-            interval = paired_interval(first, second, names, seed=0)
-            only = [sum(a > b for a, b in zip(*pair, strict=True)) for pair in ((first, second), (second, first))]
-            rows.append(
-                {
-                    "strategy": name,
-                    "embedded": sum(first) / problems,
-                    "vllm": sum(second) / problems,
-                    "difference": interval.value,
-                    "low": interval.low,
-                    "high": interval.high,
-                    "p": mcnemar(*only),
-                }
-            )
+            rows.append(compared(name, first, second, clusters))
     finally:
         await engine.close()
         await reference.close()
     adjusted = holm([row["p"] for row in rows])
     return [{**row, "p_adjusted": value} for row, value in zip(rows, adjusted, strict=True)]
+
+
+def compared(name: str, first: Sequence[int], second: Sequence[int], clusters: Sequence[Hashable]) -> dict[str, Any]:
+    """The row of a strategy from 1 or 0 for every problem, on the embedded engine and on vLLM."""
+    interval = paired_interval(first, second, clusters, seed=0)
+    return {
+        "strategy": name,
+        "embedded": sum(first) / len(first),
+        "vllm": sum(second) / len(second),
+        "difference": interval.value,
+        "low": interval.low,
+        "high": interval.high,
+        "p": paired_p_value([b - a for a, b in zip(first, second, strict=True)], clusters),
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

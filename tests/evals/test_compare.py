@@ -10,6 +10,7 @@ import pytest
 
 from evals.commands.compare import run as compare_command
 from evals.numbers.compare import Side, compare_all
+from benchmarks.vllm_accuracy import compared
 from evals.numbers.statistics import holm, mcnemar
 from evals.numbers.summary import summarise, write_summary
 from evals.run_folder import digest
@@ -137,3 +138,9 @@ def test_the_command_prints_tables_and_json_lines(tmp_path: Path, capsys: pytest
     assert "+50.0 points" in text and "2 gained, 0 lost" in text
     assert compare_command(argparse.Namespace(runs=folders, seed=0, json=True)) == 0
     assert json.loads(capsys.readouterr().out)["difference"] == 0.5
+
+
+def test_the_benchmark_of_vllm_takes_problems_of_one_cluster_for_one_piece_of_evidence() -> None:
+    row = compared("direct", [0] * 10, [1] * 10, ["a"] * 5 + ["b"] * 5)
+    assert row["p"] == 0.5 and mcnemar(0, 10) < 0.01
+    assert (row["embedded"], row["vllm"], row["difference"]) == (0, 1, 1)
