@@ -352,3 +352,26 @@ def test_a_server_that_never_has_room_is_given_up(server: OpenAIServer) -> None:
     server.faults.extend([Fault(status=429, headers={"retry-after-ms": "10"})] * 3)
     with pytest.raises(EngineError, match=r"answered 429: something broke \(gave up after 3 attempts\)"):
         once(engine)
+
+
+CUT = (
+    "Could not finish the message because max_tokens or model output limit was reached. "
+    "Please try again with higher max_tokens."
+)
+"""As OpenAI's models say it that think where nobody sees it."""
+
+
+@pytest.mark.parametrize("fault", [Fault(status=400, message=CUT), Fault("nested", status=400, message=CUT, after=1)])
+def test_an_answer_that_spent_its_length_on_thought_is_cut_and_no_failure(fault: Fault) -> None:
+    with OpenAIServer(talker, CHAT) as server:
+        (whole,) = once(openai(base_url=server.url), max_tokens=9)
+        engine, usages = openai(base_url=server.url), list[Usage]()
+        before = len(server.requests)
+        server.faults.append(fault)
+        with pytest.warns(RuntimeWarning, match="came without usage"):
+            (cut,) = once(engine, usages=usages, max_tokens=9)
+    assert cut.finish_reason == "length" and cut.path == whole.path and whole.text.startswith(cut.text)
+    assert bool(cut.text) == (fault.kind == "nested")
+    assert (cut.usage.generated, cut.usage.thinking, cut.usage.overrun) == ((9, 9, 0) if not cut.text else (1, 0, 0))
+    assert len(server.requests) == before + 1 and usages == [cut.usage] == [engine.counters()]
+

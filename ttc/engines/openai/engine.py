@@ -28,8 +28,17 @@ from ttc.concurrent import gather
 from ttc.core import Capabilities, Completion, Message, Prices, Prompt, Sampling, Tools, Usage, UsageSink
 from ttc.engines.openai.chat import CURE
 from ttc.engines.openai.client import Chunk, Client
-from ttc.engines.openai.refusals import Access
-from ttc.engines.openai.wire import Features, Outcome, Reader, ServerUsage, finish_of, outcomes, seed_of
+from ttc.engines.openai.refusals import Access, CutShort
+from ttc.engines.openai.wire import (
+    Features,
+    Outcome,
+    Reader,
+    ServerUsage,
+    cut_short,
+    finish_of,
+    outcomes,
+    seed_of,
+)
 from ttc.engines.shared.balance import Balancer, Retry, ServerState, Transient
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.tokens import OnTokens
@@ -295,6 +304,8 @@ class RemoteEngine:
                     if ended:
                         break
                 return reader.result()
+        except CutShort:
+            return cut_short(reader, body[self._features.limit_field])
         except BaseException:
             tally.lost += reader.num_streamed
             tally.begun += begun

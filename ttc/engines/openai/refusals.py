@@ -24,6 +24,8 @@ _ALSO = (
 _FULL = re.compile(_CONTEXT, re.I)
 """How servers say that a context is full, also with a 500 or in a stream, where `too long` is about time."""
 _TOO_LONG = re.compile(f"{_CONTEXT}|{_ALSO}", re.I)
+_CUT_SHORT = re.compile(r"could not finish the message because max_tokens", re.I)
+"""How OpenAI says that a model spent all of its length on thought that it does not show: an answer that was cut."""
 
 
 class Busy(EngineError):
@@ -32,6 +34,10 @@ class Busy(EngineError):
 
 class NotFound(ServerRefused):
     """404: the server has no such route, or no such model."""
+
+
+class CutShort(EngineError):
+    """The length was spent before the answer began, or ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +61,13 @@ def refuse(
 
     Raises:
         Transient: it may pass.
-        EngineError: it does not; ServerRefused for a wrong key or URL, PromptTooLong when it is the context.
+        EngineError: it does not; ServerRefused for a wrong key or URL, PromptTooLong when it is the context, CutShort
+            when the length that was asked for ran out.
     """
     text = f"{url} answered {status}: {access.hide(said)}"
     cause = None if access.key and access.key in f"{exc} {said}" else exc
+    if _CUT_SHORT.search(said):
+        raise CutShort(text) from cause
     if status == 500 and _FULL.search(said):
         raise PromptTooLong(text) from cause
     if is_transient(status, headers):

@@ -254,6 +254,13 @@ def outcomes(answer: Chunk, most: int, reader: Callable[[], Reader]) -> list[Out
     return results
 
 
+def cut_short(reader: Reader, limit: int) -> Outcome:
+    """The draw whose server says that `limit` tokens were spent; where none of them came, all were hidden thought."""
+    counts = {"completion_tokens": limit, "completion_tokens_details": {"reasoning_tokens": limit}}
+    reader.add({"choices": [{"finish_reason": "length"}], "usage": None if reader.num_streamed else counts})
+    return reader.result()
+
+
 class Tail:
     """The end of a stream: finish reason, stop reason, usage."""
 
