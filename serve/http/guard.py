@@ -1,7 +1,8 @@
 """The outermost layer: request ids, keys, and a last resort for defects. Plain ASGI.
 
 Whether a key is needed is decided on the raw path, as it came, before anything routes: every path needs one but those
-of the short open list, exactly as written there. So no spelling of a path finds a door that has no lock.
+of the short open list, exactly as written there. So no spelling of a path finds a door that has no lock. Behind that a
+slash too many, as a base URL that ends in one gives, means the same address: a redirect would cost clients their body.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from serve.operator.keys import ANYONE, Key, KeyRing, find_key
 from serve.requests.errors import ApiError
 
 OPEN = frozenset({b"/health", b"/ready"})
+_SLASHES = re.compile(r"/+")
 _ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 _log = logging.getLogger("serve.access")
 
@@ -49,6 +51,8 @@ class AccessGuard:
             await send({"type": "websocket.close", "code": 1008})
             return
         name, status, started = _request_id(scope), 0, time.monotonic()
+        written = scope.get("raw_path", scope["path"].encode())
+        scope["path"] = _SLASHES.sub("/", scope["path"]).rstrip("/") or "/"
         scope[REQUEST_ID], scope[NOTES] = name, {}
         body_of: Callable[[ApiError], Any] = self._refusals.get(scope["path"], ApiError.to_json)
 
@@ -63,7 +67,7 @@ class AccessGuard:
             await send(message)
 
         try:
-            scope[KEY] = self._key(scope)
+            scope[KEY] = self._key(scope, written)
             await self._app(scope, receive, send_noted)
         except ApiError as refusal:
             if not status:
@@ -86,12 +90,12 @@ class AccessGuard:
                 },
             )
 
-    def _key(self, scope: Scope) -> Key:
-        """Who asks; raises ApiError, 401, when a key is needed and none, or a wrong one, is there."""
+    def _key(self, scope: Scope, path: bytes) -> Key:
+        """Who asks for a path as it is written; raises ApiError, 401, when a key is needed and none is right."""
         if not self._keys:
             check_neighbour(scope, self._http)
             return ANYONE
-        if scope.get("raw_path", scope["path"].encode()) in self._open:
+        if path in self._open:
             return ANYONE
         headers = dict(scope["headers"])
         kind, _, token = headers.get(b"authorization", b"").partition(b" ")

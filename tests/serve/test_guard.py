@@ -46,6 +46,19 @@ def test_every_path_but_the_open_ones_needs_a_key_however_it_is_spelled() -> Non
     assert {path for path, status in statuses.items() if status == 200} == {"/health", "/ready", "/ready?x=1"}
 
 
+def test_a_slash_too_many_is_no_other_address() -> None:
+    with running(served(scripted())) as server:
+        for path in ("/v1/chat/completions/", "/v1//chat/completions", "/v1/chat//completions//"):
+            reply = server.ask(chat(), path)
+            assert (reply.status_code, reply.json()["object"]) == (200, "chat.completion"), path
+        refused = server.ask({"model": "m"}, "/v1/messages/")
+        assert (refused.status_code, refused.json()["type"]) == (400, "error")  # in the words of that address
+        with server.client() as client:
+            assert client.get("/v1/models/").json() == client.get("/v1/models").json()
+            assert client.get("/v1/models/m/").json()["id"] == "m"
+            assert client.get("/").status_code == 200 and client.get("/nothing/").status_code == 404
+
+
 def test_a_key_opens_as_bearer_or_as_x_api_key_and_a_wrong_one_does_not() -> None:
     with running(served(scripted()), keys=[key_from_secret("alice", ALICE)]) as server:
         assert server.ask(chat()).status_code == 401
