@@ -238,7 +238,7 @@ def _regret(run: RunSummary) -> str:
 
 COLUMNS: tuple[Column, ...] = (
     ("accuracy", "share of problems answered correctly", lambda r: percent(r.point.accuracy)),
-    ("95 %", "bootstrap interval over problems", lambda r: interval(r.point.low, r.point.high)),
+    ("95 %", "interval over problems", lambda r: interval(r.point.low, r.point.high)),
     ("tokens", "generated, judged and scored, per problem", lambda r: count(r.point.tokens)),
     ("FLOPs", "per problem, scorer included", lambda r: quantity(r.point.flops)),
     ("seconds", "per problem", lambda r: seconds(finite(r.entry.get("seconds_per_problem")))),

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evals.numbers.statistics import (
+    Interval,
     holm,
     mcnemar,
     mean_interval,
@@ -75,6 +76,53 @@ def test_unanimous_runs_get_the_exact_binomial_bound() -> None:
     assert (perfect.value, perfect.high) == (1.0, 1.0)
     assert perfect.low == pytest.approx(0.025 ** (1 / 100))
     assert mean_interval([0.0] * 10, range(10), seed=0).high == pytest.approx(1 - 0.025 ** (1 / 10))
+
+
+def of_right_answers(num_right: int, num: int) -> Interval:
+    return mean_interval([1.0] * num_right + [0.0] * (num - num_right), range(num), seed=0, draws=200)
+
+
+@pytest.mark.parametrize("num", [1, 2, 7, 20, 100])
+def test_more_right_answers_never_lower_a_bound(num: int) -> None:
+    intervals = [of_right_answers(right, num) for right in range(num + 1)]
+    for fewer, more in itertools.pairwise(intervals):
+        assert fewer.low < more.low and fewer.high < more.high
+    assert all(0 <= each.low <= each.value <= each.high <= 1 for each in intervals)
+    for right, each in enumerate(intervals):
+        mirrored = intervals[num - right]
+        assert (each.low, each.high) == pytest.approx((1 - mirrored.high, 1 - mirrored.low))
+
+
+@pytest.mark.parametrize("num", [5, 20, 100])
+def test_the_interval_of_right_answers_covers_every_truth_by_exact_binomial_sums(num: int) -> None:
+    intervals = [of_right_answers(right, num) for right in range(num + 1)]
+
+    def covered(truth: float) -> float:
+        chances = [math.comb(num, k) * truth**k * (1 - truth) ** (num - k) for k in range(num + 1)]
+        return sum(c for c, each in zip(chances, intervals, strict=True) if each.low <= truth <= each.high)
+
+    shares = [covered(i / 400) for i in range(1, 400)]
+    assert min(shares) >= 0.95
+    assert sum(shares) / len(shares) < (0.995 if num == 5 else 0.985)  # exact, and not merely wide
+
+
+def test_the_bounds_of_right_answers_are_those_of_the_binomial_tails() -> None:
+    for right, num in ((1, 30), (29, 30), (180, 300)):
+        interval = of_right_answers(right, num)
+        for bound, rows in ((interval.low, range(right, num + 1)), (interval.high, range(right + 1))):
+            share = sum(math.comb(num, k) * bound**k * (1 - bound) ** (num - k) for k in rows)
+            assert share == pytest.approx(0.025, rel=1e-6)
+
+
+def test_nearly_alike_clusters_leave_room_for_those_that_stayed_unseen() -> None:
+    unseen = 1 - 0.025 ** (1 / 50)
+    pairs = [i // 2 for i in range(100)]
+    alike, nearly = (mean_interval([1.0] * right + [0.0] * (100 - right), pairs, seed=0) for right in (100, 99))
+    assert nearly.low <= nearly.value * (1 - unseen) + 1e-12 < alike.low
+    graded = mean_interval([1.0] * 49 + [0.99], range(50), seed=0)
+    assert graded.low == pytest.approx(graded.value * (1 - unseen))
+    gained = paired_interval([0.0] * 50, [1.0] + [0.0] * 49, range(50), seed=0)
+    assert gained.low < -0.05 and gained.high > 0.08  # one problem of fifty tells nothing of the sign
 
 
 def test_clusters_that_are_all_alike_are_not_taken_for_certainty() -> None:
