@@ -36,7 +36,7 @@ from ttc.config.functions import CheckFunction, ScoreFunction, as_verifier
 from ttc.config.plugins import described, leaf
 from ttc.config.recipes import dump
 from ttc.config.registry import VERIFIERS
-from ttc.config.values import at_least
+from ttc.config.values import at_least, counted
 from ttc.core import (
     Answer,
     Budget,
@@ -175,7 +175,7 @@ class Evaluation(Sequence[EvaluatedProblem]):
         """One line: accuracy with interval, tokens, seconds, money."""
         bounds = interval(self.accuracy.low, self.accuracy.high)
         parts = [
-            f"{self.strategy}: {percent(self.accuracy.value)} ({bounds}) of {len(self)} problems",
+            f"{self.strategy}: {percent(self.accuracy.value)} ({bounds}) of {counted(len(self), 'problem')}",
             f"{count(self.usage.tokens / len(self))} tokens a problem",
             seconds(self.seconds),
             *([] if self.dollars is None else [money(self.dollars)]),

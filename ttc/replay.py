@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ttc.answers import kind_of
+from ttc.config.values import counted
 from ttc.core import (
     Answer,
     Budget,
@@ -116,7 +117,7 @@ class PoolEngine:
 
     def _drawn(self, number: int, max_tokens: int, on_usage: UsageSink) -> Completion:
         if number not in self._pool:
-            raise ConfigError(f"the recorded pool holds {len(self._pool)} samples; lower n to what it has")
+            raise ConfigError(f"the recorded pool holds {counted(len(self._pool), 'sample')}; lower n to what it has")
         draw = self._pool[number]
         is_cut = draw.num_tokens > max_tokens
         num_tokens = min(draw.num_tokens, max_tokens)

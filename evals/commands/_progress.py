@@ -16,6 +16,7 @@ from typing import NoReturn
 from tqdm import tqdm
 
 from evals.experiment import Arm
+from ttc.config.values import counted
 from ttc.core import Record
 
 FIRST_S, LONGEST_S, REFRESH_S = 5.0, 60.0, 1.0
@@ -49,7 +50,9 @@ class ProgressReport:
             self._on(arm)
             self._kept = count
             if count:
-                tqdm.write(f"{arm.choice.label}: {count} problems were finished before", file=sys.stderr)
+                were = "was" if count == 1 else "were"
+                text = f"{arm.choice.label}: {counted(count, 'problem')} {were} finished before"
+                tqdm.write(text, file=sys.stderr)
                 self._bar.update(count)
 
     def spent(self, arm: Arm, tokens: int) -> None:
@@ -110,7 +113,7 @@ class ProgressReport:
         if self._arm is None:
             text = f"starting: {now - self._started:.0f} s"
         else:
-            counts = f"{self._kept + self._done} of {self._num_problems} problems"
+            counts = f"{self._kept + self._done} of {counted(self._num_problems, 'problem')}"
             state = self._state()
             text = f"{self._arm.choice.label}: {counts}{', ' if state else ''}{state}, {now - self._arm_started:.0f} s"
         print(text, file=sys.stderr, flush=True)

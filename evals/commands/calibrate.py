@@ -24,7 +24,7 @@ from evals.numbers.statistics import mean_interval
 from evals.run_folder import digest, read_run
 from ttc.allocation.plan import save_plan
 from ttc.cli.parts import check_writable
-from ttc.config.values import at_least, check_seed
+from ttc.config.values import at_least, check_seed, counted
 from ttc.errors import ConfigError
 
 ROWS, MARGIN = 12, 1.02
@@ -57,7 +57,8 @@ def run(args: argparse.Namespace) -> int:
     known = routes(runs)[0].by_id
     states = sum(len(rung) for route in plan.routes for rung in route.rungs)
     print(
-        f"{len(known)} problems, {len(plan.routes)} routes, {states} states, {plan.spent:,} tokens of calibration: "
+        f"{counted(len(known), 'problem')}, {counted(len(plan.routes), 'route')}, {counted(states, 'state')}, "
+        f"{counted(plan.spent, 'token')} of calibration: "
         f"{args.out}"
     )
     if len(known) < MIN_POOLS:

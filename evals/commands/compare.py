@@ -22,7 +22,7 @@ from evals.numbers.compare import RunComparison, Side, compare_all
 from evals.numbers.summary import IDENTITY, SUMMARY, read_summary
 from evals.report.runs import labels
 from evals.run_folder import read_run
-from ttc.config.values import check_seed
+from ttc.config.values import check_seed, counted
 from ttc.core import Record
 
 
@@ -40,7 +40,11 @@ def run(args: argparse.Namespace) -> int:
     check_seed("compare", seed=args.seed)
     runs = [run for folder in args.runs for run in _runs(folder)]
     names = labels([entry for entry, _ in runs])
-    sides = [Side(name, records) for name, (_, records) in zip(names, runs, strict=True)]
+    full = [
+        name if names.count(name) == 1 else f"{name} on {entry['task']}"
+        for name, (entry, _) in zip(names, runs, strict=True)
+    ]
+    sides = [Side(name, records) for name, (_, records) in zip(full, runs, strict=True)]
     comparisons = compare_all(sides, seed=args.seed)
     for comparison in comparisons:
         print(json.dumps(asdict(comparison)) if args.json else _lines(comparison))
@@ -65,7 +69,7 @@ def _entry(config: Mapping[str, Any]) -> dict[str, Any]:
 def _lines(item: RunComparison) -> str:
     seen = "not known, since nothing differs" if item.detectable is None else f"{100 * item.detectable:.1f} points"
     rows = [
-        f"{item.second} minus {item.first}, {item.problems} shared problems",
+        f"{item.second} minus {item.first}, {counted(item.problems, 'shared problem')}",
         f"  accuracy     {_points(item.difference)} points (95 %: {_points(item.low)} to {_points(item.high)}), "
         f"{100 * item.accuracy_first:.1f} % to {100 * item.accuracy_second:.1f} %",
         f"  McNemar      p = {item.p_value:.3g} ({item.only_second} gained, {item.only_first} lost), "

@@ -63,7 +63,7 @@ from ttc.config.plugins import without_scores
 from ttc.config.recipes import dump, label_of, parse_spec, section, split_specs
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import call
-from ttc.config.values import check_seed
+from ttc.config.values import check_seed, counted
 from ttc.core import FILTERED, Answer, Budget, Prices, Record, Sampling
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking
@@ -457,13 +457,14 @@ def _unread(result: Result, *, of_rows: bool) -> str:
     verdicts = [record.verdict for record in result.records if record.verdict is not None]
     reasons = Counter(reason for record in result.records if (reason := _unread_reason(record)) is not None)
     if not reasons or 2 * reasons.total() < len(verdicts):
-        return by_server and f"of {len(verdicts)} answers {by_server}"
+        return by_server and f"of {counted(len(verdicts), 'answer')} {by_server}"
     num_unread = reasons.total()
     reasons["truncated"] -= min(ends.total(), reasons["truncated"])
     causes = Counter[str]()
     for reason, count in reasons.items():
         causes[UNREAD.get(reason, UNREAD["no_answer"])] += count
-    text = f"{num_unread} of {len(verdicts)} answers have no final: "
+    have = "has" if len(verdicts) == 1 else "have"
+    text = f"{num_unread} of {counted(len(verdicts), 'answer')} {have} no final: "
     by_itself = [f"{count} {cause}" for cause, count in causes.most_common() if count]
     text += "; ".join([by_server, *by_itself] if by_server else by_itself)
     is_maths = {record.problem.kind for record in result.records} == {"math"}
@@ -494,4 +495,4 @@ def _ended_by(answer: Answer) -> str:
 def _failures(result: Result) -> str:
     """Say how many problems failed and how the first one did."""
     errors = [record.error for record in result.records if record.error is not None]
-    return f"{len(errors)} of {len(result.records)} problems failed, the first with {errors[0]}"
+    return f"{len(errors)} of {counted(len(result.records), 'problem')} failed, the first with {errors[0]}"

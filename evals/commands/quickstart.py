@@ -31,7 +31,7 @@ from evals.report.kit import money, seconds
 from evals.report.runs import headline, read_runs
 from ttc.cli.options import add_options, command_line, option, read_options
 from ttc.cli.parts import TOY, check_writable
-from ttc.config.values import at_least
+from ttc.config.values import at_least, counted
 from ttc.core import Usage
 from ttc.errors import ConfigError
 
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"next: {_command(chosen)}")
         return 0
     count = len(planned.items)
-    problems = f"{count} problem{'s' if count > 1 else ''} of {chosen.task}"
+    problems = f"{counted(count, 'problem')} of {chosen.task}"
     print(f"{problems}, beside one plain draw ({PLAIN}); records in {out}\n", flush=True)
     code, results = evaluate(chosen, out)
     if results:
@@ -152,7 +152,8 @@ def _lines(results: Sequence[Result], chosen: EvalOptions, out: Path) -> list[st
     if entries[0]["problems"] < ENOUGH:
         count = entries[0]["problems"]
         lines.append(
-            f"{count} problem{'s are' if count > 1 else ' is'} a first look; {ENOUGH} tell ten points from luck"
+            f"{counted(count, 'problem')} {'is' if count == 1 else 'are'} a first look; "
+            f"{ENOUGH} tell ten points from luck"
         )
     return [*lines, f"next: {_next(chosen, len(results[0].records), out)}"]
 

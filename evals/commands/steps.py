@@ -36,7 +36,7 @@ from ttc.cli.parts import EngineOptions, check_writable, resolve_engine, resolve
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.recipes import sections
 from ttc.config.registry import VERIFIERS
-from ttc.config.values import at_least
+from ttc.config.values import at_least, counted
 from ttc.core import Engine, Sampling, Usage
 from ttc.errors import ConfigError
 from ttc.verifiers.steps import RolloutChecker
@@ -160,7 +160,7 @@ def run_label(args: argparse.Namespace) -> int:
             return len(labelled), checker.version
 
     num, version = asyncio.run(work())
-    print(f"{num} solutions labelled by {version}: {options.out}")
+    print(f"{counted(num, 'solution')} labelled by {version}: {options.out}")
     return 0
 
 
@@ -224,7 +224,7 @@ def _report(rows: Sequence[Labelled], judged: Sequence[Judged], threshold: float
 
 
 def _text(report: dict[str, Any]) -> str:
-    lines = [f"{report['num']} solutions of {report['data']}, scored by {report['scorer']}", ""]
+    lines = [f"{counted(report['num'], 'solution')} of {report['data']}, scored by {report['scorer']}", ""]
     lines.append(f"{'first error':<28} {'with error':>24} {'without':>24} {'F1 (95 %)':>24}")
     for name, found in [("all", report["first_error"]), *report["by_group"].items()]:
         shares = "".join(f" {_interval(found[key]):>24}" for key in ("with_error", "without", "f1"))
@@ -233,7 +233,7 @@ def _text(report: dict[str, Any]) -> str:
     lines += [
         "",
         f"threshold {whole['threshold']:.4g}"
-        + (f", fitted on {report['num_fitted_on']} other solutions" if report["num_fitted_on"] else "")
+        + (f", fitted on {counted(report['num_fitted_on'], 'other solution')}" if report["num_fitted_on"] else "")
         + f"; {whole['num_with_error']} with an error, {whole['num_without']} without, "
         + f"{whole['num_unscored']} unscored",
         f"ranking of steps (AUC) {report['auc']:.3f}, calibration error {report['calibration_error']:.3f}",

@@ -236,6 +236,8 @@ def _object(line: str, where: str) -> Mapping[str, Any]:
     try:
         value = json.loads(line)
     except ValueError as exc:
+        if "integer string conversion" in str(exc):
+            raise RecordError(f"{where}: a number has too many digits to be read; write it as text, in quotes") from exc
         raise RecordError(f"{where}: not JSON ({exc}); each line is an object of its own") from exc
     if not isinstance(value, dict):
         raise RecordError(f"{where}: expected a JSON object, got {type(value).__name__}; give each its own line")

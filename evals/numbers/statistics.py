@@ -1,8 +1,8 @@
 """How sure are we: exact and bootstrap intervals, exact McNemar (of clusters, too), Holm, minimum detectable effect.
 
 The unit of chance is the cluster (usually the problem): extra samples per problem narrow nothing between problems.
-Where each problem is a cluster of its own and right or wrong, the interval is Clopper and Pearson's (1934), by the exact
-binomial tails: it covers every truth in at least 95 of 100 runs, and one right answer more raises both its ends.
+Where each problem is a cluster of its own and right or wrong, the interval is that of Clopper and Pearson (1934), by
+exact binomial tails: it covers every truth in at least 95 of 100 runs, and one right answer more raises both its ends.
 
 Else intervals are percentile bootstrap over clusters (Efron 1979), widened by sqrt(C / (C - 1)) for C clusters, as the
 percentile interval is too narrow by this factor (Hesterberg 2015, arXiv:1411.5279). Resampling sees only the clusters
@@ -25,7 +25,7 @@ import numpy.typing as npt
 DRAWS, LEVEL = 2000, 0.95
 """Resamples, and the share of them inside an interval."""
 _HALVINGS, _DEVIATIONS = 60, 12
-"""Bisections, to the last bit; twice the standard deviations of a binomial, at most, behind which its tail is nothing."""
+"""Bisections, to the last bit; roots of the number of trials behind which the tail of a binomial is nothing."""
 _CHUNK, _CELLS = 200, 2_000_000
 """Resamples that are drawn at once, and how many numbers these may take together."""
 Array = npt.NDArray[np.float64]
@@ -41,7 +41,7 @@ class Interval:
 
 
 def mean_interval(values: Sequence[float], clusters: Sequence[Hashable], *, seed: int, draws: int = DRAWS) -> Interval:
-    """Return the mean of `values`, shares in [0, 1], with its interval: exact where there are no clusters of several."""
+    """Return the mean of `values`, shares in [0, 1], with its interval: exact where no cluster holds several."""
     return mean_intervals(np.asarray(values, dtype=float)[:, None], clusters, seed=seed, draws=draws)[0]
 
 

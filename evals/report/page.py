@@ -53,7 +53,7 @@ from evals.report.kit import (
     text,
 )
 from evals.report.problems import group_data
-from evals.report.runs import ORACLE_KINDS, Axis, Point, RunSummary, facts, groups, headline, read_runs
+from evals.report.runs import ORACLE_KINDS, Axis, Point, RunSummary, facts, groups, headline, read_runs, sizes_text
 from ttc.core import Record
 from ttc.durable import replace_text
 from ttc.errors import ConfigError, MissingExtra
@@ -213,7 +213,8 @@ def _sample_note(data: Sequence[Mapping[str, Any]]) -> str:
     rows, trees = sum(len(group["rows"]) for group in data), sum(len(group["trees"]) for group in data)
     problems = sum(group["problems"] for group in data)
     if problems == trees:
-        return f"All {count(rows)} problems carry their full trees. The target is shown only here."
+        whole = "The problem carries its" if rows == 1 else f"All {count(rows)} problems carry their"
+        return f"{whole} full tree{'' if rows == 1 else 's'}. The target is shown only here."
     listed = f"All {count(rows)}" if rows == problems else f"{count(rows)} of {count(problems)}"
     return (
         f"{listed} problems are listed; {count(trees)} carry their full trees, taken in turn from those where "
@@ -264,8 +265,8 @@ def render_table(summaries: Sequence[Mapping[str, Any]]) -> str:
         rows = [[run.label, *(show(run) for _, _, show in columns)] for run in runs]
         widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
         lines = [_aligned(row, widths) for row in (head, ["─" * width for width in widths], *rows)]
-        sizes = " or ".join(map(count, sorted({run.problems for run in runs})))
-        blocks.append("\n".join([f"{name}, {sizes} problems", "", *lines]))
+        sizes = sizes_text(sorted({run.problems for run in runs}))
+        blocks.append("\n".join([f"{name}, {sizes}", "", *lines]))
     return "\n\n".join(blocks) + "\n"
 
 

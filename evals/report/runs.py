@@ -27,6 +27,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from evals.report.kit import MISSING, count, finite, interval, percent, points
+from ttc.config.values import counted
 from ttc.errors import RecordError
 
 Axis: TypeAlias = Literal["tokens", "flops"]
@@ -276,7 +277,13 @@ def _outcome(runs: Sequence[RunSummary]) -> str:
 
 
 def _problems(number: int) -> str:
-    return f"{count(number)} problem{'s' if number > 1 else ''}"
+    return counted(number, "problem")
+
+
+def sizes_text(sizes: Sequence[int]) -> str:
+    """How many problems runs hold: "1 problem", "20 problems", "1 or 20 problems"."""
+    *others, last = sizes
+    return " or ".join([*map(count, others), counted(last, "problem")])
 
 
 def _all_of(run: RunSummary) -> str:
@@ -286,7 +293,7 @@ def _all_of(run: RunSummary) -> str:
 def facts(runs: Sequence[RunSummary]) -> list[str]:
     """Short statements that qualify the headline: size, model, and what difference could have been seen."""
     sizes = sorted({run.problems for run in runs})
-    lines = [f"{' or '.join(count(size) for size in sizes)} problems"]
+    lines = [sizes_text(sizes)]
     for name in ("model", "engine", "scorer"):
         values = {str(v) for run in runs if (v := run.entry.get(name)) not in (None, "")}
         lines += [f"{name} {', '.join(sorted(values))}"] if values else []

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.vllm_accuracy import compared
 from evals.commands.compare import run as compare_command
 from evals.numbers.compare import Side, compare_all
-from benchmarks.vllm_accuracy import compared
 from evals.numbers.statistics import holm, mcnemar
 from evals.numbers.summary import summarise, write_summary
 from evals.run_folder import digest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -403,3 +404,31 @@ def test_a_folder_where_a_file_is_wanted_and_a_file_where_a_folder_is_are_refuse
     assert code == 2 and f"--out {tmp_path} is a folder; name a file: --out {tmp_path / 'plan.json'}" in stderr
     code, _, stderr = run(capsys, "replay", str(folder), "--out", str(file))
     assert code == 2 and f"--out {file}: {file} is a file; name a folder" in stderr
+
+
+def test_one_is_not_counted_in_the_plural(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, out = [*SIMULATED, "--limit", "1", "--n", "1", "--out", str(tmp_path / "run")], str(tmp_path / "run")
+    screens = [run(capsys, "eval", *one[1:], "--strategy", "direct,majority") for _ in range(2)]
+    screens += [run(capsys, "compare", out), run(capsys, "report", out)]
+    text = "\n".join(stdout + stderr for _, stdout, stderr in screens) + (tmp_path / "run/report.html").read_text()
+    assert [code for code, _, _ in screens] == [0] * 4 and "1 problem was finished before" in text
+    assert "1 shared problem\n" in text and not re.search(r"(?<![\d.,])1 [a-z ]*(problems|answers|samples)\b", text)
+
+
+def test_runs_of_other_problems_are_told_apart_by_their_tasks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = []
+    for name in ("sums", "others"):
+        (tmp_path / f"{name}.jsonl").write_text('{"question": "1+1", "answer": 2}\n')
+        folders.append(str(tmp_path / name))
+        rows = ["--engine", "simulated", "--task", str(tmp_path / f"{name}.jsonl"), "--baseline", "none"]
+        assert run(capsys, "eval", *rows, "--strategy", "direct", "--out", folders[-1])[0] == 0
+    code, _, stderr = run(capsys, "compare", *folders)
+    assert code == 2 and "direct on sums.jsonl and direct on others.jsonl share no problem" in stderr
+
+
+def test_a_number_that_is_too_long_is_told_as_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "huge.jsonl").write_text('{"question": "h", "answer": 1' + "0" * 5000 + "}\n")
+    code, _, stderr = run(capsys, "eval", "--task", str(tmp_path / "huge.jsonl"), "--strategy", "direct")
+    assert code == 2 and "line 1: a number has too many digits to be read; write it as text" in stderr

@@ -115,7 +115,7 @@ def test_the_advice_about_a_table_of_the_command_line_works_when_it_is_followed(
     def policy(setting: str) -> Mapping[str, int]:
         return from_options(None, "simulated", None, None, None, overrides([setting])).thinking.efforts
 
-    with pytest.raises(ConfigError, match="thinking.efforts must be a table") as refusal:
+    with pytest.raises(ConfigError, match=r"thinking\.efforts must be a table") as refusal:
         policy("thinking.efforts=low=300")
     (advice,) = re.findall(r"thinking\.efforts\.KEY=VALUE", str(refusal.value))
     efforts = policy(advice.replace("KEY=VALUE", "low=300"))

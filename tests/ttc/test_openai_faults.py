@@ -374,4 +374,3 @@ def test_an_answer_that_spent_its_length_on_thought_is_cut_and_no_failure(fault:
     assert bool(cut.text) == (fault.kind == "nested")
     assert (cut.usage.generated, cut.usage.thinking, cut.usage.overrun) == ((9, 9, 0) if not cut.text else (1, 0, 0))
     assert len(server.requests) == before + 1 and usages == [cut.usage] == [engine.counters()]
-

@@ -28,7 +28,7 @@ from ttc.cli.parts import (
 from ttc.cli.process import typed_in
 from ttc.config.plugins import leaf
 from ttc.config.recipes import sections
-from ttc.config.values import nearest
+from ttc.config.values import counted, nearest
 from ttc.core import Answer, Completion, Engine, Message, Problem, Prompt, Sampling, UsageSink
 from ttc.engines.shared.wrapped import Wrapped, draw_shown, with_markers
 from ttc.errors import TTCError
@@ -115,7 +115,7 @@ class Chat:
         display.finish(answer)
         usage = answer.usage
         ending = "" if answer.finish_reason == "stop" else "; cut by --max-tokens"
-        _say(f"{usage.generated} tokens, {usage.thinking} of them thinking, {answer.seconds:.1f} s{ending}")
+        _say(f"{counted(usage.generated, 'token')}, {usage.thinking} of them thinking, {answer.seconds:.1f} s{ending}")
         self._messages = (*messages, Message("assistant", answer.text.strip()))
 
     def command(self, line: str) -> bool:

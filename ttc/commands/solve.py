@@ -36,6 +36,7 @@ from ttc.cli.process import typed_in
 from ttc.cli.rehearsal import refuse_early
 from ttc.config.plugins import without_scores
 from ttc.config.recipes import dump
+from ttc.config.values import counted
 from ttc.core import Answer, Message, Path, Problem, Sampling
 from ttc.engines.shared.wrapped import with_markers
 from ttc.errors import ConfigError, UnknownName
@@ -134,9 +135,8 @@ def cost_line(answer: Answer, label: str, seed: int | None) -> str:
     parts += [f"{usage.thinking:,} of them thinking"] if usage.thinking else []
     parts += [f"{usage.scored:,} scored"] if usage.scored else []
     parts += [f"{usage.judged:,} judged"] if usage.judged else []
-    calls = "1 call" if usage.calls == 1 else f"{usage.calls} calls"
     work = f"{usage.flops / 1e9:,.2f} GFLOP" if usage.flops else "FLOPs –"  # an endpoint tells no size of its model
-    line = f"{label}: {usage.tokens:,} tokens ({', '.join(parts)}), {calls}, {work}"
+    line = f"{label}: {counted(usage.tokens, 'token')} ({', '.join(parts)}), {counted(usage.calls, 'call')}, {work}"
     line += f", {answer.seconds:.2f} s, " + (NOT_REPRODUCIBLE if seed is None else f"--seed {seed}")
     if answer.finish_reason != "stop":
         limit = "--budget" if answer.stop_cause == "budget" else "--max-tokens"

@@ -53,6 +53,11 @@ def nearest(name: str, names: Sequence[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 problem", "0 problems", "1,200 problems"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def parse(name: str, value: object, annotation: Any) -> Any:
     """Return `value` as `annotation` asks; `name` is for the error only.
 

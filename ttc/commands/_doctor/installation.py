@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ttc.cli.own import damage_text, rivals
+from ttc.config.values import counted
 from ttc.errors import DISTRIBUTION, install_command
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def machine() -> list[Check]:
     return [
         Check("machine", "python", "ok" if new_enough else "broken", f"{python} at {sys.executable}"),
         Check("machine", "system", "ok", f"{platform.system()} {platform.machine()}"),
-        Check("machine", "processor", "ok", f"{cores} cores{_bf16_text()}"),
+        Check("machine", "processor", "ok", f"{counted(cores, 'core')}{_bf16_text()}"),
         Check("machine", "memory", "ok", _memory_text()),
         Check("machine", "disk", "ok", f"{shutil.disk_usage(pathlib.Path.cwd()).free / GIB:.0f} GiB free here"),
     ]
@@ -213,7 +214,7 @@ def data() -> list[Check]:
     if not pathlib.Path(folder).is_dir():
         return [Check("data", "TTC_DATA", "broken", f"{folder} is not a folder", "unset TTC_DATA")]
     num_files = sum(1 for path in pathlib.Path(folder).iterdir() if ".jsonl" in path.name)
-    return [Check("data", "TTC_DATA", "ok", f"{num_files} files in {folder}")]
+    return [Check("data", "TTC_DATA", "ok", f"{counted(num_files, 'file')} in {folder}")]
 
 
 def free_gib() -> float:

@@ -31,6 +31,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
+from ttc.config.values import counted
 from ttc.errors import ConfigError, EngineBusy, EngineError
 
 T = TypeVar("T")
@@ -125,7 +126,7 @@ async def retrying(
             if failure.retry_after_s is not None and failure.retry_after_s <= left:
                 pause = min(pause, left)  # its wish fits: a second more would not
             if failures >= policy.max_attempts or pause > left:
-                tries = "1 attempt" if failures == 1 else f"{failures} attempts"
+                tries = counted(failures, "attempt")
                 wish = failure.retry_after_s or 0.0
                 why = f": it wants to be asked again in {wish:.0f} s" if wish > max(left, 0.0) else ""
                 error = type(failure.error)(f"{failure.error} (gave up after {tries}{why})")
