@@ -229,7 +229,7 @@ class ActiveRequest:
         except Exception as exc:
             if isinstance(exc, TimeoutError) and limit.expired():
                 return ApiError(504, "deadline_exceeded", f"no answer within {left_s:.3g} s")
-            error = _with_default(from_error(exc), self.plan)
+            error = _with_form(_with_default(from_error(exc), self.plan), self.plan)
             if error.status == 400 and not self.plan.direct:
                 error.param = error.param or "ttc"  # a strategy refuses its parameters before it draws
             if error.status == 500:
@@ -395,6 +395,14 @@ def fallback_request(plan: RequestPlan) -> ServeRequest | None:
         return None
     wish = ThinkingRequest(show=plan.request.thinking.show)
     return replace(plan.request, model=name, thinking=wish, search=SearchRequest(seed=plan.seed))
+
+
+def _with_form(error: ApiError, plan: RequestPlan) -> ApiError:
+    """`error`, and which field it was, where the engine could not follow the form of the answer to its end."""
+    form, (head, _, reason) = plan.request.form, error.message.partition("sampling.grammar: ")
+    if form is None or head or not reason:
+        return error
+    return ApiError(400, "unsupported_schema", f"{form.field} cannot be held to: {reason}", param=form.field)
 
 
 def _with_default(error: ApiError, plan: RequestPlan) -> ApiError:

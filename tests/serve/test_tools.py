@@ -298,6 +298,32 @@ def test_a_strict_schema_that_no_grammar_holds_is_refused_and_another_is_an_obje
     assert server.ask({**body, "max_tokens": 4}).status_code == 200
 
 
+WITHOUT_END = {"$ref": "#"}
+REFUSAL = ("unsupported_schema", "response_format")
+TOO_WIDE = {"type": "object", "properties": {f"p{number}": {"type": "integer"} for number in range(500)}}
+
+
+@pytest.mark.parametrize("schema", [WITHOUT_END, TOO_WIDE], ids=["without end", "too wide"])
+def test_a_schema_that_turns_out_not_to_be_held_is_refused_and_nobody_else_hears_of_it(
+    server: Running, schema: dict[str, Any]
+) -> None:
+    wish = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
+    beside = chat("Say much.", reasoning_effort="none", max_tokens=1000, temperature=2.0, n=8)
+
+    async def ask_both() -> tuple[Any, list[Any]]:
+        other = asyncio.create_task(asyncio.to_thread(server.ask, beside))
+        body = chat("hi", response_format=wish, reasoning_effort="none", max_tokens=60)
+        refusals = [await asyncio.to_thread(server.ask, body) for _ in range(3)]
+        return await other, refusals
+
+    reply, refusals = asyncio.run(ask_both())
+    assert reply.status_code == 200, reply.text
+    for refusal in refusals:
+        error = refusal.json()["error"]
+        assert (refusal.status_code, error.get("code"), error.get("param")) == (400, *REFUSAL), error
+        assert "Tokens:" not in error["message"] and "%json" not in error["message"]
+
+
 def test_a_model_that_cannot_be_held_refuses_tools() -> None:
     with running(served(scripted())) as place:
         response = place.ask(chat("hi", tools=TOOLS))

@@ -223,4 +223,4 @@ class EmbeddedEngine(StreamingTokenEngine):
 
         if self._guides is None:  # reading the vocabulary takes seconds, so the event loop does not wait for it
             self._guides = await asyncio.to_thread(Guides, self._text, self._scheduler.body.dims.vocab)
-        return self._guides.follow(sampling.grammar)
+        return await asyncio.to_thread(self._guides.follow, sampling.grammar)  # a large schema takes a second

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ttc.engines.shared.text import Text
-from ttc.errors import ConfigError, EngineError, Unsupported
+from ttc.errors import ConfigError, Unsupported
 
 __all__ = ["Guide", "Guides"]
 
@@ -37,7 +37,7 @@ class Guides:
         """What makes a guide at the start of `grammar`; raises ConfigError when that is none."""
         first = llguidance.LLMatcher(self._tokens, grammar)
         if first.is_error():
-            raise ConfigError(f"sampling.grammar: {first.get_error()}")
+            raise ConfigError(f"sampling.grammar: {_reason(first)}")
         return lambda: Guide(first.deep_copy())
 
 
@@ -58,6 +58,14 @@ class Guide:
         return np.unpackbits(self.words().view(np.uint8), bitorder="little")[:width].astype(np.bool_)
 
     def take(self, token: int) -> None:
-        """Go on behind `token`; raises EngineError when it was not allowed."""
-        if not self._matcher.consume_token(token):
-            raise EngineError(f"sampling.grammar: {self._matcher.get_error() or f'token {token} does not follow it'}")
+        """Go on behind `token`; raises Unsupported where the grammar has no way on, or is too large to be followed.
+
+        A matcher that has given up allows the end of the text, so that must not count as one.
+        """
+        if self._matcher.is_error() or not self._matcher.consume_token(token):
+            raise Unsupported(f"sampling.grammar: {_reason(self._matcher) or f'token {token} does not follow it'}")
+
+
+def _reason(matcher: llguidance.LLMatcher) -> str:
+    """Why it gave up, without the state of its parser and the grammar that stand below."""
+    return str(matcher.get_error()).partition("\n")[0]

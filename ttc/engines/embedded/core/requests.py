@@ -17,7 +17,7 @@ from ttc.core import Completion, FinishReason, Path, Sampling, Usage, UsageSink
 from ttc.engines.embedded.core.pool import Segment
 from ttc.engines.embedded.core.tenants import Tenant
 from ttc.engines.shared.tokens import StopRule
-from ttc.errors import EngineError
+from ttc.errors import EngineError, Unsupported
 
 if TYPE_CHECKING:
     from ttc.engines.embedded.core.guide import Guide
@@ -74,6 +74,7 @@ class LiveDraw:
     late: int = 0  # tokens that a device had sampled by the time its end was seen
     segment: Segment | None = None
     guide: Guide | None = None
+    fault: Unsupported | None = None  # why its guide cannot go on
 
     @property
     def feed(self) -> int:
@@ -91,10 +92,14 @@ class LiveDraw:
         return self.request.sampling.max_tokens - len(self.ids)
 
     def take(self, token: int) -> None:
-        """Go on with a token; raises EngineError when the guide does not allow it."""
+        """Go on with a token; a guide that cannot is this draw's `fault`, and stops nobody else's."""
         self.ids.append(token)
-        if self.guide is not None:
+        if self.guide is None:
+            return
+        try:
             self.guide.take(token)
+        except Unsupported as exc:
+            self.fault = exc
 
     def usage(self, flops: Callable[[int, int], float], aborted: bool) -> Usage:
         """The report of this draw; `flops(new, before)` prices tokens."""

@@ -195,6 +195,9 @@ class Scheduler:
     def _look(self, draw: LiveDraw) -> None:
         """Stream the newest token of a draw, and end it when that is its last."""
         request, token = draw.request, draw.ids[-1]
+        if draw.fault is not None:
+            self._fault(draw, draw.fault)
+            return
         if request.on_tokens is not None:
             self._outbox.send(StreamedTokens(request, (token,)))
         if token in request.rule.watch:
@@ -225,6 +228,21 @@ class Scheduler:
         draw.ended = True
         self._report(draw.request, draw.usage(self._flops, aborted=True))
 
+    def _fault(self, draw: LiveDraw, error: EngineError) -> None:
+        """End a draw that cannot go on, and fail its request before the next step, when its other rows can go."""
+        self._cancel(draw)
+        with contextlib.suppress(EngineError):  # closed meanwhile, which fails it
+            self.post(lambda: self._refuse(draw.request, error))
+
+    def _refuse(self, request: GenerateRequest, error: EngineError) -> None:
+        """Fail one request; the others go on."""
+        if request not in self._requests:
+            return
+        for draw in self._batch.remove(request):
+            self._cancel(draw)
+        self._requests.discard(request)
+        self._outbox.send(Failed(request, error))
+
     def _fail(self, error: EngineError, cause: Exception | None) -> None:
         """Fail every request and start from an empty state."""
         error.__cause__ = cause
@@ -241,10 +259,7 @@ class Scheduler:
             self._fail(error, cause)
         error.__cause__ = cause
         for request in requests:
-            for draw in self._batch.remove(request):
-                self._cancel(draw)
-            self._requests.discard(request)
-            self._outbox.send(Failed(request, error))
+            self._refuse(request, error)
 
     def _report(self, request: GenerateRequest, usage: Usage) -> None:
         with self._lock:
