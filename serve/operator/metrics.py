@@ -136,7 +136,7 @@ class ServerMetrics:
         )
         self._queued = self._histogram("ttc_queue_time_seconds", "Seconds that a draw waited for a slot.", LATENCY_S)
         self._of_key = self._counter(
-            "ttc_key_tokens_total", "Tokens generated, judged and scored, by key and strategy."
+            "ttc_key_tokens_total", "Tokens generated, kept or not, judged and scored, by key and strategy."
         )
 
     def _counter(self, name: str, text: str) -> _Counter:
@@ -161,7 +161,7 @@ class ServerMetrics:
         self._ended.add(1, **labels, outcome=done.outcome)
         for name, counter in self._tokens.items():
             counter.add(getattr(done.usage, name), **labels)
-        self._of_key.add(done.usage.tokens, key=done.key, **labels)
+        self._of_key.add(done.usage.tokens + done.usage.overrun, key=done.key, **labels)
         self._between.add_all(done.gaps_s, **labels)
         self._whole.add(done.seconds, **labels)
         if done.first_token_s is not None:

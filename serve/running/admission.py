@@ -69,16 +69,16 @@ class Admission:
         except BaseException:
             self._enter(-sequences)
             raise
-        spent = 0
+        spent = Usage()
 
         def charge(usage: Usage) -> None:
             nonlocal spent
-            spent += usage.tokens
+            spent += usage
 
         def leave() -> None:
             self._enter(-sequences)
             self._ended.append((self._clock(), sequences))
-            self._quotas.settle(reservation, spent)
+            self._quotas.settle(reservation, spent_of(spent, reservation.tokens))
 
         return Ticket(reservation.tokens, charge, leave)
 
@@ -93,6 +93,15 @@ class Admission:
             return 1.0
         rate = sum(count for _, count in recent) / max(now - recent[0][0], 1.0)
         return min(max(excess / rate, 1.0), MAX_RETRY_S)
+
+
+def spent_of(usage: Usage, reserved: int | None) -> int:
+    """The tokens that a key has spent: what was drawn and not kept is, too, else who leaves in time reads for nothing.
+
+    That is counted as far as it was set aside, since a request is held to its tokens without it.
+    """
+    whole = usage.tokens + usage.overrun
+    return max(usage.tokens, whole if reserved is None else min(whole, reserved))
 
 
 ALPHA = 4.0

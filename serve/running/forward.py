@@ -114,9 +114,8 @@ async def execute_forward(
     async def one(index: int) -> _Reply:
         body = forward_body(request, plan.sampling, forward.features, seeds.derive(plan.seed, "choice", index) >> 11)
         async with gate.slot(share):
-            reply = await _ask(forward, body, request.messages, _writer(index, request, emit) if is_shown else None)
-        charge(reply.usage)
-        return reply
+            write = _writer(index, request, emit) if is_shown else None
+            return await _ask(forward, body, request.messages, write, charge)
 
     replies = await gather(one(index) for index in range(num_draws))
     keys = ["" if plan.direct else reply.key(plan.answer_kind) for reply in replies]
@@ -159,27 +158,40 @@ def _finish(
 
 
 async def _ask(
-    servers: Upstreams, body: Mapping[str, Any], messages: Sequence[Message], write: Callable[[str, str], None] | None
+    servers: Upstreams,
+    body: Mapping[str, Any],
+    messages: Sequence[Message],
+    write: Callable[[str, str], None] | None,
+    charge: Callable[[Usage], None],
 ) -> _Reply:
-    """One request, put together; without `write` nothing of it is shown before its end, so it may be sent again."""
+    """One request, put together; without `write` nothing of it is shown before its end, so it may be sent again.
+
+    Every attempt that has begun to answer is charged, those that broke off and that of a client that left included.
+    """
     shown = False
 
     async def read(chunks: AsyncIterator[Any]) -> _Reply:
         nonlocal shown
-        reading = _Reading(write)
-        async for chunk in chunks:
-            try:
-                reading.add(chunk)
-            except ValueError as exc:
-                raise Transient(EngineError(f"the server behind sent something unreadable: {exc}")) from exc
-            shown = shown or reading.shown
-        return reading.reply()
+        reading, reply = _Reading(write), None
+        try:
+            async for chunk in chunks:
+                try:
+                    reading.add(chunk)
+                except ValueError as exc:
+                    raise Transient(EngineError(f"the server behind sent something unreadable: {exc}")) from exc
+                shown = shown or reading.shown
+            reply = reading.reply()
+            return reply
+        finally:
+            if reply is None:
+                charge(reading.lost(servers.count, messages))
 
     home = home_of(body.get("messages") or ())
     reply = await servers.stream(home, "/chat/completions", body, read, lambda: shown)
-    if servers.count is None or reply.usage.prompt or reply.usage.generated:
-        return reply
-    return replace(reply, usage=reply.usage + servers.count(messages, reply.reasoning + reply.content))
+    if servers.count is not None and not (reply.usage.prompt or reply.usage.generated):
+        reply = replace(reply, usage=reply.usage + servers.count(messages, reply.reasoning + reply.content))
+    charge(reply.usage)
+    return reply
 
 
 class _Reading:
@@ -191,6 +203,7 @@ class _Reading:
         self._answer: list[str] = []
         self._calls: dict[int, dict[str, Any]] = {}
         self._usage, self._finish = Usage(calls=1, attempts=1), ""
+        self._num_parts = 0
         self.shown = False
 
     def add(self, chunk: Mapping[str, Any]) -> None:
@@ -199,10 +212,18 @@ class _Reading:
         for choice in chunk.get("choices") or ():
             message = as_mapping(choice.get("delta") or choice.get("message"), "delta")
             reasoning, content = texts_of(message)
+            self._num_parts += bool(reasoning or content or message.get("tool_calls"))
             thought, answer = self._apart.add(content)
             self._take(reasoning + thought, answer)
             self._finish = choice.get("finish_reason") or self._finish
             _gather_calls(self._calls, message.get("tool_calls") or ())
+
+    def lost(self, count: Callable[[Sequence[Message], str], Usage] | None, messages: Sequence[Message]) -> Usage:
+        """What a reply that broke off cost: nothing of it is kept. In tokens where they are counted, else in chunks."""
+        told = self._usage
+        if not told.generated and count is not None:
+            told = count(messages, "".join([*self._thought, *self._answer, *self._apart.end()]))
+        return Usage(prompt=told.prompt, cached=told.cached, overrun=told.generated or self._num_parts, attempts=1)
 
     def reply(self) -> _Reply:
         """The reply; raises Transient where the server did not end it."""

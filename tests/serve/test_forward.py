@@ -13,6 +13,7 @@ from serve.operator.config import ServeLimits
 from serve.running.catalogue import ServedModel, open_forward
 from serve.running.upstreams import Upstreams
 from tests.serve.running import Running, chat, running, scripted, served, spec
+from tests.serve.slow import until
 from tests.serve.streams import chunks_of, same, streamed, whole
 from tests.serve.upstream import Upstream, upstream
 from tests.ttc.conformance import embedded as embedded_
@@ -67,6 +68,21 @@ def test_a_tool_call_goes_through_and_its_result_comes_back(behind: tuple[Runnin
     after = server.ask({"model": "m", "messages": turns, "tools": TOOLS}).json()
     assert after["choices"][0]["message"]["content"] == "it is 3"
     assert found.asked[1]["messages"][1]["tool_calls"] == [call]
+
+
+def test_a_reply_that_its_client_leaves_is_on_the_ledger_as_far_as_it_came() -> None:
+    with upstream(lambda number, body: {"content": "x" * 1000}, pause_s=0.002) as found:
+        features = Features("theirs", usage=True, limit_field="max_completion_tokens")
+        door = Upstreams({found.url: Client(found.url, Access("", 5, 30))}, features)
+        post = {"method": "POST", "url": "/v1/chat/completions", "json": chat("add", tools=TOOLS, stream=True)}
+        with running(dataclasses.replace(served(scripted()), forward=door)) as server:
+            with server.client() as client, client.stream(**post) as response:
+                for _, _ in zip(range(100), response.iter_lines(), strict=False):
+                    pass
+            assert until(lambda: server.service.idle)
+            told = server.service.metrics.text().splitlines()
+    (overrun,) = (float(line.split()[-1]) for line in told if line.startswith("ttc_overrun_tokens_total"))
+    assert 40 <= overrun < 1000
 
 
 def test_what_nobody_reads_of_a_conversation_is_not_sent_behind(behind: tuple[Running, Upstream]) -> None:

@@ -18,9 +18,11 @@ import pytest
 
 from serve.operator.keys import Key, KeyLimits, key_from_secret
 from serve.requests.errors import ApiError
+from serve.running.admission import Admission
 from serve.running.quotas import LocalQuotas, Quotas
 from serve.running.shared_quotas import ENV, RedisQuotas, find_quotas, open_quotas
 from tests.serve.running import chat, running, scripted, served
+from ttc.core import Usage
 from ttc.errors import ConfigError
 
 SECRET = "a-secret-of-alice"
@@ -87,6 +89,21 @@ def test_what_is_spent_counts_for_a_minute_and_what_is_not_comes_back() -> None:
     assert asyncio.run(quotas.take(key, 70, search=False)).tokens == 70
     clock.now += 61
     assert asyncio.run(quotas.take(key, 30, search=False)).tokens == 30
+
+
+def test_what_was_sampled_for_a_client_that_left_is_spent_as_far_as_it_was_set_aside() -> None:
+    async def ask(most: int) -> int | None:
+        admission, key = Admission(10, LocalQuotas(Clock())), alice(tokens_per_minute=100)
+        for usage in (Usage(overrun=40), Usage(generated=10, overrun=90)):
+            ticket = await admission.admit(key, 1, search=False, most=50)
+            ticket.charge(usage)
+            ticket.leave()
+        return (await admission.admit(key, 1, search=False, most=most)).tokens
+
+    with pytest.raises(ApiError) as refusal:
+        asyncio.run(ask(most=11))
+    assert refusal.value.code == "token_limit_exceeded"
+    assert asyncio.run(ask(most=10)) == 10
 
 
 def test_one_process_and_redis_decide_alike(url: str) -> None:

@@ -26,8 +26,8 @@ class Upstream:
 
 
 @contextlib.contextmanager
-def upstream(script: Script) -> Iterator[Upstream]:
-    """Serve until the block ends."""
+def upstream(script: Script, pause_s: float = 0.0) -> Iterator[Upstream]:
+    """Serve until the block ends; `pause_s` stands before every chunk."""
     found = Upstream()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -44,6 +44,7 @@ def upstream(script: Script) -> Iterator[Upstream]:
         reply = script(len(found.asked) - 1, body)
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
         for chunk in _chunks(reply):
+            await asyncio.sleep(pause_s)
             text = chunk if isinstance(chunk, str) else json.dumps(chunk)
             await send({"type": "http.response.body", "body": f"data: {text}\n\n".encode(), "more_body": True})
         await send({"type": "http.response.body", "body": b""})
