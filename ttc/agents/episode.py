@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ttc.agents.markup import Markup
+from ttc.agents.markup import Call, Markup
 from ttc.agents.tool import Tool, ToolFailure, Use
 from ttc.core import Candidate
 from ttc.errors import ConfigError
@@ -73,11 +73,10 @@ async def run_episode(
             failed=observation.failed,
             seconds=time.perf_counter() - began,
         )
-        text = markup.write(observation.text)
-        draw = replace(draw, prompt=draw.prompt.extend(session.encode(text), text))
+        draw = replace(draw, prompt=draw.prompt.extend(*_written(session, markup, observation.text)))
         start, num_results = len(draw.prompt.text), num_results + 1
     candidate = draw.candidate(session)
-    return _answered(candidate, markup, num_results)
+    return _answered(candidate, draw.prompt.text[start:]) if num_results else candidate
 
 
 async def _turn(session: Session, draw: Draw, markup: Markup) -> Draw:
@@ -97,21 +96,44 @@ async def _act(turn: str, uses: Mapping[str, Use], markup: Markup, limits: Episo
         call = markup.read(turn)
         if call.tool not in uses:
             raise ToolFailure(f"no tool {call.tool!r}; there is {', '.join(uses)}")
-        async with asyncio.timeout(limits.tool_s):
-            result = await uses[call.tool](call.argument)
+        return _Seen(_cut(await _used(uses[call.tool], call, limits.tool_s), limits), False)
     except ToolFailure as failure:
-        return _Seen(f"error: {failure}"[: limits.max_result], True)
-    except TimeoutError:
-        return _Seen(f"error: no result after {limits.tool_s:g} s", True)
-    except Exception as exc:  # a tool is foreign code: its bug is one failed call of one episode
-        return _Seen(f"error: {type(exc).__name__}: {exc}"[: limits.max_result], True)
-    return _Seen(result[: limits.max_result], False)
+        return _Seen(_cut(f"error: {failure}", limits), True)
+    except (Exception, SystemExit) as exc:  # a tool is foreign code: its bug is one failed call of one episode
+        return _Seen(_cut(f"error: {type(exc).__name__}: {exc}", limits), True)
 
 
-def _answered(candidate: Candidate, markup: Markup, shown: int) -> Candidate:
-    """The candidate with only what was said after the last result as its text; thinking is left as it is."""
-    if not shown:
-        return candidate
-    mark = markup.write("\0").partition("\0")[2]
-    _, _, last = candidate.text.rpartition(mark)
-    return replace(candidate, text=last)
+async def _used(use: Use, call: Call, within_s: float) -> str:
+    """What the tool returns; raises ToolFailure where that is no text, or too late."""
+    try:
+        async with asyncio.timeout(within_s) as limit:
+            result: object = await use(call.argument)
+    except TimeoutError as exc:
+        if not limit.expired():
+            raise
+        raise ToolFailure(f"no result after {within_s:g} s") from exc
+    if not isinstance(result, str):
+        raise ToolFailure(f"{call.tool} returned no text but {type(result).__name__}")
+    return result
+
+
+def _cut(text: str, limits: EpisodeLimits) -> str:
+    """What the model may read of `text`: so much of it, and what is no character as a question mark."""
+    return text[: limits.max_result].encode("utf-8", "replace").decode()
+
+
+def _written(session: Session, markup: Markup, result: str) -> tuple[tuple[int, ...], str]:
+    """A result as the markup has it, ids and text: what it spells out itself is no turn and no end of a thought."""
+    text = markup.write(result)
+    if session.encode_plain(result) == session.encode(result):
+        return session.encode(text), text
+    head, _, tail = markup.write("\0").partition("\0")
+    return session.encode(head) + session.encode_plain(result) + session.encode(tail), text
+
+
+def _answered(candidate: Candidate, last: str) -> Candidate:
+    """The candidate with only `last`, what was said after the last result, as its text; thinking is left as it is.
+
+    Where the thought ended within `last`, all of the text came after it.
+    """
+    return replace(candidate, text=last) if candidate.text.endswith(last) else candidate

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -58,6 +59,8 @@ from ttc.session.thinking import (
 )
 
 T = TypeVar("T")
+_MARK = re.compile(r"[<\[].+[>\]]", re.DOTALL)
+"""A token that may be one of control."""
 Shared: TypeAlias = dict[Callable[[], Any], Any]
 """What the sessions of one run have in common, by the factory that made it."""
 
@@ -182,6 +185,16 @@ class Session:
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of `text` that a strategy injects, without any special token added."""
         return self._engine.encode(text)
+
+    def encode_plain(self, text: str) -> tuple[int, ...]:
+        """Token ids of the characters of `text`: a control token that it spells out (`<|im_end|>`) is cut in two."""
+        pieces = {self._engine.decode([token]) for token in set(self.encode(text))}
+        marks = [piece for piece in pieces if _MARK.fullmatch(piece) and piece in text]
+        if not marks:
+            return self.encode(text)
+        parts = re.split(f"({'|'.join(map(re.escape, sorted(marks, key=len, reverse=True)))})", text)
+        halves = (half for part in parts for half in ((part[:1], part[1:]) if part in marks else (part,)) if half)
+        return tuple(token for half in halves for token in self.encode_plain(half))
 
     def extract(self, text: str) -> str | None:
         """The final answer of `text`, read blindly as answers of the problem's kind are; None where there is none."""
