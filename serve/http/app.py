@@ -308,8 +308,9 @@ async def serve(
     sock: socket.socket,
     read_again: Callable[[], Sequence[Key]] | None = None,
 ) -> None:
-    """Serve on `sock` (see `bind`) until a signal, then drain; SIGHUP takes new keys over from `read_again`.
+    """Serve on `sock` (see `bind`) until a signal, then drain, which a second one ends.
 
+    SIGHUP takes new keys over from `read_again`.
     Raises ConfigError for an address that another server took meanwhile, MissingExtra without uvicorn.
     """
     try:
@@ -340,9 +341,13 @@ async def serve(
     while not server.started and not running.done():
         await asyncio.sleep(0.01)
     loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
+    ended, hurried = asyncio.Event(), asyncio.Event()
+
+    def end() -> None:
+        (hurried if ended.is_set() else ended).set()
+
     for number in (signal.SIGTERM, signal.SIGINT):  # after uvicorn has set its own, which would not drain
-        loop.add_signal_handler(number, ended.set)
+        loop.add_signal_handler(number, end)
     if read_again is not None:
         loop.add_signal_handler(signal.SIGHUP, take_over_keys, service, read_again)
     watching = asyncio.create_task(catalogue.watch(config.limits.health_s))
@@ -354,7 +359,7 @@ async def serve(
     await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
     watching.cancel()
-    await service.drain()
+    await service.drain(hurried)
     server.should_exit = True
     await running
     await quotas.close()

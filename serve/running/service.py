@@ -127,15 +127,16 @@ class InferenceService:
             "ttc_draining": ("Whether the server is shutting down.", lambda: {(): self.draining}),
         }
 
-    async def drain(self) -> None:
-        """Take nothing new, let what runs finish until the deadline, then abort it."""
+    async def drain(self, hurried: asyncio.Event | None = None) -> None:
+        """Take nothing new, let what runs finish until the deadline or until `hurried` is set, then abort it."""
         self.draining = True
         deadline = time.monotonic() + self.config.limits.drain_s
-        while self._jobs and time.monotonic() < deadline:
+        while self._jobs and time.monotonic() < deadline and not (hurried and hurried.is_set()):
             await asyncio.sleep(0.05)
         for job in list(self._jobs):
             job.stop(unavailable("shutting_down", "the server is shutting down"))
-        while self._jobs and time.monotonic() < deadline + 5:
+        deadline = time.monotonic() + 5
+        while self._jobs and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
 
 

@@ -186,8 +186,8 @@ def test_draining_refuses_new_requests_lets_running_ones_finish_and_aborts_at_th
     assert "shutting_down" in answers[0].text
 
 
-def test_the_command_serves_the_packaged_model_and_ends_cleanly_on_sigterm() -> None:
-    command = [sys.executable, "-m", "ttc", "serve", "--port", "0", "--set", "limits.drain_s=5"]
+def test_the_command_serves_the_packaged_model_and_a_second_signal_ends_it_cleanly_at_once() -> None:
+    command = [sys.executable, "-m", "ttc", "serve", "--port", "0", "--set", "limits.drain_s=60"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert process.stderr is not None
     try:
@@ -196,7 +196,12 @@ def test_the_command_serves_the_packaged_model_and_ends_cleanly_on_sigterm() -> 
         body = {**chat("12+30*2"), "model": "nano-teacher", "max_tokens": 200}
         reply = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()
         assert reply["choices"][0]["finish_reason"] == "stop"
-        process.send_signal(signal.SIGTERM)
+        long = {**body, "min_thinking_tokens": 1400, "max_tokens": 1900, "n": 8, "stream": True}
+        with httpx2.stream("POST", f"{url}/v1/chat/completions", json=long, timeout=60) as response:
+            process.send_signal(signal.SIGINT)
+            assert until(lambda: httpx2.get(f"{url}/ready").status_code == 503, 5)
+            process.send_signal(signal.SIGTERM)
+            assert "shutting_down" in response.read().decode()
         logged = process.stderr.read()
         assert process.wait(20) == 0
     finally:

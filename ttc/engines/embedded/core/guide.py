@@ -62,7 +62,9 @@ class Guide:
 
         A matcher that has given up allows the end of the text, so that must not count as one.
         """
-        if self._matcher.is_error() or not self._matcher.consume_token(token):
+        if self._matcher.is_error():
+            raise Unsupported(f"sampling.grammar: nothing can follow what was written ({_reason(self._matcher)})")
+        if not self._matcher.consume_token(token):
             raise Unsupported(f"sampling.grammar: {_reason(self._matcher) or f'token {token} does not follow it'}")
 
 
