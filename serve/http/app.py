@@ -351,10 +351,10 @@ async def serve(
     if read_again is not None:
         loop.add_signal_handler(signal.SIGHUP, take_over_keys, service, read_again)
     watching = asyncio.create_task(catalogue.watch(config.limits.health_s))
-    address, bound = sock.getsockname()[:2]
+    address = sock.getsockname()[0]
     if not config.keys and not ipaddress.ip_address(address).is_loopback:
         _log.warning("no keys are set, so whoever reaches %s may use this server", address)
-    _log.info("listening on http://%s:%s", address, bound)
+    _log.info("listening on %s", url_of(sock))
     waiting = asyncio.create_task(ended.wait())
     await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
@@ -377,6 +377,12 @@ def take_over_keys(service: InferenceService, read_again: Callable[[], Sequence[
         return
     service.keys.replace(keys)
     _log.info("keys were read again", extra={"keys": [key.name for key in keys]})
+
+
+def url_of(sock: socket.socket) -> str:
+    """Where a socket listens; the colons of an IPv6 address stand in brackets."""
+    address, port = sock.getsockname()[:2]
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -176,7 +176,8 @@ async def make_plan(
         prompts: tuple[Prompt, ...] = ()
     else:
         settled, sampling, prompts = await _settle(request, model, config, most)
-        sampling = with_extras(sampling, request, key, model, strategy, settled.control)
+        fill = functools.partial(with_extras, sampling, request, key, model, strategy, settled.control)
+        sampling = await asyncio.to_thread(fill) if form is not None and form.held else fill()  # a schema may be large
     kind = STRUCTURED if form is not None and form.held else config.answer_kind
     whose = "this server's limit" if limit == config.limits.max_total_tokens else f"the limit of key {key.name}"
     if total is not None and total > limit:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import pytest
 
 from serve.commands.serve import register, run
-from serve.http.app import bind, serve
+from serve.http.app import bind, serve, url_of
 from serve.operator.config import PresetSpec, ServeConfig, from_options, load_config
 from serve.running.catalogue import Catalogue
 from serve.running.service import InferenceService, check_presets
@@ -186,6 +186,16 @@ def test_what_is_wrong_is_said_before_a_model_is_loaded(
         with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}.* choose another --port"):
             run(parser.parse_args(["serve", "--engine", "simulated", "--port", port]))
     assert not loads
+
+
+def test_where_a_server_listens_is_an_address_that_can_be_opened() -> None:
+    with bind("127.0.0.1", 0) as sock:
+        assert url_of(sock) == f"http://127.0.0.1:{sock.getsockname()[1]}"
+    try:
+        with bind("::1", 0) as sock:
+            assert url_of(sock) == f"http://[::1]:{sock.getsockname()[1]}"
+    except ConfigError as exc:
+        pytest.skip(f"no IPv6 here: {exc}")
 
 
 def test_an_address_that_another_took_meanwhile_is_refused_in_one_line() -> None:

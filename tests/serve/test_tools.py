@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any, Literal
 
+import llguidance
 import openai
 import pytest
 from pydantic import BaseModel, Field
@@ -296,6 +298,36 @@ def test_a_strict_schema_that_no_grammar_holds_is_refused_and_another_is_an_obje
     assert response.status_code == 400 and response.json()["error"]["code"] == "unsupported_schema"
     wish["strict"] = False
     assert server.ask({**body, "max_tokens": 4}).status_code == 200
+
+
+def test_a_large_schema_is_read_beside_the_event_loop_and_a_larger_one_not_at_all(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    validate = llguidance.LLMatcher.validate_grammar
+
+    class Noted:
+        @staticmethod
+        def validate_grammar(grammar: str) -> str:
+            threads.append(threading.current_thread())
+            return str(validate(grammar))
+
+    monkeypatch.setattr(llguidance, "LLMatcher", Noted)
+
+    def ask(num: int) -> Any:
+        inner = {"type": "object", "properties": {f"p{number}": {} for number in range(num)}}
+        wish = {"name": "x", "strict": True, "schema": {"type": "object", "properties": {"a": {"items": inner}}}}
+        form = {"type": "json_schema", "json_schema": wish}
+        return server.ask(chat("hi", response_format=form, logprobs=True, top_logprobs=1)).json()["error"]
+
+    assert ask(4)["param"] == "top_logprobs" and len(threads) == 1
+    running = asyncio.run_coroutine_threadsafe(_thread(), server.loop).result(5)
+    assert threads[0] is not running
+    assert "5001 properties" in ask(5000)["message"] and len(threads) == 1
+
+
+async def _thread() -> threading.Thread:
+    return threading.current_thread()
 
 
 WITHOUT_END = {"$ref": "#"}
