@@ -1,14 +1,17 @@
 """Coroutines at once: results in order, the first failure bare, siblings cancelled and awaited; ends awaited.
 
 Also the event loop for a thread that does nothing else: uvloop's where it is installed, which costs about half as much.
+And what a signal asks of work that ends between two steps (`StopRequest`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
-from collections.abc import Coroutine, Iterable, Iterator
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -41,6 +44,102 @@ def stopped_at_once() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal ended the work; `number` is the signal's, or 0 where it is not known; the text says what is kept."""
+
+    def __init__(self, number: int, kept: str = "") -> None:
+        """Of signal `number`."""
+        super().__init__(kept)
+        self.number = number
+
+
+class StopRequest:
+    """What SIGINT and SIGTERM ask of work that can end between two steps: the first waits, the second ends at once.
+
+    Signals do what they did before unless the request is `armed`, as by a command, whose process is its own. A launcher
+    may hand a signal on that its workers were sent as well: within `apart_s` seconds the same one is not a second one.
+    """
+
+    def __init__(self, *, armed: bool = False, apart_s: float = 0.0) -> None:
+        """Nothing is asked yet."""
+        self.number = 0
+        self._armed, self._apart_s, self._asked_at = armed, apart_s, 0.0
+        self._first: Callable[[int], object] = lambda number: None
+        self._second: Callable[[], object] = lambda: None
+
+    @property
+    def asked(self) -> bool:
+        """Whether a signal has come."""
+        return self.number != 0
+
+    def interrupted(self, kept: str) -> Interrupted:
+        """The end that was asked for, to be raised; `kept` says what of the work is kept."""
+        return Interrupted(self.number or signal.SIGTERM, kept)
+
+    @contextmanager
+    def heeded(
+        self, kept: str = "", first: Callable[[int], object] | None = None, second: Callable[[], object] | None = None
+    ) -> Iterator[None]:
+        """Take signals as requests inside; raises Interrupted at the end where one came and nothing was raised for it.
+
+        Once one has come the next ends the process, also later on, while what is open is closed. A signal that is
+        ignored stays so.
+
+        Args:
+            kept: what is kept at the end.
+            first: told the number of the first signal, in its handler; else a line is written.
+            second: what the second signal does before the process ends.
+        """
+        if not self._armed or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self._first, self._second = first or _told, second or self._second
+        numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._handle) for number in numbers}
+        try:
+            yield
+        finally:
+            if not self.asked:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+        if self.asked:
+            raise self.interrupted(kept)
+
+    async def cut(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The result of `work`; None where a request came before its end, and it was cancelled."""
+        task, loop, first = asyncio.ensure_future(work), asyncio.get_running_loop(), self._first
+
+        def wake(number: int) -> None:
+            first(number)
+            loop.call_soon_threadsafe(task.cancel)
+
+        self._first = wake
+        if self.asked:
+            task.cancel()
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if not self.asked:
+                raise
+            return None
+        finally:
+            self._first = first
+
+    def _handle(self, number: int, frame: object) -> None:
+        if not self.asked:
+            self.number, self._asked_at = number, time.monotonic()
+            self._first(number)
+        elif number != self.number or time.monotonic() - self._asked_at >= self._apart_s:
+            self._second()
+            os.write(2, b"ttc: ended at once\n")
+            os._exit(128 + number)
+
+
+def _told(number: int) -> None:
+    name = signal.Signals(number).name
+    os.write(2, f"ttc: {name}: what is done is being kept; once more ends at once\n".encode())
 
 
 async def gather(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -123,8 +123,10 @@ def _training(plan: JobPlan) -> Iterator[str]:
 def _run(args: argparse.Namespace) -> int:
     from distill.job.job import run_job
     from evals.numbers.gates import check_lines
+    from ttc.concurrent import StopRequest
 
-    finished = run_job(_spec(args), args.out, lambda text: print(text, file=sys.stderr, flush=True))
+    stop = StopRequest(armed=True)
+    finished = run_job(_spec(args), args.out, lambda text: print(text, file=sys.stderr, flush=True), stop=stop)
     if finished.model is None:
         print(f"stopped: {finished.stopped}")
         return 3

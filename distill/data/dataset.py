@@ -3,16 +3,18 @@
     data/train.jsonl       rows as `train.examples.examples` reads them
     data/lineage.jsonl     per row its parents in the ledger, in the same order
     data/samples.jsonl     per answer its teacher, draw, verdict and length, without its text
-    data/decisions.jsonl   per dropped answer the stage and the reason
+    data/decisions.jsonl   per dropped answer the stage and the reason; per row that was left out, of its parents
     data/prompts.jsonl     per dropped problem the reason
     data/funnel.json       counts by stage and kind of reason
 
 Every file is a function of the ledger, the verdicts and the spec, so it is written anew at every run and comes out the
 same. Rows from elsewhere (`[mix]`) are drawn by the job's seed and appended.
 
-The audit is over ids, not texts: every row must end in the one id that the template ends an assistant turn with, the
-ids must spell the text, and the weights must lie on the assistant's ids alone. A model that was trained on rows without
-their stop token never stops (open-r1 pull requests 604 and 663).
+The audit is over ids, not texts, and of each row by itself: every row must end in the one id that the template ends an
+assistant turn with, the ids must spell the text, and the weights must lie on the assistant's ids alone. A model that was
+trained on rows without their stop token never stops (open-r1 pull requests 604 and 663). A row that does not pass is left
+out, with its reason among the decisions and its kind in the funnel; the job is refused where they are more than its
+`max_unfit`.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from distill.data.pipeline import Funnel, Prompts, kind_of
 from distill.spec.sample import Sample, TrainingRow
 from distill.spec.spec import MixSpec
-from train.examples.examples import Example, read_examples, rows_of
+from train.examples.examples import Example, read_example, rows_of
 from ttc import seeds
 from ttc.core import Message
 from ttc.durable import replace_text
@@ -37,6 +39,8 @@ from ttc.records import iterate
 
 DATA, TRAIN, LINEAGE, SAMPLES = "data", "train.jsonl", "lineage.jsonl", "samples.jsonl"
 DECISIONS, PROMPTS, FUNNEL = "decisions.jsonl", "prompts.jsonl", "funnel.json"
+AUDIT = "audit"
+"""The stage that a row which was left out is told by."""
 
 
 def write_data(
@@ -46,12 +50,20 @@ def write_data(
     funnel: Funnel,
     rows: Sequence[TrainingRow],
     failed: Sequence[str],
+    audited: AuditedRows | None,
 ) -> Path:
-    """Write everything and return the file of rows; `prompts` are those of each domain."""
+    """Write everything and return the file of rows; `prompts` are those of each domain, `audited` None without rows."""
     folder = job_folder / DATA
     folder.mkdir(parents=True, exist_ok=True)
+    unfit = {} if audited is None else audited.unfit
+    left_out = {parent: reason for place, reason in unfit.items() for parent in rows[place].parents}
+    rows = rows if audited is None else audited.kept
+    taken = {parent for row in rows for parent in row.parents}
     origins = [{"row": i, "prompt": row.key, "parents": list(row.parents), **row.notes} for i, row in enumerate(rows)]
     decisions = [{"key": key, **asdict(decision)} for key, decision in sorted(funnel.dropped.items())]
+    decisions += [
+        {"key": key, "stage": AUDIT, "reason": reason} for key, reason in sorted(left_out.items()) if key not in taken
+    ]
     problems = [
         {"domain": name, "problem": problem, "reason": reason}
         for name, cleaned in prompts.items()
@@ -62,18 +74,25 @@ def write_data(
     _write_lines(folder / SAMPLES, map(_line_of, samples))
     _write_lines(folder / DECISIONS, decisions)
     _write_lines(folder / PROMPTS, problems)
-    write_json(folder / FUNNEL, funnel_of(prompts, funnel, len(rows), failed))
+    write_json(folder / FUNNEL, funnel_of(prompts, funnel, len(rows), failed, unfit))
     return folder / TRAIN
 
 
-def funnel_of(prompts: Mapping[str, Prompts], funnel: Funnel, num_rows: int, failed: Sequence[str]) -> dict[str, Any]:
-    """Counts from problems to rows; every stage's `came` is the `kept` of the one before."""
+def funnel_of(
+    prompts: Mapping[str, Prompts], funnel: Funnel, num_rows: int, failed: Sequence[str], unfit: Mapping[int, str]
+) -> dict[str, Any]:
+    """Counts from problems to rows; every stage's `came` is the `kept` of the one before.
+
+    The audit, where it left out any, counts rows, of which an answer may make several or none.
+    """
     reasons = [reason for cleaned in prompts.values() for _, reason in cleaned.dropped]
     left = sum(len(cleaned.items) for cleaned in prompts.values())
     answered = funnel.stages[0].came if funnel.stages else len(funnel.kept)
     problems = {"name": "prompts", "came": left + len(reasons), "kept": left, "reasons": _counts(reasons)}
     calls = {"name": "answers", "came": answered + len(failed), "kept": answered, "reasons": _counts(failed)}
-    return {"prompts": [problems], "answers": [calls, *map(asdict, funnel.stages)], "rows": num_rows}
+    rows = {"name": AUDIT, "came": num_rows + len(unfit), "kept": num_rows, "reasons": _counts(unfit.values())}
+    stages = [calls, *map(asdict, funnel.stages), *([rows] if unfit else [])]
+    return {"prompts": [problems], "answers": stages, "rows": num_rows}
 
 
 def mixed_in(mix: MixSpec, num_rows: int, seed: int) -> list[TrainingRow]:
@@ -143,13 +162,26 @@ def _foreign(row: Mapping[str, Any], where: str) -> TrainingRow:
 
 @dataclass(frozen=True, slots=True)
 class RowAudit:
-    """Shares and counts over all rows; `problems` are the first few rows that break a rule, in words."""
+    """Shares and counts over the rows that are left; `problems` are the rows that are not, in words.
+
+    `unfit` counts those by kind of reason.
+    """
 
     num_rows: int
     num_tokens: int
     stop_share: float
     longest: int
     problems: Sequence[str]
+    unfit: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedRows:
+    """Rows that a student can learn as they stand; the others by their place, with a reason each, `kind: detail`."""
+
+    kept: Sequence[TrainingRow]
+    unfit: Mapping[int, str]
+    audit: RowAudit
 
 
 def turn_end(folder: Path) -> tuple[int, ...]:
@@ -159,8 +191,8 @@ def turn_end(folder: Path) -> tuple[int, ...]:
     return tail_of_turn(load_tokenizer(folder))
 
 
-def audit_rows(path: Path, rows: Sequence[TrainingRow], student: Path, max_context: int) -> RowAudit:
-    """Audit a file of rows against the student that will learn them; raises ConfigError when a rule is broken."""
+def audit_rows(rows: Sequence[TrainingRow], student: Path, max_context: int) -> AuditedRows:
+    """Audit rows against the student that will learn them, each by itself; raises ConfigError for a wrong tokenizer."""
     from train.base.models import turn_tokenizer
 
     text, tokenizer = Text(student), turn_tokenizer(student)
@@ -172,46 +204,73 @@ def audit_rows(path: Path, rows: Sequence[TrainingRow], student: Path, max_conte
             f"the template of {student} ends a turn with {ending!r}, but its tokenizer's end-of-text token is "
             f"{text.decode([end])!r}; set eos_token to {ending!r} in tokenizer_config.json"
         )
-    examples = read_examples(path, text, end)
-    problems = [
-        f"row {number}: {problem}"
-        for number, (row, example) in enumerate(zip(rows, examples, strict=True))
-        if (problem := _problem(row, example, text, end, max_context))
-    ]
-    stopped = sum(example.token_ids[-1] == end for example in examples)
-    masked = _masked(examples[:64], int(tokenizer.pad_token_id))
-    if masked is not None:
-        problems.append(masked)
-    return RowAudit(
-        len(examples),
-        sum(len(example.token_ids) for example in examples),
-        stopped / len(examples),
-        max(len(example.prompt_ids) + len(example.token_ids) for example in examples),
-        problems,
+    examples: dict[int, Example] = {}
+    unfit: dict[int, str] = {}
+    for place, row in enumerate(rows):
+        try:
+            example = read_example(row.to_json(), text, end, f"row {place}")
+        except RecordError as exc:
+            unfit[place] = f"unreadable: {str(exc).removeprefix(f'row {place}: ')}"
+            continue
+        problem = _problem(row, example, text, end, max_context)
+        if problem:
+            unfit[place] = problem
+        else:
+            examples[place] = example
+    unfit |= _unmasked(dict(list(examples.items())[:_MASKED]), int(tokenizer.pad_token_id))
+    learnt = [example for place, example in examples.items() if place not in unfit]
+    audit = RowAudit(
+        len(learnt),
+        sum(len(example.token_ids) for example in learnt),
+        sum(example.token_ids[-1] == end for example in learnt) / max(len(learnt), 1),
+        max((len(example.prompt_ids) + len(example.token_ids) for example in learnt), default=0),
+        [f"row {place}: {reason}" for place, reason in sorted(unfit.items())],
+        _counts(unfit.values()),
     )
+    return AuditedRows([row for place, row in enumerate(rows) if place not in unfit], unfit, audit)
+
+
+def refuse_unfit(rows: Sequence[TrainingRow], audited: AuditedRows, most: float) -> None:
+    """Raise ConfigError where more than the share `most` of the rows are unfit, saying why and what to do."""
+    if len(audited.unfit) <= most * len(rows):
+        return
+    kinds = ", ".join(f"{count} {kind}" for kind, count in audited.audit.unfit.items())
+    raise ConfigError(
+        f"the audit leaves out {len(audited.unfit)} of {len(rows)} rows ({kinds}), more than max_unfit = {most:g} of "
+        f"them: {audited.audit.problems[0]}. The answers stay on the ledger: mend the reason, or set max_unfit higher, "
+        "and give the same command again"
+    )
+
+
+_MASKED = 64
+"""The loss mask is looked at in so many rows: it is made of their lengths alone."""
 
 
 def _problem(row: TrainingRow, example: Example, text: Text, end: int, max_context: int) -> str:
     """What is wrong with a row, or nothing."""
     if example.token_ids[-1] != end or end in example.token_ids[:-1]:
-        return "the stop token must stand at its end, once"
+        return "stop token: the stop token must stand at its end, once"
     text_of_ids = text.decode(example.token_ids[:-1])
     if row.completion not in text_of_ids or (row.thinking or "") not in text_of_ids:
-        return f"its ids spell {text_of_ids[-60:]!r}, not its text"
+        return f"text: its ids spell {text_of_ids[-60:]!r}, not its text"
     length = len(example.prompt_ids) + len(example.token_ids)
     if length > max_context:
-        return f"{length} tokens do not fit the student's context of {max_context}"
+        return f"context: {length} tokens do not fit the student's context of {max_context}"
     return ""
 
 
-def _masked(examples: Sequence[Example], pad_id: int) -> str | None:
-    """Whether the batch that training will make puts weight on the completions' tokens and on nothing else."""
+def _unmasked(examples: Mapping[int, Example], pad_id: int) -> dict[int, str]:
+    """Rows of which the batch that training will make puts weight on anything but the completion's tokens."""
     from train.examples.imitation import imitation_batch
 
-    batch = imitation_batch(examples, pad_id, "token", max(len(example.token_ids) for example in examples))
-    for row, example in enumerate(examples):
-        weighted = {int(place) + 1 for place in (batch.ce[row] > 0).nonzero().flatten()}
+    if not examples:
+        return {}
+    longest = max(len(example.token_ids) for example in examples.values())
+    batch = imitation_batch(list(examples.values()), pad_id, "token", longest)
+    unfit: dict[int, str] = {}
+    for row, (place, example) in enumerate(examples.items()):
+        weighted = {int(at) + 1 for at in (batch.ce[row] > 0).nonzero().flatten()}
         start = len(example.prompt_ids)
         if weighted != set(range(start, start + len(example.token_ids))):
-            return f"row {row}: the loss mask is not the assistant's tokens"
-    return None
+            unfit[place] = "mask: the loss mask is not the assistant's tokens"
+    return unfit

@@ -18,15 +18,26 @@ and the seed: the same training is resumed or found done, changed data or settin
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from distill import preflight
-from distill.data.dataset import RowAudit, audit_rows, funnel_of, mixed_in, write_data, write_json
+from distill.data.dataset import (
+    FUNNEL,
+    AuditedRows,
+    RowAudit,
+    audit_rows,
+    mixed_in,
+    refuse_unfit,
+    write_data,
+    write_json,
+)
 from distill.data.pipeline import PerAnswer, kind_of, run_pipeline
 from distill.generation.generate import Generator, Opener, fill
 from distill.generation.judging import gather
@@ -40,7 +51,7 @@ from distill.plan.lock import check_lock, claim
 from distill.plan.resolve import PROBE, JobPlan, resolve
 from distill.preflight import Finding
 from distill.spec.method import Assignment, Data
-from distill.spec.sample import Sample
+from distill.spec.sample import Sample, TrainingRow
 from distill.spec.spec import JobSpec
 from distill.spec.teacher import Teacher, name_of
 from evals.numbers.gates import GateCheck
@@ -49,6 +60,7 @@ from train.base.stage import StageResult
 from train.promote.gate import judge, promote
 from train.recipe.recipe import Recipe, RecipeStep, bind_stage
 from train.recipe.run import RunOptions, run_recipe
+from ttc.concurrent import Interrupted, StopRequest
 from ttc.durable import replace_link
 from ttc.errors import ConfigError, PromptTooLong, UnknownName
 from ttc.identity.digests import file_digest
@@ -95,7 +107,9 @@ def _checked(spec: JobSpec, folder: Path) -> tuple[JobPlan, list[Finding]]:
     return plan, preflight.run(plan.job)
 
 
-def run_job(spec: JobSpec, folder: Path, log: Log, opener: Opener | None = None) -> JobResult:
+def run_job(
+    spec: JobSpec, folder: Path, log: Log, opener: Opener | None = None, stop: StopRequest | None = None
+) -> JobResult:
     """Run a job to its end, or on from where it was; one process at a time.
 
     Args:
@@ -103,8 +117,10 @@ def run_job(spec: JobSpec, folder: Path, log: Log, opener: Opener | None = None)
         folder: the job's folder, new or of this job.
         log: told what happens, line by line.
         opener: how teachers are opened; None is by the spec's shards.
+        stop: what signals ask for, which ends the job with all answers and updates kept.
 
     Raises:
+        Interrupted: a signal asked for an end; it says what is kept.
         ConfigError: it cannot be resolved, the pre-flight or the smoke gate refuses it, or the folder is another's.
         TTCError: a teacher, the verifier or the training broke; run it again to go on.
     """
@@ -125,13 +141,33 @@ def run_job(spec: JobSpec, folder: Path, log: Log, opener: Opener | None = None)
             if not finding.ok:
                 say(f"waived: {finding.check}: {finding.text}")
         with AnswerLedger(folder / LEDGER) as ledger:
-            _take_over(plan, ledger, say)
-            asyncio.run(spend(plan, ledger, opener or opener_for(spec.shards), say))
-            data, funnel, audit = _prepare(plan, ledger, say)
-            trained = train_student(plan, data, say)
-            if trained.model is None:
-                return JobResult(None, (), None, trained.results[-1].stopped)
-            return _finish(plan, ledger, trained, trained.model, funnel, audit, say)
+            request = stop or StopRequest()
+            with _saying_what_is_kept(plan, ledger):
+                _take_over(plan, ledger, say)
+                asyncio.run(_spent(plan, ledger, opener or opener_for(spec.shards), say, request))
+                data, funnel, audit = _prepare(plan, ledger, say)
+                trained = train_student(plan, data, say, request)
+                if trained.model is None:
+                    return JobResult(None, (), None, trained.results[-1].stopped)
+                return _finish(plan, ledger, trained, trained.model, funnel, audit, say)
+
+
+@contextmanager
+def _saying_what_is_kept(plan: JobPlan, ledger: AnswerLedger) -> Iterator[None]:
+    """Let what a signal raises inside say how many answers are on the ledger, beside what it says itself."""
+    try:
+        yield
+    except KeyboardInterrupt as exc:
+        units = [unit for _, several in units_by_teacher(plan) for unit in several]
+        there = f"{len(units) - len(ledger.missing(units)):,} of {len(units):,} answers are on the ledger"
+        number = exc.number if isinstance(exc, Interrupted) else 0
+        raise Interrupted(number, "; ".join(text for text in (there, str(exc)) if text)) from exc
+
+
+async def _spent(plan: JobPlan, ledger: AnswerLedger, opener: Opener, log: Log, stop: StopRequest) -> None:
+    """`spend`, until a signal asks for an end: answers that are being made are given up, the others are kept."""
+    with stop.heeded():
+        await stop.cut(spend(plan, ledger, opener, log))
 
 
 def _take_over(plan: JobPlan, ledger: AnswerLedger, log: Log) -> None:
@@ -153,17 +189,24 @@ def _prepare(plan: JobPlan, ledger: AnswerLedger, log: Log) -> tuple[Data | None
     funnel = run_pipeline(samples, plan.filters, context, plan.selection, spec.seed)
     rows = list(plan.method.rows(funnel.kept, plan.job))
     rows += mixed_in(spec.mix, len(rows), spec.seed)
-    path = write_data(plan.job.folder, plan.prompts, answers.samples, funnel, rows, answers.failed)
-    counts = funnel_of(plan.prompts, funnel, len(rows), answers.failed)
+    audited = _audited(plan, rows, log) if rows else None
+    path = write_data(plan.job.folder, plan.prompts, answers.samples, funnel, rows, answers.failed, audited)
+    counts = json.loads((path.parent / FUNNEL).read_text(encoding="utf-8"))
     log("; ".join(f"{stage['name']} {stage['kept']} of {stage['came']}" for stage in counts["answers"]))
-    if not rows:
+    if audited is None or not audited.kept:
         return Data(path, 0, 0), counts, None
-    audit = audit_rows(path, rows, plan.job.student, int(load_tokenizer(plan.job.student).model_max_length))
-    if audit.problems:
-        more = f" and {len(audit.problems) - 1} more" if len(audit.problems) > 1 else ""
-        raise ConfigError(f"the rows do not pass the audit: {audit.problems[0]}{more}")
+    audit = audited.audit
+    refuse_unfit(rows, audited, spec.max_unfit)
     log(f"{audit.num_rows} rows, {audit.num_tokens} tokens to learn, all with their stop token")
     return Data(path, audit.num_rows, audit.num_tokens), counts, audit
+
+
+def _audited(plan: JobPlan, rows: Sequence[TrainingRow], log: Log) -> AuditedRows:
+    """The rows that pass the audit; says how many do not, and the first of them."""
+    audited = audit_rows(rows, plan.job.student, int(load_tokenizer(plan.job.student).model_max_length))
+    if audited.unfit:
+        log(f"the audit leaves out {len(audited.unfit)} of {len(rows)} rows: {audited.audit.problems[0]}")
+    return audited
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +229,7 @@ class Trained:
         return {name: result.metrics for name, result in zip(names, self.results, strict=False)}
 
 
-def train_student(plan: JobPlan, data: Data | None, log: Callable[[str], None]) -> Trained:
+def train_student(plan: JobPlan, data: Data | None, log: Callable[[str], None], stop: StopRequest) -> Trained:
     """Run the method's stages from the student's folder, or go on there; raises ConfigError, TrainingError."""
     import torch
     from transformers.utils import logging as transformers_logging
@@ -202,7 +245,7 @@ def train_student(plan: JobPlan, data: Data | None, log: Callable[[str], None]) 
     folder = job.folder / "train" / _digest(plan, named)
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(spec.threads)
-    options = RunOptions(folder, spec.seed, job.student, spec.device, spec.threads)
+    options = RunOptions(folder, spec.seed, job.student, spec.device, spec.threads, stop=stop)
     results = run_recipe(Recipe(spec.method, plan.method.about(job), tuple(named)), options, log)
     return Trained(folder, results, [kind for kind, _ in tables])
 

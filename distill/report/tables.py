@@ -210,6 +210,7 @@ def audit(job: JobData) -> Table:
         ("tokens to learn", f"{summary['num_tokens']:,}"),
         ("with their stop token", f"{100 * summary['stop_share']:.1f} %"),
         ("longest, with its prompt", f"{summary['longest']:,} tokens"),
+        *((f"left out: {kind}", f"{count:,}") for kind, count in summary.get("unfit", {}).items()),
     ]
     return Table("Rows", ("", ""), rows)
 

@@ -8,6 +8,7 @@
     task = "cipher:split=train"          what is learnt; held_out = "cipher:split=eval" measures it; or several:
     [domain.walks]                       task and held_out of one of them
     n = 4                                answers per problem and teacher
+    max_unfit = 0.1                      the share of rows that the audit may leave out before it refuses the job
     ledgers = ["runs/other"]             jobs whose answers are taken over, where the same was asked of the same teacher
     seed = 1
     [rejection]                          the method's own fields
@@ -33,12 +34,14 @@ from typing import Any
 from distill.spec.registries import METHODS
 from ttc.config.recipes import load_toml, merge
 from ttc.config.signatures import bind
-from ttc.config.values import at_least, at_most, build, check_seed, check_threads, nearest, parse
+from ttc.config.values import at_least, at_most, build, check_seed, check_threads, nearest, parse, within
 from ttc.core import Sampling
 from ttc.errors import ConfigError
 from ttc.session.draws import MAX_SAMPLES
 from ttc.session.thinking import Thinking
 
+MAX_UNFIT = 0.1
+"""The share of its rows that a job leaves out where they cannot be learnt as they stand; with more it is refused."""
 _WRITTEN = ("teacher", "task", "held_out", "domain")
 """Keys of a file that become the fields `teachers` and `domains`."""
 
@@ -105,8 +108,9 @@ class JobSpec:
     """See the module docstring; a field that is a mapping is a table with keys of its own.
 
     `limit` is the most problems per domain. `smoke` problems are asked first, and all but `smoke_failures` of them must
-    get an answer that passes the filters. `shards` 0 generates in this process, more in so many Ray actors. `waive`
-    names pre-flight checks that only warn. `options` is the method's own table.
+    get an answer that passes the filters. `max_unfit` is the most share of the rows that the audit may leave out. `shards`
+    0 generates in this process, more in so many Ray actors. `waive` names pre-flight checks that only warn. `options` is
+    the method's own table.
     """
 
     name: str
@@ -118,6 +122,7 @@ class JobSpec:
     verifier: str | None = None
     smoke: int = 16
     smoke_failures: int = 1
+    max_unfit: float = MAX_UNFIT
     device: str = "cpu"
     threads: int = 1
     concurrency: int = 64
@@ -143,6 +148,7 @@ class JobSpec:
         at_least("spec", 1, n=self.n, concurrency=self.concurrency, limit=self.limit)
         at_most("spec", MAX_SAMPLES, n=self.n, concurrency=self.concurrency)
         check_seed("spec", seed=self.seed)
+        within("spec", 0, 1, max_unfit=self.max_unfit)
         at_least("spec", 0, smoke=self.smoke, smoke_failures=self.smoke_failures, shards=self.shards)
         names = [teacher.name for teacher in self.teachers]
         if len(set(names)) < len(names):

@@ -76,7 +76,7 @@ def test_an_answer_without_thinking_keeps_an_empty_think_block(folder, tmp_path)
         assert turn.count(OPEN) == turn.count(CLOSE) == 1
         assert inside == (f"so {row.completion[6:]}" if row.notes["mode"] == "think" else "")
         assert ("/no_think" in whole) == (flag_of(row) == "no_think")
-    assert audit_rows(path, rows, folder, 2048).problems == []
+    assert audit_rows(rows, folder, 2048).unfit == {}
 
 
 def test_flags_stand_in_user_or_system_turns_and_the_last_one_holds(folder):

@@ -2,7 +2,9 @@
 
 import itertools
 import json
+import os
 import shutil
+import signal
 
 import pytest
 
@@ -15,6 +17,7 @@ from distill.spec.spec import parse_spec
 from tests.distill.models import TASK
 from tests.fresh import heavy_modules_of
 from ttc.cli.cli import main
+from ttc.concurrent import Interrupted, StopRequest
 from ttc.errors import ConfigError, UnknownName
 
 
@@ -27,6 +30,19 @@ def spec(student, teacher, **more):
 
 def quiet(text):
     pass
+
+
+@pytest.fixture
+def handlers():
+    """Puts back what is done at a signal: after a request the next signal would end the tests."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def put_back():
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    yield put_back
+    put_back()
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +165,53 @@ def test_a_job_killed_anywhere_ends_as_the_one_that_was_not(tmp_path, finished, 
             continue
     assert len(seen) >= 3
     assert manifest(folder) == manifest(whole)
+
+
+class _Signalling(_Dying):
+    """Sends this process SIGTERM after some answers."""
+
+    def __call__(self, teacher, concurrency):
+        inner, left = open_local(teacher, 4), self
+
+        class Sending:
+            async def answer(self, units):
+                async for pair in inner.answer(units):
+                    left.after -= 1
+                    if left.after == 0:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    yield pair
+
+            async def close(self):
+                await inner.close()
+
+        return Sending()
+
+
+def test_a_signal_ends_a_job_with_all_answers_and_updates_kept_and_says_how_many(
+    tmp_path, finished, guesser, walker, handlers
+):
+    whole, _ = finished
+    asked = spec(guesser, walker, smoke=0, train={**spec(guesser, walker).train, "eval_every": 2})
+    with pytest.raises(Interrupted, match=r"^\d+ of \d+ answers are on the ledger$") as raised:
+        run_job(asked, tmp_path, quiet, _Signalling(9), StopRequest(armed=True))
+    num_kept = int(str(raised.value).split()[0])
+    assert raised.value.number == signal.SIGTERM and 8 <= num_kept < 30
+    handlers()
+    told = []
+
+    def send(text):
+        told.append(text)
+        if text.startswith("step 2 of 6"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match=r"answers are on the ledger; 2 updates of 1-sft are kept$"):
+        run_job(asked, tmp_path, send, stop=StopRequest(armed=True))
+    assert any(f"{num_kept} answers were on the ledger" in text for text in told)
+    handlers()
+    run_job(asked, tmp_path, told.append)
+    assert "resumed at step 2" in told
+    mine, other = ((place / "model" / "model.safetensors").read_bytes() for place in (tmp_path, whole))
+    assert mine == other
 
 
 def test_raising_n_pays_for_the_difference_and_keeps_what_was_there(tmp_path, finished, guesser, walker):

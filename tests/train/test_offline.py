@@ -3,6 +3,10 @@
 import dataclasses
 import importlib.util
 import json
+import os
+import signal
+import threading
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -14,6 +18,7 @@ from train.examples.examples import Example, right_rollouts
 from train.examples.pairs import Preferred, pairs_of_rollouts
 from train.stages.sample import sample
 from train.stages.trl import METHODS, trl
+from ttc.concurrent import Interrupted, StopRequest
 from ttc.errors import ConfigError, UnknownName
 
 pytestmark = [
@@ -143,3 +148,45 @@ def test_what_cannot_work_is_refused_by_field():
         trl(method="dpo", steps=1, lr=1e-3)
     with pytest.raises(ConfigError, match="lr must be above 0"):
         trl(method="dpo", rollouts="x", steps=1, lr=0.0)
+
+
+@pytest.mark.parametrize("method", ["sft", "dpo"])
+def test_rollouts_of_held_out_problems_are_refused_before_trl_learns_them(cipher_model, run, tmp_path, method):
+    asked = str(run / "1-sample" / "rollouts.jsonl")
+    measured = WALKS.replace(",split=train", "")
+    stage = trl(method=method, rollouts=asked, steps=1, lr=1e-3, held_out=measured)
+    sample(task=measured, n=6).run(setting(tmp_path / "1-sample", cipher_model))
+    leaking = trl(method=method, rollouts="1-sample", steps=1, lr=1e-3, held_out=measured)
+    with pytest.raises(ConfigError, match=r"trl: \d+ of the \d+ problems that 1-sample answers are held-out problems"):
+        leaking.run(setting(tmp_path / "2-trl", cipher_model))
+    assert not (tmp_path / "2-trl" / "model").exists()
+    stage.check(True)
+
+
+def test_a_signal_ends_trls_training_with_a_checkpoint_and_it_goes_on_from_there(cipher_model, run, tmp_path):
+    rows = right_rollouts(run / "1-sample" / "rollouts.jsonl")
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    stop = StopRequest(armed=True)
+    stage = trl(method="sft", rollouts="x", steps=4, lr=1e-3, rows=4)
+    place = setting(tmp_path, cipher_model)
+    timer = threading.Timer(0.0, os.kill, (os.getpid(), signal.SIGTERM))
+    heeded = stop.heeded
+
+    @contextmanager
+    def sending(*given):
+        with heeded(*given):
+            timer.start()
+            timer.join()
+            yield
+
+    stop.heeded = sending
+    try:
+        with pytest.raises(Interrupted, match=r"1 updates of .* are kept"):
+            stage.train(rows, cipher_model, tmp_path / "model", dataclasses.replace(place, stop=stop))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert (tmp_path / "trl" / "checkpoint-1" / "SHA256SUMS").is_file() and not (tmp_path / "model").exists()
+    stage.train(rows, cipher_model, tmp_path / "model", place)
+    steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert steps[:4] == [1, 2, 3, 4]

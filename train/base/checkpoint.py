@@ -1,11 +1,12 @@
 """Checkpoints from which a run goes on bit for bit: weights, optimiser, counters, sampler, health.
 
 A checkpoint is written beside its place, brought to the disk, sealed (`train.base.seal`) and renamed, so there is never
-half of one; the newest `keep` stay. Reading takes the newest that is whole, and says which ones are not. Weights are
-safetensors and everything else JSON or tensors without code (`weights_only`). Random draws need no state: they are pure
-functions of (seed, step). Cost: its bytes are written once, and read once more for the seal and at a resume. Bit for
-bit means on one CPU, with the same build of torch, number of threads and dtype, and rollouts by an engine that is
-itself deterministic; elsewhere a run goes on to rounding.
+half of one; the newest `keep` stay. One that a signal asked for stands in a folder of its own until the next (`keep`),
+so that what an alarm goes back to is the same as without the signal. Reading takes the newest that is whole, and says
+which ones are not. Weights are safetensors and everything else JSON or tensors without code (`weights_only`). Random
+draws need no state: they are pure functions of (seed, step). Cost: its bytes are written once, and read once more for the
+seal and at a resume. Bit for bit means on one CPU, with the same build of torch, number of threads and dtype, and rollouts
+by an engine that is itself deterministic; elsewhere a run goes on to rounding.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from typing import Any
 import torch
 
 from train.base.models import inner, spread, whole
-from train.base.seal import newest_whole, numbered, seal
+from train.base.seal import first_flaw, newest_whole, numbered, seal
 from ttc.durable import replaced_folder
 from ttc.errors import TrainingError
 
 _NAME = re.compile(r"step-(\d+)")
+ASKED = "asked"
+"""Folder of the checkpoint that a signal asked for."""
 
 
 class Checkpoints:
@@ -61,7 +64,30 @@ class Checkpoints:
         older = [place for number, place in places if number <= step][: -self._keep]
         for place in [*later, *older]:
             shutil.rmtree(place)
+        shutil.rmtree(self._folder / ASKED, ignore_errors=True)
         return target
+
+    def keep(self, step: int, model: Any, optimiser: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        """Write the state after `step` updates for `resume` alone, since a signal asked for it; not where it is there.
+
+        Nothing was learnt at step 0.
+        """
+        places = numbered(self._folder, _NAME)
+        if step == 0 or step in dict(places):
+            return
+        Checkpoints(self._folder / ASKED, self._log, 1, writes=self._writes).save(step, model, optimiser, state)
+        for number, place in places:
+            if self._writes and number > step:  # not whole, or this run would have gone on from it
+                shutil.rmtree(place)
+
+    def resume(self, model: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """Like `load`, of what a signal asked for, too, where that is newer and whole."""
+        newest = max((number for number, _ in numbered(self._folder, _NAME)), default=0)
+        asked = [place for number, place in numbered(self._folder / ASKED, _NAME) if number > newest]
+        broken = {place.name: flaw for place in asked if (flaw := first_flaw(place))}
+        for name, flaw in broken.items():
+            self._log(f"{self._folder.name}/{ASKED}/{name} is not whole: {flaw}; an earlier one is used instead")
+        return self.load(model) if not asked or broken else self._read(model, asked[-1])
 
     def load(self, model: Any, most: int | None = None) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Put the newest whole weights into `model`; returns (optimiser, state), or None when there is no checkpoint.
@@ -71,11 +97,12 @@ class Checkpoints:
         Raises:
             TrainingError: there are checkpoints and none is whole, or the newest belongs to another model.
         """
+        newest = newest_whole(self._folder, _NAME, self._log, most)
+        return None if newest is None else self._read(model, newest)
+
+    def _read(self, model: Any, newest: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         from safetensors.torch import load_file
 
-        newest = newest_whole(self._folder, _NAME, self._log, most)
-        if newest is None:
-            return None
         weights = load_file(str(newest / "model.safetensors"))
         own = dict(inner(model).named_parameters())
         if weights.keys() != own.keys() or any(own[name].shape != tensor.shape for name, tensor in weights.items()):

@@ -20,17 +20,21 @@ from evals.data.sources import DATA, NamedRows
 from evals.task import Task
 from train.base.seal import flaws, sums_of
 from train.base.world import ALONE, World
+from ttc.concurrent import StopRequest
 from ttc.durable import replace_link, replace_text
 from ttc.errors import ConfigError, RecordError
 
 DONE = "done.json"
+ALL_KEPT = "all updates are kept"
+"""What a signal leaves of a stage whose last update is done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
     """Where a stage runs: its folder, the model folder it starts from (None: from nothing), the seed, the device.
 
-    A stage that says `distributed = True` is run by every process of `world`, others by the first alone.
+    A stage that says `distributed = True` is run by every process of `world`, others by the first alone. A stage that
+    can go on from the middle heeds `stop` there.
     """
 
     folder: Path
@@ -40,6 +44,7 @@ class Setting:
     threads: int
     log: Callable[[str], None]
     world: World = ALONE
+    stop: StopRequest = field(default_factory=StopRequest)
 
     @property
     def own(self) -> Path:
@@ -88,6 +93,11 @@ class Naming(Protocol):
     def models(self) -> Mapping[str, tuple[str, ...]]:
         """Their names by the field that holds them: each a stage of the run or a folder."""
         ...
+
+
+def kept(step: int, setting: Setting) -> str:
+    """What a signal leaves of a stage after `step` updates, in words."""
+    return f"{step} updates of {setting.folder.name} are kept"
 
 
 def check_model(kind: str, has_model: bool) -> None:

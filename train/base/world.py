@@ -15,14 +15,19 @@ exit code of a run that a health rule ended, which the launcher turns into a pla
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ttc.concurrent import StopRequest
 from ttc.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -31,6 +36,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _PATIENCE = datetime.timedelta(hours=24)
 """How long the others wait while process 0 runs a stage that is not split."""
+HANDED_ON_S = 2.0
+"""A batch system may send every process the signal that the launcher hands on to them, too, within so many seconds."""
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,10 @@ class World:
         parts: list[Any] = [None] * self.size
         torch.distributed.all_gather_object(parts, list(items))
         return [item for part in parts for item in part]
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is so in any process."""
+        return any(self.gather([flag]))
 
     def agree(self, value: T) -> T:
         """What process 0 has."""
@@ -106,14 +118,40 @@ def joined(device: str) -> World:
         from accelerate import PartialState
     except ImportError as exc:
         raise MissingExtra("several processes", "train") from exc
+    _end_with_launcher()
     state = PartialState(cpu=device == "cpu", timeout=_PATIENCE)
     return World(state.process_index, state.num_processes)
 
 
-def relaunch(processes: int, arguments: Sequence[str]) -> int:
-    """Run `ttc` with `arguments` in that many processes, and wait; returns the launcher's exit code."""
+def relaunch(processes: int, arguments: Sequence[str], stop: StopRequest) -> int:
+    """Run `ttc` with `arguments` in that many processes, and wait; returns the launcher's exit code.
+
+    Ctrl-C reaches every one of them once: by the launcher, which has a session of its own and is handed what this
+    process is sent. A second signal kills them all.
+
+    Raises:
+        Interrupted: a signal came, and they have ended.
+    """
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    return subprocess.run([*launcher, "-m", "ttc", *arguments], check=False).returncode
+    child = subprocess.Popen([*launcher, "-m", "ttc", *arguments], start_new_session=True)
+    with child, stop.heeded(first=child.send_signal, second=partial(_kill_session, child.pid)):
+        return child.wait()
+
+
+def _end_with_launcher() -> None:
+    """Let the system kill this process once the launcher is gone, which can then end it no more; on Linux."""
+    if sys.platform.startswith("linux") and torch_launched():
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def torch_launched() -> bool:
+    """Whether torch's launcher has started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def _kill_session(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def without(option: str, arguments: Sequence[str]) -> list[str]:

@@ -114,10 +114,11 @@ def _run(args: argparse.Namespace) -> int:
     from transformers.utils import logging as transformers_logging
 
     from evals.data.sources import DATA
-    from train.base.world import joined, relaunch, without
+    from train.base.world import HANDED_ON_S, joined, relaunch, without
     from train.recipe.adapt import adaptation, adapted
     from train.recipe.recipe import START, read_recipe
     from train.recipe.run import RunOptions, run_recipe
+    from ttc.concurrent import StopRequest
     from ttc.engines.embedded.core.model import pick_device
     from ttc.engines.shared.folder import resolve
 
@@ -135,7 +136,7 @@ def _run(args: argparse.Namespace) -> int:
         raise ConfigError("--set thinking.KEY is about the model of --model, and there is none")
     wanted = adaptation(recipe, model, own)
     if args.processes > 1 and not torch.distributed.is_torchelastic_launched():
-        return relaunch(args.processes, without("--processes", sys.argv[1:]))
+        return relaunch(args.processes, without("--processes", sys.argv[1:]), StopRequest(armed=True))
     torch.set_num_threads(args.threads)
     world = joined(args.device)
     if wanted is not None and model is not None:
@@ -143,7 +144,8 @@ def _run(args: argparse.Namespace) -> int:
             adapted(model, args.out / START, wanted)
         world.wait()
         model = args.out / START
-    options = RunOptions(args.out, args.seed, model, args.device, args.threads, world)
+    stop = StopRequest(armed=True, apart_s=0.0 if world.size == 1 else HANDED_ON_S)
+    options = RunOptions(args.out, args.seed, model, args.device, args.threads, world, stop)
 
     def log(text: str) -> None:
         if world.main:

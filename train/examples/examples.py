@@ -110,18 +110,29 @@ def rows_of(path: Path, fields: set[str]) -> Iterable[tuple[str, dict[str, Any]]
     named = NamedRows.of(str(path))
     if named is None and not path.is_file():
         raise ConfigError(f"{path} does not exist; expected a JSON-lines file")
-    allowed = {"prompt", "messages", "tools", "mode", "id"} | fields
     rows = iterate(path) if named is None else enumerate(map(_as_ours, named.rows()), start=1)
     for number, row in rows:
         where = f"{path}, line {number}"
-        if not isinstance(row, dict):
-            raise RecordError(f"{where}: not a JSON object")
-        for name in row:
-            if name not in allowed:
-                raise RecordError(f"{where}: unknown field {name!r} (known: {', '.join(sorted(allowed))})")
-            if half_character(json.dumps(row[name], ensure_ascii=False)) is not None:
-                raise RecordError(f"{where}: {name} holds half of a character (a lone surrogate); write it out whole")
+        _check_fields(row, fields, where)
         yield where, row
+
+
+def _check_fields(row: Any, fields: set[str], where: str) -> None:
+    """Raise RecordError for a row that is no object, has another field, or text that no tokenizer reads."""
+    allowed = {"prompt", "messages", "tools", "mode", "id"} | fields
+    if not isinstance(row, dict):
+        raise RecordError(f"{where}: not a JSON object")
+    for name in row:
+        if name not in allowed:
+            raise RecordError(f"{where}: unknown field {name!r} (known: {', '.join(sorted(allowed))})")
+        if half_character(json.dumps(row[name], ensure_ascii=False)) is not None:
+            raise RecordError(f"{where}: {name} holds half of a character (a lone surrogate); write it out whole")
+
+
+def read_example(row: Mapping[str, Any], text: Text, end: int, where: str) -> Example:
+    """What a row with a completion teaches, read as `read_examples` reads it from a file; raises RecordError."""
+    _check_fields(row, FIELDS, where)
+    return _example(row, text, end, where)
 
 
 def read_prompt(row: Mapping[str, Any], text: Text, where: str) -> tuple[str, Prompt]:

@@ -17,7 +17,7 @@ from typing import Any
 from train.base.checkpoint import Checkpoints
 from train.base.health import AlarmFile, Health, HealthRule, act, configured
 from train.base.optimiser import Optimiser, Schedule
-from train.base.stage import Setting
+from train.base.stage import ALL_KEPT, Setting, kept
 from train.update.batch import rows_at
 from ttc.errors import ConfigError
 from ttc.records import LineFile
@@ -39,25 +39,37 @@ def fit(
 
     Raises:
         TrainingError: a loss, a gradient's norm or a weight is not finite; the checkpoints are of before.
+        Interrupted: a signal asked for an end; the updates until then are kept.
     """
     health = Health(course.rules)
     world = setting.world
     checkpoints = Checkpoints(setting.folder / "checkpoints", setting.log, writes=world.main)
     step, stopped = 0, ""
     last: dict[str, float] = {}
-    checkpoint = checkpoints.load(model)
+    checkpoint = checkpoints.resume(model)
     if checkpoint is not None:
         optimiser.load(checkpoint[0])
         health.load(checkpoint[1]["health"])
         step = int(checkpoint[1]["step"])
         stopped, last = checkpoint[1].get("stopped", ""), checkpoint[1].get("last", {})  # older ones have neither
         setting.log(f"resumed at step {step}")
-    with LineFile(setting.own / "metrics.jsonl") as metrics, AlarmFile(setting.own / "alarms.jsonl") as alarms:
+
+    def state() -> dict[str, Any]:
+        return {"health": health.state(), "stopped": stopped, "last": _plain(last)}
+
+    with (
+        LineFile(setting.own / "metrics.jsonl") as metrics,
+        AlarmFile(setting.own / "alarms.jsonl") as alarms,
+        setting.stop.heeded(ALL_KEPT),
+    ):
         if step == 0:
             last = evaluate()
             health.not_finite(last, 0)
             metrics.write({"step": 0, **_plain(last)}, sync=False)
         while step < course.steps and not stopped:
+            if world.any(setting.stop.asked):
+                checkpoints.keep(step, model, optimiser.state(), state())
+                raise setting.stop.interrupted(kept(step, setting))
             began = time.perf_counter()
             numbers = update(rows_at(step, course.rows, num_rows, setting.seed))
             step += 1
@@ -72,8 +84,7 @@ def fit(
             stopped = act(health.check(numbers, step), model, optimiser, checkpoints, setting.log, alarms)
             last |= numbers
             if saves or stopped:
-                state = {"health": health.state(), "stopped": stopped, "last": _plain(last)}
-                checkpoints.save(step, model, optimiser.state(), state)
+                checkpoints.save(step, model, optimiser.state(), state())
     return _plain(last), stopped
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from train.measure.retention import FILE as RETENTION
 from train.measure.retention import measure_retention, write_kept
 from train.recipe.contents import run_contents
 from train.recipe.recipe import START, Recipe
+from ttc.concurrent import StopRequest
 from ttc.config.recipes import differences, dump
 from ttc.durable import is_scratch, replace_link, replace_text
 from ttc.errors import ConfigError, TrainingError
@@ -43,6 +44,7 @@ class RunOptions:
     device: str
     threads: int
     world: World = ALONE
+    stop: StopRequest = field(default_factory=StopRequest)
 
 
 def run_recipe(recipe: Recipe, options: RunOptions, log: Callable[[str], None]) -> list[StageResult]:
@@ -118,9 +120,9 @@ def _link_start(options: RunOptions) -> None:
 
 def _run_stage(stage: Stage, setting: Setting) -> StageResult:
     """Run a stage: every process where it splits its work, else the first while the others wait."""
-    world = setting.world
-    if world.main or getattr(stage, "distributed", False):
-        result = stage.run(setting)
+    world, is_split = setting.world, getattr(stage, "distributed", False)
+    if world.main or is_split:
+        result = stage.run(setting if is_split else replace(setting, world=ALONE))
         if world.main:
             write_result(setting.folder, result)
     world.wait()
@@ -131,7 +133,7 @@ def _run_stage(stage: Stage, setting: Setting) -> StageResult:
 
 
 def _setting(options: RunOptions, folder: Path, model: Path | None, log: Callable[[str], None]) -> Setting:
-    return Setting(folder, model, options.seed, options.device, options.threads, log, options.world)
+    return Setting(folder, model, options.seed, options.device, options.threads, log, options.world, options.stop)
 
 
 def _distinct(models: Sequence[tuple[str, Path]], options: RunOptions) -> list[tuple[str, Path]]:

@@ -65,6 +65,7 @@ from train.rollouts.sync import Syncer
 from train.update.batch import rollout_batch
 from train.update.terms import RewardBatch, k3
 from train.update.update import Updater
+from ttc.concurrent import Interrupted, StopRequest
 from ttc.errors import ConfigError, TrainingError
 from ttc.records import LineFile
 
@@ -113,6 +114,7 @@ class Parts:
     alarm_file: AlarmFile | None = None
     held_out_file: LineFile | None = None
     world: World = ALONE
+    stop: StopRequest = field(default_factory=StopRequest)
 
     async def close(self) -> None:
         """Close the files and stop the verifiers; the engine is its opener's."""
@@ -340,7 +342,7 @@ async def _seen(parts: Parts, held_out: float) -> dict[str, float]:
 
 def resume(parts: Parts) -> LoopState:
     """Load the newest checkpoint into the parts, if there is one."""
-    checkpoint = parts.checkpoints.load(parts.updater.model)
+    checkpoint = parts.checkpoints.resume(parts.updater.model)
     if checkpoint is None:
         return LoopState()
     optimiser, state = checkpoint
@@ -383,9 +385,18 @@ def _write(metrics: Mapping[str, float], state: LoopState, rollouts: Sequence[Ro
 
 
 def _save(state: LoopState, parts: Parts) -> None:
+    parts.checkpoints.save(state.step, parts.updater.model, parts.updater.state(), _counters(state, parts))
+
+
+def _counters(state: LoopState, parts: Parts) -> dict[str, Any]:
     counters = {name: getattr(state, name) for name in _COUNTERS}
-    counters |= {"sampler": parts.sampler.state(), "health": parts.health.state()}
-    parts.checkpoints.save(state.step, parts.updater.model, parts.updater.state(), counters)
+    return counters | {"sampler": parts.sampler.state(), "health": parts.health.state()}
+
+
+def _leave(state: LoopState, parts: Parts) -> Interrupted:
+    """Keep what was learnt; the end that a signal asked for, to be raised."""
+    parts.checkpoints.keep(state.step, parts.updater.model, parts.updater.state(), _counters(state, parts))
+    return parts.stop.interrupted(f"{state.step} updates are kept")
 
 
 Learn: TypeAlias = Callable[[Sequence[Rollout]], Awaitable[Mapping[str, float]]]
@@ -399,6 +410,7 @@ async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> di
 
     Raises:
         TrainingError: the parity probe failed, or no problem is left.
+        Interrupted: a signal asked for an end; the updates until then are kept, what was being drawn is not.
     """
     state = resume(parts)
     await parts.syncer.push()
@@ -407,7 +419,7 @@ async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> di
         state.last = await evaluate(state, parts)
     while state.going(plan):
         began = time.perf_counter()
-        rollouts = await draw(plan, parts, state.step)
+        rollouts = await _drawn(plan, parts, state)
         rollouts_end = time.perf_counter()
         rollouts, apart = referenced(rollouts, parts.updater, parts.pad_id)
         numbers = await update(rollouts) if update else update_on(rollouts, plan, parts.updater, parts.pad_id)
@@ -419,6 +431,17 @@ async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> di
         costs = _costs(rollouts, rollouts_end - began, updated - rollouts_end, ended - updated)
         await finish(plan, parts, state, rollouts, {**numbers, **apart, "parity": parity, **costs})
     return {**state.last, "step": state.step, "seconds": state.seconds, "stopped": state.stopped}
+
+
+async def _drawn(plan: LoopPlan, parts: Parts, state: LoopState) -> list[Rollout]:
+    """What `draw` gives; raises Interrupted where a signal asked for an end. Several processes draw to the end."""
+    if parts.world.any(parts.stop.asked):
+        raise _leave(state, parts)
+    work = draw(plan, parts, state.step)
+    rollouts = await (parts.stop.cut(work) if parts.world.size == 1 else work)
+    if rollouts is None:
+        raise _leave(state, parts)
+    return rollouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,6 +459,7 @@ async def learn_async(plan: LoopPlan, parts: Parts) -> dict[str, Any]:
     Raises:
         ConfigError: refills with an asynchronous run, or a staleness below 0.
         TrainingError: the parity probe failed, or no problem is left.
+        Interrupted: as for `learn`.
     """
     if plan.refills:
         raise ConfigError("refills: the asynchronous loop does not refill groups; set refills = 0")
@@ -455,6 +479,10 @@ async def learn_async(plan: LoopPlan, parts: Parts) -> dict[str, Any]:
         await asyncio.gather(actor, return_exceptions=True)
         run.drop_rest()
     return {**state.last, "step": state.step, "seconds": state.seconds, "stopped": state.stopped}
+
+
+async def _judged(round_: _Round) -> list[Rollout]:
+    return await round_.judged
 
 
 class _Run:
@@ -488,8 +516,10 @@ class _Run:
         """Update on judged rounds in order until the run ends."""
         began = time.perf_counter()
         while self._state.going(self._plan):
-            round_ = await self._next(actor)
-            rollouts = await round_.judged
+            round_ = await self._parts.stop.cut(self._next(actor))
+            rollouts = None if round_ is None else await self._parts.stop.cut(_judged(round_))
+            if round_ is None or rollouts is None:
+                raise _leave(self._state, self._parts)
             self._parts.sampler.update(rollouts)
             await self._step(rollouts, round_, began)
             began = time.perf_counter()

@@ -28,7 +28,7 @@ from train.base.health import AlarmFile, Health, HealthRule, configured
 from train.base.models import load_model, load_tokenizer, save_adapter, save_model, turn_tokenizer
 from train.base.optimiser import Optimiser, Schedule
 from train.base.rollout import Collector, RolloutFile, group_draws, read_rollouts
-from train.base.stage import Setting, StageResult, check_model, model_of, rollouts_path
+from train.base.stage import ALL_KEPT, Setting, StageResult, check_model, model_of, rollouts_path
 from train.examples.imitation import Ptx
 from train.measure.measure import HeldOut, check_engine, held_out_gains, open_engine
 from train.registries import make, make_verifier
@@ -161,7 +161,8 @@ class PolicyStage:
         parts = self.parts(source, setting)
         folder = setting.folder / "model"
         try:
-            last = await self.loop(self.plan, parts)
+            with setting.stop.heeded(ALL_KEPT):
+                last = await self.loop(self.plan, parts)
             # before anything is closed: a verifier that does not end must not cost the model
             save_model(parts.updater.model, load_tokenizer(source), folder, writes=setting.world.main)
             save_adapter(parts.updater.model, folder, writes=setting.world.main)
@@ -221,6 +222,7 @@ class PolicyStage:
             alarm_file=AlarmFile(own / "alarms.jsonl"),
             held_out_file=LineFile(own / "held_out.jsonl"),
             world=world,
+            stop=setting.stop,
         )
 
     def _beside(self, rewarder: Rewarder) -> Verifier | None:

@@ -20,7 +20,7 @@ from train.base.checkpoint import Checkpoints
 from train.base.health import check_finite
 from train.base.models import Shape, new_model, save_model
 from train.base.optimiser import Optimiser, Schedule
-from train.base.stage import Setting, Stage, StageResult
+from train.base.stage import Setting, Stage, StageResult, kept
 from train.examples.examples import CORPORA, Corpus, corpus_examples
 from train.examples.imitation import probabilities
 from train.measure.measure import gains
@@ -85,24 +85,30 @@ class _Pretrain:
         model = self._untrained(tokenizer, setting)
         optimiser = Optimiser(model, self.schedule)
         checkpoints = Checkpoints(setting.folder / "checkpoints", setting.log)
-        checkpoint = checkpoints.load(model)
+        checkpoint = checkpoints.resume(model)
         start, first = 0, float("nan")
         if checkpoint is not None:
             optimiser.load(checkpoint[0])
             start, first = int(checkpoint[1]["step"]), float(checkpoint[1]["first"])
         model.train()
         loss = first
-        for step in range(start, self.schedule.steps):
-            ids, mask = (tensor.to(setting.device) for tensor in self._texts(tokenizer, setting.seed, step))
-            value = -token_logprobs(model, ids, mask).logprobs.sum() / mask.sum()
-            value.backward()
-            norm, loss = optimiser.step(), float(value.detach())
-            check_finite({"loss": loss, "grad_norm": norm}, step + 1)
-            first = loss if step == 0 else first
-            if (step + 1) % 100 == 0:
-                setting.log(f"pretrain step {step + 1} of {self.schedule.steps}: loss {loss:.3f}")
-            if (step + 1) % 500 == 0:
-                checkpoints.save(step + 1, model, optimiser.state(), {"first": first})
+        with setting.stop.heeded():
+            for step in range(start, self.schedule.steps):
+                if setting.stop.asked:
+                    break
+                ids, mask = (tensor.to(setting.device) for tensor in self._texts(tokenizer, setting.seed, step))
+                value = -token_logprobs(model, ids, mask).logprobs.sum() / mask.sum()
+                value.backward()
+                norm, loss = optimiser.step(), float(value.detach())
+                check_finite({"loss": loss, "grad_norm": norm}, step + 1)
+                first = loss if step == 0 else first
+                if (step + 1) % 100 == 0:
+                    setting.log(f"pretrain step {step + 1} of {self.schedule.steps}: loss {loss:.3f}")
+                if (step + 1) % 500 == 0:
+                    checkpoints.save(step + 1, model, optimiser.state(), {"first": first})
+            if setting.stop.asked:
+                checkpoints.keep(optimiser.taken, model, optimiser.state(), {"first": first})
+                raise setting.stop.interrupted(kept(optimiser.taken, setting))
         folder: Path = setting.folder / "model"
         save_model(model, tokenizer, folder)
         replace_text(folder / "corpus.json", json.dumps({"corpus": self.corpus.name}) + "\n")

@@ -19,14 +19,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from evals.task import Task
+from evals.task import Item, Task
 from train.base.health import check_finite
 from train.base.models import load_model, turn_tokenizer
 from train.base.seal import newest_whole, seal
-from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, pass_through, rollouts_path
+from train.base.stage import (
+    Setting,
+    Stage,
+    StageResult,
+    check_file,
+    check_model,
+    kept,
+    model_of,
+    pass_through,
+    rollouts_path,
+)
 from train.examples.examples import (
     FIELDS,
     Example,
+    check_prompts,
     check_rows,
     parted,
     read_examples,
@@ -40,6 +51,7 @@ from train.offline.epochs import FitFields
 from train.registries import make_task
 from train.reward_models.reward_models import CLASSIFIER, RewardEnsemble, check_kind_of_head, load_reward_model
 from train.stages.reward_model import ranked_right as rewards_right
+from ttc.concurrent import StopRequest
 from ttc.config.recipes import overrides
 from ttc.durable import replace_text, replaced_folder
 from ttc.engines.shared.text import Text
@@ -82,16 +94,21 @@ def _import() -> tuple[Any, Any]:
     return trl, datasets
 
 
-def _sealing() -> Any:
+def _sealing(stop: StopRequest) -> Any:
     """A callback that seals every checkpoint once it is on the disk: TRL writes them in their place, file by file.
 
     It also ends a run whose loss or gradient is not finite: TRL itself logs the loss before it instead, and goes on.
+    And it ends one that a signal asked to `stop` after the update, with a checkpoint.
     """
     from transformers import TrainerCallback
 
     class Sealing(TrainerCallback):  # type: ignore[misc]
         def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
             seal(Path(args.output_dir, f"checkpoint-{state.global_step}"))
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            if stop.asked:
+                control.should_save = control.should_training_stop = True
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **given: Any) -> None:
             numbers = {name: float(value) for name, value in logs.items() if isinstance(value, (int, float))}
@@ -227,8 +244,11 @@ class _Trl:
             check_kind_of_head(CLASSIFIER, model)
 
     def _check_rows(self, late: bool) -> None:
-        items = [] if self.task is None else self.task.items(self.limit, 0)
-        check_rows("trl", self.source.data, FIELDS if self.method == "sft" else PAIR_FIELDS, items, late=late)
+        names = FIELDS if self.method == "sft" else PAIR_FIELDS
+        check_rows("trl", self.source.data, names, self._held_out(), late=late)
+
+    def _held_out(self) -> Sequence[Item]:
+        return [] if self.task is None else self.task.items(self.limit, 0)
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
         return {} if self.task is None else {"held_out": (self.task, self.limit)}
@@ -238,7 +258,10 @@ class _Trl:
         self._check_rows(late=True)
         tokenizer = turn_tokenizer(source)
         rows: Sequence[Any] = self._rows(setting, source, int(tokenizer.eos_token_id))
-        within_context("trl", (side for row in rows for side in _sides(row)), source)
+        sides = [side for row in rows for side in _sides(row)]
+        if self.source.rollouts is not None:
+            check_prompts("trl", self.source.rollouts, sides, Text(source), self._held_out())
+        within_context("trl", sides, source)
         train, held_out = parted("trl", rows, self.course.held_out_share, setting)
         folder = setting.folder / ("reward_model" if self.method == "reward" else "model")
         last = self.train(train, source, folder, setting)
@@ -264,9 +287,12 @@ class _Trl:
             processing_class=tokenizer,
         )
         trainer.train_dataset = datasets.Dataset.from_list(kind.columns(rows, self.course.rows))
-        trainer.add_callback(_sealing())
+        trainer.add_callback(_sealing(setting.stop))
         last = newest_whole(setting.folder / "trl", _CHECKPOINT, setting.log)
-        trainer.train(resume_from_checkpoint=None if last is None else str(last))
+        with setting.stop.heeded():
+            trainer.train(resume_from_checkpoint=None if last is None else str(last))
+            if setting.stop.asked:
+                raise setting.stop.interrupted(kept(trainer.state.global_step, setting))
         with replaced_folder(target) as fresh:
             trainer.save_model(str(fresh))
             tokenizer.save_pretrained(fresh)

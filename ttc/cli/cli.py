@@ -5,8 +5,8 @@ A sub-command is an entry point of group `ttc.commands`: a function `register(su
 others do is the first line of their modules' documentation.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed while running, 2 bad input (nothing was
-started) or a failure of the user's own code, 3 finished but some problems failed, 130 interrupted. `TTC_DEBUG=1` shows
-tracebacks.
+started) or a failure of the user's own code, 3 finished but some problems failed, 130 interrupted, 143 terminated (a
+command that goes on where it stopped treats SIGTERM as it does Ctrl-C). `TTC_DEBUG=1` shows tracebacks.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ import ast
 import importlib.util
 import os
 import shlex
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from importlib.abc import InspectLoader
 from typing import Any, NoReturn
 
 from ttc import __version__
 from ttc.cli.own import check_own, damage_text
-from ttc.cli.process import leave_quietly, reader_is_gone
+from ttc.cli.process import leave_quietly, reader_is_gone, terminated_alike
 from ttc.config.plugins import blamed, described, leaf
 from ttc.config.registry import ENGINES, SCORERS, plugins
 from ttc.config.signatures import options_of
@@ -52,6 +53,7 @@ exit codes:
   2    bad input: nothing was started; or your own strategy, scorer, ... failed
   3    finished, but some problems failed
   130  interrupted
+  143  terminated (SIGTERM)
 
 TTC_DEBUG=1 shows tracebacks. Start with: ttc doctor"""
 BAD_INPUT = (ConfigError, RecordError, PromptTooLong, Unsupported, PluginError)
@@ -101,16 +103,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     args = argparse.Namespace(again=None, continues=False)
+    numbers: list[int] = []  # of signals
     try:
         args = _parse(arguments)
         args.again = shlex.join(["ttc", *arguments]) if args.continues else None
-        code = int(args.run(args))
+        with terminated_alike(numbers) if args.continues else nullcontext():
+            code = int(args.run(args))
         sys.stdout.flush()
         return code
-    except KeyboardInterrupt:
-        return _fail("interrupted" if args.again is None else f"interrupted; continue with: {args.again}", 130)
+    except KeyboardInterrupt as exc:
+        return _end(exc, getattr(exc, "number", 0) or (numbers or [signal.SIGINT])[0], args.again)
     except Exception as exc:
         return _fail_with(exc, args.again or shlex.join(["ttc", *arguments]))
+
+
+def _end(error: KeyboardInterrupt, number: int, again: str | None) -> int:
+    """Report the end that a signal asked for: what is kept, and how to go on. One process of several says it."""
+    code = 128 + number
+    if os.environ.get("RANK", "0") != "0":
+        return code
+    how = "the same command" if "TORCHELASTIC_RUN_ID" in os.environ else again
+    kept = [text for text in (str(error), "" if again is None else f"continue with: {how}") if text]
+    return _fail("; ".join(["terminated" if number == signal.SIGTERM else "interrupted", *kept]), code)
 
 
 def _fail_with(error: Exception, again: str) -> int:

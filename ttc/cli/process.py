@@ -30,7 +30,8 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ttc.errors import ConfigError
@@ -165,6 +166,32 @@ def send_again() -> None:
         threading.Timer(_AGAIN_S, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
 
     sys.unraisablehook = swallowed
+
+
+@contextmanager
+def terminated_alike(numbers: list[int]) -> Iterator[None]:
+    """Let SIGTERM inside do what SIGINT does, and put its number into `numbers`; the second ends the process at once.
+
+    A batch system's end of a job is then as orderly as Ctrl-C. Only in the first of several processes, whose others
+    have nothing to say; and where nobody else has a handler.
+    """
+    is_first = os.environ.get("RANK", "0") == "0" and threading.current_thread() is threading.main_thread()
+    if not is_first or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def handle(number: int, frame: Any) -> None:
+        if numbers:
+            os._exit(128 + number)
+        numbers.append(number)
+        interrupt = signal.getsignal(signal.SIGINT)
+        (interrupt if callable(interrupt) else signal.default_int_handler)(signal.SIGINT, frame)
+
+    signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def collect_rarely() -> None:
