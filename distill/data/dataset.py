@@ -11,10 +11,10 @@ Every file is a function of the ledger, the verdicts and the spec, so it is writ
 same. Rows from elsewhere (`[mix]`) are drawn by the job's seed and appended.
 
 The audit is over ids, not texts, and of each row by itself: every row must end in the one id that the template ends an
-assistant turn with, the ids must spell the text, and the weights must lie on the assistant's ids alone. A model that was
-trained on rows without their stop token never stops (open-r1 pull requests 604 and 663). A row that does not pass is left
-out, with its reason among the decisions and its kind in the funnel; the job is refused where they are more than its
-`max_unfit`.
+assistant turn with, the ids must spell the text, and the weights must lie on the assistant's ids alone. A model that
+was trained on rows without their stop token never stops (open-r1 pull requests 604 and 663). A row that does not pass
+is left out, with its reason among the decisions and its kind in the funnel; the job is refused where they are more than
+its `max_unfit`.
 """
 
 from __future__ import annotations

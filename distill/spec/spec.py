@@ -108,9 +108,9 @@ class JobSpec:
     """See the module docstring; a field that is a mapping is a table with keys of its own.
 
     `limit` is the most problems per domain. `smoke` problems are asked first, and all but `smoke_failures` of them must
-    get an answer that passes the filters. `max_unfit` is the most share of the rows that the audit may leave out. `shards`
-    0 generates in this process, more in so many Ray actors. `waive` names pre-flight checks that only warn. `options` is
-    the method's own table.
+    get an answer that passes the filters. `max_unfit` is the most share of the rows that the audit may leave out.
+    `shards` 0 generates in this process, more in so many Ray actors. `waive` names pre-flight checks that only warn.
+    `options` is the method's own table.
     """
 
     name: str
