@@ -17,9 +17,12 @@ Names are resolved on first use: `import ttc` itself loads neither torch nor any
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # typing takes a while to import, in which Ctrl-C would show a traceback
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from evals.door import EvaluatedProblem, Evaluation, aevaluate, evaluate
     from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS
     from ttc.core import (

@@ -1,7 +1,19 @@
-"""`python -m ttc`: the same as the command `ttc`, also from a checkout that is not installed."""
+"""`python -m ttc` and the command `ttc`: nothing is imported before an interrupt would end in one line."""
 
+import os
 import sys
 
-from ttc.cli.process import main
 
-sys.exit(main())
+def main() -> int:
+    """Run the command line of this process; returns the exit code."""
+    try:
+        from ttc.cli.process import main as run
+
+        return run()
+    except KeyboardInterrupt:
+        os.write(2, b"ttc: interrupted\n")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -121,6 +121,23 @@ def test_ctrl_c_while_a_model_loads_ends_in_one_line(seconds: float, tmp_path: P
     assert "Traceback" not in errors
 
 
+@pytest.mark.parametrize("module", ["ttc.cli.process", "ttc.errors", "ctypes"])
+def test_ctrl_c_while_the_command_line_itself_is_imported_ends_in_one_line(module: str) -> None:
+    code = f"""
+import importlib.abc, signal, sys
+class Interrupting(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+sys.modules.pop({module!r}, None)
+import runpy
+runpy.run_module("ttc", run_name="__main__", alter_sys=True)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "ttc: interrupted\n")
+
+
 SWALLOWED = """
 import signal, time, weakref
 from ttc.cli.process import send_again
