@@ -21,8 +21,6 @@ import importlib
 TYPE_CHECKING = False  # typing takes a while to import, in which Ctrl-C would show a traceback
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from evals.door import EvaluatedProblem, Evaluation, aevaluate, evaluate
     from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS
     from ttc.core import (
@@ -101,7 +99,7 @@ _HOMES = {
 
 if not TYPE_CHECKING:  # to a type checker, a name that is not listed does not exist
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module 'ttc' has no attribute {name!r}")
         home = next((module for module, names in _HOMES.items() if name in names), "ttc.core")
