@@ -329,6 +329,24 @@ def test_rows_of_ptx_end_as_the_template_ends_turns(two_ends: Path, tmp_path: Pa
     assert {Text(two_ends).decode(ids.tolist()).rpartition("12")[2] for ids in batch.ids} == {"<|im_end|>"}
 
 
+def test_rows_of_ptx_that_are_held_out_problems_are_refused_before_a_model_is_there(base: Path, tmp_path: Path) -> None:
+    sums = [f"{n} plus {n}?" for n in range(8)]
+    for name, part in (("train", range(4)), ("held_out", range(4, 8))):
+        write(tmp_path / f"{name}.jsonl", [{"question": sums[n], "answer": str(2 * n)} for n in part])
+    asked = make_task(str(tmp_path / "held_out.jsonl")).items(1, 0)[0].problem.messages[-1].content
+
+    def stage(ptx: str) -> Any:
+        return make_stage(
+            "grpo", task=str(tmp_path / "train.jsonl"), held_out=str(tmp_path / "held_out.jsonl"), steps=1, lr=1e-3,
+            ptx=ptx, ptx_rows=1,
+        )  # fmt: skip
+
+    stage(f"data:{write(tmp_path / 'rows.jsonl', [{'prompt': sums[0], 'completion': '12'}])}").check(True)
+    leak = write(tmp_path / "leak.jsonl", [{"prompt": asked, "completion": "12"}])
+    with pytest.raises(ConfigError, match="ptx: 1 rows are held-out problems too"):
+        stage(f"data:{leak}").check(True)
+
+
 @pytest.mark.parametrize("kind", ["sft", "preference"])
 def test_rollouts_of_held_out_problems_are_refused_before_they_are_learnt(
     base: Path, tmp_path: Path, kind: str

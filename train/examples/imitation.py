@@ -17,8 +17,18 @@ from typing import Any
 
 import torch
 
+from evals.task import Item
 from train.base.stage import Setting, check_file, rollouts_path
-from train.examples.examples import CORPORA, Example, corpus_examples, read_examples, right_rollouts
+from train.examples.examples import (
+    CORPORA,
+    FIELDS,
+    Example,
+    check_prompts,
+    check_rows,
+    corpus_examples,
+    read_examples,
+    right_rollouts,
+)
 from train.registries import make
 from train.update.batch import Normaliser, TokenBatch, pad, rows_at, token_weights
 from train.update.logprobs import token_logprobs
@@ -98,8 +108,8 @@ class Ptx:
     rows: int
     weight: float
 
-    def check(self) -> None:
-        """Raise ConfigError for a source that cannot be, before anything is loaded."""
+    def check(self, held_out: Sequence[Item]) -> None:
+        """Raise ConfigError for a source that cannot be or that holds held-out problems, before anything is loaded."""
         kind, colon, value = self.source.partition(":")
         if not colon or not value:
             raise ConfigError(f"ptx: write KIND:WHERE with a kind of {', '.join(_READERS)}, got {self.source!r}")
@@ -108,11 +118,21 @@ class Ptx:
         if self.rows < 1 or not self.weight > 0:
             raise ConfigError(f"ptx: needs ptx_rows >= 1 and ptx_weight > 0, got {self.rows} and {self.weight}")
         _CHECKS[kind](value)
+        if kind == "data":
+            check_rows("ptx", Path(value).expanduser(), FIELDS, held_out)
 
-    def batches(self, setting: Setting, source: Path, end: int, pad_id: int) -> Callable[[int], TokenBatch]:
-        """The batch of optimiser step `number`; `end` is the id that ends a turn of the model in `source`."""
+    def batches(
+        self, setting: Setting, source: Path, end: int, pad_id: int, held_out: Sequence[Item]
+    ) -> Callable[[int], TokenBatch]:
+        """The batch of optimiser step `number`; `end` is the id that ends a turn of the model in `source`.
+
+        Raises:
+            ConfigError: rows or rollouts that answer held-out problems.
+        """
         kind, _, value = self.source.partition(":")
         examples = _READERS[kind](value, setting, source, end)
+        if kind != "corpus":
+            check_prompts("ptx", self.source, examples, Text(source), held_out)
 
         def batch(number: int) -> TokenBatch:
             rows = [examples[row] for row in rows_at(number, self.rows, len(examples), setting.seed)]

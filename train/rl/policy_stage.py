@@ -119,11 +119,11 @@ class PolicyStage:
         if self.judge is not None:
             name, options = parse_spec(self.judge)
             bind(VERIFIERS.load(name), options, supply={})
-        if self.ptx is not None:
-            self.ptx.check()
         if self.build.shard and self.critic is not None and self.critic.start == "head":
             raise ConfigError(f"{self.kind}: critic head reads hidden states that shard splits; take copy")
         train, held_out = self._items()
+        if self.ptx is not None:
+            self.ptx.check(held_out)
         alone = next((item for item in train if rewarded_by(item.target) == "learnt"), None)
         if alone is not None and self.rewards is None:
             raise ConfigError(
@@ -270,7 +270,7 @@ class PolicyStage:
             reference=None if reference is None else self.build.frozen(reference, setting.device, setting.world),
             reference_every=self.reference_every,
             critic=None if self.critic is None else self.critic.make(model, source, setting),
-            replayed=None if self.ptx is None else self.ptx.batches(setting, source, *ids),
+            replayed=None if self.ptx is None else self.ptx.batches(setting, source, *ids, self._items()[1]),
             world=setting.world,
         )
 
