@@ -278,7 +278,27 @@ def _bare_choice(text: str, start: int) -> Hit:
     return None if plain_word else found(text, start, len(text), "bare")
 
 
-_CHOICE_RULES = usual_rules(_same_by(choice_key), lambda final: choice_letter(final)[1], _trim_choice, _bare_choice)
+_SENTENCE = 200  # characters of such a sentence at most
+_OPENING = r"(?:\A|[.!?:\n])[\s*_]*(?:(?:[Tt]herefore|[Tt]hus|[Hh]ence|[Ss]o)\b[\s,]*)?"
+_CHOSEN = r"(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s+)?[\"'*(\[]{0,4}(?P<letter>[A-Z])[\"'*)\]]{0,4}"
+_VERDICTS = tuple(
+    re.compile(_OPENING + sentence + r"[\s.!*]*\Z")
+    for sentence in (
+        _CHOSEN + r"\s+is\s+(?:the\s+)?(?:correct|right|best)(?:\s+(?:one|answer|option|choice))?",
+        r"I(?:\s+would|\s+will|['’]d|['’]ll)?\s+(?:choose|pick|select|go\s+with)\s+" + _CHOSEN,
+    )
+)
+"""A last sentence that takes one letter and says nothing else: "Therefore, (C) is correct." and "I choose C"."""
+
+
+def _last_sentence(text: str, start: int) -> Hit:
+    tail = max(start, len(text) - _SENTENCE)
+    verdict = next((match for rule in _VERDICTS if (match := rule.search(text[tail:]))), None)
+    return verdict and found(text, tail + verdict.start("letter"), tail + verdict.end("letter"), "phrase")
+
+
+_usual = usual_rules(_same_by(choice_key), lambda final: choice_letter(final)[1], _trim_choice, _bare_choice)
+_CHOICE_RULES = (*_usual[:-1], _last_sentence, _bare_choice)
 
 
 # -- strings and forms -------------------------------------------------------------------------------------------------
