@@ -195,12 +195,23 @@ def test_what_no_option_takes_is_named_with_the_nearest_option_and_the_help(
     assert f"(see: {message.partition(':')[0]} --help)" in captured.err
 
 
-def test_what_the_system_refuses_is_named_by_its_place(
+def test_a_file_or_a_folder_that_no_position_takes_is_told_its_option(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("{}\n")
+    for place, option in ((rows, "--task"), (tmp_path, "--model")):
+        with pytest.raises(SystemExit):
+            main(["eval", str(place)])
+        assert f"is one too many; did you mean {option} {place}?" in capsys.readouterr().err
+
+
+def test_an_output_below_a_file_is_refused_before_work(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
-    assert main(["steps", "label", "--data", "arithmetic", "--out", str(tmp_path / "file" / "sub" / "out")]) == 1
-    assert capsys.readouterr().err == f"ttc: error: {tmp_path / 'file' / 'sub'}: Not a directory\n"
+    assert main(["steps", "label", "--data", "arithmetic", "--out", str(tmp_path / "file" / "sub" / "out")]) == 2
+    assert f"--out {tmp_path / 'file' / 'sub'}: {tmp_path / 'file'} is a file" in capsys.readouterr().err
 
 
 def test_a_budget_that_ends_an_answer_is_what_to_raise(table: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from importlib.abc import InspectLoader
+from pathlib import Path
 from typing import Any, NoReturn
 
 from ttc import __version__
@@ -227,7 +228,10 @@ def _refuse_empty(arguments: Sequence[str], parser: argparse.ArgumentParser) -> 
 def _refuse(argument: str, parser: argparse.ArgumentParser) -> NoReturn:
     """Name an argument that no option and no position takes."""
     if not argument.startswith("-"):
-        parser.error(f"argument {argument!r} is one too many")
+        path = Path(argument).expanduser()
+        option = "--task" if path.is_file() else "--model" if path.is_dir() else ""
+        hint = f"; did you mean {option} {argument}?" if option in parser._option_string_actions else ""
+        parser.error(f"argument {argument!r} is one too many{hint}")
     name = argument.partition("=")[0]
     options = list(parser._option_string_actions)
     setting = _setting(name.lstrip("-").replace("-", "_")) if "--set" in options else None
