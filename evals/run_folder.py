@@ -31,8 +31,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, overload
 
+import ttc.records as store
 from evals.task import Item, problems_digest, sample
-from ttc import records as store
 from ttc.config.plugins import described, leaf
 from ttc.config.recipes import differences
 from ttc.core import Answer, Candidate, Problem, Record, Submission, Usage, Verdict, Verifier

@@ -52,7 +52,7 @@ def ttc(folder: Path, words: str, kilobytes: int | str = "unlimited") -> subproc
     ("words", "kilobytes", "file", "product"),
     [
         (EVAL, 60, "run/records.jsonl", "run/summary.json"),
-        (TRAIN, 20, "run/1-pretrain/model", "run/model/config.json"),
+        pytest.param(TRAIN, 20, "run/1-pretrain/model", "run/model/config.json", marks=pytest.mark.slow),
     ],
 )
 def test_a_job_names_file_and_command_and_goes_on_with_room(

@@ -58,11 +58,11 @@ def write_data(
     unfit = {} if audited is None else audited.unfit
     left_out = {parent: reason for place, reason in unfit.items() for parent in rows[place].parents}
     rows = rows if audited is None else audited.kept
-    taken = {parent for row in rows for parent in row.parents}
+    parents = {parent for row in rows for parent in row.parents}
     origins = [{"row": i, "prompt": row.key, "parents": list(row.parents), **row.notes} for i, row in enumerate(rows)]
     decisions = [{"key": key, **asdict(decision)} for key, decision in sorted(funnel.dropped.items())]
     decisions += [
-        {"key": key, "stage": AUDIT, "reason": reason} for key, reason in sorted(left_out.items()) if key not in taken
+        {"key": key, "stage": AUDIT, "reason": reason} for key, reason in sorted(left_out.items()) if key not in parents
     ]
     problems = [
         {"domain": name, "problem": problem, "reason": reason}

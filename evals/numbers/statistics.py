@@ -5,9 +5,9 @@ Where each problem is a cluster of its own and right or wrong, the interval is t
 exact binomial tails: it covers every truth in at least 95 of 100 runs, and one right answer more raises both its ends.
 
 Else intervals are percentile bootstrap over clusters (Efron 1979), widened by sqrt(C / (C - 1)) for C clusters, as the
-percentile interval is too narrow by this factor (Hesterberg 2015, arXiv:1411.5279). Resampling sees only the clusters
-that are there, and no chance at all where these are alike: each end is at least as far out as the exact binomial bound
-on the share of others that stayed unseen.
+percentile interval is too narrow by this factor (Hesterberg 2015, arXiv:1411.5279). Where all clusters are alike
+resampling sees no chance at all: the ends are then the exact binomial bound on the share of others that stayed unseen.
+Where a single cluster differs the bootstrap goes by it alone, and is the narrower: read such an interval with its size.
 
 Cost: 2,000 resamples of 1,000 clusters take about 50 ms. Every function that draws is given its seed.
 """
@@ -76,9 +76,10 @@ def mean_intervals(
     for column, is_counted, mean, lower, upper in zip(sums.T, counted, means, low, high, strict=True):
         if is_counted:
             ends = _exact(int(column.sum()), len(column))
+        elif (shares := column / sizes).min() == shares.max():
+            ends = _unseen(float(mean), len(sizes), floor)
         else:
-            least, most = _unseen(float(mean), len(sizes), floor)
-            ends = max(min(float(lower), least), floor), min(max(float(upper), most), 1.0)
+            ends = max(float(lower), floor), min(float(upper), 1.0)
         intervals.append(Interval(float(mean), *ends))
     return intervals
 

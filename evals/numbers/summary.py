@@ -34,10 +34,11 @@ import numpy as np
 
 from evals.numbers.metrics import Vote, best_at_k, majority_at_k, pass_at_k, powers_of_two, weighted_at_k
 from evals.numbers.statistics import Interval, mean_interval, mean_intervals, minimum_detectable, standard_error
-from ttc import answers, seeds
+from ttc.answers import key as answer_key
 from ttc.core import Answer, Prices, Record, Usage
 from ttc.durable import replace_text
 from ttc.errors import ConfigError, RecordError
+from ttc.seeds import derive
 
 
 @dataclass(slots=True)
@@ -144,7 +145,7 @@ def votes(record: Record) -> list[Vote]:
     if record.answer is None:
         return []
     finals = {candidate.final for candidate in record.answer.candidates if candidate.final is not None}
-    keys = {final: answers.key(final, record.problem.kind) for final in finals}
+    keys = {final: answer_key(final, record.problem.kind) for final in finals}
     return [
         Vote(
             key=None if candidate.final is None else keys[candidate.final],
@@ -190,7 +191,7 @@ def summarise(records: Sequence[Record], config: Mapping[str, Any]) -> dict[str,
 
     The records are read once, and once more where there is a curve.
     """
-    seed = seeds.derive(int(config["seed"]), "summary")
+    seed = derive(int(config["seed"]), "summary")
     totals = tally(records)
     accuracy = mean_interval(totals.right, totals.clusters, seed=seed)
     usage, count, seconds = totals.usage, max(totals.problems, 1), totals.seconds

@@ -51,7 +51,7 @@ class AccessGuard:
             await send({"type": "websocket.close", "code": 1008})
             return
         name, status, started = _request_id(scope), 0, time.monotonic()
-        written = scope.get("raw_path", scope["path"].encode())
+        raw_path = scope.get("raw_path", scope["path"].encode())
         scope["path"] = _SLASHES.sub("/", scope["path"]).rstrip("/") or "/"
         scope[REQUEST_ID], scope[NOTES] = name, {}
         body_of: Callable[[ApiError], Any] = self._refusals.get(scope["path"], ApiError.to_json)
@@ -67,7 +67,7 @@ class AccessGuard:
             await send(message)
 
         try:
-            scope[KEY] = self._key(scope, written)
+            scope[KEY] = self._key(scope, raw_path)
             await self._app(scope, receive, send_noted)
         except ApiError as refusal:
             if not status:
@@ -91,7 +91,7 @@ class AccessGuard:
             )
 
     def _key(self, scope: Scope, path: bytes) -> Key:
-        """Who asks for a path as it is written; raises ApiError, 401, when a key is needed and none is right."""
+        """Who asks for a path as it is raw_path; raises ApiError, 401, when a key is needed and none is right."""
         if not self._keys:
             check_neighbour(scope, self._http)
             return ANYONE

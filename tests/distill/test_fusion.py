@@ -142,6 +142,7 @@ def test_one_mode_without_an_answer_is_refused(folder):
         fusion().rows([s for s in samples(4) if s.label == "think"], job(folder))
 
 
+@pytest.mark.slow
 def test_a_job_measures_obedience_before_and_after(tmp_path, guesser, walker):
     given = {"student": str(guesser), "teacher": str(walker), "n": 1, "smoke": 0, "limit": 12, "eval": {"limit": 6},
              "fusion": {"answers": "thinking", "turns": 0.0, "gap": "", "think_flag": "s1", "no_think_flag": "s2"},

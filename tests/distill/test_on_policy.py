@@ -91,6 +91,7 @@ def learner(student, reader, kind="reverse", *, reward=0.0, mask_truncated=True,
     return Learner(own, updater, 0, kind, 0.5, reward, mask_truncated)
 
 
+@pytest.mark.slow
 def test_a_teacher_pulls_the_student_to_think_as_it_does(student, teacher, tmp_path):
     told = []
     where = dataclasses.replace(setting(tmp_path, student), log=told.append)

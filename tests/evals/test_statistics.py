@@ -114,17 +114,6 @@ def test_the_bounds_of_right_answers_are_those_of_the_binomial_tails() -> None:
             assert share == pytest.approx(0.025, rel=1e-6)
 
 
-def test_nearly_alike_clusters_leave_room_for_those_that_stayed_unseen() -> None:
-    unseen = 1 - 0.025 ** (1 / 50)
-    pairs = [i // 2 for i in range(100)]
-    alike, nearly = (mean_interval([1.0] * right + [0.0] * (100 - right), pairs, seed=0) for right in (100, 99))
-    assert nearly.low <= nearly.value * (1 - unseen) + 1e-12 < alike.low
-    graded = mean_interval([1.0] * 49 + [0.99], range(50), seed=0)
-    assert graded.low == pytest.approx(graded.value * (1 - unseen))
-    gained = paired_interval([0.0] * 50, [1.0] + [0.0] * 49, range(50), seed=0)
-    assert gained.low < -0.05 and gained.high > 0.08  # one problem of fifty tells nothing of the sign
-
-
 def test_clusters_that_are_all_alike_are_not_taken_for_certainty() -> None:
     share = 1 - 0.025 ** (1 / 20)
     for values, clusters in (([0.5] * 20, range(20)), ([1.0, 0.0] * 20, [i // 2 for i in range(40)])):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from tests.train.cipher_base import WALKS
+from tests.train.cipher_base import TASK, WALKS
 from train.base.models import load_model
 from train.base.stage import Setting
 from train.examples.examples import Example, right_rollouts
@@ -93,7 +93,7 @@ def test_trl_is_given_the_very_ids_with_only_completions_learnt():
 
 @pytest.mark.parametrize("method", ["sft", "dpo", "kto"])
 def test_a_model_learns_from_its_own_rollouts_through_trl(cipher_model, run, method):
-    stage = trl(method=method, rollouts="1-sample", steps=25, lr=1e-3, rows=24, held_out=WALKS)
+    stage = trl(method=method, rollouts="1-sample", steps=25, lr=1e-3, rows=24, held_out=TASK)
     stage.check(True)
     folder = run / f"2-{method}"
     found = stage.run(setting(folder, cipher_model)).metrics

@@ -60,6 +60,7 @@ def test_the_worst_case_is_the_lowest_member_and_the_mean_their_mean(cipher_mode
         RewardEnsemble([], 0)
 
 
+@pytest.mark.slow
 def test_an_ensemble_ranks_pairs_of_prompts_that_it_never_saw(cipher_model, run):
     # At twice the rate one member in a few learns nothing for some order of adding, and the worst case is that member.
     stage = make_stage(

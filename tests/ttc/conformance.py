@@ -67,6 +67,10 @@ ENGINES: dict[str, Callable[[int | None], Engine]] = {
 }
 
 
+FEW_TOKENS = 32
+"""Of an answer, where each costs a model's time: enough for a thought, several steps and a cut."""
+
+
 @dataclass(frozen=True)
 class Case:
     """A strategy with its parameters and the thinking control it runs under."""

@@ -73,7 +73,7 @@ def test_a_continued_draw_gets_other_random_numbers_than_its_beginning_and_the_s
 async def solve_all(server: OpenAIServer, case: suite.Case, order: list[Problem], concurrency: int):
     engine, before = by_ids(server), server.counters()
     try:
-        answers = await suite.solve_in_order(engine, case, order, concurrency)
+        answers = await suite.solve_in_order(engine, case, order, concurrency, suite.FEW_TOKENS)
         return answers, engine.counters(), engine.reconciliation(), before, server.counters()
     finally:
         await engine.close()

@@ -83,11 +83,11 @@ class Checkpoints:
     def resume(self, model: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Like `load`, of what a signal asked for, too, where that is newer and whole."""
         newest = max((number for number, _ in numbered(self._folder, _NAME)), default=0)
-        asked = [place for number, place in numbered(self._folder / ASKED, _NAME) if number > newest]
-        broken = {place.name: flaw for place in asked if (flaw := first_flaw(place))}
+        places = [place for number, place in numbered(self._folder / ASKED, _NAME) if number > newest]
+        broken = {place.name: flaw for place in places if (flaw := first_flaw(place))}
         for name, flaw in broken.items():
             self._log(f"{self._folder.name}/{ASKED}/{name} is not whole: {flaw}; an earlier one is used instead")
-        return self.load(model) if not asked or broken else self._read(model, asked[-1])
+        return self.load(model) if not places or broken else self._read(model, places[-1])
 
     def load(self, model: Any, most: int | None = None) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Put the newest whole weights into `model`; returns (optimiser, state), or None when there is no checkpoint.

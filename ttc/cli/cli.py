@@ -124,8 +124,8 @@ def _end(error: KeyboardInterrupt, number: int, again: str | None) -> int:
     if os.environ.get("RANK", "0") != "0":
         return code
     how = "the same command" if "TORCHELASTIC_RUN_ID" in os.environ else again
-    kept = [text for text in (str(error), "" if again is None else f"continue with: {how}") if text]
-    return _fail("; ".join(["terminated" if number == signal.SIGTERM else "interrupted", *kept]), code)
+    parts = [text for text in (str(error), "" if again is None else f"continue with: {how}") if text]
+    return _fail("; ".join(["terminated" if number == signal.SIGTERM else "interrupted", *parts]), code)
 
 
 def _fail_with(error: Exception, again: str) -> int:

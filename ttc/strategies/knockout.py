@@ -89,5 +89,5 @@ class _Match:
         """Votes for the answer shown first, less those for the other."""
         prompt = self._session.ask((Message("user", text),), path)
         completions: list[Completion] = await self._session.generate(prompt, times, least=0)
-        said = (verdict(self._session.split(prompt.then(one)), one.finish_reason) for one in completions)
-        return sum(_POINTS.get(letter or "", 0.0) for letter in said)
+        letters = (verdict(self._session.split(prompt.then(one)), one.finish_reason) for one in completions)
+        return sum(_POINTS.get(letter or "", 0.0) for letter in letters)

@@ -151,8 +151,8 @@ class JudgeVerifier:
         prompt = self._engine.render((Message("user", text),), _SWITCH[self._policy.thinking])
         reports: list[Usage] = []
         (completion,) = await self._engine.generate(prompt, self._policy.sampling, range(1), reports.append)
-        said = verdict(split_whole(prompt.then(completion), self._engine), completion.finish_reason)
-        return _Reply(completion.text, said, sum(reports, Usage()).generated)
+        letter = verdict(split_whole(prompt.then(completion), self._engine), completion.finish_reason)
+        return _Reply(completion.text, letter, sum(reports, Usage()).generated)
 
     def _decide(self, one: _Reply, other: _Reply) -> Verdict:
         outcome = agreed(one.said, other.said)

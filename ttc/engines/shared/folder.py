@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ttc import nano
 from ttc.engines.shared.shape import read_config
 from ttc.errors import ConfigError
 from ttc.identity.digests import ModelFolder
+from ttc.nano import path as packaged
 
 
 def generator_folder(model: str | None) -> Path:
     """Return the folder of a generator; None is the packaged teacher. Raises like `resolve`."""
-    return nano.path("teacher") if model is None else resolve(model)
+    return packaged("teacher") if model is None else resolve(model)
 
 
 def reads_generator(*, model: str | None, **_: object) -> list[ModelFolder]:
