@@ -91,7 +91,7 @@ class AccessGuard:
             )
 
     def _key(self, scope: Scope, path: bytes) -> Key:
-        """Who asks for a path as it is raw_path; raises ApiError, 401, when a key is needed and none is right."""
+        """Who asks for a path as it is written; raises ApiError, 401, when a key is needed and none is right."""
         if not self._keys:
             check_neighbour(scope, self._http)
             return ANYONE
