@@ -116,7 +116,7 @@ def test_ctrl_c_while_a_model_loads_ends_in_one_line(seconds: float, tmp_path: P
     errors = process.communicate(timeout=60)[1]
     if process.returncode == -signal.SIGINT:
         pytest.skip("the interpreter itself had not started yet")
-    assert process.returncode == 130
+    assert process.returncode == 130, errors
     assert errors.splitlines()[-1].startswith("ttc: interrupted")
     assert "Traceback" not in errors
 
