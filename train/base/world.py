@@ -140,13 +140,10 @@ def relaunch(processes: int, arguments: Sequence[str], stop: StopRequest) -> int
 
 def _end_with_launcher() -> None:
     """Let the system kill this process once the launcher is gone, which can then end it no more; on Linux."""
-    if sys.platform.startswith("linux") and torch_launched():
+    from torch.distributed import is_torchelastic_launched
+
+    if sys.platform.startswith("linux") and is_torchelastic_launched():
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def torch_launched() -> bool:
-    """Whether torch's launcher has started this process."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def _kill_session(pid: int) -> None:
