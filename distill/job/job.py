@@ -193,10 +193,11 @@ def _prepare(plan: JobPlan, ledger: AnswerLedger, log: Log) -> tuple[Data | None
     path = write_data(plan.job.folder, plan.prompts, answers.samples, funnel, rows, answers.failed, audited)
     counts = json.loads((path.parent / FUNNEL).read_text(encoding="utf-8"))
     log("; ".join(f"{stage['name']} {stage['kept']} of {stage['came']}" for stage in counts["answers"]))
+    if audited is not None:
+        refuse_unfit(rows, audited, spec.max_unfit)
     if audited is None or not audited.kept:
         return Data(path, 0, 0), counts, None
     audit = audited.audit
-    refuse_unfit(rows, audited, spec.max_unfit)
     log(f"{audit.num_rows} rows, {audit.num_tokens} tokens to learn, all with their stop token")
     return Data(path, audit.num_rows, audit.num_tokens), counts, audit
 

@@ -112,3 +112,15 @@ def test_a_job_goes_on_without_a_bad_row_and_tells_of_it(tmp_path, guesser, walk
     assert decisions[-1]["stage"] == "audit" and decisions[-1]["reason"].startswith("context: ")
     tables = render(tmp_path / "job")
     assert "left out: context" in tables
+
+
+def test_a_job_none_of_whose_rows_can_be_learnt_says_why(tmp_path, guesser, walker):
+    student = tmp_path / "student"
+    shutil.copytree(guesser, student)
+    settings = json.loads((student / "tokenizer_config.json").read_text())
+    (student / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": 4}))
+    table = {"name": "walks", "method": "rejection", "student": str(student), "teacher": str(walker), "seed": 1,
+             "task": f"{TASK},split=train", "held_out": TASK, "n": 1, "smoke": 0, "limit": 8, "waive": ["context"],
+             "train": {"steps": 1, "rows": 4, "lr": 3e-3}, "eval": {"teachers": False, "limit": 4}}  # fmt: skip
+    with pytest.raises(ConfigError, match=r"more than max_unfit = 0\.1 of them: row 0: context: "):
+        run_job(parse_spec(table), tmp_path / "job", lambda text: None)
