@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,7 @@ from ttc.core import Completion, Engine, Sampling, Usage
 from ttc.engines.openai.factory import openai
 from ttc.engines.openai.refusals import Access, refuse, status_of
 from ttc.engines.scripted import ScriptedEngine
+from ttc.engines.shared import balance
 from ttc.engines.shared.balance import Retry, Transient, retry_after_s, retrying
 from ttc.errors import ConfigError, EngineBusy, EngineError, EngineTimeout, PromptTooLong
 from ttc.session.solve import solve, spent
@@ -291,8 +293,10 @@ def test_a_rate_limit_costs_seconds_and_no_problem() -> None:
         assert any("429" in reason for reason in engine.failures)
 
 
-def test_a_wish_that_fits_is_waited_for_to_the_last_second() -> None:
-    """A limit by the minute asks for up to 60 s, and so long is insisted."""
+@pytest.mark.parametrize("now", [0.0, 1.37, 5000.1, 12345.678, 86400.3, 1e7 + 0.1])
+def test_a_wish_that_fits_is_waited_for_to_the_last_second(now: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit by the minute asks for up to 60 s, and so long is insisted, whatever the clock rounds to."""
+    monkeypatch.setattr(balance, "time", SimpleNamespace(monotonic=lambda: now))
     calls: list[int] = []
 
     async def attempt() -> int:

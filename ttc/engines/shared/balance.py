@@ -122,7 +122,7 @@ async def retrying(
             failures += 1
             now = time.monotonic()
             first = now if failures == 1 else first
-            pause, left = policy.pause_s(failures, failure.retry_after_s), first + policy.max_total_s - now
+            pause, left = policy.pause_s(failures, failure.retry_after_s), policy.max_total_s - (now - first)
             if failure.retry_after_s is not None and failure.retry_after_s <= left:
                 pause = min(pause, left)  # its wish fits: a second more would not
             if failures >= policy.max_attempts or pause > left:
