@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from ttc.engines.embedded.core.cache import PrefixTree
 from ttc.engines.embedded.core.pool import PagePool, Segment
 from ttc.engines.embedded.core.tenants import Tenants
+from ttc.engines.shared.compute import native
 from ttc.engines.shared.shape import Dims
 
 ROOT = Path(__file__).parents[2]
@@ -38,8 +40,16 @@ def no_garbage() -> Iterator[None]:
     gc.enable()
 
 
-def new_pool(page_size: int = PAGE) -> PagePool:
-    return PagePool(DIMS, torch.float64, torch.device("cpu"), page_size)
+def new_pool(page_size: int = PAGE, kernels: ModuleType | None = None) -> PagePool:
+    return PagePool(DIMS, torch.float64, torch.device("cpu"), page_size, kernels)
+
+
+def compiled() -> ModuleType:
+    """The kernels, without which nothing is joined."""
+    kernels = native(torch.device("cpu"), torch.float32)
+    if kernels is None:
+        pytest.skip("needs numba")
+    return kernels
 
 
 def new_tenants() -> tuple[PagePool, PrefixTree, Tenants]:
@@ -183,6 +193,64 @@ def test_a_fed_token_joins_the_path_it_continues_unless_another_branch_leaves_th
     del second
     assert tree.length((1, 1, 1, 1, 1, 3)) == 6 and contents(pool, trunk) == expected((1, 1, 1, 1, 1, 3))
     assert pool.num_tokens == 8
+
+
+def test_steps_of_a_path_that_the_search_has_left_all_others_of_become_one_segment() -> None:
+    pool = new_pool(kernels=compiled())
+    tree = PrefixTree(pool)
+    prompt, path, other = (0,) * 5, (0,) * 5 + (1, 2, 0), (0,) * 5 + (2,) * 9
+    for ids in (prompt, path, other, (*path, 1), (*path, 1, 1)):
+        remember(tree, pool, ids)
+    tree.end(prompt, torch.zeros(1, 1))
+    row = pool.segment(tree.find((*path, 1)).segment)
+    tree.join((*path, 1, 1))  # a row goes on in between
+    assert pool.num_tokens == 8 + 12 + 3 * PAGE
+    del row
+    tree.join((*path, 1, 1))  # up to the place where the other branch leaves: no page of its own for every step
+    assert pool.num_tokens == 8 + 12 + 2 * PAGE
+    (entry := tree.entry(other)) and tree.forget(entry)
+    tree.join((*path, 1, 1))  # not with the prompt, which may be asked for again
+    assert pool.num_tokens == 8 + 2 * PAGE
+    segment, length = tree.find((*path, 1, 1, 2))
+    assert length == 10 and segment is not None and len(segment.chain()) == 2
+    assert contents(pool, segment) == expected((*path, 1, 1)) and tree.whole(prompt) is not None
+
+
+moves = st.tuples(
+    st.lists(st.integers(0, 1), min_size=1, max_size=10).map(tuple), st.sampled_from(["remember", "forget", "join"])
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(moves, min_size=1, max_size=40), st.randoms(use_true_random=False))
+def test_whatever_is_joined_split_and_forgotten_every_row_and_every_prefix_says_the_same(sequence, rng) -> None:
+    pool = new_pool(kernels=compiled())
+    tree = PrefixTree(pool)
+    rows: list[tuple[tuple[int, ...], Segment]] = []
+
+    def act(ids: tuple[int, ...], move: str) -> None:
+        if move == "join":
+            tree.join(ids)
+        elif move == "forget":
+            if (entry := tree.entry(ids)) is not None:
+                tree.forget(entry)
+        elif tree.length(ids) < len(ids):
+            remember(tree, pool, ids)
+        else:
+            tree.end(ids, torch.zeros(1, 1))
+        segment, length = tree.find(ids)
+        assert contents(pool, segment) == expected(ids[:length])
+        if segment is not None and rng.random() < 0.2:
+            rows.append((ids[:length], pool.segment(segment)))
+        if rows and rng.random() < 0.1:
+            del rows[rng.randrange(len(rows))]
+
+    for ids, move in sequence:
+        act(ids, move)
+        assert [contents(pool, row) for _, row in rows] == [expected(known) for known, _ in rows]
+    rows.clear()
+    tree.clear()
+    assert pool.num_tokens == 0
 
 
 def test_a_whole_prompt_keeps_its_last_state_until_it_is_cut_or_forgotten_and_nothing_is_appended_to_it() -> None:

@@ -17,8 +17,12 @@ from tests.ttc import tiny_model
 from ttc import nano
 from ttc.core import Engine, LogprobEngine, Message, Prompt, Sampling, StreamingEngine, Usage, WeightSync
 from ttc.engines.embedded.core import batch
+from ttc.engines.embedded.core.cache import PrefixTree
 from ttc.engines.embedded.core.model import load_body
 from ttc.engines.embedded.core.paged import PagedDecoder
+from ttc.engines.embedded.core.prefill import advance
+from ttc.engines.embedded.core.requests import Job
+from ttc.engines.embedded.core.tenants import Tenants
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.shared.tokens import check_room
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
@@ -500,6 +504,67 @@ def test_what_a_search_has_left_is_forgotten_at_once(folder) -> None:
         await engine.close()
 
     asyncio.run(go())
+
+
+def test_draws_that_wait_start_from_their_own_prompt_though_its_path_has_gone_on(folder, engine, monkeypatch) -> None:
+    narrow, sampling = embedded(str(folder), dtype="float32", max_batch=2), Sampling(max_tokens=6, seed=4)
+    rows, draw, tick, calls = narrow._scheduler._batch, batch.sample, narrow._scheduler._batch.tick, [0]
+
+    def held() -> None:
+        """A row, or a place for one: so nothing is appended to a prompt that draws wait for."""
+        assert all(job.segment is not None and job.segment.num_children for job in rows._open if job.waiting)
+
+    def watched() -> None:
+        held()
+        tick()
+        held()
+
+    def failing(logits, table):
+        calls[0] += threading.current_thread() is narrow._scheduler._thread
+        if calls[0] == 12:
+            raise MemoryError("injected")
+        return draw(logits, table)
+
+    monkeypatch.setattr(batch, "sample", failing)
+    monkeypatch.setattr(rows, "tick", watched)
+
+    async def tokens(one: Engine) -> list[tuple[int, ...]]:
+        prompt = replace(ask(one, "on"), problem_id="p")
+        (step,) = await one.generate(prompt, sampling, range(1), lambda _: None)
+        prompt = prompt.then(step)
+
+        async def path() -> list[tuple[int, ...]]:
+            here, steps = prompt, list[tuple[int, ...]]()
+            for _ in range(4):
+                (step,) = await one.generate(here, sampling, range(1), lambda _: None)
+                here = here.then(step)
+                steps.append(step.token_ids)
+            return steps
+
+        steps, draws = await asyncio.gather(path(), one.generate(prompt, sampling, range(1, 9), lambda _: None))
+        return steps + [draw.token_ids for draw in draws]
+
+    async def go() -> None:
+        assert await tokens(narrow) == await tokens(engine)
+        await narrow.close()
+
+    asyncio.run(go())
+
+
+def test_a_prompt_computed_in_parts_goes_on_behind_its_own_tokens_whatever_was_appended_to_them(folder) -> None:
+    body, _ = load_body(folder, device="cpu", dtype="float32", head=True)
+    tree = PrefixTree(body.pool)
+    start = tuple(range(10, 30))
+    jobs = [Job((*start, *rest), Tenants(tree).tenant("p")) for rest in ((40, 41, 42), (50,))]
+    with torch.inference_mode():
+        assert advance(jobs[:1], body, tree, len(start)) == []
+        assert advance(jobs[1:], body, tree) == jobs[1:]
+        ((_, lead),) = body.extend([(jobs[1].segment, (50,))])
+        assert tree.absorb(jobs[1].ids, lead) is jobs[0].segment
+        assert advance(jobs[:1], body, tree) == jobs[:1]
+        ((hidden, _),) = body.extend([(None, jobs[0].ids)])
+        assert jobs[0].logits is not None
+        assert torch.allclose(jobs[0].logits, body.logits(hidden[-1:])[0], atol=1e-4)
 
 
 def test_cancelled_draws_stop_and_every_token_is_on_the_ledger(folder) -> None:

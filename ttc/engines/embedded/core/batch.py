@@ -180,7 +180,7 @@ class Batch:
                 row.segment = None
             elif isinstance(row, PromptRow):
                 self._pending.setdefault((row.job.tenant.problem_id, row.job.ids), row.job)
-        self._leads.clear()
+        self._leads = {job: self._body.pool.segment(job.segment) for job in self._open}
         self._renew()
 
     def clear(self) -> list[LiveDraw]:
@@ -253,6 +253,8 @@ class Batch:
             num_rows, queued = num_rows + 1, queued + len(job.waiting) - 1
             busy.add(job.tenant)
             admitted.append(job)
+        for job in admitted:
+            self.tree.join(job.ids[:-1])
         for job in self._compute(admitted):
             del self._pending[job.tenant.problem_id, job.ids]
             if job.logits is None:
@@ -338,7 +340,9 @@ class Batch:
         self._take(starting, result)
         for draw in starting:
             if not draw.ended:
-                draw.segment = self._leads.pop(draw.job, None) or self._body.pool.segment(draw.job.segment)
+                # The lead stays while draws wait: the tree must not go on in what they start from.
+                lead = None if draw.job.waiting else self._leads.pop(draw.job, None)
+                draw.segment = lead or self._body.pool.segment(draw.job.segment)
                 self._decoder.add(draw.segment)
                 self._seat(draw)
         self._table = None

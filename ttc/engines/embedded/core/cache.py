@@ -114,9 +114,43 @@ class PrefixTree:
         if not continues or holder is None or entry.children or holder.num_children > 1 or ends:
             return segment
         if segment.length:
-            self._pool.append(holder, self._pool.read(segment, segment.start, segment.end))
+            self._pool.carry(segment, segment.start, segment.end, holder)
             entry.ids += tuple(ids[depth:])
         return holder
+
+    def join(self, ids: Sequence[int]) -> None:
+        """Bring what ends with `ids` together with what is before it and leads nowhere else any more.
+
+        A search leaves most branches, and what it goes on with would be read step by step, each in pages of its own.
+        Only where a copy costs next to nothing.
+        """
+        entry, depth, part = self._descend(ids)
+        if part is not None or depth < len(ids) or not self._pool.copies_fast:
+            return
+        above = entry.above
+        while above is not None and self._joins(entry, above):
+            self._join(entry, above)
+            above = entry.above
+
+    @staticmethod
+    def _joins(entry: PrefixEntry, above: PrefixEntry) -> bool:
+        """Whether nobody reads what is above an entry without it, and nobody has a place behind it."""
+        lower, upper = entry.segment, above.segment
+        if lower is None or upper is None or above.above is None or above.hidden is not None:
+            return False
+        alone = lower.parent is upper and upper.num_children == 1 and len(above.children) == 1
+        return alone and not lower.num_children and lower.length <= _JOINED
+
+    def _join(self, entry: PrefixEntry, above: PrefixEntry) -> None:
+        """Let `entry` begin where the one above it does, which is nobody's from now on."""
+        lower, upper, top = entry.segment, above.segment, above.above
+        if lower is None or upper is None or top is None:
+            raise RuntimeError("an entry is joined with one that is forgotten")
+        self._pool.carry(lower, lower.start, lower.end, upper)
+        entry.ids, entry.segment, entry.above = above.ids + entry.ids, upper, top
+        top.children[entry.ids[0]] = entry
+        above.above = above.segment = None
+        above.children = {}
 
     def end(self, ids: Sequence[int], hidden: torch.Tensor) -> None:
         """Remember with known `ids`, a whole prompt, the hidden state (1, D) of the last."""

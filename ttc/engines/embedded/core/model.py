@@ -132,13 +132,13 @@ class Body:
         self.dims, self.weights, self.max_context = dims, weights, max_context
         self.attention, self.pad_rows = attention, pad_rows
         self.device, self.dtype = weights.embed.device, weights.embed.dtype
-        self.pool = PagePool(dims, self.dtype, self.device)
         self._tables: tuple[torch.Tensor, torch.Tensor] | None = None
         if self.device.type == "cpu" and attention is PrefixAttention:
             self._pads_below = APART
         # In batch-invariant mode a decoding step feeds every prompt's last token: the bits are those of any other step.
         self.ends_prompts = pad_rows == 1
         kernels = native(self.device, self.dtype) if pad_rows == 1 else None
+        self.pool = PagePool(dims, self.dtype, self.device, kernels=kernels)
         self._between: Between = TorchOps(dims) if kernels is None else kernels.NativeOps(dims)
         if steps and kernels is not None and kernels.serves(dims.head_dim):
             self._steps = partial(RowAttention, kernels=kernels)

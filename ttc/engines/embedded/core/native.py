@@ -30,7 +30,21 @@ from numba.extending import intrinsic
 from ttc.engines.embedded.core.pool import PAGE
 from ttc.engines.shared.shape import Dims
 
-__all__ = ["NativeOps", "array", "attend", "draw", "gate", "join", "load", "norm", "serves", "store", "survey", "turn"]
+__all__ = [
+    "NativeOps",
+    "array",
+    "attend",
+    "draw",
+    "gate",
+    "join",
+    "load",
+    "move",
+    "norm",
+    "serves",
+    "store",
+    "survey",
+    "turn",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -427,6 +441,21 @@ def load(keys: Any, values: Any, pages: Any, offsets: Any, places: Any, k: Any, 
                 k[place, h, d] = keys[page, h, d, offset]
             for d in range(k.shape[2]):
                 v[place, h, d] = values[page, h, offset, d]
+
+
+@_compiled
+def move(keys: Any, values: Any, sources: Any, targets: Any) -> None:
+    """Copy tokens from place to place (page times positions of a page, and the position) in all layers of a shelf."""
+    layers, _, heads, width, size = keys.shape
+    for layer in range(layers):
+        for i in range(len(sources)):
+            page, offset = divmod(sources[i], size)
+            to_page, to_offset = divmod(targets[i], size)
+            for h in range(heads):
+                for d in range(width):
+                    keys[layer, to_page, h, d, to_offset] = keys[layer, page, h, d, offset]
+                for d in range(width):
+                    values[layer, to_page, h, to_offset, d] = values[layer, page, h, offset, d]
 
 
 @_Rows

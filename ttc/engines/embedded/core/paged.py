@@ -12,9 +12,10 @@ Cost: a copy of what is shared, for one layer at a time; a plan, made anew when 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -49,35 +50,92 @@ class _Shared:
         self.keys, self.values = torch.empty(2, *shape, dtype=shelf.dtype)
 
 
+class _Table(NamedTuple):
+    """The pages of a chain that a row reads for itself, and tokens of each; `own` are those of its last segment."""
+
+    above: _Table | None
+    own: list[int]
+    length: int
+    pages: list[int]
+    counts: list[int]
+
+
+_NOTHING = _Table(None, [], 0, [], [])
+
+
+def _table(segment: Segment, apart: Collection[Segment], tables: dict[Segment, _Table]) -> _Table:
+    """The table of a chain but for its segments `apart`; `tables` are those that this plan has looked at.
+
+    Most rows stay from plan to plan and most of a chain with them, so that what was made before still holds: a segment
+    has the same pages as then, and what is above it as well.
+    """
+    chain: list[Segment] = []
+    part: Segment | None = segment
+    while part is not None and part not in tables:
+        chain.append(part)
+        part = part.parent
+    table = _NOTHING if part is None else tables[part]
+    for part in reversed(chain):
+        if part not in apart:
+            known = part.table
+            if not (
+                isinstance(known, _Table)
+                and known.above is table
+                and known.own is part.pages
+                and known.length == part.length
+            ):
+                own = part.pages_of(part.length)
+                known = part.table = _Table(table, part.pages, part.length, table.pages + own[0], table.counts + own[1])
+            table = known
+        tables[part] = table
+    return table
+
+
+def _may_share(segments: Sequence[Segment]) -> bool:
+    """Whether so many rows have keys in common that these might be worth reading together; mostly there are none."""
+    readers: dict[Segment, int] = {}
+    for parent, count in Counter(segment.parent for segment in segments).items():
+        part = parent
+        while part is not None:
+            num = readers[part] = readers.get(part, 0) + count
+            if num >= _FEW and num * part.end >= _WORTH:
+                return True
+            part = part.parent
+    return False
+
+
+def _shared(segments: Sequence[Segment]) -> dict[tuple[int, ...], list[Segment]]:
+    """What several rows read together: by the rows, the segments."""
+    readers: dict[Segment, list[int]] = {}
+    for row, segment in enumerate(segments):
+        part = segment.parent
+        while part is not None:
+            if part.length:
+                readers.setdefault(part, []).append(row)
+            part = part.parent
+    together: dict[tuple[int, ...], list[Segment]] = {}
+    for part, rows in readers.items():
+        if len(rows) >= _FEW:
+            together.setdefault(tuple(rows), []).append(part)
+    return {rows: parts for rows, parts in together.items() if len(rows) * _tokens(parts) >= _WORTH}
+
+
 class _Plan:
     """Which pages each row reads for itself, what rows read together, and where each writes its next token."""
 
     def __init__(self, pool: PagePool, segments: Sequence[Segment]) -> None:
         self._size = pool.shelf.size
-        readers: dict[Segment, list[int]] = {}
-        for row, segment in enumerate(segments):
-            part = segment.parent
-            while part is not None:
-                if part.length:
-                    readers.setdefault(part, []).append(row)
-                part = part.parent
-        together: dict[tuple[int, ...], list[Segment]] = {}
-        for part, rows in readers.items():
-            if len(rows) >= _FEW:
-                together.setdefault(tuple(rows), []).append(part)
-        worth = {rows: parts for rows, parts in together.items() if len(rows) * _tokens(parts) >= _WORTH}
-        self.shared = [_Shared(pool, parts, rows) for rows, parts in worth.items()]
-        apart = {part for parts in worth.values() for part in parts}
-        own = {part: part.pages_of(part.length) for part in readers if part not in apart}
+        shared = _shared(segments) if _may_share(segments) else {}
+        self.shared = [_Shared(pool, parts, rows) for rows, parts in shared.items()]
+        apart = {part for parts in shared.values() for part in parts}
+        tables: dict[Segment, _Table] = {}
         pages, counts, firsts, lasts = list[int](), list[int](), list[int](), list[int]()
         for segment in segments:
             firsts.append(len(pages))
-            part = segment.parent
-            while part is not None:
-                if part in own:
-                    pages += own[part][0]
-                    counts += own[part][1]
-                part = part.parent
+            if segment.parent is not None:
+                table = _table(segment.parent, apart, tables)
+                pages += table.pages
+                counts += table.counts
             tail = segment.pages_of(segment.length + 1)
             pages += tail[0]
             counts += tail[1]

@@ -18,6 +18,7 @@ import heapq
 import mmap
 from collections import deque
 from collections.abc import Iterable, Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,7 +42,7 @@ class Segment:
     splits them in place. Only the last segment of a chain grows.
     """
 
-    __slots__ = ("__weakref__", "length", "num_children", "pages", "parent", "pool", "start")
+    __slots__ = ("__weakref__", "length", "num_children", "pages", "parent", "pool", "start", "table")
 
     def __init__(self, pool: PagePool, parent: Segment | None) -> None:
         self.pool, self.parent = pool, parent
@@ -49,6 +50,8 @@ class Segment:
         self.length = 0
         self.pages: list[int] = []
         self.num_children = 0
+        self.table: object = None
+        """What a decoder has made of the chain, for its next plan."""
         if parent is not None:
             parent.num_children += 1
 
@@ -108,12 +111,16 @@ class Segment:
         self.parent = parent
 
     def split(self, at: int) -> Segment:
-        """Move the tokens before position `at` to a segment of their own, which comes before this one from now on."""
-        head = self.pool.copy(self, self.start, at, self.parent)
-        tail = self.pool.copy(self, at, self.end, head)
+        """Move the tokens before position `at` to a segment of their own, which comes before this one from now on.
+
+        That one has their pages; the tokens behind are copied.
+        """
+        head, tail = self.pool.segment(self.parent), self.pool.copy(self, at, self.end, None)
+        head.length = at - self.start
+        kept = len(self.pages_of(head.length)[0])
+        head.pages, tail.pages, self.pages = self.pages[:kept], self.pages[kept:], tail.pages
         self.adopt(head)
         self.start, self.length = at, tail.length
-        self.pages, tail.pages = tail.pages, self.pages
         self.pool.version += 1
         return head
 
@@ -170,12 +177,15 @@ class Shelf:
         self._spaces = [PageSpace.new(shape, self.dtype, self.device) for shape in shapes]
         return self._spaces[0].tensor, self._spaces[1].tensor
 
+    def all_arrays(self) -> tuple[Any, Any]:
+        """Keys and values of all layers as compiled kernels take them (`native`)."""
+        kind = torch.uint16 if self.dtype == torch.bfloat16 else self.dtype
+        return self.keys.view(kind).numpy(), self.values.view(kind).numpy()
+
     def arrays(self, layer: int) -> tuple[Any, Any]:
-        """Keys and values of one layer as compiled kernels take them (`native`), until the shelf grows."""
+        """Keys and values of one layer as compiled kernels take them, until the shelf grows."""
         if not self._arrays:
-            kind = torch.uint16 if self.dtype == torch.bfloat16 else self.dtype
-            pairs = zip(self.keys.view(kind).numpy(), self.values.view(kind).numpy(), strict=True)
-            self._arrays = list(pairs)
+            self._arrays = list(zip(*self.all_arrays(), strict=True))
         return self._arrays[layer]
 
     def take(self) -> int:
@@ -219,11 +229,25 @@ class Shelf:
 class PagePool:
     """All keys and values of one model: segments in, pages out."""
 
-    def __init__(self, dims: Dims, dtype: torch.dtype, device: torch.device, page_size: int = PAGE) -> None:
+    def __init__(
+        self,
+        dims: Dims,
+        dtype: torch.dtype,
+        device: torch.device,
+        page_size: int = PAGE,
+        kernels: ModuleType | None = None,
+    ) -> None:
+        """`kernels` is what `compute.native` gives, where the model computes with it: copies cost a tenth then."""
         self.shelf = Shelf(dims, dtype, device, page_size)
+        self._kernels = kernels
         self.returned: deque[list[int]] = deque()
         self.version = 0
         """Raised whenever pages of a segment in use may lie elsewhere."""
+
+    @property
+    def copies_fast(self) -> bool:
+        """Whether `carry` is a compiled kernel's."""
+        return self._kernels is not None
 
     @property
     def num_tokens(self) -> int:
@@ -288,21 +312,40 @@ class PagePool:
 
     def read_chain(self, segment: Segment, start: int, end: int) -> torch.Tensor:
         """Keys and values of positions [start, end) of a chain: (layers, 2, kv heads, end - start, D)."""
-        parts = [
-            self.read(part, max(start, part.start), min(end, part.end))
-            for part in segment.chain()
-            if part.end > start and part.start < end
-        ]
+        parts = [self.read(part, first, last) for part, first, last in _spans(segment, start, end)]
         return parts[0] if len(parts) == 1 else torch.cat(parts, 3)
+
+    def carry(self, segment: Segment, start: int, end: int, target: Segment) -> None:
+        """Append positions [start, end) of the chain of `segment` to `target`."""
+        if end <= start:
+            return
+        if self._kernels is None:
+            self.append(target, self.read_chain(segment, start, end))
+            return
+        self.reserve(target, end - start)
+        spans = _spans(segment, start, end)
+        sources = np.concatenate([self.slots(part, first - part.start, last - first) for part, first, last in spans])
+        self._kernels.move(*self.shelf.all_arrays(), sources, self.slots(target, target.length, end - start))
+        target.length += end - start
 
     def copy(self, segment: Segment, start: int, end: int, parent: Segment | None) -> Segment:
         """Positions [start, end) of a chain as one segment after `parent`, in pages of its own."""
         copy = self.segment(parent)
         copy.start = start
-        if end > start:
-            self.append(copy, self.read_chain(segment, start, end))
+        self.carry(segment, start, end, copy)
         return copy
 
     def _collect(self) -> None:
         while self.returned:
             self.shelf.give_back(self.returned.popleft())
+
+
+def _spans(segment: Segment, start: int, end: int) -> list[tuple[Segment, int, int]]:
+    """The segments of a chain that hold positions [start, end), and which of them each holds."""
+    spans: list[tuple[Segment, int, int]] = []
+    part: Segment | None = segment
+    while part is not None and part.end > start:
+        if part.start < end:
+            spans.append((part, max(start, part.start), min(end, part.end)))
+        part = part.parent
+    return spans[::-1]

@@ -56,9 +56,11 @@ def advance(jobs: Sequence[Job], body: Body, tree: PrefixTree, budget: int = CHU
             ready.append(job)
             continue
         match = tree.find(job.ids[:goal])
-        start = job.segment.end if job.segment is not None else 0
-        if match.length >= start:  # also where it is equal: a segment that is not a row's may have grown since
-            job.segment, start = match.segment, match.length
+        if match.length >= job.length:
+            job.segment, job.length = match
+        elif job.segment is not None:
+            job.segment = job.segment.upto(job.length)
+        start = job.length
         if start >= goal:
             ready.append(job)
         elif not any(_common(job.ids, other.ids, goal) >= start + _SHARED_START for other, _ in work):
@@ -68,7 +70,7 @@ def advance(jobs: Sequence[Job], body: Body, tree: PrefixTree, budget: int = CHU
     if not work:
         return ready
     for (job, part), (hidden, segment) in zip(work, body.extend([(j.segment, p) for j, p in work]), strict=True):
-        job.segment = segment
+        job.segment, job.length = segment, segment.end
         job.computed += len(part)
         tree.insert(job.ids[: segment.end], segment)
         if segment.end == len(job.ids):

@@ -141,6 +141,7 @@ class Job:
     live: int = 0
     computed: int = 0
     segment: Segment | None = None  # what is computed of the prompt; all of it once `logits` are there
+    length: int = 0  # tokens of the prompt in `segment` when it was found or computed: the tree may append others to it
     logits: torch.Tensor | None = None  # (vocab,) after the last prompt token
     lead: Segment | None = None  # on a device: the last prompt token, which each draw's first step computes
 
