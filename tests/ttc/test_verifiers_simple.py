@@ -52,7 +52,77 @@ def test_a_choice_target_may_bring_the_text_of_the_option() -> None:
     assert judge(choice(), {"answer": "C", "alternatives": ["Paris"]}, r"\boxed{Paris}").correct
 
 
-@pytest.mark.parametrize("target", ["Paris", "B or C", "", 5])
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"\boxed{\textbf{(B)}\ 5}",
+        r"\boxed{\textbf{(B) } 5}",
+        r"\boxed{\mathrm{(B)}\,\frac{1}{2}}",
+        r"The answer is $\textbf{(B)}\ 5$.",
+        r"\boxed{\textbf{(B)}\ \text{neither (A) nor (C)}}",
+        r"\boxed{\textbf{(B)}\ x < 1 \text{ or } x > 4}",
+    ],
+)
+def test_a_letter_with_the_value_of_its_option_is_that_letter(text: str) -> None:
+    assert judge(choice(), "B", text).correct
+    assert judge(choice(), "C", text).status == "incorrect"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"\boxed{\textbf{(B)}\ \text{or}\ \textbf{(C)}}",
+        r"\boxed{\textbf{(B)}\quad\text{and}\quad\textbf{(C)}}",
+        r"\boxed{\textbf{(B)}~\text{or}~\textbf{(C)}}",
+        r"\boxed{\textbf{(B)}\ 5 \text{ or } \textbf{(C)}\ 6}",
+        r"\boxed{(B) 5 or (C) 6}",
+        "The answer is (B) 5 or (C) 6.",
+    ],
+)
+def test_two_letters_with_their_values_are_a_hedge(text: str) -> None:
+    for gold in "BC":
+        assert judge(choice(), gold, text).status == "no_answer"
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("The answer is A mammal.", "no_answer"),
+        ("The answer is option A mammal.", "correct"),
+        ("The answer is A) mammal", "correct"),
+        ("The answer is A. mammal", "correct"),
+        ("The answer is (A) mammal", "correct"),
+        ("The answer is **A** mammal", "correct"),
+        ("The answer is A: mammal", "correct"),
+        ("The answer is A - mammal", "correct"),
+        (r"\boxed{\textbf{A} mammal}", "correct"),
+        (r"\boxed{A}", "correct"),
+        ("Answer: A\nmammals give milk", "correct"),
+        ("The answer is A based on the passage.", "correct"),
+        ("The answer is A if we read it so.", "correct"),
+        (r"\boxed{A mammal}", "incorrect"),
+        (r"\boxed{(A mammal)}", "incorrect"),
+        ("<answer>A large mammal</answer>", "incorrect"),
+        ("The answer is A while loop.", "no_answer"),
+        ("The answer is A from-scratch design.", "no_answer"),
+    ],
+)
+def test_an_article_before_a_word_is_no_letter(text: str, status: str) -> None:
+    assert judge(choice(), "A", text).status == status
+
+
+def test_a_pronoun_before_a_word_is_no_letter() -> None:
+    assert judge(choice(), "I", "The answer is I think unclear.").status == "no_answer"
+    assert judge(choice(), "I", "The answer is I) think").correct
+
+
+def test_the_text_of_an_option_that_begins_with_an_article_is_not_the_letter_of_the_article() -> None:
+    target = {"answer": "C", "alternatives": ["A mammal"]}
+    assert judge(choice(), target, r"\boxed{A mammal}").correct
+    assert judge(choice(), target, r"\boxed{A}").status == "incorrect"
+
+
+@pytest.mark.parametrize("target", ["Paris", "B or C", "", 5, "A mammal"])
 def test_a_choice_gold_that_is_not_one_letter_is_refused(target: TargetLike) -> None:
     with pytest.raises(ConfigError, match="row 3"):
         choice().check_gold(target, "row 3")

@@ -294,7 +294,8 @@ _HASH = re.compile(r"(?:^[ \t]*|(?<=[\s.]))#{4}[ \t]*(?P<value>[^\s#][^\n]*)$", 
 _PHRASE = re.compile(
     r"(?:\b(?:(?:final|correct|right|best)\s+(?:result|solution|option|choice)|answers?)\**\s*"
     r"(?:(?:is|are|equals|would be|should be)"
-    r"(?:\s+(?:therefore|thus|then|simply|just|equal to|option|choice|approximately|about))*"
+    r"(?:\s+(?:therefore|thus|then|simply|just|equal to|approximately|about"
+    r"|(?:option|choice)(?!\s(?-i:[AI]\s+[a-z]))))*"
     r"\s*:?|[:：])"
     r"|\bfinal(?:\s+(?:value|number|total))?\**\s*[:：]"
     r"|\bthe\s+(?:only\s+|required\s+|desired\s+)?"

@@ -77,7 +77,8 @@ _NUMBER = re.compile(
 )
 _AT_ONCE = re.compile(r"[\s$*_(\[\\]*(?:[A-Za-z]\w?\s*=\s*)?")
 _LEAD = re.compile(
-    r"(?:(?:is|are|equal to|exactly|approximately|about|around|simply|just|the|option|choice|that)\s+|[:：*\s])+",
+    r"(?:(?:is|are|equal to|exactly|approximately|about|around|simply|just|the|that"
+    r"|(?:option|choice)(?!\s(?-i:[AI]\s+[a-z])))\s+|[:：*\s])+",
     re.IGNORECASE,
 )
 """What may stand between an answer phrase and its answer."""
@@ -243,18 +244,52 @@ _SECOND = re.compile(
     r"[\s})\]*$\"'.:]*(?:,|/|&|or\b|and\b|或|和)\s*[\s({\[*$\"'\\a-z]{0,12}?(?<![A-Za-z])(?P<letter>[A-Z])(?![A-Za-z'’])"
 )
 _ALONE = re.compile(r"[\s*$(\[\\{a-z]*[A-Za-z][\s)\].:}*$,]")
+_GAP = re.compile(r"~|\\(?:[ ,;:!]|q?quad(?![A-Za-z]))")
+_APART = re.compile(r"(?<![A-Za-z])\(\s*(?P<letter>[A-Z])\s*\)")
+_ALTERNATIVE = re.compile(r"(?:\bor(?:\s+(?:option|choice))?|或者?)\s*\Z", re.IGNORECASE)
+_WORD_BEHIND = re.compile(r"[^\S\n]+[a-z]")
+_NO_NOUN = re.compile(
+    r"\s+(?:according|although|among|and|as|at|because|but|if|in|is|it|of|on|only|or|over|since|than|that|these|this|"
+    r"when|where|which|based on|(?:by|for|from|to|with)\s+(?:all|an?|each|its|my|our|that|the|these|this|those|which))"
+    r"\b(?!-)"
+)
+"""Words that no noun begins with, so that the A before them is a letter: "A based on the text"."""
 
 
 def choice_letter(final: str) -> tuple[str, bool]:
-    """The letter of a choice in upper case and whether a second one is offered beside it; ("", False) without any."""
-    match = _LETTER.match(_STYLED.sub(r" \1 ", final[:MAX_FINAL]))
+    """The letter of a choice in upper case and whether a second one is offered beside it; ("", False) without any.
+
+    An A before a word is the article and an I the pronoun, unless a mark or `option` sets them apart: "A) mammal".
+    """
+    match = _LETTER.match(_STYLED.sub(_unstyled, _GAP.sub(" ", final[:MAX_FINAL])))
     if match is None:
         return "", False
     letter = chr(ord(match["letter"]) - 0xFEE0) if ord(match["letter"]) > 0xFF00 else match["letter"]
     if letter.islower() and re.match(r"\s+[a-z]", match["rest"]):
         return "", False
-    second = _SECOND.match(match["rest"])
-    return letter.upper(), bool(second and second["letter"] != letter.upper())
+    if _word_of_a_sentence(letter, match[0][: match.start("letter")], match["rest"]):
+        return "", False
+    return letter.upper(), bool({_second(match["rest"])} - {"", letter.upper()})
+
+
+def _unstyled(styled: re.Match[str]) -> str:
+    """Styled words without the command; a letter of its own stays set apart."""
+    words = styled[1].strip()
+    return f" ({words}) " if len(words) == 1 else f" {styled[1]} "
+
+
+def _word_of_a_sentence(letter: str, before: str, rest: str) -> bool:
+    if letter not in ("A", "I") or not _WORD_BEHIND.match(rest) or re.search("option|choice", before, re.IGNORECASE):
+        return False
+    return letter == "I" or not _NO_NOUN.match(rest)
+
+
+def _second(rest: str) -> str:
+    """A second letter that is offered, right beside the first, or with a value between them: "5 or (C) 6"."""
+    if beside := _SECOND.match(rest):
+        return beside["letter"]
+    apart = _APART.search(rest)
+    return apart["letter"] if apart and _ALTERNATIVE.search(rest, 0, apart.start()) else ""
 
 
 def choice_key(final: str) -> str:

@@ -1,6 +1,7 @@
 """Multiple choice: one letter, as in (C), C., option C, a boxed C, against the letter of the target.
 
-A target may also be the text of the right option in `alternatives`. Two letters ("B or C") are a hedge and no answer.
+A target may also be the text of the right option in `alternatives`. Two letters ("B or C") are a hedge and no answer,
+and the A of "A mammal" is an article and no letter.
 Left out: options without letters, and several right letters (make the combination one option).
 
 Args:
@@ -15,7 +16,7 @@ from ttc.core import Target
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card
 
-VERSION = "4"
+VERSION = "5"
 
 
 def choice(*, allow_truncated: bool = False) -> ChoiceVerifier:
@@ -41,7 +42,7 @@ class ChoiceVerifier(AnswerVerifier):
             correct_when="the one letter of the final answer is the target's, or the answer is an alternative's text",
             weaknesses=(
                 "a guess is right one time in as many as there are options",
-                "the article A at the end of an answer phrase may read as the letter A",
+                "an A before a noun is read as the article where nothing (a bracket, a mark, `option`) sets it apart",
             ),
             canaries=(
                 Canary("C", "The answer is (C).", "correct"),
