@@ -330,3 +330,23 @@ def test_an_answer_below_a_heading_is_one_where_it_ends_the_text() -> None:
         ("5", "### Answer\nThere are 5 boxes.\nOf these\nsome."),
     ]
     assert statuses(pairs) == ["correct", "correct", "no_answer"]
+
+
+def test_all_real_numbers_are_an_answer_in_words_but_not_all_but_some() -> None:
+    reals = r"\mathbb{R}"
+    texts = ("The answer is all real numbers.", "all real numbers", "So the answer is all reals, as shown.")
+    assert statuses([(reals, text) for text in texts]) == ["correct"] * 3
+    wrong = (
+        "The answer is all real numbers except 0.",
+        "The answer is all real numbers but 0.",
+        "The answer is all real numbers other than $0$.",
+        "The answer is not all real numbers.",
+        "The answer is all real numbers greater than 0.",
+        r"The answer is $\mathbb{R}$ except 0.",
+        r"$\boxed{\mathbb{R}}$ except 0.",
+        r"\boxed{\mathbb{R}} \setminus \{0\}",
+        r"$\boxed{\text{all real numbers}}$, except 0.",
+    )
+    for kind in ("math", "number"):
+        assert "correct" not in statuses([(gold, text) for text in wrong for gold in (reals, "0")], kind=kind)
+    assert statuses([("5", r"So $x = \boxed{5}$, excluding the negative root.")]) == ["correct"]

@@ -41,6 +41,11 @@ from ttc.answers.grammar import parse, parse_expression
 from ttc.answers.nodes import CONSTANTS, Term, approximate, exact
 from ttc.answers.tokens import MAX_CHARS, TooLarge, Unparsed, plain
 
+_REALS = frozenset(
+    {"all real numbers", "all reals", "the real numbers", "the reals", "the set of real numbers"}
+    | {f"{the}set of all real{numbers}" for the in ("", "the ") for numbers in ("s", " numbers")}
+)
+"""Words for the set of the real numbers."""
 _FLIP = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 _INFINITE = Term("inf")
 
@@ -49,6 +54,10 @@ def shape(node: Term) -> Term:
     """Return the shape of a parsed answer."""
     rule = _SHAPE_RULES.get(node.op)
     return rule(node) if rule else _scalar(node)
+
+
+def _words(node: Term) -> Term:
+    return _scalar(Term("sym", ("set:R",))) if text_key(node.args[0]) in _REALS else node
 
 
 def _scalar(node: Term) -> Term:
@@ -259,7 +268,7 @@ _SHAPE_RULES: Mapping[str, Callable[[Term], Term]] = {
     "seq": _sequence, "list": _list, "union": _union, "rel": _relation, "meet": lambda node: _meet(node),
     "matrix": lambda node: Term("matrix", tuple(tuple(shape(cell) for cell in row) for row in node.args)),
     "ratio": lambda node: Term("ratio", tuple(shape(item) for item in node.args)),
-    **dict.fromkeys(("base", "empty", "text", "time", "designation"), lambda node: node),
+    "text": _words, **dict.fromkeys(("base", "empty", "time", "designation"), lambda node: node),
 }  # fmt: skip
 
 

@@ -181,7 +181,7 @@ _UNSURE = re.compile(
     r"larger|higher|bigger|above|from|exceed\w*|at (?:most|least)|up to|between|among|one of|any of|either|maybe|"
     r"perhaps|possibly|probably|might|could|may be|unless|somewhere|in the range|ranges?|twice|thrice|double|triple|"
     r"half of|a third of|square of|cube of|times|plus|minus|percent of|multiple of|unlikely|unclear|unknown|"
-    r"wrong|incorrect)\b"
+    r"wrong|incorrect|except|excluding|other than|all(?: \w+){0,4} but|without(?=[\s$\\(]*\Z))\b"
     r"|n['’]t\b|不是|不|小于|大于)",
     re.IGNORECASE,
 )
@@ -189,11 +189,13 @@ _UNSURE = re.compile(
 _UNSURE_AFTER = re.compile(
     r"[\s$)\\\]}*.,]*(?:\w+\s+)?(?:or so\b|or (?:more|less|fewer|thereabouts|maybe|perhaps)\b|at (?:most|least)\b|"
     r"(?:times|plus|minus) (?:the|as|a|that|\$|\d)|(?:more|less|fewer|greater) than\b|(?:to|through|until)\s+\$?\d|"
-    r"[-–]\s?\d|/\d+,|is (?:not|wrong|incorrect)\b|isn['’]t\b|,?\s*(?:maybe|perhaps|possibly|or (?:is it|maybe))\b|\?)",
+    r"[-–]\s?\d|/\d+,|,?\s*(?:except|other than|apart from|setminus)\b|"
+    r"is (?:not|wrong|incorrect)\b|isn['’]t\b|,?\s*(?:maybe|perhaps|possibly|or (?:is it|maybe))\b|\?)",
     re.IGNORECASE,
 )
 """What may follow a value and make it none."""
 _DENIED = re.compile(
+    r"[ \t$)\\\]*]*,?\s?(?-i:except|other than|apart from|setminus)\b|"
     r"[\s$)\\\].*]*(?:,?\s*(?:which|this|that|it|the answer)\s+)?"
     r"(?:is|was|are|would be|seems|looks|cannot be|can['’]t be|isn['’]t|wasn['’]t)"
     r"\s*(?:(?:clearly|definitely|certainly|surely|also|obviously)\s+)?(?:not\b|wrong\b|incorrect\b|false\b|mistaken\b|"

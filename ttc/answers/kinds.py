@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ttc.answers.canonical import expression_key, hashed, math_key, text_key
+from ttc.answers.canonical import expression_key, hashed, math_key, shape, text_key
 from ttc.answers.extract import (
     MAX_FINAL,
     Extraction,
@@ -182,7 +182,8 @@ def _parses(text: str) -> bool:
     if len(text) > MAX_FINAL:
         return False
     try:
-        return parse(plain(text)).op != "text"
+        node = parse(plain(text))
+        return node.op != "text" or shape(node) != node
     except Unparsed:
         return False
 
