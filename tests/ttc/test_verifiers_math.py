@@ -350,3 +350,20 @@ def test_all_real_numbers_are_an_answer_in_words_but_not_all_but_some() -> None:
     for kind in ("math", "number"):
         assert "correct" not in statuses([(gold, text) for text in wrong for gold in (reals, "0")], kind=kind)
     assert statuses([("5", r"So $x = \boxed{5}$, excluding the negative root.")]) == ["correct"]
+
+
+def test_a_time_in_several_units_is_read_in_a_sentence_and_has_no_bare_value() -> None:
+    gold = "200 minutes"
+    texts = ("The answer is 3 hours 20 minutes.", "The answer is 3 hours and 20 minutes.", "3 h 20 min")
+    for kind in ("math", "number"):
+        assert statuses([(gold, text) for text in texts], kind=kind) == ["correct"] * 3
+        for part in ("3", "20", "23", "320", "200", "3 hours", "20 minutes"):
+            assert "correct" not in statuses([(part, text) for text in texts], kind=kind), part
+    target: TargetLike = {"answer": "200", "unit": "minutes"}
+    assert statuses([(target, texts[0]), (target, "The answer is 3 hours 2 minutes.")]) == ["correct", "incorrect"]
+
+
+def test_words_are_no_product_of_their_letters_for_math_verify() -> None:
+    for gold, answer in (("3 apples 20 pears", "20 apples 3 pears"), ("2 stop 3", "3 pots 2")):
+        assert statuses([(gold, rf"\boxed{{{answer}}}")])[0] != "correct"
+        assert statuses([(gold, rf"\boxed{{{gold}}}")]) == ["correct"]

@@ -10,6 +10,7 @@ A shape is what kind of mathematical object a parsed answer is, with the spellin
     brackets  shapes...            [a, b, c]
     interval  low, high, closed on the left, closed on the right (never open on both sides: that is a tuple)
     time      hour, minute, half of the day (am, pm or empty)
+    duration  node, unit           a time in several units
     designation  spelling          a date, a telephone number or a code, which is never computed
     union ratio matrix rel base empty text   as in `nodes`
 
@@ -38,7 +39,7 @@ from fractions import Fraction
 from typing import Any
 
 from ttc.answers.grammar import parse, parse_expression
-from ttc.answers.nodes import CONSTANTS, Term, approximate, exact
+from ttc.answers.nodes import CONSTANTS, Term, approximate, duration, exact
 from ttc.answers.tokens import MAX_CHARS, TooLarge, Unparsed, plain
 
 _REALS = frozenset(
@@ -268,7 +269,7 @@ _SHAPE_RULES: Mapping[str, Callable[[Term], Term]] = {
     "seq": _sequence, "list": _list, "union": _union, "rel": _relation, "meet": lambda node: _meet(node),
     "matrix": lambda node: Term("matrix", tuple(tuple(shape(cell) for cell in row) for row in node.args)),
     "ratio": lambda node: Term("ratio", tuple(shape(item) for item in node.args)),
-    "text": _words, **dict.fromkeys(("base", "empty", "time", "designation"), lambda node: node),
+    "text": _words, **dict.fromkeys(("base", "empty", "time", "duration", "designation"), lambda node: node),
 }  # fmt: skip
 
 
@@ -393,6 +394,12 @@ def _member_key(node: Term) -> str:
     return f"{node.args[0]}={shape_key(node.args[1])}" if node.op == "named" else shape_key(node)
 
 
+def _set_key(node: Term) -> str:
+    """Members in any order; 3 hours and 20 minutes are one time."""
+    time = duration(node.args)
+    return shape_key(time) if time else "{" + "|".join(sorted({_member_key(item) for item in node.args})) + "}"
+
+
 def _interval_key(node: Term) -> str:
     low, high, left, right = node.args
     return f"{'[' if left else '('}{shape_key(low)},{shape_key(high)}{']' if right else ')'}"
@@ -420,7 +427,8 @@ _KEY_RULES: Mapping[str, Callable[[Term], str]] = {
     "scalar": lambda node: _value_key(node.args[0]),
     "quantity": lambda node: _value_key(node.args[0]),
     "named": lambda node: shape_key(node.args[1]),
-    "set": lambda node: "{" + "|".join(sorted({_member_key(item) for item in node.args})) + "}",
+    "duration": lambda node: _value_key(node.args[0]),
+    "set": _set_key,
     "tuple": lambda node: "(" + ",".join(_member_key(item) for item in node.args) + ")",
     "brackets": lambda node: "[" + ",".join(_member_key(item) for item in node.args) + ",]",
     "interval": _interval_key,

@@ -2,10 +2,10 @@
 
 Every token must be consumed: a partial parse is a refusal, never a smaller expression. Depth and sizes are capped, the
 time is linear, nothing is evaluated. Mixed numbers, thousands, percent, units, sets, tuples, intervals, unions,
-inequality chains, ratios, times by the clock, words of size (5 million), bases, matrices, plus-minus and the usual
-functions are understood; so are units of measurement and currency that follow or precede a number. White space never
-joins digits, and words after a number are its unit only where they can be one. A whole answer that is spelt as a date,
-a telephone number or a code (`designation`) is no sum: it stands for its spelling.
+inequality chains, ratios, times by the clock and in several units, words of size (5 million), bases, matrices,
+plus-minus and the usual functions are understood; so are units of measurement and currency that follow or precede a
+number. White space never joins digits, and words after a number are its unit only where they can be one. A whole answer
+that is spelt as a date, a telephone number or a code (`designation`) is no sum: it stands for its spelling.
 Left out: sums, products, integrals, limits, sequences with dots (`math-verify` may know them, in a worker).
 """
 
@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
-from ttc.answers.nodes import UNITS, Term, many, num
+from ttc.answers.nodes import UNITS, Term, duration, many, num
 from ttc.answers.tokens import Alternatives, Token, TooLarge, Unparsed, tokens
 
 RELATIONS = {"=": "=", "<": "<", ">": ">", r"\le": "<=", r"\ge": ">=", r"\ne": "!=", r"\approx": "~", r"\in": "in"}
@@ -298,7 +298,7 @@ class _Grammar:
         return self.peek.text == "U" and self.last.text in (")", "]")
 
     def _ratio(self) -> Term:
-        if time := self._time():
+        if time := self._time() or self._duration():
             return time
         items = [self.sum()]
         while self.accept(":"):
@@ -316,6 +316,18 @@ class _Grammar:
             return None
         self.at += 3 + length
         return Term("time", (int(hour.text), int(minute.text), half))
+
+    def _duration(self) -> Term | None:
+        """A time in several units, 3 hours 20 minutes; None when it is not one."""
+        start, parts = self.at, list[Term]()
+        while self.peek.kind == "num" and self.ahead(1).kind in ("word", "text"):
+            amount, name = self.take().text, self.take().text.removesuffix(" and")
+            if name not in UNITS:
+                break
+            parts.append(Term("quantity", (number(amount), name)))
+        whole = duration(parts) if self._ends_item() else None
+        self.at = self.at if whole else start
+        return whole
 
     def _half_of_day(self, by: int) -> tuple[str, int]:
         r"""The am or pm that comes `by` tokens ahead, and its length in tokens: pm, `\text{p.m.}`, p.m."""

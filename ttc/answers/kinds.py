@@ -116,6 +116,9 @@ _INNER = re.compile(
     r"|[(\[](?:\\[a-z]+|(?![A-Za-z]{3})[^()\[\]$\n\\]){1,40}[,;]\s*)$"
 )
 """What stands before a number that ends a longer one, a sum or a pair: 2,74 and 2 740 and 9 + 1 and (7, 6)."""
+_TIME_BEFORE = re.compile(r"\d\s?(?:days?|hours?|hrs?|h|minutes?|mins?)\s(?:and\s)?$")
+_TIME_AFTER = re.compile(r"\s?(?:hours?|hrs?|h|minutes?|mins?|seconds?|secs?|s)\b")
+"""Beside a number that ends a time in several units: 3 hours 20 minutes."""
 _PROSE = re.compile(r"(?:let|we|i|to|first|not|as|in|by|using|unknown|unclear)\b", re.IGNORECASE)
 
 
@@ -207,7 +210,8 @@ def _last_number(text: str, start: int) -> Hit:
     if text[begin] in "-+−" and begin > start and text[begin - 1].isalnum():
         begin += 1
     before = text[max(start, begin - 40) : begin]
-    if _part_of_more(text, last) or _UNDER.search(before) or _INNER.search(before):
+    timed = _TIME_BEFORE.search(before) and _TIME_AFTER.match(text, last.end())
+    if timed or _part_of_more(text, last) or _UNDER.search(before) or _INNER.search(before):
         return None
     earlier = re.search(r"(\d[\d,.]*)\s+or\s+\$?$", text[max(start, begin - 40) : begin])
     unlike = earlier and math_key(earlier[1]) != math_key(text[begin : last.end()])

@@ -15,6 +15,7 @@ Operators and their arguments:
     base       digits, base      11_7        time  hour, minute, half of the day (am, pm or empty)
     meet       two relations, both of which hold
     quantity   node, unit        a number with a unit; the unit `%` is percent
+    duration   node, unit        a time in several units (3 h 20 min), summed in the smallest of them
     text       string            words                designation  string   a date, a telephone number or a code
 
 Their values are exact rationals where possible, numbers in a given context of `mpmath` otherwise. Real-valued
@@ -26,7 +27,7 @@ measurement or money is a dimension and a factor.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -372,6 +373,24 @@ def _units() -> dict[str, Unit]:
 
 
 UNITS = _units()
+MAX_PARTS = 8
+
+
+def duration(parts: Sequence[Term]) -> Term | None:
+    """Times from large to small, each less than one of the unit before, as one: 3 h, 20 min; None for all else."""
+    if not 1 < len(parts) <= MAX_PARTS or any(part.op != "quantity" for part in parts):
+        return None
+    amounts, measures = [exact(part.args[0]) for part in parts], [unit(part.args[1]) for part in parts]
+    if any(measure.dimension != "time" for measure in measures) or any(amount is None for amount in amounts):
+        return None
+    seconds = [amount * measure.factor for amount, measure in zip(amounts, measures, strict=True) if amount is not None]
+    whole = all(amount is not None and amount.denominator == 1 for amount in amounts[:-1])
+    smaller = all(0 <= part < measure.factor for part, measure in zip(seconds[1:], measures[:-1], strict=True))
+    if not whole or not smaller or seconds[0] < 0:
+        return None
+    return Term("duration", (num(sum(seconds, Fraction(0)) / measures[-1].factor), parts[-1].args[1]))
+
+
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 
 

@@ -29,7 +29,8 @@ FORMS: Mapping[Form, frozenset[str]] = {
     "list": frozenset({"set", "tuple", "brackets"}),
     "interval": frozenset({"interval", "tuple", "union", "set", "rel"}),
     "matrix": frozenset({"matrix", "tuple", "brackets"}), "equation": frozenset({"rel", "named"}),
-    "choice": frozenset({"scalar", "text"}), "time": frozenset({"time"}), "quantity": frozenset({"scalar", "quantity"}),
+    "choice": frozenset({"scalar", "text"}), "time": frozenset({"time"}),
+    "quantity": frozenset({"scalar", "quantity", "duration"}),
 }  # fmt: skip
 """The shapes that answer each form."""
 _SURDS = frozenset({"sqrt", "root", "abs"})
@@ -104,7 +105,7 @@ def fault(gold: Term, answer: Term, form: Form, question: str) -> str:
 
 def _scalars(node: Term) -> Iterator[Term]:
     """The expressions inside a shape."""
-    if node.op in ("scalar", "quantity"):
+    if node.op in ("scalar", "quantity", "duration"):
         yield node.args[0]
     elif node.op == "named":
         yield from _scalars(node.args[1])

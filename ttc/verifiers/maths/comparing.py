@@ -17,7 +17,8 @@ Policy:
 
 An answer without a unit equals one with; two units must agree (5 cm is not 5 m, 500 cm is 5 m). Dates, telephone
 numbers and codes are equal by their spelling, 2019-2020 is not -1. Times are equal as times, 10:20
-is not 5:10; a ratio with a zero equals only itself. Of `x=1, y=2` the names, or their order, are wanted.
+is not 5:10; a time in several units equals one with a unit, 3 h 20 min is 200 min but not 200. A ratio with a zero
+equals only itself. Of `x=1, y=2` the names, or their order, are wanted.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from ttc.answers.canonical import text_key
-from ttc.answers.nodes import UNITS, Term, exact, unit
+from ttc.answers.nodes import UNITS, Term, duration, exact, unit
 
 Ternary: TypeAlias = bool | None
 """True, False, or None: not decided."""
@@ -78,6 +79,9 @@ class Comparison:
             return True
         if left.op == "named" or right.op == "named":
             return self._named(left, right)
+        left, right = _as_duration(left, right), _as_duration(right, left)
+        if "duration" in (left.op, right.op):
+            return self._durations(left, right)
         if {left.op, right.op} == {"scalar", "quantity"} or left.op == right.op == "quantity":
             return self._quantities(left, right)
         if "time" in (left.op, right.op):
@@ -184,6 +188,13 @@ class Comparison:
             return left.args[:2] == right.args[:2] and (halves[0] == halves[1] or "" in halves)
         return self.same(as_ratio(left), as_ratio(right))
 
+    def _durations(self, left: Term, right: Term) -> Ternary:
+        """Times in several units; a bare number says nothing of its unit."""
+        if "scalar" in (left.op, right.op):
+            return False
+        sides = [Term("quantity", node.args) if node.op == "duration" else node for node in (left, right)]
+        return self.same(sides[0], sides[1])
+
     def _assigned(self, left: Term, right: Term) -> Ternary:
         """Values with names: by the names, or in their order where one side has none."""
         if _assignments(left) and _assignments(right):
@@ -282,6 +293,12 @@ def _assignments(node: Term) -> bool:
     """Whether every member of a list has a name of its own: x = 1, y = 2."""
     names = [item.args[0] for item in node.args if item.op == "named"] if node.op in ("set", "tuple") else []
     return len(names) > 1 and len(names) == len(node.args) == len(set(names))
+
+
+def _as_duration(node: Term, beside: Term) -> Term:
+    """A list of times from large to small beside a time: 3 hours and 20 minutes; all else as it is."""
+    listed = node.op == "set" and beside.op in ("duration", "quantity")
+    return (duration(node.args) if listed else None) or node
 
 
 def as_ratio(node: Term) -> Term:

@@ -77,6 +77,8 @@ def _comparable(gold: str, answer: str) -> bool:
 
 _ATOM = re.compile(r"\d+(?:\.\d+)?|(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
 _DOTS = re.compile(r"\.\.|\\(?:[lcvd]?dots|dotsc|dotsb)")
+_WORDS = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{4,}")
+"""What would be a product of letters: 3 apples and 20 pears are not 20 apples and 3 pears."""
 _UNITS = re.compile(r"\\(?:text|mathrm|mbox)\s*\{")
 
 
@@ -98,7 +100,7 @@ def math_verify_equal(gold: str, answer: str) -> Ternary:
 def _parse(text: str) -> Any:
     from latex2sympy2_extended import latex2sympy
 
-    if _DOTS.search(text) or _UNITS.search(text):
+    if _DOTS.search(text) or _UNITS.search(text) or _WORDS.search(text):
         raise Unparsed("dots or words")
     try:
         parsed = latex2sympy(text, is_real=True, convert_degrees=False, normalization_config=None)
