@@ -367,3 +367,10 @@ def test_words_are_no_product_of_their_letters_for_math_verify() -> None:
     for gold, answer in (("3 apples 20 pears", "20 apples 3 pears"), ("2 stop 3", "3 pots 2")):
         assert statuses([(gold, rf"\boxed{{{answer}}}")])[0] != "correct"
         assert statuses([(gold, rf"\boxed{{{gold}}}")]) == ["correct"]
+
+
+def test_letters_with_negative_powers_that_are_no_units_stay_letters() -> None:
+    pairs = [("m^{-1}", r"\frac{1}{m}"), ("5m^{-1}", r"\frac{5}{m}"), (r"5\, s^{-1}", r"\frac{5}{s}")]
+    assert statuses([(gold, rf"\boxed{{{answer}}}") for gold, answer in pairs]) == ["correct"] * 3
+    wrong = [("5", r"5 \cdot m \cdot s"), ("5", "5 s^{-1}"), ("5 m/s", "5 m^{-1} s^{-1}"), ("6 apples per m", "6 m")]
+    assert "correct" not in statuses([(gold, rf"\boxed{{{answer}}}") for gold, answer in wrong])

@@ -482,19 +482,36 @@ class _Grammar:
         """Words after a number, as a unit; empty when what follows is not one. A bare letter counts after a space."""
         if not all(_numeric(node) for node in left):
             return ""
-        start, words = self.at, []
-        while self.peek.kind in ("word", "text") and self.peek.text.lower() not in ("and", "or"):
-            words.append(self.take().text)
-            if self.accept("^"):
-                words[-1] += f"^{self._digits_group()}"
-            if self.peek.text == "/" and self.ahead(1).kind in ("word", "text"):
-                self.at += 1
-                words.append("/")
-        name = " ".join(words).replace(" / ", "/")
+        start = self.at
+        name = self._unit_name()
         if name and self._ends_item() and _begins_value(self.found[start], name) and is_unit(name):
             return "%" if name.lower() in PERCENTS else name
         self.at = start
         return ""
+
+    def _unit_name(self) -> str:
+        """Words with their powers, the negative ones below a slash: m s^{-1} is m/s; empty where they are letters."""
+        above, below, dotted = list[str](), list[str](), False
+        while self.peek.kind in ("word", "text") and self.peek.text.lower() not in ("and", "or"):
+            word = self.take().text
+            minus, power = self._unit_power() if self.accept("^") else (False, "")
+            (below if minus else above).append(word + power)
+            if self.peek.text in ("/", r"\cdot") and self.ahead(1).kind in ("word", "text"):
+                slash = self.take().text == "/"
+                above += ["/"] if slash else []
+                dotted |= not slash
+        if (below and not above) or (dotted and not below):
+            return ""
+        return "/".join([" ".join(above).replace(" / ", "/"), *below])
+
+    def _unit_power(self) -> tuple[bool, str]:
+        """Whether the power of a unit is negative, and how its size is written; of -1 nothing is left below a slash."""
+        braced = self.peek.text == "{" and self.ahead(1).text == "-"
+        size = self.ahead(1 + braced)
+        if self.ahead(int(braced)).text != "-" or not size.text.isdigit() or (braced and self.ahead(3).text != "}"):
+            return False, f"^{self._digits_group()}"
+        self.at += 2 + 2 * braced
+        return True, "" if size.text == "1" else f"^{size.text}"
 
     def _size(self) -> int:
         """Consume a word of size and return its power of ten; 0 when the next word is none."""

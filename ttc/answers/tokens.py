@@ -13,6 +13,8 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
+from ttc.answers.nodes import UNITS
+
 _SYMBOLS = {
     "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-", "⁄": "/", "∕": "/", "÷": "/",
     "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ", "∗": "*", "√": r"\sqrt ", "∛": r"\sqrt[3]",
@@ -46,6 +48,8 @@ _NESTED_BOX = re.compile(r"\\f?box(?:ed)?\s*\{")
 _PRIME = re.compile(r"\^(?:\{(?:\s*\\prime)+\s*\}|\s*\\prime(?![A-Za-z]))")
 _ORDINAL = re.compile(r"(?<=\d)(?:\^\{\\(?:text|mathrm)\{(?:st|nd|rd|th)\}\}|\^?\\(?:text|mathrm)\{(?:st|nd|rd|th)\})")
 _VALUE_IN_TEXT = re.compile(r"\\(?:text|mbox|textbf|textrm|mathrm|mathbf)\s*\{([^{}A-Za-z]*\d[^{}]*)\}")
+_POWERED = re.compile(r"\\(?:text|textrm|mathrm)\s*\{((?:[A-Za-z\s]|\\cdot|\^-?\d|\^\{-?\d\})+)\}")
+"""Units with powers: \\mathrm{m\\,s^{-1}}."""
 _DOLLARS = re.compile(r"^(-?)\$(?=\s?[\d.])(?!.*\$)", re.DOTALL)
 _FRAC = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _ALIASES = (
@@ -82,8 +86,15 @@ def plain(text: str) -> str:
     # A currency sign is not a mathematics delimiter.
     text = _DOLLARS.sub(r"\1 USD ", text).replace(r"\$", " USD ")
     text = _WRAPPERS.sub(" ", text)
-    text = _unbraced(_SPACES.sub(" ", text).strip())
+    text = _unbraced(_POWERED.sub(_unwrapped, _SPACES.sub(" ", text)).strip())
     return text.rstrip(" .,;:。、").strip() if not text.endswith("...") else text
+
+
+def _unwrapped(match: re.Match[str]) -> str:
+    """Units with powers, without the command around them; anything else, and a lone 1/s, as it is."""
+    names = re.findall(r"(?<!\\)\b[A-Za-z]+", match[1])
+    known = "^" in match[1] and UNITS.keys() >= set(names)
+    return f" {match[1]} " if known and (len(names) > 1 or "-" not in match[1]) else match[0]
 
 
 MAX_BRACES = 4

@@ -348,14 +348,18 @@ def _conversion(first: str, second: str) -> tuple[Fraction, Fraction] | None:
     if left.dimension and right.dimension:
         agree = left.dimension == right.dimension and left.factor and right.factor
         return (left.factor, right.factor) if agree else None
-    measures = [
-        {word for word in re.split(r"[\s/]+", text) if word.partition("^")[0] in UNITS} for text in (first, second)
-    ]
-    if measures[0] != measures[1]:
+    if _measures(first) != _measures(second):
         return None
     shared = _words(first) & _words(second)
     unitless = {"unit"} in (_words(first), _words(second))
     return (Fraction(1), Fraction(1)) if shared or unitless else None
+
+
+def _measures(text: str) -> list[set[str]]:
+    """The known units of a unit of several words, above and below each slash."""
+    levels = re.split(r"/|\bper\b", text)
+    known = [{word for word in level.split() if word.partition("^")[0] in UNITS} for level in levels]
+    return known if any(known[1:]) else known[:1]
 
 
 def _words(text: str) -> set[str]:
