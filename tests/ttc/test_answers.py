@@ -137,6 +137,7 @@ SAME = [
     ["q_1'", "q'_1", r"q_{1}^{\prime}"],
     [r"\hbar\omega_{L}/2", r"\frac{\omega_L\hbar}{2}", "ħω_L/2"],
     [r"M_{\odot}+1", r"1+M_\odot"],
+    ["5", r"\textbf{(B)}\ 5", r"\mathrm{(B) }\,5"],
     ["3 hours 20 minutes", "200 minutes", r"3\text{ h }20\text{ min}", "3 hours and 20 minutes"],
 ]
 

@@ -374,3 +374,14 @@ def test_letters_with_negative_powers_that_are_no_units_stay_letters() -> None:
     assert statuses([(gold, rf"\boxed{{{answer}}}") for gold, answer in pairs]) == ["correct"] * 3
     wrong = [("5", r"5 \cdot m \cdot s"), ("5", "5 s^{-1}"), ("5 m/s", "5 m^{-1} s^{-1}"), ("6 apples per m", "6 m")]
     assert "correct" not in statuses([(gold, rf"\boxed{{{answer}}}") for gold, answer in wrong])
+
+
+def test_the_letter_of_a_choice_before_its_value_is_no_factor_and_two_of_them_are_a_hedge() -> None:
+    assert statuses([("5", r"The answer is $\textbf{(B)}\ 5$."), ("B", r"\boxed{\textbf{(B)}}")]) == ["correct"] * 2
+    hedges = (
+        r"\boxed{\textbf{(B)}\ \text{or}\ \textbf{(C)}}",
+        r"\boxed{\textbf{(B)}\ 5 \text{ or } \textbf{(C)}\ 6}",
+        r"\boxed{\textbf{(B)}\ 5 \text{ or } 6}",
+    )
+    for text in hedges:
+        assert "correct" not in statuses([(gold, text) for gold in ("5", "6", "B", "C", "(B)")]), text

@@ -48,8 +48,14 @@ _NESTED_BOX = re.compile(r"\\f?box(?:ed)?\s*\{")
 _PRIME = re.compile(r"\^(?:\{(?:\s*\\prime)+\s*\}|\s*\\prime(?![A-Za-z]))")
 _ORDINAL = re.compile(r"(?<=\d)(?:\^\{\\(?:text|mathrm)\{(?:st|nd|rd|th)\}\}|\^?\\(?:text|mathrm)\{(?:st|nd|rd|th)\})")
 _VALUE_IN_TEXT = re.compile(r"\\(?:text|mbox|textbf|textrm|mathrm|mathbf)\s*\{([^{}A-Za-z]*\d[^{}]*)\}")
+_LABEL = re.compile(
+    r"\s*\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{\s*\([A-E]\)\s*\}\s*(?!.*\([A-E]\))"
+    r"(?=-?\s*(?:[\d.(]|[A-Za-z](?![A-Za-z])|\\\{|\\(?:frac|sqrt|pi|infty|binom|langle|mathbb|log|ln)(?![A-Za-z])))",
+    re.DOTALL,
+)
+"""The letter of a choice before its value: `(B) 5` with the letter in bold; two letters are no label."""
 _POWERED = re.compile(r"\\(?:text|textrm|mathrm)\s*\{((?:[A-Za-z\s]|\\cdot|\^-?\d|\^\{-?\d\})+)\}")
-"""Units with powers: \\mathrm{m\\,s^{-1}}."""
+"""Units with powers in upright letters."""
 _DOLLARS = re.compile(r"^(-?)\$(?=\s?[\d.])(?!.*\$)", re.DOTALL)
 _FRAC = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _ALIASES = (
@@ -85,8 +91,10 @@ def plain(text: str) -> str:
     text = _VALUE_IN_TEXT.sub(r" \1 ", _ORDINAL.sub("", _NESTED_BOX.sub("{", text)))
     # A currency sign is not a mathematics delimiter.
     text = _DOLLARS.sub(r"\1 USD ", text).replace(r"\$", " USD ")
-    text = _WRAPPERS.sub(" ", text)
-    text = _unbraced(_POWERED.sub(_unwrapped, _SPACES.sub(" ", text)).strip())
+    text = _SPACES.sub(" ", _WRAPPERS.sub(" ", text))
+    if label := _LABEL.match(text):
+        text = text[label.end() :]
+    text = _unbraced(_POWERED.sub(_unwrapped, text).strip())
     return text.rstrip(" .,;:。、").strip() if not text.endswith("...") else text
 
 
