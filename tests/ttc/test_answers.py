@@ -302,3 +302,14 @@ def test_a_block_that_only_tries_the_program_of_an_earlier_one_is_not_the_progra
 )
 def test_a_last_block_that_is_a_program_of_its_own_is_the_program(program: str) -> None:
     assert extract(f"```python\n{ADD}\n```\n```python\n{program}\n```", "code").final == program
+
+
+@pytest.mark.parametrize("tag", ["{.python}", "{python}", "{.python .numberLines}", "{python, echo=FALSE}", "{.PY}"])
+def test_the_fences_of_pandoc_and_knitr_open_a_python_block(tag: str) -> None:
+    text = f"```{tag}\n{ADD}\n```\nRun it:\n```{{.bash}}\npython add.py\n```\nIt shows\n```\n3\n```\n"
+    assert extract(text, "code").final == ADD
+
+
+@pytest.mark.parametrize("tag", ["{.bash}", "{r}", "{.pythonic}", "{.numberLines}", "python.sh", "{bash python}"])
+def test_a_block_of_another_language_is_no_program(tag: str) -> None:
+    assert extract(f"```{tag}\nadd(1, 2)\n```\n", "code").final is None

@@ -10,8 +10,9 @@ format   the whole text                 for tasks that judge the form and not th
 structured  calls of functions, JSON    the whole text; equal calls and equal values are one class
 
 A program's block is fenced by ``` or ~~~ and may lack its end, as in a text that was stopped there. Blocks tagged as
-Python come first, then those without a tag; blocks of another language (a shell line, an output) are no answer. White
-space at the left of the first line is kept: a continuation of a given function begins indented. Two programs are in one
+Python (`python`, pandoc's `{.python}`, knitr's `{python}`) come first, then those without a tag; blocks of another
+language (a shell line, an output) are no answer. White space at the left of the first line is kept: a continuation of a
+given function begins indented. Two programs are in one
 class when their syntax trees are the same: comments, quotes and line breaks do not matter, names do. Cost: a parse of
 at most 64 KiB. Left out: programs spread over several blocks, and languages other than Python.
 """
@@ -371,6 +372,8 @@ MAX_CODE = 65_536
 """Characters of a program beyond which it is reported as `too_long`."""
 # Possessive throughout: no line is read twice.
 _FENCE = re.compile(r"^[ \t]{0,3}+(?P<mark>`{3,}+|~{3,}+)[ \t]*+(?P<tag>[^\s`]*+)[^\n`]*+(?:\n|\Z)", re.MULTILINE)
+_BRACED = re.compile(r"\{\.?(\w+)[},]?")
+"""What pandoc and knitr open a block with: {.python}, {python, echo=FALSE}."""
 _PYTHON = ("python", "python3", "py", "py3")
 
 
@@ -399,6 +402,12 @@ def syntax(source: str) -> ast.Module:
             raise SyntaxError(str(exc) or "nested too deeply") from exc
 
 
+def _language(tag: str) -> str:
+    """The language that the tag of a block names."""
+    braced = _BRACED.fullmatch(tag)
+    return (braced[1] if braced else tag).lower()
+
+
 def _last_block(text: str, start: int) -> Hit:
     spans_of_tag: dict[str, list[tuple[int, int]]] = {}
     opened: re.Match[str] | None = None
@@ -408,10 +417,10 @@ def _last_block(text: str, start: int) -> Hit:
         if opened is None:
             opened = fence
         elif not fence["tag"] and fence["mark"].startswith(opened["mark"]):
-            spans_of_tag.setdefault(opened["tag"].lower(), []).append((opened.end(), fence.start()))
+            spans_of_tag.setdefault(_language(opened["tag"]), []).append((opened.end(), fence.start()))
             opened = None
     if opened is not None:
-        spans_of_tag.setdefault(opened["tag"].lower(), []).append((opened.end(), len(body)))
+        spans_of_tag.setdefault(_language(opened["tag"]), []).append((opened.end(), len(body)))
     spans = sorted(span for tag in _PYTHON for span in spans_of_tag.get(tag, ())) or spans_of_tag.get("", [])
     if not spans:
         return None
