@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
+import itertools
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -41,6 +42,7 @@ from ttc.core import (
     Prompt,
     Sampling,
     ToolEngine,
+    ToolMessage,
     Usage,
     extras_of,
 )
@@ -56,7 +58,7 @@ FORWARDED_BY = ("direct", "majority")
 SEED_BITS = 53
 """Seeds go back as JSON numbers, which many clients read as doubles."""
 LONG_TEXT = 20_000
-"""A text this long is tokenised beside the event loop."""
+"""Characters beyond which a prompt is rendered beside the event loop; 16 functions of 2 kB take 90 ms."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -402,7 +404,7 @@ async def _settle(
 
 
 async def _render(request: ServeRequest, model: ServedModel, thinking: Thinking) -> tuple[Prompt, ...]:
-    """The prompts as the strategy will see them; long texts are tokenised in a thread."""
+    """The prompts as the strategy will see them; long ones are rendered in a thread."""
     engine = model.engine
 
     def render() -> tuple[Prompt, ...]:
@@ -417,13 +419,25 @@ async def _render(request: ServeRequest, model: ServedModel, thinking: Thinking)
             _check_ids(engine, raw)
         return tuple(raw_prompt(engine, raw) for raw in request.prompts)
 
-    size = sum(len(message.content) for message in request.messages) + sum(map(len, request.prompts))
     try:
-        return await asyncio.to_thread(render) if size > LONG_TEXT else render()
+        return await asyncio.to_thread(render) if _is_long(request) else render()
     except TTCError as exc:
         error = from_error(exc)
         error.param = error.param or ("prompt" if request.raw else "messages")
         raise error from exc
+
+
+def _is_long(request: ServeRequest) -> bool:
+    """Whether a prompt is longer than LONG_TEXT; nothing beyond that is looked at."""
+    form = request.form
+    calls = (call for message in request.messages if isinstance(message, ToolMessage) for call in message.calls)
+    lengths = itertools.chain(
+        (len(message.content) for message in request.messages),
+        map(len, request.prompts),
+        (len(call.arguments) for call in calls),
+        (len(str(tool)) for tool in (form.offer if form is not None else ())),
+    )
+    return any(total > LONG_TEXT for total in itertools.accumulate(lengths))
 
 
 def _shown_tools(engine: Engine, messages: Sequence[Message], thinking: Thinking, form: AnswerForm) -> Prompt:

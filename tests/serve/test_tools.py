@@ -31,6 +31,7 @@ from ttc.engines.embedded.engine import embedded
 from ttc.engines.sglang.factory import sglang
 from ttc.engines.shared.folder import generator_folder
 from ttc.engines.shared.text import Text
+from ttc.engines.shared.tokens import TokenEngine
 from ttc.engines.shared.toolformats import TOOL_FORMATS, ToolFormat, plain_turns, tool_format_of
 
 ARGUMENTS = {
@@ -324,6 +325,33 @@ def test_a_large_schema_is_read_beside_the_event_loop_and_a_larger_one_not_at_al
     running = asyncio.run_coroutine_threadsafe(_thread(), server.loop).result(5)
     assert threads[0] is not running
     assert "5001 properties" in ask(5000)["message"] and len(threads) == 1
+
+
+def test_many_functions_and_long_calls_are_rendered_beside_the_event_loop(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    render = TokenEngine.render_tools
+
+    def noted(self: TokenEngine, messages: Any, thinking: bool | None, tools: Any) -> Any:
+        threads.append(threading.current_thread())
+        return render(self, messages, thinking, tools)
+
+    monkeypatch.setattr(TokenEngine, "render_tools", noted)
+    form = {"type": "object", "properties": {"place": {"type": "string", "description": "which place " * 150}}}
+    many = [{"type": "function", "function": {"name": f"f{number}", "parameters": form}} for number in range(16)]
+    call = {"id": "c", "type": "function", "function": {"name": "f0", "arguments": json.dumps({"place": "x" * 30_000})}}
+    turns = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "no"},
+    ]
+    code = "context_length_exceeded"
+    assert server.ask(chat("hi", tools=many)).json()["error"]["code"] == code
+    assert server.ask({**chat("hi", tools=many[:1]), "messages": turns}).json()["error"]["code"] == code
+    assert server.ask(chat("hi", tools=many[:1], max_tokens=1)).status_code in (200, 400)
+    loop = asyncio.run_coroutine_threadsafe(_thread(), server.loop).result(5)
+    assert [thread is loop for thread in threads] == [False, False, True]
 
 
 async def _thread() -> threading.Thread:
