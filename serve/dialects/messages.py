@@ -139,7 +139,7 @@ class ContextManagement(RequestBody):
 
 
 class MessagesPrompt(CommonFields):
-    """What a Messages request says of its prompt: the body of a count."""
+    """What a Messages request says of its prompt."""
 
     messages: Annotated[list[MessageTurn], FIRST_FAULT, MinLen(1), MaxLen(4096)]
     system: _Content | None = None
@@ -162,6 +162,18 @@ class MessagesRequest(MessagesPrompt):
     stop_sequences: Annotated[list[StopText], MaxLen(64)] | None = None
     metadata: dict[str, Any] | None = Field(None, description="No effect.")
     service_tier: str | None = Field(None, description="No effect.")
+
+
+_NO_SAMPLING = "a count samples nothing: leave it out, it belongs to /v1/messages"
+
+
+class MessagesCount(MessagesPrompt):
+    """The body of a count; Anthropic's, too, refuses `max_tokens`."""
+
+    max_tokens: None = with_reason(_NO_SAMPLING)
+    stop_sequences: None = with_reason(_NO_SAMPLING)
+    metadata: None = with_reason(_NO_SAMPLING)
+    service_tier: None = with_reason(_NO_SAMPLING)
 
 
 class TokenCountReply(BaseModel):

@@ -74,7 +74,7 @@ DIALECTS = (
     ),
     ApiDialect(
         "/v1/messages/count_tokens",
-        messages.MessagesPrompt,
+        messages.MessagesCount,
         messages.parse_prompt,
         messages.count_reply,
         messages.MessagesEncoder,

@@ -206,6 +206,20 @@ def test_a_count_is_what_the_message_then_costs(thinker: Running, name: str) -> 
     assert counted.json() == {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]}
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("max_tokens", 50), ("stop_sequences", ["x"]), ("metadata", {}), ("service_tier", "auto")]
+)
+def test_a_count_refuses_what_only_sampling_takes_and_names_no_other_field(
+    server: Running, name: str, value: Any
+) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], name: value}
+    reply = server.ask(body, "/v1/messages/count_tokens")
+    assert reply.status_code == 400
+    error = reply.json()["error"]
+    assert (error["type"], error["param"]) == ("invalid_request_error", name)
+    assert "a count samples nothing" in error["message"] and "did you mean" not in error["message"]
+
+
 def test_a_count_refuses_as_messages_do_and_has_no_longest_prompt(server: Running) -> None:
     path = "/v1/messages/count_tokens"
     missing = server.ask({"model": "m"}, path)
