@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from ttc.cli.cli import main
+from ttc.cli.cli import ELSEWHERE, main
 from ttc.commands.solve import cost_line
 from ttc.config.registry import plugins
 from ttc.core import Answer, Usage
@@ -193,6 +193,50 @@ def test_what_no_option_takes_is_named_with_the_nearest_option_and_the_help(
     assert ended.value.code == 2
     assert captured.err.startswith(message) and captured.err.count("\n") == 1
     assert f"(see: {message.partition(':')[0]} --help)" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        *((name, "it is --n here") for name in ("--num-samples", "--n_samples", "--epochs", "--num-return-sequences")),
+        ("--num_fewshot", "problems are asked as they stand"),
+        ("--max_new_tokens", "it is --max-tokens here"),
+        ("--thinking_budget", "it is --max-thinking here"),
+        ("--tasks", "it is --task here"),
+        ("--output_path", "it is --out here"),
+        ("--batch_size", "it is --concurrency here"),
+        ("--alg", "it is --strategy here"),
+        ("--rm-name", "it is --scorer here"),
+        ("--backend", "it is --engine here"),
+        ("--model_args", "each is --set engine.KEY=VALUE"),
+        ("--gen_kwargs", "--temperature"),
+        ("--apply_chat_template", "always"),
+        ("--log_samples", "--out"),
+    ],
+)
+def test_an_option_of_another_tool_is_told_what_does_it_here(
+    option: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments in ([option, "8"], [f"{option}=8"]):
+        with pytest.raises(SystemExit):
+            main(["eval", *arguments])
+        told = capsys.readouterr().err
+        assert told.startswith(f"ttc eval: error: no option {option}; ") and hint in told and told.count("\n") == 1
+
+
+def test_an_option_of_another_tool_is_not_told_one_that_the_command_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "run", "nano", "--epochs", "2"])
+    assert "--n here" not in capsys.readouterr().err
+
+
+def test_every_option_that_another_tools_name_leads_to_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["eval", "--help"])
+    options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    assert {option for option, _ in ELSEWHERE.values()} <= options
+    words = " ".join(words for _, words in ELSEWHERE.values())
+    assert set(re.findall(r"--[a-z-]+", words)) <= options
 
 
 def test_a_file_or_a_folder_that_no_position_takes_is_told_its_option(

@@ -19,7 +19,7 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from importlib.abc import InspectLoader
 from pathlib import Path
@@ -225,6 +225,29 @@ def _refuse_empty(arguments: Sequence[str], parser: argparse.ArgumentParser) -> 
             parser.error(f"{name} is empty: give it a value, or leave it out")
 
 
+_DRAWS = "it is --n here, for a strategy that draws several (--strategy majority)"
+_SHOTS = "problems are asked as they stand, without worked examples: write those into the questions of a file"
+ELSEWHERE: Mapping[str, tuple[str, str]] = {
+    **dict.fromkeys(("num_samples", "n_samples", "samples", "num_return_sequences"), ("--n", _DRAWS)),
+    **dict.fromkeys(("num_generations", "num_completions", "best_of", "epochs", "repeats"), ("--n", _DRAWS)),
+    **dict.fromkeys(("num_fewshot", "fewshot", "n_shot", "n_shots", "num_shots"), ("--task", _SHOTS)),
+    **dict.fromkeys(("max_new_tokens", "max_gen_toks", "max_completion_tokens"), ("--max-tokens", "")),
+    **dict.fromkeys(("thinking_budget", "reasoning_tokens", "thinking_tokens"), ("--max-thinking", "")),
+    **dict.fromkeys(("tasks", "dataset", "benchmark"), ("--task", "")),
+    **dict.fromkeys(("output_path", "output_dir", "log_dir", "results_dir"), ("--out", "")),
+    **dict.fromkeys(("batch_size", "num_concurrent", "max_connections"), ("--concurrency", "")),
+    **dict.fromkeys(("alg", "algorithm", "method"), ("--strategy", "")),
+    **dict.fromkeys(("rm", "rm_name", "reward_model", "prm"), ("--scorer", "")),
+    **dict.fromkeys(("backend", "provider"), ("--engine", "")),
+    "temp": ("--temperature", ""),
+    "model_args": ("--set", "each is --set engine.KEY=VALUE here"),
+    "gen_kwargs": ("--temperature", "they are options here: --temperature, --top-p, --top-k, --max-tokens"),
+    "apply_chat_template": ("--model", "leave it out: the model's chat template is always applied"),
+    "log_samples": ("--out", "leave it out: --out DIR keeps every answer"),
+}
+"""What lm-evaluation-harness, Inspect and others call it, the option here, and other words where it is not that."""
+
+
 def _refuse(argument: str, parser: argparse.ArgumentParser) -> NoReturn:
     """Name an argument that no option and no position takes."""
     if not argument.startswith("-"):
@@ -234,7 +257,11 @@ def _refuse(argument: str, parser: argparse.ArgumentParser) -> NoReturn:
         parser.error(f"argument {argument!r} is one too many{hint}")
     name = argument.partition("=")[0]
     options = list(parser._option_string_actions)
-    setting = _setting(name.lstrip("-").replace("-", "_")) if "--set" in options else None
+    plain = name.lstrip("-").replace("-", "_").lower()
+    option, words = ELSEWHERE.get(plain, ("", ""))
+    if option in options:
+        parser.error(f"no option {name}; {words or f'it is {option} here'}")
+    setting = _setting(plain) if "--set" in options else None
     hint = nearest(name, options) if setting is None else f"; it is set by --set {setting}=VALUE"
     parser.error(f"no option {name}{hint}")
 
