@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -56,3 +60,20 @@ def test_local_names_are_nouns() -> None:
 )
 def test_a_ring_is_a_group_in_which_each_reaches_the_others(graph: house.Graph, rings: list[list[str]]) -> None:
     assert house.rings(graph) == rings
+
+
+_PLURAL = re.compile(r" (?:rows|steps|problems|pairs|updates|rollouts|stages|requests)\b")
+
+
+def _bare_plurals(package: str) -> Iterator[str]:
+    """Where an f-string puts a plural behind a value, which may be 1."""
+    for file in (ROOT / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            for value, text in pairwise(node.values) if isinstance(node, ast.JoinedStr) else ():
+                if not isinstance(value, ast.Constant) and isinstance(text, ast.Constant) and _PLURAL.match(text.value):
+                    yield f"{file.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)[:80]}"
+
+
+@pytest.mark.parametrize("package", ["train", "distill", "serve"])
+def test_numbers_in_messages_have_their_nouns_from_counted(package: str) -> None:
+    assert list(_bare_plurals(package)) == []

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttc.config.recipes import overrides
+from ttc.config.values import counted
 
 if TYPE_CHECKING:
     from distill.plan.resolve import JobPlan
@@ -93,7 +94,7 @@ def _plan(args: argparse.Namespace) -> int:
     plan = planned.plan
     print(plan.method.about(plan.job))
     for name, prompts in plan.prompts.items():
-        print(f"domain {name}: {len(prompts.items)} problems, {len(prompts.dropped)} dropped")
+        print(f"domain {name}: {counted(len(prompts.items), 'problem')}, {len(prompts.dropped)} dropped")
         for problem, reason in list(prompts.dropped)[:5]:
             print(f"    {problem}: {reason}")
     for line in (*planned.cost, *_training(plan)):

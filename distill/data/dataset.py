@@ -31,6 +31,7 @@ from distill.spec.sample import Sample, TrainingRow
 from distill.spec.spec import MixSpec
 from train.examples.examples import Example, read_example, rows_of
 from ttc import seeds
+from ttc.config.values import counted
 from ttc.core import Message
 from ttc.durable import replace_text
 from ttc.engines.shared.text import Text
@@ -236,9 +237,9 @@ def refuse_unfit(rows: Sequence[TrainingRow], audited: AuditedRows, most: float)
         return
     kinds = ", ".join(f"{count} {kind}" for kind, count in audited.audit.unfit.items())
     raise ConfigError(
-        f"the audit leaves out {len(audited.unfit)} of {len(rows)} rows ({kinds}), more than max_unfit = {most:g} of "
-        f"them: {audited.audit.problems[0]}. The answers stay on the ledger: mend the reason, or set max_unfit higher, "
-        "and give the same command again"
+        f"the audit leaves out {len(audited.unfit)} of {counted(len(rows), 'row')} ({kinds}), more than "
+        f"max_unfit = {most:g} of them: {audited.audit.problems[0]}. The answers stay on the ledger: mend the reason, "
+        "or set max_unfit higher, and give the same command again"
     )
 
 

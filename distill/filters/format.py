@@ -10,6 +10,7 @@ import re
 
 from distill.data.pipeline import Filter, each, placed
 from distill.spec.sample import Sample
+from ttc.config.values import counted
 from ttc.errors import ConfigError
 from ttc.session.thinking import CLOSE, OPEN
 
@@ -40,7 +41,7 @@ def format(*, final: bool = True, pattern: str | None = None, max_chars: int | N
         if regex is not None and not regex.search(answer.text):
             return f"pattern missing: {pattern}"
         if max_chars is not None and len(sample.text) > max_chars:
-            return f"too long: {len(sample.text)} characters"
+            return f"too long: {counted(len(sample.text), 'character')}"
         return None
 
     return each(judge)

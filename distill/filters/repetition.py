@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from distill.data.pipeline import Filter, each, placed
 from distill.spec.sample import Sample
+from ttc.config.values import counted
 from ttc.errors import ConfigError
 from ttc.verifiers.format import repetition as repeated
 
@@ -21,6 +22,6 @@ def repetition(*, n: int = 8, max_share: float = 0.5) -> Filter:
 
     def judge(sample: Sample) -> str | None:
         share = repeated(sample.text, n)
-        return None if share <= max_share else f"repeats itself: {share:.2f} of its runs of {n} words"
+        return None if share <= max_share else f"repeats itself: {share:.2f} of its runs of {counted(n, 'word')}"
 
     return each(judge)

@@ -61,6 +61,7 @@ from train.promote.gate import judge, promote
 from train.recipe.recipe import Recipe, RecipeStep, bind_stage
 from train.recipe.run import RunOptions, run_recipe
 from ttc.concurrent import Interrupted, StopRequest
+from ttc.config.values import counted
 from ttc.durable import replace_link
 from ttc.errors import ConfigError, PromptTooLong, UnknownName
 from ttc.identity.digests import file_digest
@@ -159,7 +160,8 @@ def _saying_what_is_kept(plan: JobPlan, ledger: AnswerLedger) -> Iterator[None]:
         yield
     except KeyboardInterrupt as exc:
         units = [unit for _, several in units_by_teacher(plan) for unit in several]
-        there = f"{len(units) - len(ledger.missing(units)):,} of {len(units):,} answers are on the ledger"
+        total = f"{counted(len(units), 'answer')} {'is' if len(units) == 1 else 'are'}"
+        there = f"{len(units) - len(ledger.missing(units)):,} of {total} on the ledger"
         number = exc.number if isinstance(exc, Interrupted) else 0
         raise Interrupted(number, "; ".join(text for text in (there, str(exc)) if text)) from exc
 
@@ -175,7 +177,7 @@ def _take_over(plan: JobPlan, ledger: AnswerLedger, log: Log) -> None:
     units = [unit for _, several in units_by_teacher(plan) for unit in several]
     for place in plan.spec.ledgers:
         with AnswerLedger(Path(place).expanduser() / LEDGER) as other:
-            log(f"{ledger.take_over(other, units):,} answers taken over from {place}")
+            log(f"{counted(ledger.take_over(other, units), 'answer')} taken over from {place}")
 
 
 def _prepare(plan: JobPlan, ledger: AnswerLedger, log: Log) -> tuple[Data | None, Mapping[str, Any], RowAudit | None]:
@@ -198,7 +200,7 @@ def _prepare(plan: JobPlan, ledger: AnswerLedger, log: Log) -> tuple[Data | None
     if audited is None or not audited.kept:
         return Data(path, 0, 0), counts, None
     audit = audited.audit
-    log(f"{audit.num_rows} rows, {audit.num_tokens} tokens to learn, all with their stop token")
+    log(f"{counted(audit.num_rows, 'row')}, {counted(audit.num_tokens, 'token')} to learn, all with their stop token")
     return Data(path, audit.num_rows, audit.num_tokens), counts, audit
 
 
@@ -206,7 +208,7 @@ def _audited(plan: JobPlan, rows: Sequence[TrainingRow], log: Log) -> AuditedRow
     """The rows that pass the audit; says how many do not, and the first of them."""
     audited = audit_rows(rows, plan.job.student, int(load_tokenizer(plan.job.student).model_max_length))
     if audited.unfit:
-        log(f"the audit leaves out {len(audited.unfit)} of {len(rows)} rows: {audited.audit.problems[0]}")
+        log(f"the audit leaves out {len(audited.unfit)} of {counted(len(rows), 'row')}: {audited.audit.problems[0]}")
     return audited
 
 
@@ -337,7 +339,7 @@ def _cost(plan: JobPlan) -> list[str]:
     for teacher, units in units_by_teacher(plan):
         most = sum(unit.max_tokens for unit in units)
         limit = "" if teacher.is_searching else f", at most {most:,} tokens"
-        lines.append(f"{teacher.name} ({teacher.strategy.label}): {len(units):,} answers{limit}")
+        lines.append(f"{teacher.name} ({teacher.strategy.label}): {counted(len(units), 'answer')}{limit}")
         for place in plan.spec.ledgers:
             with AnswerLedger(Path(place).expanduser() / LEDGER) as other:
                 lines.append(f"{len(other.answered(units)):,} of them are on the ledger of {place}")
@@ -373,7 +375,9 @@ async def spend(plan: JobPlan, ledger: AnswerLedger, opener: Opener, log: Log) -
             say = partial(_say_progress, log, teacher.name)
             await fill(ledger, teacher, units, concurrency=plan.spec.concurrency, opener=teachers.open, progress=say)
             num_new = missing[teacher.digest]
-            log(f"{teacher.name}: {len(units) - num_new} answers were on the ledger, {num_new} made now")
+            num_old = len(units) - num_new
+            there = f"{counted(num_old, 'answer')} {'was' if num_old == 1 else 'were'} on the ledger"
+            log(f"{teacher.name}: {there}, {num_new:,} made now")
     finally:
         await teachers.end()
 
@@ -398,7 +402,7 @@ def expected_cost(plan: JobPlan, ledger: AnswerLedger) -> str:
         if there and missing:
             tokens = sum(usage.tokens for usage in there) / len(there)
             flops = sum(usage.flops for usage in there) / len(there)
-            cost = f"{missing:,} answers to make, about {missing * tokens:,.0f} tokens"
+            cost = f"{counted(missing, 'answer')} to make, about {missing * tokens:,.0f} tokens"
             lines.append(f"{teacher.name}: {cost}" + (f", {missing * flops:.2g} FLOPs" if flops else ""))
     return "; ".join(lines)
 
@@ -418,13 +422,13 @@ async def _smoke(
     passed = run_pipeline(answers.samples, filters, plan.context, None, spec.seed)
     lost = len(first) - len({sample.prompt for sample in passed.kept})
     name = assignment.teacher.name
-    log(f"smoke gate: {len(first) - lost} of {len(first)} problems got an accepted answer from {name}")
+    log(f"smoke gate: {len(first) - lost} of {counted(len(first), 'problem')} got an accepted answer from {name}")
     if lost > spec.smoke_failures:
         kinds = Counter(f"{d.stage}: {kind_of(d.reason)}" for d in passed.dropped.values())
         kinds.update(f"failed: {kind_of(error)}" for error in answers.failed)
         reasons = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(5))
         raise ConfigError(
-            f"smoke gate: {lost} of the first {len(first)} problems got no answer of {name} that is "
+            f"smoke gate: {lost} of the first {counted(len(first), 'problem')} got no answer of {name} that is "
             f"accepted ({reasons}); nothing more was spent. {_remedy(answers.failed, lost)}"
         )
 
@@ -444,7 +448,7 @@ def _remedy(failed: Sequence[str], lost: int) -> str:
 def _say_progress(log: Log, name: str, written: int, missing: int) -> None:
     """Say now and then how far a teacher has come."""
     if written % max(1, missing // 10) == 0 and missing >= 100:
-        log(f"{name}: {written:,} of {missing:,} answers")
+        log(f"{name}: {written:,} of {counted(missing, 'answer')}")
 
 
 class _OpenTeachers:

@@ -25,6 +25,7 @@ from distill.measure.measured import HEAD, Measured, compared
 from distill.plan.resolve import JobPlan
 from evals.numbers.gates import GateCheck
 from ttc.config.recipes import dump
+from ttc.config.values import counted
 from ttc.durable import replace_text
 from ttc.errors import ConfigError, RecordError
 from ttc.identity.digests import file_digest, model_digests
@@ -143,7 +144,7 @@ def write_card(
         "## Teachers\n\n" + ("\n".join(taught) or "- the student itself"),
         "## Data\n\n"
         + "\n".join(f"- {domain.name}: {domain.task}" for domain in spec.domains)
-        + (f"\n- {funnel['rows']} rows; {'; '.join(rows)}" if funnel else "\n- drawn while training"),
+        + (f"\n- {counted(funnel['rows'], 'row')}; {'; '.join(rows)}" if funnel else "\n- drawn while training"),
         "## Before and after\n\n" + _table(lines),
         "## Gates\n\n"
         + ("\n".join(f"- {'pass' if c.passed else 'FAIL'}: {c.text}" for c in checks) or "None declared."),

@@ -12,6 +12,7 @@ from distill.job.manifest import MANIFEST
 from distill.plan.lock import read_lock
 from train.base.stage import read_result
 from train.recipe.run import stage_folders
+from ttc.config.values import counted
 from ttc.core import Usage
 from ttc.errors import ConfigError
 from ttc.records import iterate
@@ -26,12 +27,12 @@ def status_lines(folder: Path) -> list[str]:
             totals = ledger.totals()
         num_tokens = sum(Usage(**usage).tokens for usage in totals["usage"].values())
         lines.append(
-            f"answers: {totals['done']:,} rows of {lock['units']:,} answers asked for, {totals['cut']:,} cut, "
-            f"{totals['failed']:,} failed, {num_tokens:,} tokens"
+            f"answers: {counted(totals['done'], 'row')} of {counted(lock['units'], 'answer')} asked for, "
+            f"{totals['cut']:,} cut, {totals['failed']:,} failed, {counted(num_tokens, 'token')}"
         )
     funnel = folder / DATA / FUNNEL
     if funnel.is_file():
-        lines.append(f"data: {json.loads(funnel.read_text())['rows']:,} rows")
+        lines.append(f"data: {counted(json.loads(funnel.read_text())['rows'], 'row')}")
     for run in sorted((folder / "train").glob("*/run.json")):
         for stage in stage_folders(run.parent):
             progress = "done" if read_result(stage) is not None else f"step {_step(stage)}"
@@ -69,13 +70,14 @@ def trace_row(folder: Path, what: str) -> Iterator[str]:
         for key in parents:
             story = ledger.story(key)
             if not story and parents == [what]:
-                raise ConfigError(f"{folder} has no row and no answer {what!r}; it has {len(lineage)} rows")
+                raise ConfigError(f"{folder} has no row and no answer {what!r}; it has {counted(len(lineage), 'row')}")
             if not story:
                 yield f"  from {key}"
             for line in story:
                 who = teachers.get(line.teacher, "student")
                 yield f"answer {key}: teacher {who}, draw {line.sample}, seed {line.seed}"
-                yield f"  cap {line.max_tokens}: {line.state}, {line.finish_reason or line.error}, {line.tokens} tokens"
+                length = counted(line.tokens, "token")
+                yield f"  cap {line.max_tokens}: {line.state}, {line.finish_reason or line.error}, {length}"
                 yield from (f"  {verifier}: {status}" for verifier, status in line.verdicts)
             if key in dropped:
                 yield f"  dropped by {dropped[key]['stage']}: {dropped[key]['reason']}"

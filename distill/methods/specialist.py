@@ -20,6 +20,7 @@ from distill.spec.method import Assignment, Data, DistillJob, Method
 from distill.spec.sample import Sample, TrainingRow, row_of
 from distill.spec.spec import JobSpec
 from distill.supervision.divergence import Kind
+from ttc.config.values import counted
 from ttc.errors import ConfigError
 
 
@@ -71,7 +72,8 @@ class _Specialist(BaseMethod):
     def about(self, job: DistillJob) -> str:
         """See `Method.about`."""
         names = ", ".join(teacher.name for teacher in job.teachers)
-        then = f", then {self.own['steps']} updates on the student's own answers" if self.own["steps"] else ""
+        updates = counted(self.own["steps"], "update")
+        then = f", then {updates} on the student's own answers" if self.own["steps"] else ""
         return f"the student imitates, per domain, the winner of {names}{then}"
 
     def assignments(self, job: DistillJob) -> Sequence[Assignment]:

@@ -10,13 +10,14 @@ from distill.data.pipeline import clean_prompts
 from distill.preflight import Finding, fine, raw_items, reads_tokens, refused
 from distill.spec.method import DistillJob
 from evals.data.decontamination import answer_leaks
+from ttc.config.values import counted
 
 
 def prompts(job: DistillJob) -> Finding:
     """Look for answers and for measured problems in the prompts that are trained on."""
     if not reads_tokens(job):
         left = sum(len(domain.items) for domain in job.domains)
-        return fine(f"{left} problems are left that tell no answer and are not measured")
+        return fine(f"{counted(left, 'problem')} left, which tell no answer and are not measured")
     held_out = [domain.held_out.items(job.spec.eval.limit, 0) for domain in job.domains if domain.held_out is not None]
     for domain, items in raw_items(job).items():
         leak = next(answer_leaks(items), None)

@@ -19,6 +19,7 @@ from distill.plan.lock import read_lock
 from evals.numbers.statistics import Interval, mean_interval
 from evals.report.kit import quantity
 from train.recipe.run import stage_folders
+from ttc.config.values import counted
 from ttc.core import Usage
 
 
@@ -102,7 +103,8 @@ def funnel(job: JobData) -> Table:
         (s["name"], f"{s['came']:,}", f"{s['kept']:,}", ", ".join(f"{n:,} {why}" for why, n in s["reasons"].items()))
         for s in stages
     ]
-    return Table("Funnel", ("stage", "came", "kept", "dropped because"), rows, f"{counts['rows']:,} rows to learn from")
+    note = f"{counted(counts['rows'], 'row')} to learn from"
+    return Table("Funnel", ("stage", "came", "kept", "dropped because"), rows, note)
 
 
 def pass_rates(job: JobData) -> list[tuple[str, str, int, Interval]]:
@@ -209,7 +211,7 @@ def audit(job: JobData) -> Table:
         ("rows", f"{summary['num_rows']:,}"),
         ("tokens to learn", f"{summary['num_tokens']:,}"),
         ("with their stop token", f"{100 * summary['stop_share']:.1f} %"),
-        ("longest, with its prompt", f"{summary['longest']:,} tokens"),
+        ("longest, with its prompt", f"{counted(summary['longest'], 'token')}"),
         *((f"left out: {kind}", f"{count:,}") for kind, count in summary.get("unfit", {}).items()),
     ]
     return Table("Rows", ("", ""), rows)

@@ -277,7 +277,8 @@ def settle(
     caps = [limit for limit in limits if limit is not None]
     cap = max(min(caps), 1) if caps else None
     if cap is not None and wish.min_tokens > cap:
-        text = f"min_thinking_tokens = {wish.min_tokens} exceeds the {cap} tokens of thought that this request leaves"
+        left = f"the {cap} token{'' if cap == 1 else 's'} of thought that this request leaves"
+        text = f"min_thinking_tokens = {wish.min_tokens} exceeds {left}"
         raise invalid("min_thinking_tokens", text, CONFLICT)
     control = Thinking(
         mode="auto" if raw else "on", max_tokens=cap, min_tokens=wish.min_tokens, handover=policy.handover

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 from serve.operator.keys import Key
 from serve.running.quotas import LocalQuotas, Quotas, too_many
+from ttc.config.values import counted
 from ttc.core import Usage
 from ttc.errors import ConfigError
 
@@ -61,7 +62,8 @@ class Admission:
         """
         excess = self.sequences + sequences - self._max
         if excess > 0 and self.sequences:
-            text = f"the server is busy: {self.sequences} draws are admitted, {sequences} more would exceed {self._max}"
+            there = f"{counted(self.sequences, 'draw')} {'is' if self.sequences == 1 else 'are'} admitted"
+            text = f"the server is busy: {there}, {sequences} more would exceed {self._max}"
             raise too_many("queue_full", text, self._drain_s(excess, self._clock()))
         self._enter(sequences)
         try:

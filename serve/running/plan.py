@@ -394,8 +394,8 @@ async def _settle(
         name = wish.max_tokens_field
         raise invalid(
             name,
-            f"{name} = {wish.max_tokens} and {length} tokens of {place} exceed the context of "
-            f"{capabilities.max_context}: at most {room} is possible",
+            f"{name} = {wish.max_tokens} and {length} token{'' if length == 1 else 's'} of {place} exceed the context "
+            f"of {capabilities.max_context}: at most {room} is possible",
             "context_length_exceeded",
         )
     max_tokens = wish.max_tokens or min(most, room)

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from serve.operator.keys import Key
 from serve.requests.errors import ApiError
+from ttc.config.values import counted
 
 MINUTE_S = 60.0
 
@@ -125,13 +126,16 @@ def _reservation(key: Key, account: _Account, most: int, horizon: float) -> int 
 
 def too_many_requests(key: Key, wait_s: float) -> ApiError:
     """The refusal of a key that has asked too often."""
-    text = f"the key {key.name} may send {key.limits.requests_per_minute} requests a minute"
+    most = counted(key.limits.requests_per_minute or 0, "request")
+    text = f"the key {key.name} may send {most} a minute"
     return too_many("rate_limit_exceeded", text, wait_s)
 
 
 def too_many_searches(key: Key) -> ApiError:
     """The refusal of a key that runs too many searches."""
-    return too_many("too_many_searches", f"the key {key.name} may run {key.limits.max_searches} searches at once", 1.0)
+    most = key.limits.max_searches
+    text = f"the key {key.name} may run {most} {'search' if most == 1 else 'searches'} at once"
+    return too_many("too_many_searches", text, 1.0)
 
 
 def too_many_tokens(key: Key, reserved: int, wait_s: float) -> ApiError:

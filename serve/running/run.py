@@ -129,7 +129,7 @@ async def _choice(
         raise ApiError(
             400,
             "budget_exceeded",
-            f"ttc.max_total_tokens: {limit} tokens do not pay for one draw of strategy {plan.strategy}: raise it",
+            f"ttc.max_total_tokens = {limit} does not pay for one draw of strategy {plan.strategy}: raise it",
             param="ttc.max_total_tokens",
         )
     answer = replace(answer, usage=session.usage, trace=session.trace)

@@ -19,7 +19,7 @@ import pytest
 from serve.operator.keys import Key, KeyLimits, key_from_secret
 from serve.requests.errors import ApiError
 from serve.running.admission import Admission
-from serve.running.quotas import LocalQuotas, Quotas
+from serve.running.quotas import LocalQuotas, Quotas, too_many_requests, too_many_searches
 from serve.running.shared_quotas import ENV, RedisQuotas, find_quotas, open_quotas
 from tests.serve.running import chat, running, scripted, served
 from ttc.core import Usage
@@ -205,3 +205,10 @@ def test_an_address_where_nothing_answers_stops_the_start(monkeypatch: pytest.Mo
     monkeypatch.setenv(ENV, "redis://127.0.0.1:1/0")
     with pytest.raises(ConfigError, match=ENV):
         asyncio.run(find_quotas(60))
+
+
+def test_a_limit_of_one_is_told_in_the_singular() -> None:
+    key = alice(requests_per_minute=1, max_searches=1)
+    assert str(too_many_requests(key, 1.0)) == "the key alice may send 1 request a minute"
+    assert str(too_many_searches(key)) == "the key alice may run 1 search at once"
+    assert str(too_many_searches(alice(max_searches=2))) == "the key alice may run 2 searches at once"

@@ -343,7 +343,7 @@ def test_rows_of_ptx_that_are_held_out_problems_are_refused_before_a_model_is_th
 
     stage(f"data:{write(tmp_path / 'rows.jsonl', [{'prompt': sums[0], 'completion': '12'}])}").check(True)
     leak = write(tmp_path / "leak.jsonl", [{"prompt": asked, "completion": "12"}])
-    with pytest.raises(ConfigError, match="ptx: 1 rows are held-out problems too"):
+    with pytest.raises(ConfigError, match="ptx: 1 row is a held-out problem too"):
         stage(f"data:{leak}").check(True)
 
 

@@ -181,7 +181,7 @@ def test_a_signal_ends_trls_training_with_a_checkpoint_and_it_goes_on_from_there
 
     stop.heeded = sending
     try:
-        with pytest.raises(Interrupted, match=r"1 updates of .* are kept"):
+        with pytest.raises(Interrupted, match=r"1 update of .* is kept"):
             stage.train(rows, cipher_model, tmp_path / "model", dataclasses.replace(place, stop=stop))
     finally:
         for number, handler in before.items():

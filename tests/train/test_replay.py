@@ -26,7 +26,7 @@ def test_an_update_of_reinforcement_is_the_logged_one(run, cipher_model, step):
 def test_a_replay_starts_from_the_nearest_checkpoint_with_a_reference_that_was_renewed(cipher_model, tmp_path):
     run = two_updates(tmp_path, cipher_model, "save_every = 1\nkl_weight = 0.1\nreference_every = 1\nminibatches = 2\n")
     told = list(replay_step(run, 1, model=cipher_model))
-    assert told[0] == "from the checkpoint after 1 updates, on cpu" and told[-1] == "equal bit for bit"
+    assert told[0] == "from the checkpoint after 1 update, on cpu" and told[-1] == "equal bit for bit"
 
 
 def test_a_changed_record_shows(run, cipher_model, tmp_path):

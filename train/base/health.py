@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from train.base.rollout import Rollout
+from ttc.config.values import counted
 from ttc.errors import ConfigError, TrainingError, UnknownName
 from ttc.records import LineFile
 
@@ -69,7 +70,8 @@ class Alarm:
         for rollout in self.rollouts:
             status = rollout.verdict.status if rollout.verdict else "unjudged"
             body = (rollout.thinking + " | " + rollout.text).replace("\n", "\\n")[:160]
-            lines.append(f"  {rollout.problem_id} {rollout.path} {status} {len(rollout.token_ids)} tokens: {body}")
+            length = counted(len(rollout.token_ids), "token")
+            lines.append(f"  {rollout.problem_id} {rollout.path} {status} {length}: {body}")
         return "\n".join(lines)
 
 

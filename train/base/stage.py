@@ -21,6 +21,7 @@ from evals.task import Task
 from train.base.seal import flaws, sums_of
 from train.base.world import ALONE, World
 from ttc.concurrent import StopRequest
+from ttc.config.values import counted
 from ttc.durable import replace_link, replace_text
 from ttc.errors import ConfigError, RecordError
 
@@ -97,7 +98,7 @@ class Naming(Protocol):
 
 def kept(step: int, setting: Setting) -> str:
     """What a signal leaves of a stage after `step` updates, in words."""
-    return f"{step} updates of {setting.folder.name} are kept"
+    return f"{counted(step, 'update')} of {setting.folder.name} {'is' if step == 1 else 'are'} kept"
 
 
 def check_model(kind: str, has_model: bool) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttc.config.recipes import overrides
-from ttc.config.values import at_least, check_place, check_seed, within
+from ttc.config.values import at_least, check_place, check_seed, counted, within
 from ttc.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def _sentence(steps: Sequence[RecipeStep], results: Sequence[StageResult], out: 
     where = f"the model is in {last.model}"
     if folders and (place / "model").is_symlink():
         where = f"what {kind} made is in {', '.join(folders)}; the model that came in is as it was, in {last.model}"
-    return f"{len(results)} of {len(steps)} stages done{early}; {where}\nnext: {following}"
+    return f"{len(results)} of {counted(len(steps), 'stage')} done{early}; {where}\nnext: {following}"
 
 
 def _parted(settings: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:

@@ -39,6 +39,7 @@ from train.base.rollout import Rollout, read_rollouts
 from train.base.stage import Setting
 from ttc.config.plugins import PluginShape
 from ttc.config.registry import Registry
+from ttc.config.values import counted
 from ttc.core import Message, Problem, Prompt, ToolCall, ToolMessage, Tools, half_character
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.toolformats import TOOL_FORMATS
@@ -161,9 +162,9 @@ def check_rows(
     if shared:
         where, text = rows[shared[0]]
         count = len({rows[place][0] for place in shared})
+        those = "1 row is a held-out problem" if count == 1 else f"{counted(count, 'row')} are held-out problems"
         raise ConfigError(
-            f"{stage}: {count} rows are held-out problems too, such as {where}: {text[:80]!r}; leave them out, or take "
-            "another held_out"
+            f"{stage}: {those} too, such as {where}: {text[:80]!r}; leave them out, or take another held_out"
         )
 
 
@@ -182,8 +183,9 @@ def check_prompts(stage: str, where: str, examples: Iterable[Example], text: Tex
     runs = {overlap.train for overlap in overlaps(prompts, own_texts(held_out))}
     shared = [prompt for place, prompt in enumerate(prompts) if prompt in renderings or place in runs]
     if shared:
+        total = counted(len(prompts), "problem")
         raise ConfigError(
-            f"{stage}: {len(shared)} of the {len(prompts)} problems that {where} answers are held-out problems too, "
+            f"{stage}: {len(shared)} of the {total} that {where} answers are held-out problems too, "
             f"such as {shared[0][:80]!r}; take another held_out, or rollouts of another task"
         )
 
@@ -343,8 +345,9 @@ def parted(stage: str, rows: Sequence[T], share: float, setting: Setting) -> tup
     train = [row for row, is_out in zip(rows, out, strict=True) if not is_out]
     held_out = [row for row, is_out in zip(rows, out, strict=True) if is_out]
     if not train or not held_out:
-        raise ConfigError(f"{stage}: {len(rows)} rows of one prompt: none can be held out; give rows of two or more")
-    setting.log(f"{len(train)} rows, {len(held_out)} held out")
+        number = counted(len(rows), "row")
+        raise ConfigError(f"{stage}: {number} of one prompt: none can be held out; give rows of two or more")
+    setting.log(f"{counted(len(train), 'row')}, {len(held_out)} held out")
     return train, held_out
 
 

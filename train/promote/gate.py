@@ -39,6 +39,7 @@ from train.recipe.run import stage_folders
 from train.registries import make_task
 from train.reward_models.reward_models import RewardSource
 from train.update.terms import exact_kl
+from ttc.config.values import counted
 from ttc.core import Usage
 from ttc.durable import replace_link, replace_text
 from ttc.engines.shared.text import Text
@@ -175,7 +176,7 @@ def _finished(stopped: str) -> GateCheck:
 
 def _accuracy(name: str, answers: _Answered, bound: float, seed: int) -> GateCheck:
     interval = mean_interval(answers.right, range(answers.num), seed=seed)
-    text = f"accuracy on {answers.num} problems of {name}"
+    text = f"accuracy on {counted(answers.num, 'problem')} of {name}"
     return at_least("min_accuracy", text, interval.low, bound, is_end=True)
 
 

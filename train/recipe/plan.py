@@ -26,6 +26,7 @@ from train.registries import STAGES, make_task
 from train.update.logprobs import chunk_size
 from ttc.config.recipes import parse_spec
 from ttc.config.signatures import options_of, parsed
+from ttc.config.values import counted
 from ttc.errors import ConfigError
 
 GB = 1e9
@@ -362,7 +363,7 @@ def lines(costs: Sequence[StageCost]) -> Iterator[str]:
     for cost in costs:
         hours = "" if cost.hours is None else f", {cost.hours:.3g} h at the probe's speed"
         tokens = f"at most {cost.sampled:,} tokens sampled and {cost.trained:,} trained"
-        yield f"{cost.name}: {cost.steps} steps, {tokens}{hours}"
+        yield f"{cost.name}: {counted(cost.steps, 'step')}, {tokens}{hours}"
         parts = ", ".join(f"{name} {size:.2f}" for name, size in cost.memory.items())
         of = "" if cost.limit is None else f" of {cost.limit:g}"
         yield f"    {cost.total:.2f}{of} GB a device: {parts}"

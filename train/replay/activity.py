@@ -34,6 +34,7 @@ from train.replay.mechanisms import Mechanism, mechanisms
 from train.rl.loop import Parts, draw, update_on
 from train.rl.policy_stage import PolicyStage
 from ttc.config.signatures import options_of
+from ttc.config.values import counted
 from ttc.core import Engine, WeightSync
 from ttc.errors import ConfigError, TrainingError
 
@@ -143,7 +144,7 @@ class _Run:
             if learnt == count:
                 return
         kind = self._step.kind
-        raise TrainingError(f"{kind}: only {learnt} of {TRIES * count} updates learn: take a better start")
+        raise TrainingError(f"{kind}: only {learnt} of {counted(TRIES * count, 'update')} learn: take a better start")
 
     async def _update(self, number: int, missed: int) -> bool:
         """One update with everything, and one without each mechanism that is measured now; whether it learnt."""

@@ -34,6 +34,7 @@ from train.rl.loop import update_on
 from train.rl.policy_stage import PolicyStage
 from train.rollouts.rewards import Rewarder, shaping_part
 from ttc.config.registry import VERIFIERS
+from ttc.config.values import counted
 from ttc.core import Verdict, Verifier
 from ttc.errors import ConfigError
 from ttc.records import iterate
@@ -72,7 +73,8 @@ def replay_step(
     if step + 1 not in logged:
         raise ConfigError(f"{folder.name} has no step {step}: it logged steps 0 to {max(logged, default=0) - 1}")
     first, again = _updates(learner, source, Setting(folder, source, recorded.seed, device, 1, lambda text: None), step)
-    yield f"from {f'the checkpoint after {first} updates' if first else 'the start'}, on {device}"
+    start = f"the checkpoint after {counted(first, 'update')}" if first else "the start"
+    yield f"from {start}, on {device}"
     metrics: dict[str, float] = {}
     for number in range(first, step + 1):
         rollouts = list(read_rollouts(folder / ROLLOUTS, number))

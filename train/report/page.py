@@ -16,6 +16,7 @@ from evals.report.kit import bullets, count, document, element, text, text_table
 from evals.report.lines import Bar, Series, line_chart, panel
 from train.measure.retention import Kept
 from train.report.data import RunData, StageData
+from ttc.config.values import counted
 
 SHOWN: Mapping[str, str] = {
     "accuracy": "accuracy of train rollouts",
@@ -64,7 +65,7 @@ def compared(stage: StageData) -> list[tuple[str, str, str]]:
     rows: list[tuple[str, str, str]] = []
     if stage.held_out:
         first, last = stage.held_out[0], stage.held_out[-1]
-        rows.append((f"held-out accuracy, {last.num} problems", _rate(first.interval), _rate(last.interval)))
+        rows.append((f"held-out accuracy, {counted(last.num, 'problem')}", _rate(first.interval), _rate(last.interval)))
     for name, title in SHOWN.items():
         values = [value for _, value in stage.series(name)]
         if values:
@@ -147,7 +148,7 @@ def grouped(alarms: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any]
 def _stage_text(stage: StageData) -> str:
     status = "done" if stage.result is not None else "not finished"
     reason = stage.result.stopped if stage.result is not None else ""
-    logged = f", {len(stage.rows)} steps logged" if stage.rows else ""
+    logged = f", {counted(len(stage.rows), 'step')} logged" if stage.rows else ""
     lines = [f"stage {stage.name}: {status}{logged}{', ' + reason if reason else ''}"]
     if not stage.rows and stage.result is not None:
         lines += [f"  {name:44} {value:.4g}" for name, value in stage.result.metrics.items()]
@@ -218,7 +219,7 @@ def _stage(stage: StageData) -> str:
     if stage.result is not None and stage.result.stopped:
         status = f"ended: {stage.result.stopped}"
     fields = [f"{key} {value}" for key, value in stage.fields.items() if not isinstance(value, Mapping)]
-    logged = [f"{count(len(stage.rows))} steps logged"] if stage.rows else []
+    logged = [f"{counted(len(stage.rows), 'step')} logged"] if stage.rows else []
     facts = [status, *logged, *fields]
     parts = [
         element("h2", text(stage.name)),
@@ -279,7 +280,7 @@ def _rollout(row: Mapping[str, Any]) -> str:
     state = element("span", text(row["status"]), class_="ok" if good else "no")
     suffix = ", cut" if row.get("truncated") else ""
     head = element(
-        "div", text(row["problem"]), " ", state, text(f" {row['tokens']} tokens{suffix}"), class_="step-head"
+        "div", text(row["problem"]), " ", state, text(f" {counted(row['tokens'], 'token')}{suffix}"), class_="step-head"
     )
     think = element("div", text(row["thinking"]), class_="text think") if row["thinking"] else ""
     return element("div", head, think, element("div", text(row["text"]), class_="text answer"), class_="rollout")

@@ -66,6 +66,7 @@ from train.update.batch import rollout_batch
 from train.update.terms import RewardBatch, k3
 from train.update.update import Updater
 from ttc.concurrent import Interrupted, StopRequest
+from ttc.config.values import counted
 from ttc.errors import ConfigError, TrainingError
 from ttc.records import LineFile
 
@@ -318,7 +319,7 @@ async def evaluate(state: LoopState, parts: Parts) -> dict[str, float]:
         parts.best.save(state.step, parts.updater.model, parts.updater.state(), {})
     drop, state.best = state.best - value, max(state.best, value)
     text = f"held-out accuracy {value:.3f} greedy, {sampled_value:.3f} sampled"
-    parts.log(f"step {state.step}: {text} ({len(right)} problems)")
+    parts.log(f"step {state.step}: {text} ({counted(len(right), 'problem')})")
     metrics = {"held_out": value, "held_out_sampled": sampled_value, "held_out_drop": drop}
     families = [item.difficulty or "" for item in parts.held_out.items]
     metrics |= family_means("held_out", zip(families, map(float, samples), strict=True))
@@ -396,7 +397,7 @@ def _counters(state: LoopState, parts: Parts) -> dict[str, Any]:
 def _leave(state: LoopState, parts: Parts) -> Interrupted:
     """Keep what was learnt; the end that a signal asked for, to be raised."""
     parts.checkpoints.keep(state.step, parts.updater.model, parts.updater.state(), _counters(state, parts))
-    return parts.stop.interrupted(f"{state.step} updates are kept")
+    return parts.stop.interrupted(f"{counted(state.step, 'update')} {'is' if state.step == 1 else 'are'} kept")
 
 
 Learn: TypeAlias = Callable[[Sequence[Rollout]], Awaitable[Mapping[str, float]]]

@@ -51,7 +51,7 @@ from train.update.update import Build, Objective, Updater
 from ttc.config.recipes import parse_spec
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import bind
-from ttc.config.values import above, at_least
+from ttc.config.values import above, at_least, counted
 from ttc.core import Engine, Sampling, Strategy, Verifier
 from ttc.errors import ConfigError
 from ttc.records import LineFile
@@ -326,9 +326,10 @@ def remaining(items: Sequence[Item], name: str, most: int, setting: Setting) -> 
     rollouts = read_rollouts(rollouts_path(name, setting))
     solved = Counter(rollout.problem_id for rollout in rollouts if rollout.right)
     rest = [item for item in items if solved[item.problem.id] <= most]
+    total, times = counted(len(items), "problem"), counted(most, "time")
     if not rest:
-        raise ConfigError(f"leave_out {name!r}: every training problem was solved more than {most} times")
-    setting.log(f"{len(items) - len(rest)} of {len(items)} problems left out: solved more than {most} times in {name}")
+        raise ConfigError(f"leave_out {name!r}: every training problem was solved more than {times}")
+    setting.log(f"{len(items) - len(rest)} of {total} left out: solved more than {times} in {name}")
     return rest
 
 

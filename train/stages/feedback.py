@@ -28,6 +28,7 @@ from train.measure.measure import gains
 from train.registries import make_task
 from train.reward_models.reward_models import model_folder
 from ttc import seeds
+from ttc.config.values import counted
 from ttc.core import Message
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
@@ -114,7 +115,8 @@ class _Feedback:
         if agreed:
             right, keys = zip(*agreed, strict=True)
             numbers |= gains("agreement", [0.5] * len(right), right, setting.seed, keys)
-            setting.log(f"{len(pairs)} pairs judged, {100 * sum(right) / len(right):.1f} % as the verifier sees them")
+            share = 100 * sum(right) / len(right)
+            setting.log(f"{counted(len(pairs), 'pair')} judged, {share:.1f} % as the verifier sees them")
         return StageResult(pass_through(setting), numbers)
 
     def _pairs(self, rollouts: Sequence[Rollout], seed: int) -> list[_Pair]:

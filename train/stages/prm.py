@@ -32,7 +32,7 @@ from train.reward_models.reward_models import check_kind_of_head
 from train.reward_models.step_model import STEP_LABELS, Form, StepModel, StepRow, Steps, new_step_model
 from train.update.update import Build
 from ttc import seeds
-from ttc.config.values import at_least
+from ttc.config.values import at_least, counted
 from ttc.core import Sampling
 from ttc.durable import replace_text, replaced_folder
 from ttc.engines.shared.text import Text
@@ -199,8 +199,8 @@ def _step_row(row: Labelled, text: Text, steps: Steps, delimiter: str, file: Pat
     reads = steps.reads(whole)
     if len(reads) != len(row.steps):
         raise ConfigError(
-            f"{file}: solution {row.problem.id!r} has {len(row.steps)} steps, but step_delimiter {delimiter!r} ends "
-            f"{len(reads)}; set the delimiter that the steps were cut at"
+            f"{file}: solution {row.problem.id!r} has {counted(len(row.steps), 'step')}, but step_delimiter "
+            f"{delimiter!r} ends {len(reads)}; set the delimiter that the steps were cut at"
         )
     return StepRow(row.cluster, whole.token_ids or (), reads, row.labels)
 

@@ -19,6 +19,7 @@ from train.base.stage import Setting, Stage, StageResult, check_model, model_of,
 from train.measure.measure import EXACT, check_engine, opened
 from train.registries import make_task
 from train.rollouts.rewards import Rewarder
+from ttc.config.values import counted
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking
 
@@ -80,7 +81,7 @@ class _Sample:
         write_rollouts(setting.folder / "rollouts.jsonl", rollouts)
         right = [float(rollout.right) for rollout in rollouts]
         rate = mean_interval(right, [r.problem_id for r in rollouts], seed=setting.seed)
-        setting.log(f"sampled {len(rollouts)} rollouts, {100 * rate.value:.1f} % right")
+        setting.log(f"sampled {counted(len(rollouts), 'rollout')}, {100 * rate.value:.1f} % right")
         numbers = {"accuracy": rate.value, "accuracy_low": rate.low, "accuracy_high": rate.high}
         return StageResult(pass_through(setting), {**numbers, "rollouts": float(len(rollouts))})
 

@@ -30,7 +30,7 @@ from train.update.critic import Critic
 from train.update.logprobs import Compare, check_packing, kindred, token_logprobs
 from train.update.terms import KL_ESTIMATORS, Advantage, Correction, Loss, PerToken, RewardBatch, pulls, with_ratio
 from ttc.config.plugins import checked_return, checked_shape
-from ttc.config.values import above, at_least
+from ttc.config.values import above, at_least, counted
 from ttc.engines.shared.compute import pick_dtype
 from ttc.errors import ConfigError, TrainingError
 from ttc.seeds import derive
@@ -200,7 +200,8 @@ class Updater:
         With a `supervisor`, `batch.kl` weighs the divergence from its teacher instead of the one from a reference.
         """
         if isinstance(self.model, Sharded) and len(batch) // self._minibatches < self._world.size:
-            raise TrainingError(f"{len(batch)} rows are too few for {self._minibatches} x {self._world.size} shards")
+            number = counted(len(batch), "row")
+            raise TrainingError(f"{number}: too few for {self._minibatches} x {self._world.size} shards")
         batch = batch.to(self._device)
         self.model.train()
         single = self._epochs == 1 and self._minibatches == 1
