@@ -256,7 +256,8 @@ _ALTERNATIVE = re.compile(r"(?:\bor(?:\s+(?:option|choice))?|或者?)\s*\Z", re.
 _WORD_BEHIND = re.compile(r"[^\S\n]+[a-z]")
 _NO_NOUN = re.compile(
     r"\s+(?:according|although|among|and|as|at|because|but|if|in|is|it|of|on|only|or|over|since|than|that|these|this|"
-    r"when|where|which|based on|(?:by|for|from|to|with)\s+(?:all|an?|each|its|my|our|that|the|these|this|those|which))"
+    r"there|when|where|whereas|which|based on|rather than|not [A-Z]|for (?:many|several|some|two|three) reasons|"
+    r"(?:by|for|from|given|to|with)\s+(?:all|an?|each|its|my|our|that|the|these|this|those|which))"
     r"\b(?!-)"
 )
 """Words that no noun begins with, so that the A before them is a letter: "A based on the text"."""
