@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -264,3 +264,28 @@ async def solve_in_order(
 def events_of(answer: Answer, kind: str) -> list[Event]:
     """Events of one kind."""
     return [event for event in answer.trace if event.kind == kind]
+
+
+@dataclass(frozen=True)
+class Together:
+    """What several strategies answered that ran side by side, and what went wrong in one of them, by their names."""
+
+    outcomes: dict[str, dict[str, Answer] | BaseException]
+
+    def of(self, name: str) -> dict[str, Answer]:
+        """The answers of one strategy by the ids of their problems; raises what it raised."""
+        outcome = self.outcomes[name]
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def answers(self) -> list[Answer]:
+        """All of all strategies."""
+        return [answer for name in self.outcomes for answer in self.of(name).values()]
+
+
+async def side_by_side(engines: Mapping[str, Engine], order: Sequence[Problem], concurrency: int) -> Together:
+    """Run the strategies of these names at once, each over its engine: a batch costs a model little more than a draw."""
+    known = cases("embedded")
+    runs = (solve_in_order(engine, known[name], order, concurrency, FEW_TOKENS) for name, engine in engines.items())
+    return Together(dict(zip(engines, await asyncio.gather(*runs, return_exceptions=True), strict=True)))

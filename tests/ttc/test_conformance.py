@@ -15,7 +15,8 @@ from ttc.config.registry import STRATEGIES
 from ttc.core import Answer, Completion, Engine, Sampling, Usage
 from ttc.errors import PromptTooLong
 
-ALL = [(engine, name) for engine in suite.ENGINES for name in suite.cases(engine)]
+CHEAP = [(engine, name) for engine in suite.ENGINES if engine != "embedded" for name in suite.cases(engine)]
+"""Every strategy on every engine without a model."""
 
 
 def run(engine_name: str, body, jitter: int | None = None):
@@ -164,7 +165,7 @@ def test_encode_and_decode_are_inverse_on_plain_text(engine_name: str) -> None:
     run(engine_name, body)
 
 
-@pytest.mark.parametrize(("engine_name", "name"), ALL)
+@pytest.mark.parametrize(("engine_name", "name"), CHEAP)
 def test_any_schedule_gives_the_same_trees_and_answers_and_ledgers_that_equal_the_engines_counters(
     engine_name: str, name: str
 ) -> None:
@@ -172,20 +173,18 @@ def test_any_schedule_gives_the_same_trees_and_answers_and_ledgers_that_equal_th
 
 
 def check_any_schedule(engine_name: str, case: suite.Case) -> None:
-    """Concurrency 1, 7 and 64, any problem order, any timing; fewer of each where a draw costs a model's time."""
-    number = 2 if engine_name == "embedded" else 8
-    order = suite.problems(number)
-    shuffled = random.Random(5).sample(order, number)
-    plan = [(7, order[::-1], 2), (1, order, None), (64, shuffled, 1)]
+    """Concurrency 1, 7 and 64, any problem order, any timing."""
+    order = suite.problems(8)
+    shuffled = random.Random(5).sample(order, len(order))
     results = []
-    for concurrency, sequence, jitter in plan[: 2 if engine_name == "embedded" else 3]:
+    for concurrency, sequence, jitter in [(7, order[::-1], 2), (1, order, None), (64, shuffled, 1)]:
 
         async def body(engine: Engine, s=sequence, c=concurrency):
-            most = suite.FEW_TOKENS if engine_name == "embedded" else 48
-            return await suite.solve_in_order(engine, case, s, c, most), engine.counters()
+            return await suite.solve_in_order(engine, case, s, c), engine.counters()
 
         answers, counters = run(engine_name, body, jitter)
         check_the_ledger(answers.values(), counters)
+        check_the_trace(answers.values())
         results.append({name: suite.essence(answer) for name, answer in sorted(answers.items())})
     assert all(result == results[0] for result in results)
 
@@ -196,9 +195,45 @@ def check_the_ledger(answers: Iterable[Answer], counters: Usage) -> None:
     assert total.generated + total.overrun == counters.generated + counters.overrun
     assert (total.prompt, total.cached) == (counters.prompt, counters.cached)
     assert (total.calls, total.attempts) == (counters.calls, counters.attempts)
+
+
+def check_the_trace(answers: Iterable[Answer]) -> None:
+    """It tells every token that the answers cost."""
+    total = sum((answer.usage for answer in answers), Usage())
     generated = sum(e.data["num_tokens"] for a in answers for e in suite.events_of(a, "generate"))
     assert total.generated == generated
     assert 0 <= total.thinking <= total.generated
+
+
+@pytest.fixture(scope="module")
+def schedules() -> list[tuple[suite.Together, Usage]]:
+    """Every strategy over one engine with the packaged model: two problems in flight, then one, in the other order."""
+    order, names = suite.problems(2), list(suite.cases("embedded"))
+    runs = []
+    for concurrency, sequence, columns in [(7, order[::-1], names), (1, order, names[::-1])]:
+
+        async def body(engine: Engine, s=sequence, c=concurrency, n=columns):
+            return await suite.side_by_side(dict.fromkeys(n, engine), s, c), engine.counters()
+
+        runs.append(run("embedded", body))
+    return runs
+
+
+@pytest.mark.parametrize("name", list(suite.cases("embedded")))
+def test_any_schedule_gives_the_same_trees_and_answers_of_a_model(
+    schedules: list[tuple[suite.Together, Usage]], name: str
+) -> None:
+    results = []
+    for together, _ in schedules:
+        answers = together.of(name)
+        check_the_trace(answers.values())
+        results.append({key: suite.essence(answer) for key, answer in sorted(answers.items())})
+    assert results[0] == results[1]
+
+
+def test_the_answers_of_a_model_cost_what_its_engine_counted(schedules: list[tuple[suite.Together, Usage]]) -> None:
+    for together, counters in schedules:
+        check_the_ledger(together.answers(), counters)
 
 
 @pytest.mark.parametrize("name", list(suite.cases("scripted")))

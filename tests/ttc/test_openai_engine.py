@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
@@ -19,6 +19,7 @@ from tests.ttc.openai_setup import CHAT, TEACHER, ask, by_ids, free_port, once, 
 from ttc import nano
 from ttc.cli.cli import main
 from ttc.core import Completion, Engine, LogprobEngine, Message, Problem, Sampling, StreamingEngine, Usage
+from ttc.engines.openai.engine import Reconciliation
 from ttc.engines.openai.factory import openai
 from ttc.errors import ConfigError
 from ttc.session.door import run
@@ -70,32 +71,57 @@ def test_a_continued_draw_gets_other_random_numbers_than_its_beginning_and_the_s
     assert again[0] == again[1] and seeds[0] == seeds[1] != seen[0]
 
 
-async def solve_all(server: OpenAIServer, case: suite.Case, order: list[Problem], concurrency: int):
-    engine, before = by_ids(server), server.counters()
+@dataclass(frozen=True)
+class Served:
+    """What strategies answered over the wire, what the engine of each counted, and by how much the server's counters grew."""
+
+    together: suite.Together
+    ours: dict[str, Usage]
+    compared: dict[str, Reconciliation]
+    server: tuple[int, int, int]
+
+
+async def solve_all(server: OpenAIServer, names: list[str], order: list[Problem], concurrency: int) -> Served:
+    """Every strategy at once, each over an engine of its own."""
+    engines, before = {name: by_ids(server) for name in names}, server.counters()
     try:
-        answers = await suite.solve_in_order(engine, case, order, concurrency, suite.FEW_TOKENS)
-        return answers, engine.counters(), engine.reconciliation(), before, server.counters()
+        together = await suite.side_by_side(engines, order, concurrency)
+        ours = {name: engine.counters() for name, engine in engines.items()}
+        compared = {name: engine.reconciliation() for name, engine in engines.items()}
     finally:
-        await engine.close()
+        for engine in engines.values():
+            await engine.close()
+    after = server.counters()
+    grown = (after.generated - before.generated, after.prompt - before.prompt, after.cached - before.cached)
+    return Served(together, ours, compared, grown)
+
+
+@pytest.fixture(scope="module")
+def schedules(server: OpenAIServer) -> list[Served]:
+    order, names = suite.problems(2), list(CASES)
+    return [
+        asyncio.run(solve_all(server, columns, sequence, concurrency))
+        for concurrency, sequence, columns in ((1, order, names), (7, order[::-1], names[::-1]))
+    ]
 
 
 @pytest.mark.parametrize("name", list(CASES))
-def test_any_schedule_gives_the_same_trees_and_the_ledger_equals_the_servers_own_to_the_token(
-    server: OpenAIServer, name: str
+def test_any_schedule_gives_the_same_trees_and_ledgers_that_the_server_reports(
+    schedules: list[Served], name: str
 ) -> None:
-    order = suite.problems(2)
     results = []
-    for concurrency, sequence in ((1, order), (7, order[::-1])):
-        answers, ours, compared, before, after = asyncio.run(solve_all(server, CASES[name], sequence, concurrency))
+    for served in schedules:
+        answers, ours, compared = served.together.of(name), served.ours[name], served.compared[name]
         results.append({key: suite.essence(answer) for key, answer in sorted(answers.items())})
-        total = sum((answer.usage for answer in answers.values()), Usage())
-        assert total.generated + total.overrun == ours.generated + ours.overrun
-        assert (total.prompt, total.cached) == (ours.prompt, ours.cached)
-        assert (total.calls, total.attempts) == (ours.calls, ours.attempts)
+        shared.check_the_ledger(answers.values(), ours)
         assert compared.differed == compared.unreported == 0 and compared.agreed == ours.calls
-        assert after.generated - before.generated == ours.generated + ours.overrun
-        assert (after.prompt - before.prompt, after.cached - before.cached) == (ours.prompt, ours.cached)
     assert results[0] == results[1]
+
+
+def test_the_ledgers_of_all_strategies_equal_the_servers_own_to_the_token(schedules: list[Served]) -> None:
+    for served in schedules:
+        ours = sum(served.ours.values(), Usage())
+        assert served.server == (ours.generated + ours.overrun, ours.prompt, ours.cached)
 
 
 def test_a_draw_is_one_request_for_one_choice_with_a_hashed_seed(server: OpenAIServer) -> None:
