@@ -67,7 +67,7 @@ ENGINES: dict[str, Callable[[int | None], Engine]] = {
 }
 
 
-FEW_TOKENS = 32
+FEW_TOKENS = 24
 """Of an answer, where each costs a model's time: enough for a thought, several steps and a cut."""
 
 
