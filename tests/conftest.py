@@ -7,6 +7,7 @@ import gc
 import os
 import pathlib
 import signal
+import sys
 from collections.abc import Iterator
 
 import hypothesis
@@ -43,6 +44,14 @@ def data_dir() -> pathlib.Path:
 def repository() -> pathlib.Path:
     """The root of the checkout."""
     return pathlib.Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def without_matplotlib() -> Iterator[None]:
+    """As where it is not installed: figures cost most of a short run, and such tests look at none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "matplotlib", None)
+        yield
 
 
 def pytest_collection_finish() -> None:

@@ -24,6 +24,8 @@ from tests.dry import dry
 from tests.evals.test_quickstart import hosted
 from ttc.cli.cli import main
 
+pytestmark = pytest.mark.usefixtures("without_matplotlib")
+
 PAGES = {str(page.relative_to(ROOT)): blocks(page) for page in pages()}
 RUNNING = [name for name, parts in PAGES.items() if any(part.language != "text" for part in parts)]
 SLOW = [name for name, parts in PAGES.items() if any(part.mark == "slow" for part in parts)]

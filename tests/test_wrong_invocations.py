@@ -15,6 +15,8 @@ import ttc.nano
 from tests.wrong_invocations import NAMING, WrongInvocation, wrong_invocations
 from ttc.cli.cli import main
 
+pytestmark = pytest.mark.usefixtures("without_matplotlib")
+
 MODEL = Path(ttc.nano.__file__).parent / "teacher"
 PATIENCE_S = 120
 """Of the first line that loads torch on a busy machine; all others end in milliseconds."""

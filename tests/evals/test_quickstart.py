@@ -25,6 +25,8 @@ from ttc.core import Prices, Usage
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError
 
+pytestmark = pytest.mark.usefixtures("without_matplotlib")
+
 HOSTED = replace(CHAT, model="gpt-x", key="sk-test-123", limit_field="max_completion_tokens")
 """As a hosted API: a key, messages only, its own name for max_tokens, no fields that it does not know."""
 ROWS = [

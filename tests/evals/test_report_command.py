@@ -9,6 +9,7 @@ from evals.commands import report
 from evals.numbers.summary import summarise, write_summary
 from evals.run_folder import CONFIG, RECORDS
 from tests.evals.pools import make_record
+from ttc.cli.cli import main
 from ttc.errors import ConfigError
 from ttc.records import RecordFile
 
@@ -74,3 +75,9 @@ def test_report_of_a_run_without_records_is_refused(tmp_path):
     make_run(tmp_path / "run", [])
     with pytest.raises(ConfigError, match="no records yet"):
         command(tmp_path / "run")
+
+
+def test_an_evaluation_ends_with_its_page_and_a_figure(tmp_path):
+    arguments = ["eval", "--task", "simulated", "--engine", "simulated", "--strategy", "majority", "--limit", "3"]
+    assert main([*arguments, "--out", str(tmp_path / "run")]) == 0
+    assert {"report.html", "figure.png"} <= {path.name for path in (tmp_path / "run").iterdir()}

@@ -54,14 +54,14 @@ SEARCH = (
 )
 
 
-@pytest.fixture
-def page(tmp_path):
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
     summaries = [summary("direct", 0.482, 95), summary("tree", 0.713, 1450, 16)]
     records = [
         [answered("p1", "5", False), answered("p2", "4", True)],
         [answered("p1", "4", True, SEARCH), Record(Problem("p2", ()), "4", error=f"EngineTimeout {ATTACK}")],
     ]
-    return write_report(tmp_path / "out", summaries, records)
+    return write_report(tmp_path_factory.mktemp("page") / "out", summaries, records)
 
 
 def data_of(path):
