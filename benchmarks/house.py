@@ -231,6 +231,8 @@ def trace(frame, event, arg):
     if every_line:
         return trace
     rows.clear()
+if not every_line:
+    sys.modules["matplotlib"] = None  # slow to trace; what draws with it lies in files that are counted
 threading.settrace(trace)
 sys.settrace(trace)
 sys.argv = ["ttc", *sys.argv[4:]]

@@ -27,7 +27,7 @@ from ttc.strategies.auto import draw_wave
 
 pytestmark = pytest.mark.usefixtures("without_matplotlib")
 
-NUM, TOTAL = 60, 40_000
+NUM, TOTAL = 40, 27_000
 EVAL = ["eval", "--task", "simulated", "--level", "mixed", "--engine", "simulated", "--baseline", "none", "--seed", "3"]
 PROBLEMS = [
     Problem(f"p{i}", (Message("user", f"What is quantity {i} at level {1 + i % 5}?"),), "number") for i in range(NUM)
@@ -196,14 +196,14 @@ def test_a_scorer_that_reads_long_problems_scores_every_draw_that_the_total_pays
 
 def test_a_total_below_the_first_samples_is_refused_before_any_token(tmp_path: Path, plan: Plan) -> None:
     drawing = Drawing()
-    with pytest.raises(ConfigError, match="first samples of 60 problems"):
+    with pytest.raises(ConfigError, match=f"first samples of {NUM} problems"):
         plan_run(tmp_path, drawing, total=1000, plan=plan)
     assert drawing.count == 0
 
 
 def test_a_run_too_small_to_learn_from_gives_everybody_the_same(tmp_path: Path) -> None:
-    found = plan_run(tmp_path, Drawing(), total=14_000)
-    assert sum(answer.usage.tokens for answer in found) <= 14_000
+    found = plan_run(tmp_path, Drawing(), total=9_300)
+    assert sum(answer.usage.tokens for answer in found) <= 9_300
     assert {len(answer.candidates) for answer in found} <= {1, 2}
 
 

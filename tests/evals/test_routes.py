@@ -26,12 +26,12 @@ from ttc.strategies.direct import direct
 pytestmark = pytest.mark.usefixtures("without_matplotlib")
 
 SIMULATED = ["eval", "--task", "simulated", "--level", "mixed", "--engine", "simulated", "--baseline", "none"]
-SCORED = [*SIMULATED, "--seed", "3", "--limit", "24", "--scorer", "simulated", "--set", "scorer.preset=good"]
+SCORED = [*SIMULATED, "--seed", "3", "--limit", "16", "--scorer", "simulated", "--set", "scorer.preset=good"]
 RUNS = {
     "greedy": [*SCORED, "--temperature", "0", "--strategy", "best_of_n:n=1"],
     "samples": [*SCORED, "--strategy", "best_of_n:n=12"],
     "islands": [*SCORED, "--strategy", "tree:n=16,policy=particle,islands=4"],
-    "votes": [*SIMULATED, "--seed", "3", "--limit", "24", "--strategy", "majority:n=4"],
+    "votes": [*SIMULATED, "--seed", "3", "--limit", "16", "--strategy", "majority:n=4"],
 }
 
 
@@ -149,7 +149,7 @@ def test_runs_of_other_problems_are_refused(runs: dict[str, Path], tmp_path: Pat
         fit([read_pools(runs["votes"]), read_pools(tmp_path / "other")], seed=0, source={})
 
 
-@pytest.mark.parametrize("tokens", [9_000, 40_000])
+@pytest.mark.parametrize("tokens", [6_000, 26_000])
 def test_a_run_spends_its_total_over_several_routes_and_goes_on_after_it_was_killed(
     plan: Path, tmp_path: Path, tokens: int
 ) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
+import httpx2
 import pytest
 
 from serve.operator.config import ServeLimits
 from tests.serve.running import Running, chat, running, served
 from tests.serve.streams import chunks_of, same, streamed, whole
 from tests.serve.thinker import ANSWER, THOUGHT, think
+from tests.ttc.conformance import exact_prm
 from ttc.core import Message
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.scripted import ScriptedEngine
-from ttc.scorers.prm import prm
 
 QUESTION = "23*4+17*3-58+9*12-6*7"
 SEARCHES: list[dict[str, Any]] = [
@@ -44,7 +47,7 @@ def thinker() -> Iterator[Running]:
 @pytest.fixture(scope="module")
 def nano() -> Iterator[Running]:
     exact = embedded(dtype="float32", batch_invariant=True)  # the same request gives the same answer, to the bit
-    with running(served(exact, scorers={"prm": prm()}), limits=ServeLimits(default_max_tokens=256)) as server:
+    with running(served(exact, scorers={"prm": exact_prm()}), limits=ServeLimits(default_max_tokens=256)) as server:
         yield server
 
 
@@ -93,13 +96,49 @@ def test_no_choice_has_more_ids_than_max_tokens(nano: Running, limit: int, budge
         assert all(told["thinking"]["used"] <= budget for told in reply["ttc"]["choices"])
 
 
-@pytest.fixture(scope="module", params=SEARCHES, ids=NAMES)
-def shown(nano: Running, request: pytest.FixtureRequest) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A request of one strategy that shows everything, and its reply."""
-    search = {**request.param, "return_candidates": True, "progress": "full"}
+Reply = tuple[dict[str, Any], dict[str, Any]]
+CHAT = "/v1/chat/completions"
+FIELDS = {"/v1/responses": ("input", "max_output_tokens"), "/v1/messages": ("messages", "max_tokens")}
+"""How the other dialects call the messages and the limit."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Requests of every strategy that show everything, with replies; the replies that hide thought, in each dialect."""
+
+    shown: dict[str, Reply]
+    hidden: dict[tuple[str, str, bool], httpx2.Response]
+
+
+@pytest.fixture(scope="module")
+def asked(nano: Running) -> Asked:
+    """All at once, since a batch costs a model little more than one answer; the bits do not depend on it."""
     fields = {"return_token_ids": True, "logprobs": True, "seed": 7, "max_tokens": 100, "thinking_budget": 25}
-    body = chat(QUESTION, **fields, ttc=search)
-    return body, nano.ask(body).json()
+    seen = {"return_candidates": True, "progress": "full"}
+    bodies = {search["strategy"]: chat(QUESTION, **fields, ttc={**search, **seen}) for search in SEARCHES}
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        replies = dict(zip(bodies, pool.map(nano.ask, bodies.values()), strict=True))
+        hidden = {
+            (name, path, stream): pool.submit(nano.ask, {**hiding(body, path), "stream": stream}, path)
+            for name, body in bodies.items()
+            for path in (CHAT, *FIELDS)
+            for stream in (False, True)
+        }
+    shown = {name: (bodies[name], reply.json()) for name, reply in replies.items()}
+    return Asked(shown, {place: future.result() for place, future in hidden.items()})
+
+
+def hiding(body: dict[str, Any], path: str) -> dict[str, Any]:
+    """The same request in a dialect, without its thought."""
+    if path == CHAT:
+        return {**body, "include_reasoning": False}
+    same = dict(zip(FIELDS[path], (body["messages"], body["max_tokens"]), strict=True))
+    return {**same, "model": "m", "thinking_budget": 25, "include_reasoning": False, "ttc": {**body["ttc"], "seed": 7}}
+
+
+@pytest.fixture(params=NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def thoughts_of(reply: dict[str, Any]) -> set[str]:
@@ -109,12 +148,12 @@ def thoughts_of(reply: dict[str, Any]) -> set[str]:
     return {one for one in begins if len(one) == 12 and not any(one in answer for answer in answers)}
 
 
-def test_a_hidden_thought_is_nowhere_in_the_reply(nano: Running, shown: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    body, reply = shown
+def test_a_hidden_thought_is_nowhere_in_the_reply(nano: Running, asked: Asked, name: str) -> None:
+    _, reply = asked.shown[name]
     thoughts = thoughts_of(reply)
     assert thoughts or reply["ttc"]["strategy"] == "tools"  # which the packaged model cannot call: it says nonsense
     for stream in (False, True):
-        raw = nano.ask({**body, "include_reasoning": False, "stream": stream})
+        raw = asked.hidden[name, CHAT, stream]
         assert raw.status_code == 200, raw.text
         assert "</think>" not in raw.text and not any(thought in raw.text for thought in thoughts)
         last = chunks_of(raw.text)[-1] if stream else raw.json()
@@ -128,25 +167,17 @@ def test_every_strategy_that_is_served_is_tried(nano: Running) -> None:
     assert set(NAMES) == set(nano.service.offers.names)
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
-def test_a_hidden_thought_is_nowhere_in_the_other_dialects_either(
-    nano: Running, shown: tuple[dict[str, Any], dict[str, Any]], path: str
-) -> None:
-    body, reply = shown
-    thoughts = thoughts_of(reply)
-    names = {"/v1/responses": ("input", "max_output_tokens"), "/v1/messages": ("messages", "max_tokens")}[path]
-    asked = dict(zip(names, (body["messages"], body["max_tokens"]), strict=True))
-    asked |= {"model": "m", "thinking_budget": 25, "include_reasoning": False, "ttc": {**body["ttc"], "seed": 7}}
+@pytest.mark.parametrize("path", FIELDS)
+def test_a_hidden_thought_is_nowhere_in_the_other_dialects_either(asked: Asked, name: str, path: str) -> None:
+    thoughts = thoughts_of(asked.shown[name][1])
     for stream in (False, True):
-        raw = nano.ask({**asked, "stream": stream}, path)
+        raw = asked.hidden[name, path, stream]
         assert raw.status_code == 200 and len(raw.content) > 200, raw.text
         assert "</think>" not in raw.text and not any(thought in raw.text for thought in thoughts)
 
 
-def test_usage_is_all_that_a_request_cost_and_returned_is_what_is_shown(
-    shown: tuple[dict[str, Any], dict[str, Any]],
-) -> None:
-    _, reply = shown
+def test_usage_is_all_that_a_request_cost_and_returned_is_what_is_shown(asked: Asked, name: str) -> None:
+    _, reply = asked.shown[name]
     usage, ledger, told = reply["usage"], reply["ttc"]["usage"], reply["ttc"]["thinking"]
     ids = reply["choices"][0]["token_ids"]
     details, returned = usage["completion_tokens_details"], reply["ttc"]["returned"]

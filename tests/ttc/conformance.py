@@ -285,7 +285,7 @@ class Together:
 
 
 async def side_by_side(engines: Mapping[str, Engine], order: Sequence[Problem], concurrency: int) -> Together:
-    """Run the strategies of these names at once, each over its engine: a batch costs a model little more than a draw."""
+    """Run the strategies of these names at once, each over its engine: a batch costs little more than a draw."""
     known = cases("embedded")
     runs = (solve_in_order(engine, known[name], order, concurrency, FEW_TOKENS) for name, engine in engines.items())
     return Together(dict(zip(engines, await asyncio.gather(*runs, return_exceptions=True), strict=True)))

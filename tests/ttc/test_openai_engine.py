@@ -73,7 +73,7 @@ def test_a_continued_draw_gets_other_random_numbers_than_its_beginning_and_the_s
 
 @dataclass(frozen=True)
 class Served:
-    """What strategies answered over the wire, what the engine of each counted, and by how much the server's counters grew."""
+    """What strategies answered over the wire, what the engine of each counted, how the server's counters grew."""
 
     together: suite.Together
     ours: dict[str, Usage]
