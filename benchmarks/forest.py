@@ -312,6 +312,12 @@ def cache(bench: Bench) -> dict[str, float]:
 
 def reward(bench: Bench) -> dict[str, float]:
     """What the packaged reward model holds at the end of searches, against the tokens of their live leaves."""
+    shares = held(4, 16)
+    return {"ratio": max(shares), "mean": sum(shares) / len(shares)}
+
+
+def held(searches: int, n: int) -> list[float]:
+    """The tokens that its memory could hold for each of those leaves, at the end of each of so many searches."""
     engine: Any = embedded(device="cpu")
     scorer: Any = prm()
     shares: list[float] = []
@@ -335,14 +341,14 @@ def reward(bench: Bench) -> dict[str, float]:
     scorer.release = watched
 
     async def go() -> None:
-        problems = [item.problem for item in arithmetic().items(4, 3)]
-        strategy = partial(tree, scorer=scorer, n=16, beam_width=4)
+        problems = [item.problem for item in arithmetic().items(searches, 3)]
+        strategy = partial(tree, scorer=scorer, n=n, beam_width=4)
         sampling = Sampling(max_tokens=512)
         await asyncio.gather(*(solve(p, engine=engine, strategy=strategy, seed=1, sampling=sampling) for p in problems))
         await engine.close()
 
     asyncio.run(go())
-    return {"ratio": max(shares), "mean": sum(shares) / len(shares)}
+    return shares
 
 
 PARTS: dict[str, tuple[Callable[[Bench], dict[str, float]], dict[str, str]]] = {

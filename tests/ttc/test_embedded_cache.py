@@ -422,6 +422,20 @@ def test_memory_of_pages_that_are_free_goes_back_where_more_than_may_be_in_use_t
         assert (pool.read_chain(segment, 0, segment.end) == 1).all()
 
 
+def test_what_a_page_says_stays_where_the_memory_of_others_on_its_sheet_goes_back() -> None:
+    pool = PagePool(BIG, torch.float32, torch.device("cpu"), PAGE)
+    segments = [filled(pool, 0) for _ in range(80)]
+    for number, segment in enumerate(segments):
+        pool.append(segment, torch.full((4, 2, 2, PAGE, 64), float(number)))
+    kept = {number: segment for number, segment in enumerate(segments) if number < 20 and number % 4 == 1}
+    taken = len(pool.shelf.written)
+    del segments, segment
+    pool.return_memory(0)
+    assert taken == 20 and len(pool.shelf.written) == len(kept) == 5 and pool.num_tokens == 5 * PAGE
+    for number, segment in kept.items():
+        assert (pool.read_chain(segment, 0, PAGE) == number).all()
+
+
 @linux
 def test_a_shelf_that_grows_is_never_there_twice() -> None:
     script = f"""

@@ -16,7 +16,7 @@ import torch
 
 from ttc.engines.embedded.core import sampler
 from ttc.engines.embedded.core.model import TorchOps
-from ttc.engines.embedded.core.pool import PAGE
+from ttc.engines.embedded.core.pool import SHEET
 from ttc.engines.embedded.core.sampler import Rows, sample
 from ttc.engines.shared.compute import native
 from ttc.engines.shared.shape import Dims
@@ -86,9 +86,9 @@ def test_a_gate_of_any_size_of_number_stays_a_number_and_what_is_none_stays_none
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_stored_in_pages_is_loaded_from_them(dtype: torch.dtype, threads: int) -> None:
     k, v = torch.randn(2, 40, 2, 16).to(dtype)
-    keys, values = torch.zeros(5, 2, 16, PAGE).to(dtype), torch.zeros(5, 2, PAGE, 16).to(dtype)
-    slots = torch.randperm(5 * PAGE)[:40].numpy()
-    at = (slots // PAGE, slots % PAGE)
+    keys, values = torch.zeros(5, 2, 16, SHEET).to(dtype), torch.zeros(5, 2, SHEET, 16).to(dtype)
+    slots = torch.randperm(5 * SHEET)[:40].numpy()
+    at = (slots // SHEET, slots % SHEET)
     kernels.store(len(at[0]), k.numel(), *map(kernels.array, (k, v)), *at, *map(kernels.array, (keys, values)))
     assert torch.equal(keys[at[0], :, :, at[1]], k) and torch.equal(values[at[0], :, at[1]], v)
     out, places = torch.zeros(2, 40, 2, 16).to(dtype), np.arange(40)[::-1].copy()
@@ -102,14 +102,14 @@ def test_attention_over_pages_is_that_of_float64_whatever_was_joined_before(
     dtype: torch.dtype, kv_heads: int, group: int, size: int, threads: int
 ) -> None:
     lengths = [1, 2, 15, 16, 17, 40, 100]
-    rows, heads, most = len(lengths), kv_heads * group, -(-max(lengths) // PAGE)
-    keys = torch.randn(rows * most, kv_heads, size, PAGE).to(dtype)
-    values = torch.randn(rows * most, kv_heads, PAGE, size).to(dtype)
+    rows, heads, most = len(lengths), kv_heads * group, -(-max(lengths) // SHEET)
+    keys = torch.randn(rows * most, kv_heads, size, SHEET).to(dtype)
+    values = torch.randn(rows * most, kv_heads, SHEET, size).to(dtype)
     queries = (torch.randn(rows, heads, size) * size**-0.5).to(dtype)
     pages = torch.randperm(rows * most).numpy()
-    counts = np.array([max(0, min(PAGE, n - i * PAGE)) for n in lengths for i in range(most)])
+    counts = np.array([max(0, min(SHEET, n - i * SHEET)) for n in lengths for i in range(most)])
     firsts = np.arange(rows) * most
-    lasts = firsts + np.array([-(-n // PAGE) for n in lengths])
+    lasts = firsts + np.array([-(-n // SHEET) for n in lengths])
     common_k, common_v = torch.randn(2, 30, kv_heads, size).to(dtype)
     seed, totals = np.full((rows, heads), -1e30, np.float32), np.empty((rows, heads, size), np.float32)
     sharers = np.array([5, 0, 3])
@@ -120,7 +120,7 @@ def test_attention_over_pages_is_that_of_float64_whatever_was_joined_before(
         part = torch.einsum("hrk,khd->hrd", scores.softmax(-1), common_v[span].double()).to(dtype)
         kernels.join(kernels.array(part), scores.logsumexp(-1).float().numpy(), sharers, seed, totals)
     out = torch.empty(rows, heads, size, dtype=dtype)
-    table = (pages, counts, firsts, lasts)
+    table = (pages * SHEET, counts, firsts, lasts)
     arrays = map(kernels.array, (queries, keys, values))
     kernels.attend(rows, keys.numel(), *arrays, *table, seed, totals, kernels.array(out))
     for row, length in enumerate(lengths):
@@ -134,6 +134,31 @@ def test_attention_over_pages_is_that_of_float64_whatever_was_joined_before(
         torch.testing.assert_close(
             out[row].double(), torch.einsum("hk,khd->hd", scores, v), rtol=0, atol=4 * STEP[dtype]
         )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("group", [1, 2, 3, 4])
+def test_a_run_within_a_sheet_is_read_without_a_trace_of_what_others_wrote_beside_it(
+    dtype: torch.dtype, group: int, threads: int
+) -> None:
+    runs = [(0, 4), (4, 1), (6, 7), (8, 8), (12, 3), (2, 14), (0, 16)]  # where each begins in its sheet, and its length
+    keys, values = (torch.full(shape, torch.nan, dtype=dtype) for shape in ((7, 1, 16, SHEET), (7, 1, SHEET, 16)))
+    for sheet, (begin, count) in enumerate(runs):
+        even = begin + count + count % 2  # of a page, which holds an even number of tokens
+        keys[sheet, 0, :, begin:even] = torch.randn(16, even - begin).to(dtype)
+        values[sheet, 0, begin:even] = torch.randn(even - begin, 16).to(dtype)
+    queries = (torch.randn(3, group, 16) / 4).to(dtype)
+    slots = np.array([sheet * SHEET + begin for sheet, (begin, _) in enumerate(runs)])
+    counts, firsts, lasts = np.array([count for _, count in runs]), np.array([0, 2, 5]), np.array([3, 5, 7])
+    seed, totals = np.full((3, group), -1e30, np.float32), np.empty((3, group, 16), np.float32)
+    out, arrays = torch.empty(3, group, 16, dtype=dtype), map(kernels.array, (queries, keys, values))
+    kernels.attend(3, keys.numel(), *arrays, slots, counts, firsts, lasts, seed, totals, kernels.array(out))
+    for row in range(3):
+        mine = [(sheet, slice(runs[sheet][0], sum(runs[sheet]))) for sheet in range(firsts[row], lasts[row])]
+        k = torch.cat([keys[sheet, 0, :, span].T for sheet, span in mine]).double()
+        v = torch.cat([values[sheet, 0, span] for sheet, span in mine]).double()
+        right = (queries[row].double() @ k.T).softmax(-1) @ v
+        torch.testing.assert_close(out[row].double(), right, rtol=0, atol=4 * STEP[dtype])
 
 
 @pytest.mark.skipif(parallel_rows.openmp() is None, reason="torch brings no OpenMP of GNU's here")

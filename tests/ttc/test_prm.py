@@ -8,6 +8,7 @@ import pathlib
 
 import pytest
 
+from benchmarks.forest import held
 from ttc.core import Completion, Message, Prompt, Usage
 from ttc.errors import ConfigError
 from ttc.scorers.prm import prm
@@ -331,3 +332,8 @@ def test_an_unknown_key_in_the_folders_config_is_named(
     (folder / "config.json").write_text(json.dumps(config | {"ttc_prm": {"positve_label": 0}}))
     with pytest.raises(ConfigError, match="positve_label"):
         prm(str(folder))
+
+
+def test_memory_at_the_end_of_a_search_is_at_most_1_3_of_the_tokens_of_its_live_leaves() -> None:
+    shares = held(3, 16)
+    assert len(shares) == 3 and min(shares) >= 1 and max(shares) <= 1.3

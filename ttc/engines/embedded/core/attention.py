@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from ttc.engines.embedded.core.pool import PAGE, PagePool, Segment
+from ttc.engines.embedded.core.pool import SHEET, PagePool, Segment
 from ttc.engines.shared.compute import native
 
 __all__ = ["APART", "NO_KEYS", "PrefixAttention", "RowAttention", "is_step", "partial_attention"]
@@ -88,7 +88,7 @@ class PrefixAttention:
         self._pool, self._dims, self._device = pool, dims, shelf.device
         self._lengths = [count for _, count in items]
         places = [pool.places(segment, segment.length, count) for segment, count in items]
-        self._pages, self._offsets = (torch.cat(parts) for parts in zip(*places, strict=True))
+        self._sheets, self._offsets = (torch.cat(parts) for parts in zip(*places, strict=True))
         self._starts = torch.tensor([0, *self._lengths]).cumsum(0).tolist()
         self._gathers: tuple[list[Slots], list[Slots]] = ([], [])  # where from, where to in the buffer
         self._runs: list[_Run] = []
@@ -105,14 +105,14 @@ class PrefixAttention:
         """Q (T, heads, D) scaled, k and v (T, kv heads, D) of all items one after another -> (T, heads * D)."""
         shelf, kernels = self._pool.shelf, self._kernels
         if kernels is None:
-            shelf.keys[layer][self._pages, :, :, self._offsets] = k
-            shelf.values[layer][self._pages, :, self._offsets] = v
+            shelf.keys[layer][self._sheets, :, :, self._offsets] = k
+            shelf.values[layer][self._sheets, :, self._offsets] = v
             if self._source is not None:
-                pages, offsets, places = self._source
-                self._keys[places] = shelf.keys[layer][pages, :, :, offsets]
-                self._values[places] = shelf.values[layer][pages, :, offsets]
+                sheets, offsets, places = self._source
+                self._keys[places] = shelf.keys[layer][sheets, :, :, offsets]
+                self._values[places] = shelf.values[layer][sheets, :, offsets]
         else:
-            arrays, at = shelf.arrays(layer), (self._pages.numpy(), self._offsets.numpy())
+            arrays, at = shelf.arrays(layer), (self._sheets.numpy(), self._offsets.numpy())
             kernels.store(len(k), 2 * k.numel(), *map(kernels.array, (k, v)), *at, *arrays)
             if self._source is not None:
                 ends = map(kernels.array, (self._keys, self._values))
@@ -175,10 +175,9 @@ class PrefixAttention:
             start += part.length
 
     def _gathered(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Pages and offsets of all that is before the items, and places in the buffer."""
-        size = self._pool.shelf.size
+        """Sheets and offsets of all that is before the items, and places in the buffer."""
         slots, places = (torch.from_numpy(np.concatenate(column)).to(self._device) for column in self._gathers)
-        return slots // size, slots % size, places
+        return slots // SHEET, slots % SHEET, places
 
     def _tokens(self, items: Sequence[int]) -> torch.Tensor:
         """Indices of the new tokens of `items`."""
@@ -291,20 +290,25 @@ class RowAttention:
     def __init__(self, pool: PagePool, items: Sequence[tuple[Segment, int]], kernels: ModuleType) -> None:
         """`items`: (segment, new tokens); the pages of the new tokens are reserved, `length` is still without them."""
         self._shelf, self._kernels = pool.shelf, kernels
-        pages, counts, firsts, lasts = list[int](), list[int](), list[int](), list[int]()
-        slots = []
+        slots, counts, firsts, lasts = list[int](), list[int](), list[int](), list[int]()
+        before: dict[Segment | None, tuple[list[int], list[int]]] = {}
         for segment, count in items:
-            before = _before(segment)
-            for length in range(segment.length + 1, segment.length + count + 1):
-                own = segment.pages_of(length)
-                firsts.append(len(pages))
-                pages += before[0] + own[0]
-                counts += before[1] + own[1]
-                lasts.append(len(pages))
-            slots.append(pool.slots(segment, segment.length, count))
-        at = np.concatenate(slots)
-        self._pages, self._offsets = at // PAGE, at % PAGE
-        self._table = tuple(np.array(x, np.int64) for x in (pages, counts, firsts, lasts))
+            if segment.parent not in before:  # what siblings share is looked up once
+                before[segment.parent] = _before(segment)
+            above, (begins, sizes) = before[segment.parent], segment.runs_of(0, segment.length + count)
+            end = 0
+            for number, size in enumerate(sizes):
+                read, whole = above[0] + begins[: number + 1], above[1] + sizes[:number]
+                for own in range(max(segment.length - end, 0) + 1, size + 1):
+                    firsts.append(len(slots))
+                    slots += read
+                    counts += whole
+                    counts.append(own)
+                    lasts.append(len(slots))
+                end += size
+        at = np.concatenate([pool.slots(segment, segment.length, count) for segment, count in items])
+        self._sheets, self._offsets = at // SHEET, at % SHEET
+        self._table = tuple(np.array(x, np.int64) for x in (slots, counts, firsts, lasts))
         dims = pool.shelf.dims
         shape = (len(at), dims.num_heads, dims.head_dim)
         self._seed = np.full(shape[:2], NO_KEYS, np.float32)
@@ -314,14 +318,14 @@ class RowAttention:
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """See `model.Attend`; the next layer overwrites what is returned."""
         kernels, at = self._kernels, self._shelf.arrays(layer)
-        kernels.store(len(k), 2 * k.numel(), *map(kernels.array, (k, v)), self._pages, self._offsets, *at)
-        numbers = 2 * self._table[0].size * at[0][0].size  # keys and values of a page are as many
+        kernels.store(len(k), 2 * k.numel(), *map(kernels.array, (k, v)), self._sheets, self._offsets, *at)
+        numbers = 2 * self._table[0].size * at[0][0].size  # keys and values of a sheet are as many
         ends: tuple[Any, ...] = (self._seed, self._totals, kernels.array(self._out))
         kernels.attend(len(q), numbers, kernels.array(q), *at, *self._table, *ends)
         return self._out.flatten(1)
 
 
 def _before(segment: Segment) -> tuple[list[int], list[int]]:
-    """Pages of all that is before a segment, and tokens of each."""
-    parts = [part.pages_of(part.length) for part in segment.chain()[:-1]]
-    return [page for pages, _ in parts for page in pages], [count for _, counts in parts for count in counts]
+    """Runs of all that is before a segment (`Segment.runs_of`)."""
+    parts = [part.runs_of(0, part.length) for part in segment.chain()[:-1]]
+    return [slot for slots, _ in parts for slot in slots], [count for _, counts in parts for count in counts]

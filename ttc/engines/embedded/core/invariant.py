@@ -77,7 +77,7 @@ class BlockedPrefix:
                 self._keys[:, i, :, : segment.end], self._values[:, i, :, : segment.end] = kv[:, 0], kv[:, 1]
         self._shelf, self._grid = shelf, (num, max(lengths), dims.num_heads, dims.head_dim)
         places = [pool.places(segment, segment.length, count) for segment, count in items]
-        self._pages, self._offsets = (torch.cat(parts) for parts in zip(*places, strict=True))
+        self._sheets, self._offsets = (torch.cat(parts) for parts in zip(*places, strict=True))
         self._item = torch.repeat_interleave(torch.arange(num), torch.tensor(lengths)).to(device)
         self._place = torch.cat([torch.arange(length) for length in lengths]).to(device)
         self._position = self._place + torch.tensor(starts, device=device)[self._item]
@@ -86,12 +86,12 @@ class BlockedPrefix:
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """See `Attend`."""
-        for pages, rows, new in ((self._shelf.keys, self._keys, k), (self._shelf.values, self._values, v)):
+        for sheets, rows, new in ((self._shelf.keys, self._keys, k), (self._shelf.values, self._values, v)):
             rows[layer][self._item, :, self._position] = new
-            if pages is self._shelf.keys:
-                pages[layer][self._pages, :, :, self._offsets] = new
+            if sheets is self._shelf.keys:
+                sheets[layer][self._sheets, :, :, self._offsets] = new
             else:
-                pages[layer][self._pages, :, self._offsets] = new
+                sheets[layer][self._sheets, :, self._offsets] = new
         queries = q.new_zeros(self._grid)
         queries[self._item, self._place] = q
         out = blocked_attention(queries.transpose(1, 2), self._keys[layer], self._values[layer], self._hidden)

@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 
 from ttc.engines.embedded.core.attention import APART, PrefixAttention, RowAttention, is_step
-from ttc.engines.embedded.core.pool import PagePool, Segment
+from ttc.engines.embedded.core.pool import PAGE, STEP_PAGE, PagePool, Segment
 from ttc.engines.embedded.core.weights import Weights, read_tensors
 from ttc.engines.shared.compute import alone, native, pick_dtype
 from ttc.engines.shared.shape import Dims, read_config, rope_tables, supported
@@ -109,7 +109,8 @@ class Body:
     """Embedding, layers and final norm, with the head when it was loaded.
 
     Parameters: `attention` is that of `extend`; `pad_rows` rounds the rows of every matrix product up to a multiple
-    (batch-invariant mode; 1 elsewhere); with `steps`, a few new tokens of an item are attended where their keys lie.
+    (batch-invariant mode; 1 elsewhere); with `steps`, a few new tokens of an item are attended where their keys lie,
+    in pages that are as short.
     """
 
     _pads_below: float = math.inf
@@ -138,7 +139,7 @@ class Body:
         # In batch-invariant mode a decoding step feeds every prompt's last token: the bits are those of any other step.
         self.ends_prompts = pad_rows == 1
         kernels = native(self.device, self.dtype) if pad_rows == 1 else None
-        self.pool = PagePool(dims, self.dtype, self.device, kernels=kernels)
+        self.pool = PagePool(dims, self.dtype, self.device, STEP_PAGE if steps else PAGE, kernels)
         self._between: Between = TorchOps(dims) if kernels is None else kernels.NativeOps(dims)
         if steps and kernels is not None and kernels.serves(dims.head_dim):
             self._steps = partial(RowAttention, kernels=kernels)

@@ -5,7 +5,7 @@ are decoded. Here each is one pass that rounds once. Arrays are numpy's; bf16 co
 are generic in their sizes, so they are compiled once for a processor and a dtype and kept on disk (a few seconds the
 first time).
 
-`attend` goes over a row's pages and keeps their sums as it goes (online softmax: Milakov and Gimelshein 2018, arXiv
+`attend` goes over a row's keys and keeps their sums as it goes (online softmax: Milakov and Gimelshein 2018, arXiv
 1805.02867; pages: Kwon et al. 2023, arXiv 2309.06180), from where `join` left what many rows read together.
 Pages lie as in `pool`: keys with the positions last, so that scores of neighbouring positions fill a register.
 
@@ -27,7 +27,7 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ttc.engines.embedded.core.pool import PAGE
+from ttc.engines.embedded.core.pool import SHEET
 from ttc.engines.shared.shape import Dims
 
 __all__ = [
@@ -61,10 +61,10 @@ _MATH = {"reassoc", "contract", "arcp", "nsz"}
 _GRAIN = 1 << 15
 """Numbers that a thread is worth, as torch has it."""
 _HEADS, _SIZE = 4, 256
-"""Query heads that one pass over a page serves at most, and the largest head size."""
+"""Query heads that one pass over a sheet serves at most, and the largest head size."""
 
 _SHORT, _INT, _LONG, _FLOAT = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
-_VECTOR, _INTS = ir.VectorType(_FLOAT, PAGE), ir.VectorType(_INT, PAGE)
+_VECTOR, _INTS = ir.VectorType(_FLOAT, SHEET), ir.VectorType(_INT, SHEET)
 
 
 def array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -74,7 +74,7 @@ def array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 def serves(head_dim: int) -> bool:
     """Whether `attend` takes heads of this size."""
-    return head_dim % PAGE == 0 and head_dim <= _SIZE
+    return head_dim % SHEET == 0 and head_dim <= _SIZE
 
 
 def _compiled(function: F) -> F:
@@ -148,14 +148,14 @@ def _stack(count: int) -> Any:
 
 
 def _read(builder: Any, place: Any) -> Any:
-    """PAGE stored numbers from `place` on, in a register."""
+    """SHEET stored numbers from `place` on, in a register."""
     kind = place.type.pointee
     vector = builder.load(
-        builder.bitcast(place, ir.VectorType(kind, PAGE).as_pointer()), align=2 if kind == _SHORT else 4
+        builder.bitcast(place, ir.VectorType(kind, SHEET).as_pointer()), align=2 if kind == _SHORT else 4
     )
     if kind != _SHORT:
         return vector
-    bits = builder.shl(builder.zext(vector, _INTS), ir.Constant(_INTS, [16] * PAGE))
+    bits = builder.shl(builder.zext(vector, _INTS), ir.Constant(_INTS, [16] * SHEET))
     return builder.bitcast(bits, _VECTOR)
 
 
@@ -163,19 +163,19 @@ def _splat(builder: Any, place: Any) -> Any:
     """One fp32 number in all places of a register."""
     nothing = ir.Constant(_VECTOR, ir.Undefined)
     one = builder.insert_element(nothing, builder.load(place), _INT(0))
-    return builder.shuffle_vector(one, nothing, ir.Constant(_INTS, [0] * PAGE))
+    return builder.shuffle_vector(one, nothing, ir.Constant(_INTS, [0] * SHEET))
 
 
 def _sum_of_products(
     builder: Any, count: Any, stored: Any, stride: Any, factors: Any, width: int, heads: int
 ) -> list[Any]:
-    """For each of `heads`: sum over i < count, rounded up to even, of factors[head, i] times stored[i stride : + PAGE].
+    """For each of `heads`: sum over i < count, rounded up to even, of factors[head, i] stored[i stride : + SHEET].
 
     `factors` have `width` to a head. Two sums take turns, so that none waits for itself.
     """
     sums = [cgutils.alloca_once(builder, _VECTOR) for _ in range(2 * heads)]
     for place in sums:
-        builder.store(ir.Constant(_VECTOR, [0.0] * PAGE), place)
+        builder.store(ir.Constant(_VECTOR, [0.0] * SHEET), place)
     pairs = builder.lshr(builder.add(count, _LONG(1)), _LONG(1))
     with cgutils.for_range(builder, pairs) as loop:
         for turn in range(2):
@@ -190,15 +190,15 @@ def _sum_of_products(
 
 
 def _page_scores(heads: int) -> Any:
-    """scores[head, :] = query[head] keys, for a page of keys (D, PAGE)."""
+    """scores[head, :] = query[head] keys, for a sheet of keys (D, SHEET)."""
 
     @intrinsic  # type: ignore[untyped-decorator]
     def function(context: Any, keys: Any, at: Any, size: Any, query: Any, scores: Any) -> Any:
         def code(ctx: Any, builder: Any, signature: Any, args: Any) -> Any:
             stored = builder.gep(ctx.make_array(keys)(ctx, builder, args[0]).data, [args[1]])
-            sums = _sum_of_products(builder, args[2], stored, _LONG(PAGE), args[3], _SIZE, heads)
+            sums = _sum_of_products(builder, args[2], stored, _LONG(SHEET), args[3], _SIZE, heads)
             for head, vector in enumerate(sums):
-                place = builder.gep(args[4], [_LONG(head * PAGE)])
+                place = builder.gep(args[4], [_LONG(head * SHEET)])
                 builder.store(vector, builder.bitcast(place, _VECTOR.as_pointer()), align=4)
             return ctx.get_dummy_value()
 
@@ -208,16 +208,19 @@ def _page_scores(heads: int) -> Any:
 
 
 def _page_values(heads: int) -> Any:
-    """total[head] = total[head] fade[head] + scores[head] values, for a page of values (PAGE, D)."""
+    """total[head] = total[head] fade[head] + scores[head] values, for `count` positions of a sheet (SHEET, D)."""
 
     @intrinsic  # type: ignore[untyped-decorator]
-    def function(context: Any, values: Any, at: Any, size: Any, count: Any, scores: Any, fades: Any, total: Any) -> Any:
+    def function(
+        context: Any, values: Any, at: Any, size: Any, first: Any, count: Any, scores: Any, fades: Any, total: Any
+    ) -> Any:
         def code(ctx: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _, at, size, count, scores, fades, total = args
+            _, at, size, first, count, scores, fades, total = args
+            scores, at = builder.gep(scores, [first]), builder.add(at, builder.mul(first, size))
             stored = builder.gep(ctx.make_array(values)(ctx, builder, args[0]).data, [at])
-            with cgutils.for_range(builder, builder.lshr(size, _LONG(PAGE.bit_length() - 1))) as chunk:
-                start = builder.mul(chunk.index, _LONG(PAGE))
-                sums = _sum_of_products(builder, count, builder.gep(stored, [start]), size, scores, PAGE, heads)
+            with cgutils.for_range(builder, builder.lshr(size, _LONG(SHEET.bit_length() - 1))) as chunk:
+                start = builder.mul(chunk.index, _LONG(SHEET))
+                sums = _sum_of_products(builder, count, builder.gep(stored, [start]), size, scores, SHEET, heads)
                 for head, vector in enumerate(sums):
                     place = builder.gep(total, [builder.add(start, _LONG(head * _SIZE))])
                     place = builder.bitcast(place, _VECTOR.as_pointer())
@@ -226,12 +229,13 @@ def _page_values(heads: int) -> Any:
                     builder.store(builder.fadd(kept, vector, flags=("contract",)), place, align=4)
             return ctx.get_dummy_value()
 
-        return types.void(values, types.int64, types.int64, types.int64, scores, fades, total), code
+        whole = types.int64
+        return types.void(values, whole, whole, whole, whole, scores, fades, total), code
 
     return function
 
 
-_scores, _sums, _queries = _stack(_HEADS * PAGE), _stack(_HEADS * _SIZE), _stack(_HEADS * _SIZE)
+_scores, _sums, _queries = _stack(_HEADS * SHEET), _stack(_HEADS * _SIZE), _stack(_HEADS * _SIZE)
 _peaks, _masses, _fades = _stack(_HEADS), _stack(_HEADS), _stack(_HEADS)
 _scores_1, _scores_2, _scores_3, _scores_4 = (_page_scores(heads) for heads in range(1, _HEADS + 1))
 _values_1, _values_2, _values_3, _values_4 = (_page_values(heads) for heads in range(1, _HEADS + 1))
@@ -420,27 +424,27 @@ def turn(
 
 @_Rows
 @_compiled
-def store(start: int, stop: int, k: Any, v: Any, pages: Any, offsets: Any, keys: Any, values: Any) -> None:
+def store(start: int, stop: int, k: Any, v: Any, sheets: Any, offsets: Any, keys: Any, values: Any) -> None:
     """Write the keys and values (T, kv heads, D) of new tokens to their places in a layer of a shelf."""
     for i in range(start, stop):
-        page, offset = pages[i], offsets[i]
+        sheet, offset = sheets[i], offsets[i]
         for h in range(k.shape[1]):
             for d in range(k.shape[2]):
-                keys[page, h, d, offset] = k[i, h, d]
+                keys[sheet, h, d, offset] = k[i, h, d]
             for d in range(k.shape[2]):
-                values[page, h, offset, d] = v[i, h, d]
+                values[sheet, h, offset, d] = v[i, h, d]
 
 
 @_compiled
-def load(keys: Any, values: Any, pages: Any, offsets: Any, places: Any, k: Any, v: Any) -> None:
+def load(keys: Any, values: Any, sheets: Any, offsets: Any, places: Any, k: Any, v: Any) -> None:
     """Read keys and values of a layer of a shelf into rows `places` of k and v (T, kv heads, D)."""
-    for i in range(len(pages)):
-        page, offset, place = pages[i], offsets[i], places[i]
+    for i in range(len(sheets)):
+        sheet, offset, place = sheets[i], offsets[i], places[i]
         for h in range(k.shape[1]):
             for d in range(k.shape[2]):
-                k[place, h, d] = keys[page, h, d, offset]
+                k[place, h, d] = keys[sheet, h, d, offset]
             for d in range(k.shape[2]):
-                v[place, h, d] = values[page, h, offset, d]
+                v[place, h, d] = values[sheet, h, offset, d]
 
 
 @_compiled
@@ -461,20 +465,20 @@ def move(keys: Any, values: Any, sources: Any, targets: Any) -> None:
 @_Rows
 @_compiled
 def attend(
-    start: int, stop: int, q: Any, keys: Any, values: Any, pages: Any, counts: Any, firsts: Any, lasts: Any, seed: Any,
+    start: int, stop: int, q: Any, keys: Any, values: Any, slots: Any, counts: Any, firsts: Any, lasts: Any, seed: Any,
     totals: Any, out: Any
 ) -> None:  # fmt: skip
-    """Attention of one new token of each row over the pages that it reads.
+    """Attention of one new token of each row over the runs of positions that it reads, none of which leaves a sheet.
 
     Args:
         start: the first row.
         stop: the row behind the last.
         q: (rows, heads, D), scaled.
-        keys: (pages, kv heads, D, positions), a layer of a shelf.
-        values: (pages, kv heads, positions, D).
-        pages: of all rows, one row after another.
-        counts: positions that are there of each.
-        firsts: (rows) where a row's pages begin.
+        keys: (sheets, kv heads, D, SHEET), a layer of a shelf.
+        values: (sheets, kv heads, SHEET, D).
+        slots: where each run begins (see `Shelf`), at an even number; of all rows, one row after another.
+        counts: positions of each.
+        firsts: (rows) where a row's runs begin.
         lasts: (rows) where they end.
         seed: (rows, heads) fp32, logarithm of the sum of exp(score) over keys that were read before; -1e30: of none.
         totals: (rows, heads, D) fp32, attention over those keys; not read where there are none.
@@ -482,7 +486,7 @@ def attend(
     """
     scores_at, total_at, query_at, fades_at = _scores(), _sums(), _queries(), _fades()
     scores, total, query = (
-        carray(scores_at, (_HEADS, PAGE)),
+        carray(scores_at, (_HEADS, SHEET)),
         carray(total_at, (_HEADS, _SIZE)),
         carray(query_at, (_HEADS, _SIZE)),
     )
@@ -502,7 +506,8 @@ def attend(
                         query[g, d] = _wide(q[row, first + g, d])
                         total[g, d] = totals[row, first + g, d] if is_seeded else _ZERO
                 for e in range(firsts[row], lasts[row]):
-                    count, at = counts[e], (pages[e] * num_kv + h) * size * PAGE
+                    begin, count = slots[e] % SHEET, counts[e]
+                    end, at = begin + count, (slots[e] // SHEET * num_kv + h) * size * SHEET
                     if several == 1:
                         _scores_1(keys, at, size, query_at, scores_at)
                     elif several == 2:
@@ -513,21 +518,21 @@ def attend(
                         _scores_4(keys, at, size, query_at, scores_at)
                     for g in range(several):
                         before, mass = peaks[g], _ZERO
-                        peak = max(before, _highest(scores[g, :count]))
-                        for t in range(PAGE):
-                            share = _exp(scores[g, t] - peak) if t < count else _ZERO
+                        peak = max(before, _highest(scores[g, begin:end]))
+                        for t in range(SHEET):
+                            share = _exp(scores[g, t] - peak) if (begin <= t) & (t < end) else _ZERO
                             scores[g, t] = share
                             mass += share
                         fades[g] = _exp(before - peak)
                         peaks[g], masses[g] = peak, masses[g] * fades[g] + mass
                     if several == 1:
-                        _values_1(values, at, size, count, scores_at, fades_at, total_at)
+                        _values_1(values, at, size, begin, count, scores_at, fades_at, total_at)
                     elif several == 2:
-                        _values_2(values, at, size, count, scores_at, fades_at, total_at)
+                        _values_2(values, at, size, begin, count, scores_at, fades_at, total_at)
                     elif several == 3:
-                        _values_3(values, at, size, count, scores_at, fades_at, total_at)
+                        _values_3(values, at, size, begin, count, scores_at, fades_at, total_at)
                     else:
-                        _values_4(values, at, size, count, scores_at, fades_at, total_at)
+                        _values_4(values, at, size, begin, count, scores_at, fades_at, total_at)
                 for g in range(several):
                     for d in range(size):
                         out[row, first + g, d] = _stored(total[g, d] / masses[g], out)

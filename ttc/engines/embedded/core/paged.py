@@ -22,7 +22,7 @@ import torch
 
 from ttc.engines.embedded.core.attention import NO_KEYS, partial_attention
 from ttc.engines.embedded.core.model import Body
-from ttc.engines.embedded.core.pool import PagePool, Segment
+from ttc.engines.embedded.core.pool import SHEET, PagePool, Segment
 
 __all__ = ["PagedDecoder"]
 
@@ -40,23 +40,22 @@ class _Shared:
     """Keys that several rows read together: where they lie, and room for one layer's in order of position."""
 
     def __init__(self, pool: PagePool, parts: Sequence[Segment], rows: Sequence[int]) -> None:
-        shelf = pool.shelf
-        slots = np.concatenate([pool.slots(part, 0, part.length) for part in parts])
+        dims, slots = pool.shelf.dims, np.concatenate([pool.slots(part, 0, part.length) for part in parts])
         self.rows = np.array(rows, np.int64)
-        self.pages, self.offsets = slots // shelf.size, slots % shelf.size
+        self.sheets, self.offsets = slots // SHEET, slots % SHEET
         self.places = np.arange(len(slots))
         self.index = torch.from_numpy(self.rows)
-        shape = (len(slots), shelf.dims.num_kv_heads, shelf.dims.head_dim)
-        self.keys, self.values = torch.empty(2, *shape, dtype=shelf.dtype)
+        shape = (len(slots), dims.num_kv_heads, dims.head_dim)
+        self.keys, self.values = torch.empty(2, *shape, dtype=pool.shelf.dtype)
 
 
 class _Table(NamedTuple):
-    """The pages of a chain that a row reads for itself, and tokens of each; `own` are those of its last segment."""
+    """The runs of a chain that a row reads for itself: first slots, and tokens; `own` are its last segment's pages."""
 
     above: _Table | None
     own: list[int]
     length: int
-    pages: list[int]
+    slots: list[int]
     counts: list[int]
 
 
@@ -84,8 +83,8 @@ def _table(segment: Segment, apart: Collection[Segment], tables: dict[Segment, _
                 and known.own is part.pages
                 and known.length == part.length
             ):
-                own = part.pages_of(part.length)
-                known = part.table = _Table(table, part.pages, part.length, table.pages + own[0], table.counts + own[1])
+                own = part.runs_of(0, part.length)
+                known = part.table = _Table(table, part.pages, part.length, table.slots + own[0], table.counts + own[1])
             table = known
         tables[part] = table
     return table
@@ -121,7 +120,7 @@ def _shared(segments: Sequence[Segment]) -> dict[tuple[int, ...], list[Segment]]
 
 
 class _Plan:
-    """Which pages each row reads for itself, what rows read together, and where each writes its next token."""
+    """Which runs each row reads for itself, what rows read together, and where each writes its next token."""
 
     def __init__(self, pool: PagePool, segments: Sequence[Segment]) -> None:
         self._size = pool.shelf.size
@@ -129,28 +128,29 @@ class _Plan:
         self.shared = [_Shared(pool, parts, rows) for rows, parts in shared.items()]
         apart = {part for parts in shared.values() for part in parts}
         tables: dict[Segment, _Table] = {}
-        pages, counts, firsts, lasts = list[int](), list[int](), list[int](), list[int]()
+        slots, counts, firsts, lasts = list[int](), list[int](), list[int](), list[int]()
         for segment in segments:
-            firsts.append(len(pages))
+            firsts.append(len(slots))
             if segment.parent is not None:
                 table = _table(segment.parent, apart, tables)
-                pages += table.pages
+                slots += table.slots
                 counts += table.counts
-            tail = segment.pages_of(segment.length + 1)
-            pages += tail[0]
+            tail = segment.runs_of(0, segment.length + 1)
+            slots += tail[0]
             counts += tail[1]
-            lasts.append(len(pages))
-            pages += [0] * _SLACK
+            lasts.append(len(slots))
+            slots += [0] * _SLACK
             counts += [0] * _SLACK
-        self.pages, self.counts, self.firsts, self.lasts = (
-            np.array(x, np.int64) for x in (pages, counts, firsts, lasts)
+        self.slots, self.counts, self.firsts, self.lasts = (
+            np.array(x, np.int64) for x in (slots, counts, firsts, lasts)
         )
         self._limit = self.lasts + _SLACK
-        self.targets, self.offsets = self.pages[self.lasts - 1], self.counts[self.lasts - 1] - 1
+        last = self.slots[self.lasts - 1] + self.counts[self.lasts - 1] - 1
+        self.sheets, self.offsets = last // SHEET, last % SHEET
 
     def advance(self) -> list[int] | None:
         """Move every row one token further; returns the rows that need a page first (`open`), None: make a new plan."""
-        full: Numbers = np.flatnonzero(self.offsets + 1 == self._size)
+        full: Numbers = np.flatnonzero((self.offsets + 1) % self._size == 0)
         if (self.lasts[full] == self._limit[full]).any():
             return None
         self.offsets += 1
@@ -161,9 +161,10 @@ class _Plan:
 
     def open(self, row: int, page: int) -> None:
         """Let a row write to a new page."""
-        self.pages[self.lasts[row]], self.counts[self.lasts[row]] = page, 1
+        slot = page * self._size
+        self.slots[self.lasts[row]], self.counts[self.lasts[row]] = slot, 1
         self.lasts[row] += 1
-        self.targets[row], self.offsets[row] = page, 0
+        self.sheets[row], self.offsets[row] = slot // SHEET, slot % SHEET
 
 
 def _tokens(parts: Sequence[Segment]) -> int:
@@ -228,13 +229,13 @@ class PagedDecoder:
         plan, kernels, at = self._plan, self._kernels, self._shelf.arrays(layer)
         if plan is None:
             raise RuntimeError("a step is planned before it is computed")
-        kernels.store(len(k), 2 * k.numel(), kernels.array(k), kernels.array(v), plan.targets, plan.offsets, *at)
+        kernels.store(len(k), 2 * k.numel(), kernels.array(k), kernels.array(v), plan.sheets, plan.offsets, *at)
         if plan.shared:
             self._seed.fill(NO_KEYS)
             for shared in plan.shared:
                 self._together(shared, q, at)
-        table = (plan.pages, plan.counts, plan.firsts, plan.lasts)
-        numbers = 2 * plan.pages.size * at[0][0].size  # keys and values of a page are as many
+        table = (plan.slots, plan.counts, plan.firsts, plan.lasts)
+        numbers = 2 * plan.slots.size * at[0][0].size  # keys and values of a sheet are as many
         kernels.attend(len(q), numbers, kernels.array(q), *at, *table, self._seed, self._totals, self._written)
         return self._out
 
@@ -242,7 +243,7 @@ class PagedDecoder:
         """Add what rows read together."""
         kernels, dims = self._kernels, self.body.dims
         ends = map(kernels.array, (shared.keys, shared.values))
-        kernels.load(*at, shared.pages, shared.offsets, shared.places, *ends)
+        kernels.load(*at, shared.sheets, shared.offsets, shared.places, *ends)
         queries = q[shared.index].view(len(shared.rows), dims.num_kv_heads, dims.group, dims.head_dim)
         # (1, kv heads, rows * group, D), and (1, kv heads, keys, D)
         queries = queries.transpose(0, 1).flatten(1, 2)[None]

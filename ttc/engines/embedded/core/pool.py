@@ -5,10 +5,11 @@ a reference and copies nothing. Its keys and values lie in pages of the pool, as
 back to the pool the moment the last reference to it is dropped (after vLLM's paged cache, Kwon et al. 2023, arXiv
 2309.06180, with the radix tree of Zheng et al. 2023, arXiv 2312.07104, in `cache`).
 
-Pages lie on a `Shelf`: within a page, keys lie with the positions last and values with the head last, so that a product
-over a page runs along its memory. A shelf grows by doubling, and memory that no page has used is only address space;
-what free pages have used goes back to the system when it is more than an eighth of what may be in use
-(`PagePool.return_memory`). Cost: on average half a page for each segment. Left out: pages that two segments share.
+Pages lie on a `Shelf`, side by side on sheets: within a sheet, keys lie with the positions last and values with the
+head last, so that a product over a sheet runs along its memory. A page fills its sheet, but where segments are so short
+that half a page for each would be much (`STEP_PAGE`). A shelf grows by doubling, and memory that no page has used is
+only address space; what free pages have used goes back to the system when it is more than an eighth of what may be in
+use (`PagePool.return_memory`). Cost: on average half a page for each segment. Left out: pages that two segments share.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import mmap
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -26,10 +27,14 @@ import torch
 
 from ttc.engines.shared.shape import Dims
 
-__all__ = ["PagePool", "Segment", "Shelf"]
+__all__ = ["PAGE", "SHEET", "STEP_PAGE", "PagePool", "Segment", "Shelf"]
 
-PAGE = 16
+SHEET = 16
+"""Positions that lie side by side: kernels take as many in a register."""
+PAGE = SHEET
 """Tokens of a page where nothing else is asked for."""
+STEP_PAGE = 4
+"""Tokens of a page where a segment is a step of a few tokens."""
 
 _HUGE = 1 << 22
 """Bytes from which huge pages of the system pay, as numpy has it."""
@@ -93,11 +98,22 @@ class Segment:
             return self
         return self.pool.copy(self, start, self.end, parent)
 
-    def pages_of(self, length: int) -> tuple[list[int], list[int]]:
-        """Pages of its first `length` tokens, and tokens of each."""
+    def runs_of(self, first: int, last: int) -> tuple[list[int], list[int]]:
+        """Where its own tokens [first, last) lie, in runs that leave no sheet: first slots, and tokens of each."""
         size = self.pool.shelf.size
-        full, rest = divmod(length, size)
-        return self.pages[: full + (rest > 0)], [size] * full + [rest] * (rest > 0)
+        slots, counts = list[int](), list[int]()
+        for page in self.pages[first // size : -(-last // size)]:
+            slot = page * size
+            if slot % SHEET and slots and slot == slots[-1] + counts[-1]:
+                counts[-1] += size
+            else:
+                slots.append(slot)
+                counts.append(size)
+        if slots:
+            counts[-1] -= -last % size
+            slots[0] += first % size
+            counts[0] -= first % size
+        return slots, counts
 
     def adopt(self, parent: Segment | None) -> None:
         """Follow `parent`, which says what the present parent says; what that held may be free from now on."""
@@ -117,7 +133,7 @@ class Segment:
         """
         head, tail = self.pool.segment(self.parent), self.pool.copy(self, at, self.end, None)
         head.length = at - self.start
-        kept = len(self.pages_of(head.length)[0])
+        kept = -(-head.length // self.pool.shelf.size)
         head.pages, tail.pages, self.pages = self.pages[:kept], self.pages[kept:], tail.pages
         self.adopt(head)
         self.start, self.length = at, tail.length
@@ -126,7 +142,7 @@ class Segment:
 
 
 class PageSpace(NamedTuple):
-    """Keys or values of all layers, (layers, pages, ...), zeros where nothing was written.
+    """Keys or values of all layers, (layers, sheets, ...), zeros where nothing was written.
 
     On a CPU that is address space, which takes memory where it is written and gives it back where it is forgotten.
     """
@@ -147,32 +163,36 @@ class PageSpace(NamedTuple):
         return cls(torch.frombuffer(memory, dtype=dtype).view(shape), memory)
 
     def forget(self, layer: int, start: int, end: int) -> None:
-        """Give back what pages [start, end) of a layer say; what shares a page of the system with others stays."""
+        """Give back what sheets [start, end) of a layer say; what shares a page of the system with others stays."""
         if self.memory is None:
             return
         size = self.tensor.itemsize
-        first, last = (self.tensor.stride(0) * layer + self.tensor.stride(1) * page for page in (start, end))
+        first, last = (self.tensor.stride(0) * layer + self.tensor.stride(1) * sheet for sheet in (start, end))
         first, last = -(-first * size // mmap.PAGESIZE) * mmap.PAGESIZE, last * size // mmap.PAGESIZE * mmap.PAGESIZE
         if last > first:
             self.memory.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
 class Shelf:
-    """Pages of one size: keys (layers, pages, kv heads, D, size) and values (layers, pages, kv heads, size, D)."""
+    """Sheets of pages: keys (layers, sheets, kv heads, D, SHEET) and values (layers, sheets, kv heads, SHEET, D).
+
+    A slot is a token's place: `slot % SHEET` of sheet `slot // SHEET`, which is `slot % size` of page `slot // size`.
+    """
 
     def __init__(self, dims: Dims, dtype: torch.dtype, device: torch.device, size: int) -> None:
+        """`size` is that of a page, which divides SHEET."""
         self.dims, self.dtype, self.device, self.size = dims, dtype, device, size
         self.keys, self.values = self._allocate(8)
         self._arrays: list[tuple[Any, Any]] = []
-        self.num_pages = 8
+        self.num_pages = 8 * SHEET // size
         self.num_used = 0  # pages that belong to a segment
-        self.written: set[int] = set()  # pages that take memory: those that are used, and once were
-        self.free = list(range(8))  # a heap: the lowest pages first, so that what is in use stays together
+        self.written: set[int] = set()  # sheets that take memory: those that are used, and once were
+        self.free = list(range(self.num_pages))  # a heap: the lowest first, so that what is in use stays together
 
-    def _allocate(self, pages: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _allocate(self, sheets: int) -> tuple[torch.Tensor, torch.Tensor]:
         dims = self.dims
-        lead = (dims.num_layers, pages, dims.num_kv_heads)
-        shapes = (*lead, dims.head_dim, self.size), (*lead, self.size, dims.head_dim)
+        lead = (dims.num_layers, sheets, dims.num_kv_heads)
+        shapes = (*lead, dims.head_dim, SHEET), (*lead, SHEET, dims.head_dim)
         # Zeros: a step also reads what no token has written.
         self._spaces = [PageSpace.new(shape, self.dtype, self.device) for shape in shapes]
         return self._spaces[0].tensor, self._spaces[1].tensor
@@ -194,17 +214,17 @@ class Shelf:
             self._grow()
         self.num_used += 1
         page = heapq.heappop(self.free)
-        self.written.add(page)
+        self.written.add(page * self.size // SHEET)
         return page
 
     def _grow(self) -> None:
-        have, old = self.num_pages, self._spaces
-        self.keys, self.values = self._allocate(2 * have)
+        have, old, sheets = self.num_pages, self._spaces, self.keys.shape[1]
+        self.keys, self.values = self._allocate(2 * sheets)
         self._arrays = []
         for source, target in zip(old, self._spaces, strict=True):
             for layer in range(self.dims.num_layers):  # so that never more than a layer is there twice
-                target.tensor[layer, :have] = source.tensor[layer]
-                source.forget(layer, 0, have)
+                target.tensor[layer, :sheets] = source.tensor[layer]
+                source.forget(layer, 0, sheets)
         self.num_pages = 2 * have
         self.free += range(have, 2 * have)  # sorted and beyond all others: still a heap
 
@@ -215,10 +235,11 @@ class Shelf:
             heapq.heappush(self.free, page)
 
     def return_memory(self) -> None:
-        """Give the memory of free pages back to the system."""
-        idle = self.written.intersection(self.free)
-        starts = sorted(page for page in idle if page - 1 not in idle)
-        ends = sorted(page + 1 for page in idle if page + 1 not in idle)
+        """Give the memory of sheets whose pages are all free back to the system."""
+        free = Counter(page * self.size // SHEET for page in self.free)
+        idle = {sheet for sheet in self.written if free[sheet] * self.size == SHEET}
+        starts = sorted(sheet for sheet in idle if sheet - 1 not in idle)
+        ends = sorted(sheet + 1 for sheet in idle if sheet + 1 not in idle)
         for start, end in zip(starts, ends, strict=True):
             for space in self._spaces:
                 for layer in range(self.dims.num_layers):
@@ -258,7 +279,7 @@ class PagePool:
     def return_memory(self, most: int) -> None:
         """Give the memory of free pages back where so many tokens may be in use, and an eighth more take memory."""
         self._collect()
-        if len(self.shelf.written) * self.shelf.size > most + most // 8:
+        if len(self.shelf.written) * SHEET > most + most // 8:
             self.shelf.return_memory()
 
     def segment(self, parent: Segment | None = None) -> Segment:
@@ -276,13 +297,12 @@ class PagePool:
             segment.pages.append(self.shelf.take())
 
     def places(self, segment: Segment, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Page and offset (count each) of the tokens of `segment` from its own `start` on."""
-        shelf = self.shelf
-        slots = torch.from_numpy(self.slots(segment, start, count)).to(shelf.device)
-        return slots // shelf.size, slots % shelf.size
+        """Sheet and offset (count each) of the tokens of `segment` from its own `start` on."""
+        slots = torch.from_numpy(self.slots(segment, start, count)).to(self.shelf.device)
+        return slots // SHEET, slots % SHEET
 
     def slots(self, segment: Segment, start: int, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Page * size + offset (count) of the tokens of `segment` from its own `start` on."""
+        """Slots (count) of the tokens of `segment` from its own `start` on."""
         size = self.shelf.size
         first = start // size
         pages = np.array(segment.pages[first : -(-(start + count) // size)], np.int64)
@@ -294,21 +314,22 @@ class PagePool:
         if not count:
             return
         self.reserve(segment, count)
-        shelf, (pages, offsets) = self.shelf, self.places(segment, segment.length, count)
-        shelf.keys[:, pages, :, :, offsets] = kv[:, 0].permute(2, 0, 1, 3)
-        shelf.values[:, pages, :, offsets] = kv[:, 1].permute(2, 0, 1, 3)
+        shelf, (sheets, offsets) = self.shelf, self.places(segment, segment.length, count)
+        shelf.keys[:, sheets, :, :, offsets] = kv[:, 0].permute(2, 0, 1, 3)
+        shelf.values[:, sheets, :, offsets] = kv[:, 1].permute(2, 0, 1, 3)
         segment.length += count
 
     def read(self, segment: Segment, start: int, end: int) -> torch.Tensor:
         """Keys and values of positions [start, end), all within `segment`: (layers, 2, kv heads, count, D)."""
-        shelf = self.shelf
-        first, last = start - segment.start, end - segment.start
-        page = first // shelf.size
-        index = torch.tensor(segment.pages[page : -(-last // shelf.size)], device=shelf.device)
-        keys = shelf.keys[:, index].permute(0, 2, 1, 4, 3).flatten(2, 3)  # (layers, kv heads, tokens, D)
-        values = shelf.values[:, index].transpose(1, 2).flatten(2, 3)
-        span = slice(first - page * shelf.size, last - page * shelf.size)
-        return torch.stack((keys[:, :, span], values[:, :, span]), 1)
+        shelf, dims = self.shelf, self.shelf.dims
+        shape = (dims.num_layers, 2, dims.num_kv_heads, end - start, dims.head_dim)
+        out, at = torch.empty(shape, dtype=shelf.dtype, device=shelf.device), 0
+        for slot, count in zip(*segment.runs_of(start - segment.start, end - segment.start), strict=True):
+            sheet, offset = divmod(slot, SHEET)
+            out[:, 0, :, at : at + count] = shelf.keys[:, sheet, ..., offset : offset + count].transpose(2, 3)
+            out[:, 1, :, at : at + count] = shelf.values[:, sheet, :, offset : offset + count]
+            at += count
+        return out
 
     def read_chain(self, segment: Segment, start: int, end: int) -> torch.Tensor:
         """Keys and values of positions [start, end) of a chain: (layers, 2, kv heads, end - start, D)."""
