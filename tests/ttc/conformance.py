@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -282,6 +283,27 @@ class Together:
     def answers(self) -> list[Answer]:
         """All of all strategies."""
         return [answer for name in self.outcomes for answer in self.of(name).values()]
+
+
+def counted(engine: Engine) -> tuple[Engine, list[Usage]]:
+    """A view of an engine, and what the engine reports to those who use the view."""
+    view, reports = copy.copy(engine), list[Usage]()
+
+    def counting(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            *others, on_usage = arguments
+
+            def report(usage: Usage) -> None:
+                reports.append(usage)
+                on_usage(usage)
+
+            return method(*others, report)
+
+        return call
+
+    for name in ("generate", "logprobs"):
+        setattr(view, name, counting(getattr(engine, name)))
+    return view, reports
 
 
 async def side_by_side(engines: Mapping[str, Engine], order: Sequence[Problem], concurrency: int) -> Together:

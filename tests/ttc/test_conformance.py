@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -205,35 +205,48 @@ def check_the_trace(answers: Iterable[Answer]) -> None:
     assert 0 <= total.thinking <= total.generated
 
 
+@dataclass(frozen=True)
+class Scheduled:
+    """What strategies answered over one engine, what it reported to each, and what it counted."""
+
+    together: suite.Together
+    reported: dict[str, Usage]
+    counters: Usage
+
+
 @pytest.fixture(scope="module")
-def schedules() -> list[tuple[suite.Together, Usage]]:
+def schedules() -> list[Scheduled]:
     """Every strategy over one engine with the packaged model: two problems in flight, then one, in the other order."""
     order, names = suite.problems(2), list(suite.cases("embedded"))
     runs = []
     for concurrency, sequence, columns in [(7, order[::-1], names), (1, order, names[::-1])]:
 
         async def body(engine: Engine, s=sequence, c=concurrency, n=columns):
-            return await suite.side_by_side(dict.fromkeys(n, engine), s, c), engine.counters()
+            views = {name: suite.counted(engine) for name in n}
+            together = await suite.side_by_side({name: view for name, (view, _) in views.items()}, s, c)
+            reported = {name: sum(reports, Usage()) for name, (_, reports) in views.items()}
+            return Scheduled(together, reported, engine.counters())
 
         runs.append(run("embedded", body))
     return runs
 
 
 @pytest.mark.parametrize("name", list(suite.cases("embedded")))
-def test_any_schedule_gives_the_same_trees_and_answers_of_a_model(
-    schedules: list[tuple[suite.Together, Usage]], name: str
+def test_any_schedule_gives_the_same_trees_and_answers_of_a_model_and_what_was_reported_for_them_on_the_ledger(
+    schedules: list[Scheduled], name: str
 ) -> None:
     results = []
-    for together, _ in schedules:
-        answers = together.of(name)
+    for scheduled in schedules:
+        answers = scheduled.together.of(name)
+        check_the_ledger(answers.values(), scheduled.reported[name])
         check_the_trace(answers.values())
         results.append({key: suite.essence(answer) for key, answer in sorted(answers.items())})
     assert results[0] == results[1]
 
 
-def test_the_answers_of_a_model_cost_what_its_engine_counted(schedules: list[tuple[suite.Together, Usage]]) -> None:
-    for together, counters in schedules:
-        check_the_ledger(together.answers(), counters)
+def test_the_answers_of_a_model_cost_what_its_engine_counted(schedules: list[Scheduled]) -> None:
+    for scheduled in schedules:
+        check_the_ledger(scheduled.together.answers(), scheduled.counters)
 
 
 @pytest.mark.parametrize("name", list(suite.cases("scripted")))
