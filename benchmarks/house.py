@@ -214,8 +214,7 @@ class Spread:
 TRACER = """
 import collections, functools, json, os, runpy, sys, threading
 import torch, transformers.tokenization_utils_tokenizers  # others' code, which is slow to trace and not counted
-every_line, packages, out = sys.argv[1] == "lines", tuple(p + os.sep for p in sys.argv[2].split(",")), sys.argv[3]
-root = os.getcwd() + os.sep
+root, packages, out = os.getcwd() + os.sep, tuple(p + os.sep for p in sys.argv[1].split(",")), sys.argv[2]
 lines = collections.defaultdict(set)
 @functools.cache
 def unseen(code):
@@ -228,14 +227,10 @@ def trace(frame, event, arg):
         return None
     lines[frame.f_code.co_filename].add(frame.f_lineno)
     rows.discard(frame.f_lineno)
-    if every_line:
-        return trace
-    rows.clear()
-if not every_line:
-    sys.modules["matplotlib"] = None  # slow to trace; what draws with it lies in files that are counted
+    return trace
 threading.settrace(trace)
 sys.settrace(trace)
-sys.argv = ["ttc", *sys.argv[4:]]
+sys.argv = ["ttc", *sys.argv[3:]]
 try:
     runpy.run_module("ttc", run_name="__main__", alter_sys=True)
 except SystemExit as end:
@@ -246,16 +241,13 @@ finally:
 """
 
 
-def executed(root: Path, *, every_line: bool = True) -> dict[str, int]:
-    """File -> lines inside functions that `ttc eval --strategy tree --limit 2` runs, in its process and threads.
-
-    Without `every_line` only the files are right, in a third of the time.
-    """
+def executed(root: Path) -> dict[str, int]:
+    """File -> lines inside functions that `ttc eval --strategy tree --limit 2` runs, in its process and threads."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "lines.json"
         command = ["eval", "--strategy", "tree", "--limit", "2", "--out", str(Path(folder) / "run")]
         subprocess.run(
-            [sys.executable, "-c", TRACER, "lines" if every_line else "files", ",".join(PACKAGES), str(out), *command],
+            [sys.executable, "-c", TRACER, ",".join(PACKAGES), str(out), *command],
             cwd=root,
             env={**os.environ, "PYTHONPATH": str(root)},
             check=True,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-MEGA = 500_000
-"""A megabyte and what is as long, halved: long enough that a reading which is not linear takes minutes."""
+MEGA = 1_000_000
 
 
 def hostile_texts() -> dict[str, str]:
@@ -99,14 +98,14 @@ def _long_lists() -> Iterator[tuple[str, str]]:
     yield "set of 300 roots", r"\{" + ",".join(rf"\sqrt{{{n}}}" for n in range(300)) + r"\}"
     yield "set of 60 roots", r"\{" + ",".join(rf"\sqrt{{{n}}}" for n in range(60)) + r"\}"
     yield "tuple of 1000", "(" + ",".join(["1"] * 1000) + ")"
-    yield "repeated numbers", "1 " * 100_000
-    yield "repeated letters", "x" * 100_000
+    yield "repeated numbers", "1 " * 200_000
+    yield "repeated letters", "x" * 200_000
     yield "commas", "," * 4000
     yield "equals", "=".join(["x"] * 1500)
     yield "inequalities", "<".join(["x"] * 1500)
     yield "unions", r"\cup".join(["(0,1)"] * 200)
     yield "ratios", ":".join(["1"] * 1400)
-    yield "thousands groups", "111," * 25_000
+    yield "thousands groups", "111," * 50_000
     yield "megabyte of digits", "7" * MEGA
     yield "megabyte of words", "word " * (MEGA // 5)
     yield "megabyte of backslashes", "\\" * MEGA
@@ -192,25 +191,25 @@ def _texts() -> Iterator[tuple[str, str]]:
     yield "megabyte of spaces", " " * MEGA
     yield "megabyte of newlines", "\n" * MEGA
     yield "megabyte without an answer", "so we think again. " * (MEGA // 19)
-    yield "many boxes", r"\boxed{1} " * 50_000
-    yield "many unclosed boxes", r"\boxed{" * 75_000
-    yield "many unclosed boxes on lines", "\\boxed{1\n" * 50_000
-    yield "many unbraced boxes", r"\boxed 1 " * 50_000
-    yield "many phrases", "the answer is " * 35_000
-    yield "many colons", "answer: " * 60_000
-    yield "many hashes", "#### \n" * 80_000
-    yield "many tags", "<answer>" * 60_000
-    yield "many open thoughts", "<think>" * 70_000
-    yield "many thoughts", "<think>1</think>" * 30_000
-    yield "many numbers", "1,111,111 " * 50_000
-    yield "long grouped number", "1" + ",111" * 125_000
-    yield "slashes", "1/" * 250_000
-    yield "phrase with a long tail", "the answer is " + "x " * 200_000
+    yield "many boxes", r"\boxed{1} " * 100_000
+    yield "many unclosed boxes", r"\boxed{" * 150_000
+    yield "many unclosed boxes on lines", "\\boxed{1\n" * 100_000
+    yield "many unbraced boxes", r"\boxed 1 " * 100_000
+    yield "many phrases", "the answer is " * 70_000
+    yield "many colons", "answer: " * 120_000
+    yield "many hashes", "#### \n" * 160_000
+    yield "many tags", "<answer>" * 120_000
+    yield "many open thoughts", "<think>" * 140_000
+    yield "many thoughts", "<think>1</think>" * 60_000
+    yield "many numbers", "1,111,111 " * 100_000
+    yield "long grouped number", "1" + ",111" * 250_000
+    yield "slashes", "1/" * 500_000
+    yield "phrase with a long tail", "the answer is " + "x " * 400_000
     yield "phrase with spaces", "the answer is" + " " * MEGA + "5"
     yield "the and spaces", ("the" + " " * 1000) * 1000
-    yield "or or or", r"\boxed{1} " + "or " * 150_000
-    yield "braces", "{}" * 250_000
-    yield "escaped braces", r"\boxed{\{" * 25_000
+    yield "or or or", r"\boxed{1} " + "or " * 300_000
+    yield "braces", "{}" * 500_000
+    yield "escaped braces", r"\boxed{\{" * 50_000
     yield "phrase with dollars", "the answer is " + "$" * 4000
     yield "phrase with commas", "the answer is " + "1," * 2000
     yield "phrase with letters", "the answer is " + "ab1" * 1300
