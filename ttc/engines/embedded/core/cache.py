@@ -128,12 +128,12 @@ class PrefixTree:
         if part is not None or depth < len(ids) or not self._pool.copies_fast:
             return
         above = entry.above
-        while above is not None and self._joins(entry, above):
+        while above is not None and self._can_join(entry, above):
             self._join(entry, above)
             above = entry.above
 
     @staticmethod
-    def _joins(entry: PrefixEntry, above: PrefixEntry) -> bool:
+    def _can_join(entry: PrefixEntry, above: PrefixEntry) -> bool:
         """Whether nobody reads what is above an entry without it, and nobody has a place behind it."""
         lower, upper = entry.segment, above.segment
         if lower is None or upper is None or above.above is None or above.hidden is not None:

@@ -62,7 +62,7 @@ class _Table(NamedTuple):
 _NOTHING = _Table(None, [], 0, [], [])
 
 
-def _table(segment: Segment, apart: Collection[Segment], tables: dict[Segment, _Table]) -> _Table:
+def _table_of(segment: Segment, apart: Collection[Segment], tables: dict[Segment, _Table]) -> _Table:
     """The table of a chain but for its segments `apart`; `tables` are those that this plan has looked at.
 
     Most rows stay from plan to plan and most of a chain with them, so that what was made before still holds: a segment
@@ -103,7 +103,7 @@ def _may_share(segments: Sequence[Segment]) -> bool:
     return False
 
 
-def _shared(segments: Sequence[Segment]) -> dict[tuple[int, ...], list[Segment]]:
+def _read_together(segments: Sequence[Segment]) -> dict[tuple[int, ...], list[Segment]]:
     """What several rows read together: by the rows, the segments."""
     readers: dict[Segment, list[int]] = {}
     for row, segment in enumerate(segments):
@@ -124,7 +124,7 @@ class _Plan:
 
     def __init__(self, pool: PagePool, segments: Sequence[Segment]) -> None:
         self._size = pool.shelf.size
-        shared = _shared(segments) if _may_share(segments) else {}
+        shared = _read_together(segments) if _may_share(segments) else {}
         self.shared = [_Shared(pool, parts, rows) for rows, parts in shared.items()]
         apart = {part for parts in shared.values() for part in parts}
         tables: dict[Segment, _Table] = {}
@@ -132,7 +132,7 @@ class _Plan:
         for segment in segments:
             firsts.append(len(slots))
             if segment.parent is not None:
-                table = _table(segment.parent, apart, tables)
+                table = _table_of(segment.parent, apart, tables)
                 slots += table.slots
                 counts += table.counts
             tail = segment.runs_of(0, segment.length + 1)

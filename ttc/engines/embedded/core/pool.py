@@ -258,7 +258,7 @@ class PagePool:
         page_size: int = PAGE,
         kernels: ModuleType | None = None,
     ) -> None:
-        """`kernels` is what `compute.native` gives, where the model computes with it: copies cost a tenth then."""
+        """`kernels` is what `compute.native` gives, where the model computes with it: then it also copies."""
         self.shelf = Shelf(dims, dtype, device, page_size)
         self._kernels = kernels
         self.returned: deque[list[int]] = deque()
