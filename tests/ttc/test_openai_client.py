@@ -18,7 +18,7 @@ from ttc.engines.openai import client as module
 from ttc.engines.openai.client import Client
 from ttc.engines.openai.refusals import Access
 from ttc.engines.shared import connections
-from ttc.engines.shared.balance import Transient
+from ttc.engines.shared.balance import Balancer, Retry, Transient
 from ttc.errors import ServerRefused
 
 Write = Callable[[asyncio.StreamWriter], Awaitable[None]]
@@ -146,6 +146,26 @@ def test_a_connection_that_was_free_for_long_is_not_used_again(monkeypatch: pyte
 
     told, seen = asked(sized(EVENTS), twice)
     assert told == NUMBERS and [len(mine) for mine in seen] == [1, 1]
+
+
+def test_a_request_that_meets_the_close_of_a_kept_connection_is_sent_again_to_the_same_server_at_once() -> None:
+    answered: set[asyncio.StreamWriter] = set()
+
+    async def once(writer: asyncio.StreamWriter) -> None:
+        if writer in answered:
+            writer.close()  # as a server does that had closed it when the request came
+        else:
+            answered.add(writer)
+            writer.write(sized(EVENTS))
+
+    async def thrice(client: Client) -> Any:
+        balancer = Balancer(["it", "a server that would be asked if it had failed"], clock=lambda: 0.0)
+        told = [await balancer.send("x", lambda _: chunks_of(client), Retry(base_s=1e9)) for _ in range(3)]
+        return told, balancer.servers[0].failures, balancer.failures
+
+    (told, rests, failures), seen = asked(once, thrice)
+    assert told == [NUMBERS] * 3 and [len(mine) for mine in seen] == [2, 2, 1]
+    assert rests == 0 and [("kept connection" in words, n) for words, n in failures.items()] == [(True, 2)]
 
 
 def test_leaving_a_stream_early_ends_its_connection() -> None:

@@ -23,7 +23,7 @@ from pydantic_core import from_json
 
 from ttc.engines.openai.refusals import Access, refuse, status_of, words_of
 from ttc.engines.shared.balance import Transient
-from ttc.engines.shared.connections import certificates, open_session, timeouts
+from ttc.engines.shared.connections import certificates, open_session, reply_to, timeouts
 from ttc.errors import EngineError, EngineTimeout, ServerRefused
 
 if TYPE_CHECKING:
@@ -128,8 +128,8 @@ class Client:
         headers = {} if body is None else {"content-type": "application/json"}
         timeout = session.timeout if idle_s is None else timeouts(self._access.connect_s, idle_s)
         with self._lost():
-            response = await session.request(
-                method, url, data=data, headers=headers, allow_redirects=False, timeout=timeout
+            response = await reply_to(
+                session, method, url, data=data, headers=headers, allow_redirects=False, timeout=timeout
             )
         try:
             if response.status >= 300:

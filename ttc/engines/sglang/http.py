@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 from ttc.core import Json
 from ttc.engines.sglang.wire import UNKNOWN, PendingCall, ServerInfo, until_done
 from ttc.engines.shared.balance import Balancer, Retry, Transient, is_transient, retry_after_s
-from ttc.engines.shared.connections import certificates, open_session, timeouts
+from ttc.engines.shared.connections import certificates, open_session, reply_to, timeouts
 from ttc.engines.shared.folder import save_weights
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong, Unsupported
 
@@ -150,13 +150,13 @@ class HttpServers:
             raise
 
     async def _whole(self, url: str, body: Mapping[str, Json], call: PendingCall) -> None:
-        async with self._here().work[url].post(url + "/generate", **as_json(body)) as response:
+        async with await reply_to(self._here().work[url], "POST", url + "/generate", **as_json(body)) as response:
             content = await response.read()
             check(url, response.status, response.headers, content)
         call.take(read_json(url, content))
 
     async def _streamed(self, url: str, body: Mapping[str, Json], call: PendingCall) -> None:
-        async with self._here().work[url].post(url + "/generate", **as_json(body)) as response:
+        async with await reply_to(self._here().work[url], "POST", url + "/generate", **as_json(body)) as response:
             if response.status != 200:
                 check(url, response.status, response.headers, await response.read())
             async for line in lines_of(response):
@@ -174,7 +174,7 @@ class HttpServers:
         """Call a management route once; raises EngineError when it is refused."""
 
         async def call() -> None:
-            async with self._here().control[url].post(url + route, **as_json(body)) as response:
+            async with await reply_to(self._here().control[url], "POST", url + route, **as_json(body)) as response:
                 check(url + route, response.status, response.headers, await response.read())
 
         try:

@@ -2,7 +2,8 @@
 
 All requests with one key (a problem) go to one server, which then has their common prefix in its cache; the key moves
 only when that server is resting. A server that fails rests for a back-off that doubles with every further failure;
-afterwards one request tries it before the others follow. When all are resting, the one that rests least is asked.
+afterwards one request tries it before the others follow. When all are resting, the one that rests least is asked. A
+kept connection that the server closed meanwhile is no failure: the request is sent again at once, and counted.
 Which server answers is no part of the randomness of a draw. Cost: a table of the latest keys.
 
 A server that says it is too busy (429) is believed: nobody asks it again before the time it names, then only as many
@@ -46,13 +47,22 @@ _LOOK_S = 0.1
 class Transient(Exception):
     """A failure that may pass. Never leaves this package: `retrying` turns it into `error` when it does not pass."""
 
-    def __init__(self, error: EngineError, *, retry_after_s: float | None = None, status: int | None = None) -> None:
+    def __init__(
+        self,
+        error: EngineError,
+        *,
+        retry_after_s: float | None = None,
+        status: int | None = None,
+        is_of_connection: bool = False,
+    ) -> None:
         """`error` is what the caller sees in the end; `retry_after_s` is how long the server asks to wait, in seconds.
 
-        `status` is the HTTP status, None where there was no answer.
+        `status` is the HTTP status, None where there was no answer; `is_of_connection`: a connection ended that had
+        been kept, which says nothing of the server, and is tried again at once.
         """
         super().__init__(str(error))
         self.error, self.retry_after_s, self.status = error, retry_after_s, status
+        self.is_of_connection = is_of_connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +132,8 @@ async def retrying(
             failures += 1
             now = time.monotonic()
             first = now if failures == 1 else first
-            pause, left = policy.pause_s(failures, failure.retry_after_s), policy.max_total_s - (now - first)
+            pause = 0.0 if failure.is_of_connection else policy.pause_s(failures, failure.retry_after_s)
+            left = policy.max_total_s - (now - first)
             if failure.retry_after_s is not None and failure.retry_after_s <= left:
                 pause = min(pause, left)  # its wish fits: a second more would not
             if failures >= policy.max_attempts or pause > left:
@@ -249,13 +260,14 @@ class Balancer:
 
     @contextmanager
     def lease(self, key: str) -> Iterator[str]:
-        """Give the URL of the server for `key` and count the request; a `Transient` inside sends the server to rest."""
+        """Give the URL of the server for `key` and count the request; a `Transient` of the server sends it to rest."""
         server = self._choose(key)
         server.outstanding += 1
         try:
             yield server.url
         except Transient as failure:
-            self._fail(server, failure.retry_after_s, is_busy=failure.status == _TOO_BUSY)
+            if not failure.is_of_connection:
+                self._fail(server, failure.retry_after_s, is_busy=failure.status == _TOO_BUSY)
             reason = str(failure)
             self._failures[reason if reason in self._failures or len(self._failures) < MAX_REASONS else _OTHER] += 1
             raise

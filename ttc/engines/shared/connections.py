@@ -1,7 +1,8 @@
 """Connections to one server, as every engine over HTTP has them: aiohttp's, with what the environment says of the way.
 
 aiohttp's parser is in C, and its pool does not look at every idle connection twice a request, as httpx's does. A proxy
-that the environment names is used, and the certificates that httpx trusts. Left out: HTTP/2, mutual TLS.
+that the environment names is used, and the certificates that httpx trusts. A server may close a kept connection while
+a request is on its way to it, which says nothing of the server. Left out: HTTP/2, mutual TLS.
 """
 
 from __future__ import annotations
@@ -11,10 +12,15 @@ import ssl
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from ttc.engines.shared.balance import Transient
+from ttc.errors import EngineError
 
 if TYPE_CHECKING:
-    from aiohttp import ClientSession, ClientTimeout
+    from types import SimpleNamespace
+
+    from aiohttp import ClientResponse, ClientSession, ClientTimeout
 
 KEEP_S = 3.0
 """An idle connection is closed after so many seconds: before the server does (5 s in vLLM and other users of uvicorn),
@@ -30,6 +36,8 @@ def open_session(
     """At most `limit` connections (0: any number) to the server at `url`, for the loop that runs; opens none yet."""
     import aiohttp
 
+    reuse = aiohttp.TraceConfig()
+    reuse.on_connection_reuseconn.append(_note_reuse)
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=limit, keepalive_timeout=KEEP_S, ssl=tls),
         timeout=timeout,
@@ -39,7 +47,31 @@ def open_session(
         max_line_size=MAX_HEAD,
         max_field_size=MAX_HEAD,
         proxy=_proxy(url),
+        trace_configs=[reuse],
     )
+
+
+async def reply_to(session: ClientSession, method: str, url: str, **options: Any) -> ClientResponse:
+    """The reply to a request over a session of `open_session`, once its head has come; `options` are aiohttp's.
+
+    Raises:
+        Transient: a kept connection was closed before the reply, by a server that need not have failed.
+        aiohttp.ClientError: no connection, or a new one that broke.
+    """
+    import aiohttp
+
+    kept: list[bool] = []
+    try:
+        return await session.request(method, url, trace_request_ctx=kept, **options)
+    except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as exc:
+        if not kept:
+            raise
+        place = urllib.parse.urlsplit(url).netloc
+        raise Transient(EngineError(f"{place} closed a kept connection: {exc}"), is_of_connection=True) from exc
+
+
+async def _note_reuse(_session: ClientSession, context: SimpleNamespace, _params: object) -> None:
+    context.trace_request_ctx.append(True)
 
 
 def timeouts(connect_s: float, silence_s: float) -> ClientTimeout:
