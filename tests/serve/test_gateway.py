@@ -210,6 +210,18 @@ def test_a_second_server_answers_in_place_of_one_that_fails_before_its_first_wor
         assert retries <= len(bad.asked) + 1
 
 
+def test_a_server_that_closes_its_kept_connections_at_any_moment_costs_no_reply_and_takes_no_rest() -> None:
+    moments = (k / 10_000 for k in range(1000))
+
+    def closes(wire: Wire) -> None:
+        well(wire)
+        time.sleep(next(moments))  # up to 6 ms: the next request comes before, while and after it closes
+
+    with faulty(garbage) as bad, faulty(closes) as good, gateway(bad, good) as server:
+        assert {server.ask(chat(f"question {i}")).status_code for i in range(60)} == {200}
+        assert len(bad.asked) <= 1 and len(good.asked) == 60
+
+
 def breaks_once(play: Play) -> Play:
     """Plays so the first time, and well afterwards."""
     plays = iter([play])
