@@ -173,11 +173,23 @@ def test_a_required_parameter_that_is_not_given_is_named() -> None:
 def test_a_bare_checkout_finds_its_commands_in_pyproject(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = plugins("ttc.commands")
     monkeypatch.setattr("ttc.config.registry.DISTRIBUTION", "no-such-distribution")
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: ())
+    monkeypatch.setattr("ttc.config.registry._installed", lambda group, folders: ())
     bare = plugins("ttc.commands")
     assert {name: entry.value for name, entry in bare.items()} == {
         name: entry.value for name, entry in installed.items()
     }
+
+
+def test_a_distribution_that_is_installed_meanwhile_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    before = plugins("ttc.strategies")
+    info = tmp_path / "acme-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[ttc.strategies]\nacme = acme:acme\n")
+    assert plugins("ttc.strategies").keys() - before.keys() == {"acme"}
 
 
 def test_a_parameter_without_annotation_has_the_type_of_its_default() -> None:

@@ -13,11 +13,13 @@ Left out: overriding. A name that is built in wins over an entry point of the sa
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import os
 import pathlib
 import pkgutil
 import re
@@ -129,8 +131,22 @@ def plugins(group: str) -> dict[str, importlib.metadata.EntryPoint]:
     In a checkout that was never installed, the ones its own pyproject.toml declares are used, so that `python -m ttc`
     works from the bare tree.
     """
-    entries = {entry.name: entry for entry in importlib.metadata.entry_points(group=group)}
+    entries = {entry.name: entry for entry in _installed(group, tuple(_changed(folder) for folder in sys.path))}
     return {**_declared(group), **entries}
+
+
+@functools.lru_cache(maxsize=64)
+def _installed(group: str, _folders: tuple[tuple[str, int], ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
+    """The entry points of the distributions in `sys.path`, read once for as long as its folders are as they are."""
+    return tuple(importlib.metadata.entry_points(group=group))
+
+
+def _changed(folder: str) -> tuple[str, int]:
+    """A folder, and when something was last added to it or taken away (ns)."""
+    try:
+        return folder, os.stat(folder or ".").st_mtime_ns
+    except OSError:  # no folder, or an archive that went
+        return folder, 0
 
 
 def _declared(group: str) -> dict[str, importlib.metadata.EntryPoint]:

@@ -41,7 +41,7 @@ class Text:
 
     def __init__(self, folder: Path) -> None:
         try:
-            self._tokenizer: Any = _load(folder)
+            self._tokenizer: Any = load_tokenizer(folder)
         except ImportError as exc:
             raise missing_extra(exc) from exc
         except Exception as exc:  # the tokenizers library raises bare exceptions
@@ -254,7 +254,7 @@ def _split(text: str, spelled: dict[str, str]) -> list[str]:
     return [piece for piece in re.split(f"({_STANDS.pattern})", text) if piece] if spelled else [text]
 
 
-def _load(folder: Path) -> Any:
+def load_tokenizer(folder: Path) -> Any:
     """The tokenizer; the automatic class is asked only without a tokenizer.json, since its import takes seconds."""
     if (folder / "tokenizer.json").is_file():
         from transformers import PreTrainedTokenizerFast

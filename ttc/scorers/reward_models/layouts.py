@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ttc.core import Message, Prompt
-from ttc.engines.shared.text import in_parts, roles_in_parts
+from ttc.engines.shared.text import in_parts, load_tokenizer, roles_in_parts
 from ttc.errors import ConfigError
 from ttc.scorers.adapters._base import Adapter, TextSegment
 
@@ -27,10 +27,8 @@ class RewardTokenizer:
     """Reads the tokenizer of a model folder. Raises ConfigError naming the folder when it cannot."""
 
     def __init__(self, folder: Path) -> None:
-        from transformers import AutoTokenizer
-
         try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(str(folder))
+            self._tokenizer: Any = load_tokenizer(folder)
         except Exception as exc:  # the tokenizers library raises bare exceptions
             raise ConfigError(f"{folder} holds no tokenizer that transformers can read: {exc}") from exc
         if not getattr(self._tokenizer, "is_fast", False):
