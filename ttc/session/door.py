@@ -12,10 +12,12 @@ import asyncio
 import functools
 import inspect
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any, ParamSpec, TypeVar
+from dataclasses import fields, is_dataclass
+from numbers import Integral
+from typing import Any, ParamSpec, TypeVar, get_args, get_type_hints
 
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.functions import ScoreFunction, as_scorer
@@ -31,29 +33,95 @@ _Parameters = ParamSpec("_Parameters")
 _Outcome = TypeVar("_Outcome")
 
 
+_PLACES: Mapping[str, str] = {
+    **{each.name: f"sampling=ttc.Sampling({each.name}=...)" for each in fields(Sampling) if each.name != "seed"},
+    **{each.name: f"budget=ttc.Budget({each.name}=...)" for each in fields(Budget)},
+    "model": "engine='embedded:MODEL'",
+    "base_url": "engine=ttc.ENGINES.load('openai')('MODEL', base_url=...)",
+    "device": "engine=ttc.ENGINES.load('embedded')('MODEL', device=...)",
+    "dtype": "engine=ttc.ENGINES.load('embedded')('MODEL', dtype=...)",
+    "enable_thinking": "thinking=ttc.Thinking(mode='on')",
+    "num_samples": "n=...",
+    "n_samples": "n=...",
+}
+"""Where stands what other tools take as an option."""
+
+
 def with_options(
     function: Callable[_Parameters, Coroutine[Any, Any, _Outcome]],
 ) -> Callable[_Parameters, Coroutine[Any, Any, _Outcome]]:
-    """The same function, which refuses an option that it does not have by name, before anything else."""
+    """The same function, which refuses by name an option that it does not have or of another type, before all else."""
     options = [each.name for each in inspect.signature(function).parameters.values() if each.kind is each.KEYWORD_ONLY]
     takes = set(inspect.signature(function).parameters)
 
     @functools.wraps(function)
     async def call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Outcome:
         for name in kwargs:
+            if name not in takes and name in _PLACES:
+                raise ConfigError(f"there is no option {name!r}: write {_PLACES[name]}")
             if name not in takes:
                 raise ConfigError(
                     f"there is no option {name!r}{nearest(name, options)} (known: {', '.join(options)}); "
                     f"a parameter of the strategy stands in params={{{name!r}: ...}}"
                 )
+        hints = get_type_hints(function)
+        for name, value in kwargs.items():
+            _check_type(name, value, get_args(hints[name]))
         return await function(*args, **kwargs)
 
     return call
 
 
+def _check_type(name: str, value: object, types: Sequence[Any]) -> None:
+    """Refuse a value that is no whole number where one is wanted, or no value object of ours; other types say so later.
+
+    `types` are those of a union, None for whatever need not be.
+    """
+    if value is None or not types or type(None) not in types:
+        return
+    kind: Any = types[0]
+    if kind is int and (isinstance(value, bool) or not isinstance(value, Integral)):
+        raise ConfigError(f"{name} must be a whole number, got {value!r}")
+    is_own = is_dataclass(kind)
+    if is_own and not isinstance(value, kind):
+        own = f"ttc.{kind.__name__}"
+        raise ConfigError(f"{name} must be a {own}, such as {own}({fields(kind)[0].name}=...), got {value!r}")
+
+
+def as_problem(question: Problem | str | Sequence[Message | Mapping[str, str]]) -> Problem:
+    """A question, or a conversation as chat endpoints take it, as a problem.
+
+    Raises:
+        ConfigError: it is none of these, or empty.
+    """
+    if isinstance(question, Problem):
+        return question
+    turns: object = [Message("user", question)] if isinstance(question, str) else question
+    if not isinstance(turns, list | tuple):
+        raise ConfigError(f"problem must be a question, a list of messages or a ttc.Problem, got {question!r}")
+    messages = tuple(_message(turn, i) for i, turn in enumerate(turns))
+    if not any(message.content.strip() for message in messages):
+        raise ConfigError("problem is empty: write what is asked")
+    return Problem(id="ask", messages=messages)
+
+
+def _message(turn: object, index: int) -> Message:
+    """A turn of a conversation; a ConfigError says what one looks like."""
+    if isinstance(turn, Message):
+        return turn
+    if isinstance(turn, Mapping) and turn.keys() == {"role", "content"}:
+        role, content = turn["role"], turn["content"]
+        if isinstance(content, str) and role in ("system", "user", "assistant"):
+            return Message(role, content)
+    raise ConfigError(
+        f"problem[{index}] must be a message, such as {{'role': 'user', 'content': 'What is 6*7?'}} "
+        f"(system, user or assistant), got {turn!r}; ttc.evaluate takes several questions"
+    )
+
+
 @with_options
 async def arun(
-    problem: Problem | str,
+    problem: Problem | str | Sequence[Message | Mapping[str, str]],
     *,
     strategy: str | Strategy = "direct",
     seed: int | None = None,
@@ -67,6 +135,7 @@ async def arun(
 ) -> Answer:
     """Solve one problem: `await ttc.arun("12+30*2", strategy="majority", n=8)`.
 
+    The problem is a question, or a conversation: a list of messages such as `{"role": "user", "content": "..."}`.
     Strategy, engine and scorer are named as on the command line (`majority`, `mine.py:vote`, `embedded:MODEL`,
     `prm:MODEL`), or are objects; strategy and scorer may be functions (`ttc.config.functions`). An engine that is named
     is closed at the end. `n` and `params` are parameters of the strategy. A strategy that needs a scorer has the
@@ -76,15 +145,14 @@ async def arun(
         ConfigError: a name, a parameter or a value that does not fit.
         TTCError: as `solve`.
     """
-    if isinstance(problem, str):
-        problem = Problem(id="ask", messages=(Message("user", problem),))
+    asked = as_problem(problem)
     choice = choose_strategy(strategy, n, params)
     if scorer is None and choice.needs_scorer and engine == "embedded":
         scorer = "prm"
     check_scorer(choice, scorer)
     async with opened(engine) as running:
         return await solve(
-            problem,
+            asked,
             engine=running,
             strategy=choice.bind(choose_scorer(scorer, running)),
             seed=secrets.randbelow(1 << 31) if seed is None else seed,

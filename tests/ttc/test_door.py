@@ -1,0 +1,72 @@
+"""`ttc.run` as people call it at first: conversations, options of other tools, values of another type."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+
+import ttc
+from ttc.engines.scripted import ScriptedEngine, replies
+from ttc.errors import ConfigError
+from ttc.session import door
+
+
+def engine() -> ScriptedEngine:
+    return ScriptedEngine(replies({"6*7": [r"\boxed{42}"]}))
+
+
+def test_a_conversation_is_a_list_of_messages_as_chat_endpoints_take_it() -> None:
+    system = {"role": "system", "content": "Be brief."}
+    for last in ({"role": "user", "content": "6*7"}, ttc.Message("user", "6*7")):
+        assert ttc.run([system, last], engine=engine()).final == "42"
+    assert door.as_problem([system]).messages == (ttc.Message("system", "Be brief."),)
+
+
+@pytest.mark.parametrize("question", [None, 7, b"6*7", ["6*7"], [{"role": "user"}], [{"role": "tool", "content": "x"}]])
+def test_what_is_no_question_is_refused_with_what_one_looks_like(question: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^problem(\[0\])? must be a .*(ttc\.Problem|'role': 'user').*, got "):
+        ttc.run(question, engine=engine())
+
+
+@pytest.mark.parametrize("question", ["", " \n", [], [{"role": "user", "content": ""}]])
+def test_an_empty_question_is_refused(question: Any) -> None:
+    with pytest.raises(ConfigError, match="problem is empty"):
+        ttc.run(question, engine=engine())
+
+
+VALUES = {
+    **{"stop": "('a',)", "stop_token_ids": "(3,)", "logprobs": "True", "top_p": "1", "temperature": "0.8"},
+    **{"flops": "1e15", "device": "'cpu'", "dtype": "'float32'", "base_url": "'http://127.0.0.1:9/v1'"},
+}
+
+
+@pytest.mark.parametrize("name", door._PLACES)
+def test_an_option_of_another_tool_is_refused_with_what_does_it_here_and_that_can_be_written(name: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        ttc.run("6*7", engine=engine(), **{name: 1})  # type: ignore[arg-type]
+    option, _, value = str(refusal.value).partition("write ")[2].partition("=")
+    written = value.replace("...", VALUES.get(name, "1000")).replace("'MODEL'", "None").replace(":MODEL", "")
+    with pytest.raises(ConfigError, match="9/v1") if name == "base_url" else contextlib.nullcontext():
+        answer = ttc.run("6*7", **{"engine": engine(), "strategy": "majority", option: eval(written)})
+        assert option == "engine" or answer.text or answer.thinking
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"sampling": {"max_tokens": 5}}, r"sampling must be a ttc.Sampling, such as ttc.Sampling\(temperature=...\)"),
+        ({"thinking": True}, r"thinking must be a ttc.Thinking, such as ttc.Thinking\(mode=...\), got True"),
+        ({"budget": 100}, r"budget must be a ttc.Budget, such as ttc.Budget\(tokens=...\), got 100"),
+        ({"seed": "a"}, "seed must be a whole number, got 'a'"),
+        ({"n": True, "strategy": "majority"}, "n must be a whole number, got True"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_the_type_that_it_should_have(
+    options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        ttc.run("6*7", engine=engine(), **options)
+    with pytest.raises(ConfigError, match=words):
+        ttc.evaluate([{"question": "6*7", "answer": "42"}], engine=engine(), **options)
