@@ -66,7 +66,7 @@ USUAL = Sampling(max_tokens=1024)
 
 
 class DataFrame(Protocol):
-    """A data frame of pandas, polars (through `to_pandas`) or another library that has this method."""
+    """A data frame of pandas or another library that has this method; polars' and datasets' own are known, too."""
 
     def to_dict(self, orient: Any, /) -> Any:
         """The rows as dictionaries, for orient "records"."""
@@ -209,7 +209,7 @@ async def aevaluate(
     `kind` names and the answers show otherwise.
 
     Args:
-        problems: a list of dictionaries, or a data frame.
+        problems: a list of dictionaries, a data frame of pandas or polars, or a split of a Hugging Face dataset.
         strategy: what spends the compute.
         n: samples, where the strategy has that parameter.
         params: its other parameters.
@@ -262,11 +262,20 @@ evaluate = synchronous(aevaluate)
 """`aevaluate` from synchronous code, in notebooks too: `ttc.evaluate(rows, strategy="majority", n=8)`."""
 
 
+_ROWS = (("to_dicts",), ("to_list",), ("to_dict", "records"))
+"""How tables give their rows: polars' frames, Hugging Face datasets, pandas' frames."""
+
+
 def _items(problems: Problems, kind: str | None) -> list[Item]:
     """The rows as items; raises TTCError naming the row and the column that does not fit."""
-    listed: Any = problems.to_dict("records") if hasattr(problems, "to_dict") else problems
+    listed: Any = next((getattr(problems, way)(*args) for way, *args in _ROWS if hasattr(problems, way)), problems)
+    splits = [name for name, part in listed.items() if hasattr(part, "to_list")] if isinstance(listed, Mapping) else []
+    if splits:
+        raise ConfigError(f"problems: give one split of the dataset, such as dataset[{splits[-1]!r}]")
     if isinstance(listed, str | bytes | Mapping) or not isinstance(listed, Iterable):
-        raise ConfigError(f"problems: give a list of dictionaries or a data frame, got {type(problems).__name__}")
+        raise ConfigError(
+            f"problems: give a list of dictionaries, a data frame or a dataset, got {type(problems).__name__}"
+        )
     rows = list(listed)
     if not rows:
         raise ConfigError("problems: there are none")

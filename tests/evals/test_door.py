@@ -122,6 +122,21 @@ def test_a_problem_that_fails_is_a_row_with_its_error_and_costs_nothing_else() -
     assert result.accuracy.value == pytest.approx(1 / 3) and "1 failed" in str(result)
 
 
+def test_a_split_of_a_dataset_and_a_frame_of_polars_are_read_by_their_rows() -> None:
+    datasets = pytest.importorskip("datasets")
+    split = datasets.Dataset.from_list([{"question": "What is 3+4?", "answer": "7"}])
+    (problem,) = ttc.evaluate(split, engine=engine(), seed=1)
+    assert problem.correct and problem.target == "7"
+    with pytest.raises(ttc.TTCError, match=r"give one split of the dataset, such as dataset\['test'\]"):
+        ttc.evaluate(datasets.DatasetDict({"train": split, "test": split}), engine=engine())
+
+    class Polars:
+        def to_dicts(self) -> list[dict[str, object]]:
+            return ROWS
+
+    assert len(ttc.evaluate(Polars(), engine=engine(), seed=1)) == 3  # type: ignore[arg-type]
+
+
 def test_what_a_function_raises_goes_through_as_it_is() -> None:
     def broken(target: str, submission: ttc.Submission) -> bool:
         raise KeyError("mine")
@@ -133,7 +148,7 @@ def test_what_a_function_raises_goes_through_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("problems", "options", "message"),
     [
-        ("rows.jsonl", {}, "give a list of dictionaries or a data frame, got str"),
+        ("rows.jsonl", {}, "give a list of dictionaries, a data frame or a dataset, got str"),
         ([], {}, "problems: there are none"),
         ([1], {}, "row 1 is no dictionary but int"),
         ([{"question": "a"}], {}, "row 1: answer: give either answer or target"),
