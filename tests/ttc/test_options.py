@@ -153,6 +153,14 @@ def test_thinking_sampling_and_budget_are_what_the_options_say() -> None:
     assert resolve_thinking(parsed(), {}) == Thinking()
 
 
+def test_sampling_by_set_is_refused_with_the_option_that_it_has() -> None:
+    for name, value in (("max_tokens", "99"), ("temperature", "0.5"), ("top_k", "4"), ("seed", "3")):
+        with pytest.raises(ConfigError, match=f"--set sampling.{name}: .*, write --") as refusal:
+            resolve_strategies(parsed("--set", f"sampling.{name}={value}"))
+        written = str(refusal.value).partition("write ")[2].split()
+        assert str(getattr(parsed(*written), name)) == value
+
+
 @pytest.mark.parametrize(("thinking", "reserve"), [(Thinking(), 0), (Thinking(max_tokens=9), 128)])
 def test_a_default_cap_is_lowered_to_what_the_context_leaves(thinking: Thinking, reserve: int) -> None:
     engine = ScriptedEngine(lambda prompt, path, key: "x", max_context=200)

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from ttc.cli.options import option
 from ttc.config.choices import DEFAULT_ENGINE, DEFAULT_SCORER, PartChoice, StrategyChoice
@@ -25,6 +25,8 @@ from ttc.core import MAX_TOKENS, Budget, Sampling
 from ttc.errors import ConfigError
 from ttc.search.tree import make_policy
 from ttc.session.thinking import MAX_WAITS, Thinking
+
+T = TypeVar("T")
 
 NOT_REPRODUCIBLE = "not reproducible on this server (--seed makes it so where the server takes seeds, and slower)"
 PARTS = ("engine", "scorer", "thinking")
@@ -188,7 +190,7 @@ def resolve_strategies(options: StrategyOptions) -> list[StrategyChoice]:
         ConfigError: an unknown strategy or parameter, a value that does not fit, or the same strategy twice.
     """
     specs = [parse_spec(text) for item in options.strategy for text in split_specs(item)]
-    tables = sections(options.settings, ("", *PARTS, *(name for name, _ in specs)))
+    tables = by_part(options.settings, ("", *PARTS, *(name for name, _ in specs)))
     general = tables[""]
     accepted = [list(options_of(STRATEGIES.load(name))) for name, _ in specs]
     if options.n is not None and not any("n" in names for names in accepted):
@@ -212,6 +214,16 @@ def resolve_strategies(options: StrategyOptions) -> list[StrategyChoice]:
     if len(set(labels)) < len(labels):
         raise ConfigError(f"the same strategy twice in --strategy {' '.join(labels)}")
     return choices
+
+
+def by_part(settings: Mapping[str, T], parts: Sequence[str]) -> dict[str, dict[str, T]]:
+    """`sections` of --set; raises ConfigError for sampling, too, which has options of its own."""
+    options = {field.name: f"--{field.name.replace('_', '-')}" for field in fields(SamplingOptions)}
+    for key, value in settings.items():
+        part, _, own = key.partition(".")
+        if part == "sampling" and own in options:
+            raise ConfigError(f"--set {key}: it has an option of its own, write {options[own]} {value}")
+    return sections(settings, parts)
 
 
 def check_writable(option: str, folder: Path) -> None:

@@ -20,6 +20,7 @@ from ttc.cli.parts import (
     EngineOptions,
     SamplingOptions,
     ThinkingOptions,
+    by_part,
     resolve_engine,
     resolve_sampling,
     resolve_thinking,
@@ -27,7 +28,6 @@ from ttc.cli.parts import (
 )
 from ttc.cli.process import typed_in
 from ttc.config.plugins import leaf
-from ttc.config.recipes import sections
 from ttc.config.values import counted, nearest
 from ttc.core import Answer, Completion, Engine, Message, Problem, Prompt, Sampling, UsageSink
 from ttc.engines.shared.wrapped import Wrapped, draw_shown, with_markers
@@ -61,7 +61,7 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read turns from stdin until it ends."""
     options = read_options(ChatOptions, args)
-    sections(options.settings, ("engine", "thinking"))
+    by_part(options.settings, ("engine", "thinking"))
     thinking, sampling = resolve_thinking(options, options.settings), resolve_sampling(options, Sampling())
     seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
     choice = resolve_engine(options, options.settings)
