@@ -23,6 +23,7 @@ from typing import Literal
 
 from evals.task import Item, Split, Task, Texts, check_shares, distinct
 from ttc import seeds
+from ttc.config.values import counted
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import ConfigError
 
@@ -85,7 +86,7 @@ class Chains:
     def distinct(self, split: Split, seed: int, limit: int) -> Iterator[Chain]:
         """`limit` different chains; chain i is the same whatever the limit. Raises ConfigError when they run out."""
         rng = random.Random(seeds.derive(seed, "chains", self.length, self.operations, split))
-        shortage = f"chain: fewer than {limit} different chains of {self.length} steps"
+        shortage = f"chain: fewer than {limit} different chains of {counted(self.length, 'step')}"
         return distinct(lambda *_: self.draw(rng, split), lambda chain: chain.question, limit, shortage)
 
     def _step(self, rng: random.Random) -> tuple[str, int]:
