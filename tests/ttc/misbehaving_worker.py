@@ -16,8 +16,8 @@ def misbehave(request: Mapping[str, Any]) -> dict[str, Any]:
     how = request["how"]
     if how == "hang in C":
         # What a long call into a C library looks like from outside: signals are not handled.
-        signal.signal(signal.SIGALRM, signal.SIG_IGN)
-    while how in ("spin", "hang in C"):
+        signal.signal(signal.SIGPROF, signal.SIG_IGN)
+    while how in ("spin", "hang in C") or (how == "work" and time.process_time() < request["until_s"]):
         pass
     if how == "sleep":
         time.sleep(60)
@@ -33,7 +33,12 @@ def misbehave(request: Mapping[str, Any]) -> dict[str, Any]:
         os.write(1, b"\x00\x00\x00\x01garbage")
         sys.stdout.write("garbage")
         sys.stdout.flush()
-    return {"pid": os.getpid(), "environment": sorted(os.environ), "echo": request.get("echo")}
+    return {
+        "pid": os.getpid(),
+        "environment": sorted(os.environ),
+        "echo": request.get("echo"),
+        "spent_s": time.process_time(),
+    }
 
 
 if __name__ == "__main__":

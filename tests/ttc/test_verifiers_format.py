@@ -69,6 +69,11 @@ def test_a_pattern_in_a_schema_cannot_hang_and_a_reference_is_not_fetched() -> N
     assert time.perf_counter() - started < 10
 
 
+def test_the_first_check_against_a_schema_does_not_pay_for_what_its_worker_imports() -> None:
+    (first,) = judge_all([(SCHEMA, '{"name": "Ann"}')], answer="free", timeout_s=0.08)
+    assert (first.status, first.reason) == ("correct", "all parts hold")
+
+
 def test_a_schema_that_is_none_is_refused_and_other_targets_are_not_read() -> None:
     with pytest.raises(ConfigError, match=r"row 7: target\.schema is not a JSON schema: \$\.type"):
         form().check_gold({"schema": {"type": "text"}}, "row 7")

@@ -65,7 +65,7 @@ def test_every_misbehaviour_ends_in_time_and_the_pool_stays_healthy(pool: Pool, 
     pool.submit(ask()).result()
     reply = pool.submit(ask(how)).result()
     assert reply.status == status
-    assert reply.seconds < LIMIT_S + 0.3 * patience()
+    assert reply.seconds < (LIMIT_S + 0.3) * patience()
     assert pool.submit(ask(echo="still here")).result().data["echo"] == "still here"
 
 
@@ -74,6 +74,29 @@ def test_a_soft_timeout_keeps_its_worker(pool: Pool) -> None:
     started = pool.num_started
     assert pool.submit(ask("spin")).result().data["reason"] == "soft limit"
     assert pool.num_started == started
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/stat").exists(), reason="only /proc tells who is kept waiting")
+def test_time_in_which_the_machine_lets_a_worker_not_run_is_not_its_own(pool: Pool) -> None:
+    worker = [pool.submit(ask()).result().data for _ in range(2)][-1]
+    pending = pool.submit({**ask("work"), "until_s": worker["spent_s"] + LIMIT_S / 2})
+    time.sleep(LIMIT_S / 10)
+    os.kill(worker["pid"], signal.SIGSTOP)
+    time.sleep(1.5 * LIMIT_S)
+    os.kill(worker["pid"], signal.SIGCONT)
+    reply = pending.result()
+    assert (reply.status, reply.data.get("pid")) == ("ok", worker["pid"])
+    assert reply.seconds > 1.5 * LIMIT_S
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/stat").exists(), reason="only /proc tells who is kept waiting")
+def test_a_worker_that_is_never_let_run_ends_too(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ttc.verifiers.workers.pool.MOST_WALL", 1.5)
+    pid = [pool.submit(ask()).result().data["pid"] for _ in range(2)][-1]
+    os.kill(pid, signal.SIGSTOP)
+    assert pool.submit(ask()).result().status == "timeout"
+    assert wait_for_death(pid)
+    assert pool.submit(ask(echo="still here")).result().data["echo"] == "still here"
 
 
 def test_a_killed_worker_is_replaced_by_a_spare(pool: Pool) -> None:
@@ -124,7 +147,7 @@ def test_two_event_loops_can_share_a_pool(pool: Pool) -> None:
 def test_waiting_in_line_does_not_count_as_work(pool: Pool) -> None:
     pool.submit(ask()).result()
     replies = [future.result() for future in [pool.submit(ask("spin")) for _ in range(6)]]
-    assert max(reply.seconds for reply in replies) < LIMIT_S + 0.3 * patience()
+    assert max(reply.seconds for reply in replies) < (LIMIT_S + 0.3) * patience()
     assert max(reply.waited for reply in replies) > LIMIT_S / 2
 
 

@@ -12,7 +12,7 @@ Args:
     max_chars: Most characters of the answer part.
     max_repetition: Largest share of word n-grams of the answer part that have occurred before; absent: any.
     ngram: Words of such an n-gram.
-    timeout_s: Wall limit of one check against a schema, in seconds.
+    timeout_s: Limit of one check against a schema, in seconds that its worker runs.
     allow_truncated: Whether a text that was cut may pass.
 """
 
@@ -71,7 +71,7 @@ def format(
         raise ConfigError("format: needs 0 <= max_repetition <= 1 and ngram >= 1")
     repeats = None if max_repetition is None else (max_repetition, ngram)
     return FormatVerifier(
-        thinking, answer, min_chars, max_chars, repeats, text_pool(WORKERS, timeout_s), allow_truncated
+        thinking, answer, min_chars, max_chars, repeats, text_pool(WORKERS, timeout_s, "schemas"), allow_truncated
     )
 
 

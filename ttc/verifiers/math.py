@@ -4,11 +4,11 @@ The cascade, from cheap to dear: the spelling (`spelled`), exact and structural 
 process (`proved`, tens of microseconds), values with 60 and 130 digits in a killable worker (`sampled`, about 1 ms),
 and `math_verify` there (about 10 ms) where the gold is not in the grammar. Text of the model is parsed, never run.
 A value is not enough: an answer that restates the question or is left unevaluated is incorrect (`maths.asked`).
-An answer that asks for too much work is incorrect, with the limit as the reason; a wall time-out is tried once more on
+An answer that asks for too much work is incorrect, with the limit as the reason; a time-out is tried once more on
 a fresh worker and is then no verdict. Left out: geometry, answers in sentences.
 
 Args:
-    timeout_s: Wall limit of one verdict in the worker, in seconds.
+    timeout_s: Limit of one verdict in the worker, in seconds that it runs.
     workers: Worker processes, started when first needed.
     rules: asked (the answer has the form that the question asks for), or value (any expression of the right value, 50 %
         is 50 and 0.5, sets without multiplicity: the policy of published graders).
@@ -273,7 +273,7 @@ def _card(name: str, version: str, pool: Pool) -> Card:
         "reads the answer part",
         max_s=pool.timeout_s + MAX_S,
         limits=(
-            f"{pool.timeout_s:g} s of wall and {pool.memory_mb} MB in a worker for each alternative that takes one "
+            f"{pool.timeout_s:g} s and {pool.memory_mb} MB in a worker for each alternative that takes one "
             f"(`timeout`, after a second try); caps on the text ({MAX_TEXT:,} characters) and on length, nesting, "
             "digits and cost of the answer (`incorrect`, with the limit as the reason)"
         ),

@@ -10,7 +10,7 @@ Args:
         all: the thinking, `</think>` and the text.
     whole: Whether a pattern must match all of it instead of occurring in it.
     ignore_case: Whether case does not matter.
-    timeout_s: Wall limit of one verdict in the worker, in seconds.
+    timeout_s: Limit of one verdict in the worker, in seconds that it runs.
     workers: Worker processes, started when first needed.
     allow_truncated: Whether a text that was cut may pass.
 """
@@ -66,7 +66,7 @@ def regex(
     allow_truncated: bool = False,
 ) -> RegexVerifier:
     """Return the verifier of regular expressions."""
-    return RegexVerifier(text_pool(workers, timeout_s), where, whole, ignore_case, allow_truncated)
+    return RegexVerifier(text_pool(workers, timeout_s, "patterns"), where, whole, ignore_case, allow_truncated)
 
 
 def read_patterns(target: TargetLike) -> Patterns:

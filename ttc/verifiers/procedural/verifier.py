@@ -9,7 +9,7 @@ the tasks that are refused and why, are in `procedural/methods`. Cost: 0.05 ms a
 Left out: curricula, the 9 refused tasks, and the package's partial credit.
 
 Args:
-    timeout_s: Wall limit of one verdict in the worker, in seconds; it may have to make the problem again first.
+    timeout_s: Limit of one verdict in the worker, in seconds that it runs; it may have to make the problem again first.
     workers: Worker processes, started when first needed.
     allow_truncated: Whether a text that was cut may have an answer.
 """

@@ -1,15 +1,17 @@
-"""A pool of killable worker processes with wall, CPU and memory limits, for threads and for asyncio.
+"""A pool of killable worker processes with limits of time and memory, for threads and for asyncio.
 
 Each worker is a fresh `python -m ttc.verifiers.workers.worker` (never a fork of this process, so threads of torch
 cannot break it) that speaks length-prefixed JSON over pipes and gets an environment without the parent's secrets. A
-request that does not answer within its limit loses its worker; a warm spare takes the place at once. Workers are
-replaced after `recycle` requests and end with their parent.
+request that does not answer within its limit loses its worker; a warm spare takes the place at once. The limit is on
+what the request itself takes: time in which the machine kept its worker from running does not count, up to MOST_WALL
+limits. Workers are replaced after `recycle` requests and end with their parent.
 
     pool = Pool(workers=2, timeout_s=1.5)
     reply = await pool.run({"call": "maths", ...})      in a coroutine
     reply = pool.submit({...}).result()                 in a thread
 
-Cost: 60 MB and 0.5 s of start per worker; about 0.2 ms of overhead per request. Left out: Windows.
+Cost: 60 MB and 0.5 s of start per worker; about 0.2 ms of overhead per request. Left out: Windows;
+where there is no /proc, the limit is on wall time.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, Any, cast
+from typing import IO, Any, Literal, TypeAlias, cast
 
 from ttc.config.values import above, at_least
 from ttc.core import Status, Verdict
@@ -38,12 +40,17 @@ from ttc.errors import VerifierError
 from ttc.verifiers.workers.worker import MAX_FRAME, PREFIX, write_frame
 
 SOFT = 0.75
-"""The share of the wall limit after which the worker interrupts itself."""
+"""The share of the limit after which the worker interrupts itself."""
+MOST_WALL = 20
+"""Limits of wall time after which a request ends, however little its worker has run."""
 START_S = 60.0
 MAX_AT_ONCE = 2
 """Workers that start at once, beside the spare; further ones when they are needed."""
 MIN_MEMORY_MB = 256
 _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+
+
+Rest: TypeAlias = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +92,7 @@ class Pool:
         self.num_started = 0
 
     def submit(self, request: Mapping[str, Any]) -> Future[WorkerReply]:
-        """Queue a request; the future is done within `timeout_s` of the moment a worker takes it up."""
+        """Queue a request; it gets `timeout_s` of the time of the worker that takes it up."""
         with self._lock:
             if self._closed:
                 raise VerifierError("the pool is closed")
@@ -178,27 +185,41 @@ class _Worker:
     def wait_ready(self, timeout_s: float) -> bool:
         """Wait for the end of the start; False when the process died or took too long."""
         if not self.is_ready:
-            self.is_ready = self._read(time.perf_counter() + timeout_s).get("status") == "ready"
+            deadline = time.perf_counter() + timeout_s
+            self.is_ready = self._read(lambda: deadline - time.perf_counter()).get("status") == "ready"
         return self.is_ready
 
     def ask(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """Send a request and wait for the reply, or say why none came; then the worker `is_broken`."""
-        deadline = time.perf_counter() + timeout_s
+        rest = self._rest(timeout_s)
         self.num_served += 1
         try:
             write_frame(self._requests, request)
         except BrokenPipeError:
             return self._broken(*self._death())
-        return self._read(deadline)
+        return self._read(rest)
 
-    def _read(self, deadline: float) -> dict[str, Any]:
-        head = self._read_exactly(PREFIX.size, deadline)
+    def _rest(self, limit_s: float) -> Rest:
+        """The seconds that a request has left, from now on: of wall time, and of its own where it was kept waiting."""
+        began, (_, spent_s) = time.perf_counter(), _progress(self._process.pid)
+
+        def rest() -> float:
+            wall_s = time.perf_counter() - began
+            if wall_s < limit_s or wall_s > MOST_WALL * limit_s:
+                return limit_s - wall_s
+            waits, now_s = _progress(self._process.pid)
+            return limit_s - (now_s - spent_s) if waits else 0.0
+
+        return rest
+
+    def _read(self, rest: Rest) -> dict[str, Any]:
+        head = self._read_exactly(PREFIX.size, rest)
         if isinstance(head, dict):
             return head
         (length,) = PREFIX.unpack(head)
         if length > MAX_FRAME:
             return self._broken("error", "an oversized reply")
-        body = self._read_exactly(length, deadline)
+        body = self._read_exactly(length, rest)
         message: dict[str, Any] = body if isinstance(body, dict) else json.loads(body)
         return message
 
@@ -215,15 +236,16 @@ class _Worker:
             return "timeout", "CPU limit"
         return "error", f"the worker died ({'signal' if code and code < 0 else 'exit code'} {abs(code or 0)})"
 
-    def _read_exactly(self, count: int, deadline: float) -> bytes | dict[str, Any]:
+    def _read_exactly(self, count: int, rest: Rest) -> bytes | dict[str, Any]:
         descriptor = self._replies.fileno()
         poll = select.poll()
         poll.register(descriptor, select.POLLIN | select.POLLHUP)
         data = b""
         while len(data) < count:
-            left = deadline - time.perf_counter()
-            if left <= 0 or not poll.poll(left * 1000):
-                return self._broken("timeout", "wall limit")
+            # What is there counts, however late this process comes to read it.
+            while not poll.poll(max(left_s := rest(), 0.0) * 1000):
+                if left_s <= 0:
+                    return self._broken("timeout", "hard limit")
             chunk = os.read(descriptor, count - len(data))
             if not chunk:
                 return self._broken(*self._death())
@@ -246,6 +268,16 @@ class _Worker:
                 pipe.close()
 
 
+def _progress(pid: int) -> tuple[bool, float]:
+    """Whether a process is kept from running, in line for a processor or stopped, and the processor seconds it took."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:  # no such system, or the process has ended, of which its pipe tells
+        return False, 0.0
+    return fields[0] in "RTt", (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _environment() -> dict[str, str]:
     """What a worker needs to start, and nothing else: secrets in the parent's environment stay there."""
     variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
@@ -257,9 +289,9 @@ MEMORY_MB = 512
 _STATUSES: Mapping[str, Status] = {"timeout": "timeout", "limit": "limit"}
 
 
-def text_pool(workers: int, timeout_s: float) -> Pool:
-    """A pool of workers for patterns and schemas; nothing starts before the first request."""
-    program = ("-m", "ttc.verifiers.workers.worker", "text")
+def text_pool(workers: int, timeout_s: float, what: Literal["patterns", "schemas"]) -> Pool:
+    """A pool of workers for patterns or schemas; nothing starts before the first request."""
+    program = ("-m", "ttc.verifiers.workers.worker", what)
     return Pool(workers=workers, timeout_s=timeout_s, memory_mb=MEMORY_MB, program=program)
 
 

@@ -1,14 +1,16 @@
-"""The worker process of the pool: `python -m ttc.verifiers.workers.worker maths|text MEMORY_MB`.
+"""The worker process of the pool: `python -m ttc.verifiers.workers.worker maths|patterns|schemas MEMORY_MB`.
 
 Reads length-prefixed JSON requests on standard input, writes one reply each on standard output. Every request brings
-its limits. A soft alarm ends most over-long work inside the process and keeps it warm; the parent kills it when that
-fails; a CPU limit ends it when the parent is gone; a thread ends it when its parent changes.
+its limits. A soft alarm, after so much of the processor's time, ends most over-long work inside the process and keeps
+it warm; the parent kills it when that fails; a CPU limit ends it when the parent is gone; a thread ends it when its
+parent changes.
 
     request   {"call": "maths", "soft_s": 1.2, "cpu_s": 2, ...}
     reply     {"status": "ok", ...} or {"status": "timeout" | "limit" | "error", "reason": "..."}
 
-`maths` compares answers; `text` runs patterns and schemas of tasks over text: Python's `re` backtracks, and a schema
-may hold patterns as well, so both can take exponential time on a hostile text.
+`maths` compares answers; `patterns` and `schemas` run those of tasks over text: Python's `re` backtracks, and a schema
+may hold patterns as well, so both can take exponential time on a hostile text. What a program imports, it imports
+before it is ready, so that no request pays for it.
 
 Left out: a sandbox. Nothing here runs text as code; code tasks need a jail, not this.
 """
@@ -65,7 +67,7 @@ def serve(calls: Mapping[str, Call], memory_mb: int) -> None:
         os.dup2(nothing.fileno(), 0)
         os.dup2(nothing.fileno(), 1)
     threading.Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
-    signal.signal(signal.SIGALRM, _alarm)
+    signal.signal(signal.SIGPROF, _alarm)
     sys.setrecursionlimit(4000)
     sys.set_int_max_str_digits(20_000)
     _limit(resource.RLIMIT_AS, memory_mb << 20)
@@ -79,11 +81,11 @@ def answer(calls: Mapping[str, Call], request: Mapping[str, Any]) -> dict[str, A
     usage = resource.getrusage(resource.RUSAGE_SELF)
     _limit(resource.RLIMIT_CPU, math.ceil(usage.ru_utime + usage.ru_stime + request["cpu_s"]))
     try:
-        signal.setitimer(signal.ITIMER_REAL, request["soft_s"])
+        signal.setitimer(signal.ITIMER_PROF, request["soft_s"])
         try:
             return {"status": "ok", **calls[request["call"]](request)}
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
     except SoftTimeout:
         return {"status": "timeout", "reason": "soft limit"}
     except MemoryError:
@@ -170,7 +172,7 @@ def _children(value: Any) -> list[Any]:
 
 
 def serve_maths(memory_mb: int) -> None:
-    """Serve comparisons; everything they need is imported first, so that no request pays for it."""
+    """Serve comparisons."""
     import latex2sympy2_extended  # noqa: F401
     import math_verify.grader
 
@@ -180,8 +182,20 @@ def serve_maths(memory_mb: int) -> None:
     serve({"maths": judge}, memory_mb)
 
 
+def serve_patterns(memory_mb: int) -> None:
+    """Serve searches for patterns."""
+    serve({"search": search}, memory_mb)
+
+
+def serve_schemas(memory_mb: int) -> None:
+    """Serve checks against schemas."""
+    with contextlib.suppress(ImportError):  # then every request says what is missing
+        import jsonschema  # noqa: F401
+        import referencing  # noqa: F401
+    serve({"validate": validate}, memory_mb)
+
+
+_PROGRAMS = {"maths": serve_maths, "patterns": serve_patterns, "schemas": serve_schemas}
+
 if __name__ == "__main__":
-    if sys.argv[1] == "text":
-        serve({"search": search, "validate": validate}, int(sys.argv[2]))
-    else:
-        serve_maths(int(sys.argv[2]))
+    _PROGRAMS[sys.argv[1]](int(sys.argv[2]))
