@@ -385,3 +385,33 @@ def test_the_letter_of_a_choice_before_its_value_is_no_factor_and_two_of_them_ar
     )
     for text in hedges:
         assert "correct" not in statuses([(gold, text) for gold in ("5", "6", "B", "C", "(B)")]), text
+
+
+LABELLED = (
+    r"\boxed{(B)\ 5}",
+    r"\boxed{(B) 5}",
+    r"\boxed{(B)~5}",
+    r"\boxed{(B)5}",
+    r"\boxed{(B)\ \ 5\text{ cm}}",
+    r"\boxed{B) 5}",
+    r"\boxed{B. 5}",
+    r"\boxed{\text{B) } 5}",
+    r"\boxed{\text{(B) 5}}",
+    r"\boxed{\textbf{B.}\ 5}",
+    "The answer is (B) 5.",
+    r"The answer is $(B)\ 5$.",
+    "**Answer: (B) 5**",
+)
+
+
+@pytest.mark.parametrize("text", LABELLED)
+def test_the_letter_of_a_choice_needs_no_style_before_its_value(text: str) -> None:
+    assert statuses([("5", text), ("6", text), ("-5", text)]) == ["correct", "incorrect", "incorrect"]
+
+
+def test_letters_in_brackets_that_label_nothing_stay_factors_and_terms() -> None:
+    pairs = [("5A", "(A)(5)"), ("5A", r"(A)\cdot 5"), ("B-5", "(B) - 5"), ("C+5", "(C) + 5"), ("B", "(B)")]
+    assert statuses([(gold, rf"\boxed{{{answer}}}") for gold, answer in pairs]) == ["correct"] * 5
+    wrong = [("5", "(A)(5)"), ("5", r"(B)\ - 5"), ("5", r"(B)\ 5, (C)\ 6"), ("6", "A) 5, B) 6"), ("5", "A. 5, B. 6")]
+    wrong += [("5", "(Q) 5"), ("5", "(B) 5 or 6"), ("6", "(B) 5 or (C) 6")]
+    assert "correct" not in statuses([(gold, rf"\boxed{{{answer}}}") for gold, answer in wrong])

@@ -49,11 +49,15 @@ _PRIME = re.compile(r"\^(?:\{(?:\s*\\prime)+\s*\}|\s*\\prime(?![A-Za-z]))")
 _ORDINAL = re.compile(r"(?<=\d)(?:\^\{\\(?:text|mathrm)\{(?:st|nd|rd|th)\}\}|\^?\\(?:text|mathrm)\{(?:st|nd|rd|th)\})")
 _VALUE_IN_TEXT = re.compile(r"\\(?:text|mbox|textbf|textrm|mathrm|mathbf)\s*\{([^{}A-Za-z]*\d[^{}]*)\}")
 _LABEL = re.compile(
-    r"\s*\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{\s*\([A-E]\)\s*\}\s*(?!.*\([A-E]\))"
-    r"(?=-?\s*(?:[\d.(]|[A-Za-z](?![A-Za-z])|\\\{|\\(?:frac|sqrt|pi|infty|binom|langle|mathbb|log|ln)(?![A-Za-z])))",
+    r"\s*(?:(?P<styled>\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{\s*(?:\([A-E]\)|[A-E][).])\s*\})\s*"
+    r"|\([A-E]\)(?:\s+|(?=\d))|[A-E][).]\s+)(?!.*\([A-E]\)|.*(?<![A-Za-z(])[A-E][).])"
+    r"(?=(?(styled)-?\s*|-?)"
+    r"(?:[\d.(]|[A-Za-z](?![A-Za-z])|\\\{|\\(?:frac|sqrt|pi|infty|binom|langle|mathbb|log|ln)(?![A-Za-z])))",
     re.DOTALL,
 )
-"""The letter of a choice before its value: `(B) 5` with the letter in bold; two letters are no label."""
+"""The letter of a choice before its value: `(B) 5`, `B. 5`, the letter in bold; two letters are no label."""
+_LABEL_IN_TEXT = re.compile(r"\s*\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{(\s*\([A-E]\)\s[^{}]*\d[^{}]*)\}\s*")
+"""A letter and its value that wear one style."""
 _POWERED = re.compile(r"\\(?:text|textrm|mathrm)\s*\{((?:[A-Za-z\s]|\\cdot|\^-?\d|\^\{-?\d\})+)\}")
 """Units with powers in upright letters."""
 _DOLLARS = re.compile(r"^(-?)\$(?=\s?[\d.])(?!.*\$)", re.DOTALL)
@@ -88,6 +92,8 @@ def plain(text: str) -> str:
     text = _PRIME.sub(lambda match: "'" * match[0].count("prime"), text)
     for pattern, replacement in _ALIASES:
         text = pattern.sub(replacement, text)
+    if labelled := _LABEL_IN_TEXT.fullmatch(text):
+        text = labelled[1]
     text = _VALUE_IN_TEXT.sub(r" \1 ", _ORDINAL.sub("", _NESTED_BOX.sub("{", text)))
     # A currency sign is not a mathematics delimiter.
     text = _DOLLARS.sub(r"\1 USD ", text).replace(r"\$", " USD ")
