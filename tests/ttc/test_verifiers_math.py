@@ -415,3 +415,25 @@ def test_letters_in_brackets_that_label_nothing_stay_factors_and_terms() -> None
     wrong = [("5", "(A)(5)"), ("5", r"(B)\ - 5"), ("5", r"(B)\ 5, (C)\ 6"), ("6", "A) 5, B) 6"), ("5", "A. 5, B. 6")]
     wrong += [("5", "(Q) 5"), ("5", "(B) 5 or 6"), ("6", "(B) 5 or (C) 6")]
     assert "correct" not in statuses([(gold, rf"\boxed{{{answer}}}") for gold, answer in wrong])
+
+
+@pytest.mark.parametrize(
+    "exception",
+    [
+        "every number save", "every number save for", "every integer but", "all of them but", "anything bar",
+        "any number besides", "every number apart from", "all numbers aside from", "every number except for",
+        "every number excepting", "any real number other than", "every value with the exception of", "everything save",
+    ],
+)  # fmt: skip
+def test_what_an_answer_leaves_out_is_not_the_answer(exception: str) -> None:
+    for kind in ("math", "number"):
+        texts = [f"{lead} {exception} {value}." for lead in ("The answer is", "Answer:") for value in ("3", "$3$")]
+        assert "correct" not in statuses([("3", text) for text in texts], kind=kind), kind
+    assert statuses([("3", f"So x may be {exception} 3.")], kind="number") == ["no_answer"]
+
+
+def test_but_and_save_that_leave_nothing_out_deny_no_number() -> None:
+    texts = ("He can save 3.", "So he will save $3.", "He had no choice but to eat 3.", "That is few, but it is 3.")
+    assert statuses([("3", text) for text in texts], kind="number") == ["correct"] * 4
+    assert statuses([("3", "The answer is that they will save 3 dollars.")]) == ["correct"]
+    assert statuses([("3", r"It is defined for every $x$ except $\boxed{3}$.")]) == ["correct"]

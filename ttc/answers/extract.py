@@ -186,6 +186,12 @@ _UNSURE = re.compile(
     re.IGNORECASE,
 )
 """Words before a value that say it is not the answer, or not quite."""
+_EXCEPT = re.compile(
+    r"\b(?:(?:(?:all|any|each|every)(?:thing|one|body)?(?:\s+\w+){0,4}?\s+(?:but|save|bar|besides|without)|"
+    r"except(?:ing)?|excluding|(?:with|at) the exception of|other than|(?:apart|aside) from)(?:\s+for)?)[\s$(\[\\*]*\Z",
+    re.IGNORECASE,
+)
+"""Words right before a value that leave it out of what was said: "every number save 3"."""
 _UNSURE_AFTER = re.compile(
     r"[\s$)\\\]}*.,]*(?:\w+\s+)?(?:or so\b|or (?:more|less|fewer|thereabouts|maybe|perhaps)\b|at (?:most|least)\b|"
     r"(?:times|plus|minus) (?:the|as|a|that|\$|\d)|(?:more|less|fewer|greater) than\b|(?:to|through|until)\s+\$?\d|"
@@ -215,13 +221,14 @@ _AFTER = 400
 
 def unsure(before: str, after: str) -> bool:
     """Whether the words around a value, in its clause, deny, bound or doubt it."""
-    return bool(_UNSURE.search(before) or _UNSURE_AFTER.match(after))
+    return bool(_UNSURE.search(before) or _EXCEPT.search(before) or _UNSURE_AFTER.match(after))
 
 
 def denied(text: str, start: int, end: int) -> bool:
     """Whether the words right beside text[start:end] deny, bound or doubt it."""
-    lead = _LAST_CLAUSE.split(text[max(0, start - _BEFORE) : start])[-1]
-    return bool(_DENYING.search(lead) or _UNSURE_AFTER.match(text, end, end + _BEFORE))
+    before = text[max(0, start - _BEFORE) : start]
+    lead = _LAST_CLAUSE.split(before)[-1]
+    return bool(_DENYING.search(lead) or _EXCEPT.search(before) or _UNSURE_AFTER.match(text, end, end + _BEFORE))
 
 
 def _denied(text: str, box: Box) -> bool:
