@@ -437,3 +437,26 @@ def test_but_and_save_that_leave_nothing_out_deny_no_number() -> None:
     assert statuses([("3", text) for text in texts], kind="number") == ["correct"] * 4
     assert statuses([("3", "The answer is that they will save 3 dollars.")]) == ["correct"]
     assert statuses([("3", r"It is defined for every $x$ except $\boxed{3}$.")]) == ["correct"]
+
+
+def test_boxes_with_units_are_one_answer_with_its_units() -> None:
+    gold = r"\boxed{1} hour and \boxed{30} minutes"
+    spellings = (
+        gold,
+        r"$\boxed{1}$ hour and $\boxed{30}$ minutes.",
+        r"$\boxed{1}\text{ hour and }\boxed{30}\text{ minutes}$",
+        r"\boxed{1 \text{ hour}} and \boxed{30 \text{ minutes}}",
+        r"\boxed{1} h, \boxed{30} min",
+    )
+    for gold in ("1 hour and 30 minutes", "1 hour 30 minutes", "90 minutes", r"1.5 \text{ hours}", "1,30"):
+        assert statuses([(gold, text) for text in spellings]) == ["correct"] * 5, gold
+    turned = (r"\boxed{30} hours and \boxed{1} minute", r"\boxed{1} minute and \boxed{30} hours")
+    for text in (*turned, r"\boxed{1} hour and \boxed{20} minutes", r"\boxed{1} hour or \boxed{30} minutes"):
+        golds = ("1 hour and 30 minutes", "1 hour 30 minutes", "90 minutes", "90", "1", "30")
+        assert "correct" not in statuses([(gold, text) for gold in golds]), text
+    assert "correct" not in statuses([(gold, text) for gold in ("90", "1", "30", "1 hour") for text in spellings])
+    other = r"\boxed{5} feet and \boxed{6} inches"
+    assert statuses([("5 feet, 6 inches", other), ("6 feet, 5 inches", other)]) == ["correct", "incorrect"]
+    fruit = r"\boxed{3} apples and \boxed{5} pears"
+    assert statuses([("3 apples and 5 pears", fruit), ("5 apples and 3 pears", fruit)]) == ["correct", "incorrect"]
+    assert statuses([("3,5", r"The roots are \boxed{3} and \boxed{5} in the real numbers.")]) == ["correct"]

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from ttc.answers.grammar import is_unit
+
 MAX_BOXES = 20
 MAX_FINAL = 4096
 """Characters of a final answer beyond which it is reported as `too_long`."""
@@ -29,7 +31,8 @@ class Extraction:
     """`final` is None without an answer; `reason` says why (no_answer, hedge, unclosed_thinking, too_long, empty).
 
     `span` is the place of `final` in the text; `method` the rule that hit (box, tag, hash, phrase, bare, last_number).
-    `parts` are the boxes of a clause with several, which are one answer where the question asks for several.
+    `parts` are the boxes of a clause with several, which are one answer where the question asks for several; each with
+    the unit behind it.
     """
 
     final: str | None
@@ -281,11 +284,34 @@ def last_box(same: Callable[[str, str], bool], hedge: Hedge) -> Rule:
 
 
 def _last_clause(text: str, boxed: list[Box]) -> tuple[str, ...]:
-    """The contents of the boxes in the clause of the last one."""
+    """The contents of the boxes in the clause of the last one; none for alternatives in unlike units, 1 hour or 9 m."""
     first = len(boxed) - 1
     while first and _one_clause(text[boxed[first - 1].after : boxed[first].at]):
         first -= 1
-    return tuple(text[box.start : box.end].strip()[:MAX_FINAL] for box in boxed[first:])
+    units = [_unit_behind(text, box) for box in boxed[first:]]
+    between = text[boxed[first].after : boxed[-1].at]
+    if len(set(units)) > 1 and _OR_WORD.search(between):
+        return ()
+    contents = [text[box.start : box.end].strip()[:MAX_FINAL] for box in boxed[first:]]
+    return tuple(content + unit for content, unit in zip(contents, units, strict=True))
+
+
+_OR_WORD = re.compile(r"(?<![A-Za-z\\])or(?![A-Za-z])", re.IGNORECASE)
+_COMMAND_OR_LETTER = re.compile(r"\\(?!text|mathrm|mbox)[A-Za-z]+|(?P<letter>[A-Za-z])")
+_UNIT_BEHIND = re.compile(
+    r"(?:[\s$~]|\\[,;: )]|\\(?:text|textrm|mathrm|mbox)\s*\{){1,9}(?P<word>[A-Za-z]{1,14})(?![A-Za-z])"
+)
+
+
+def _unit_behind(text: str, box: Box) -> str:
+    r"""The unit that follows a box without letters, as in `\boxed{1} hour`; empty where a sentence goes on."""
+    if any(match["letter"] for match in _COMMAND_OR_LETTER.finditer(text, box.start, box.end)):
+        return ""
+    behind = _UNIT_BEHIND.match(text, box.after)
+    word = behind["word"] if behind else ""
+    # Inches are not told from the preposition here; an adverb names nothing.
+    is_noun = word and word != "in" and not word.endswith("ly") and is_unit(word)
+    return rf" \text{{{word}}}" if is_noun else ""
 
 
 def _one_clause(between: str) -> bool:

@@ -39,7 +39,7 @@ from typing import Any, Literal, TypeAlias
 from ttc.answers import Extraction, extract
 from ttc.answers.canonical import shape, spelling_key
 from ttc.answers.grammar import MAX_PRODUCT_WORD, parse
-from ttc.answers.nodes import CONSTANTS, Term
+from ttc.answers.nodes import CONSTANTS, Term, duration
 from ttc.answers.tokens import TooLarge, Unparsed, plain
 from ttc.config.values import at_least
 from ttc.core import Form, Status, Submission, Target, Verdict
@@ -127,15 +127,17 @@ class MathVerifier(TargetVerifier[Target]):
     def _parts(self, goal: Target, text: str) -> Extraction | None:
         """Several boxes of one clause as one answer, where the target has as many parts."""
         hit = extract(text, self._reader.kind)
+        listed = ", ".join(hit.parts)
         for gold in goal.answers if hit.parts else ():
             try:
-                node = _shape(_plain(_bare(gold)))
+                node, is_time = _shape(_plain(_bare(gold))), _is_time(listed)
             except TooLarge:
                 return None  # such a gold has no parts; `check_gold` names it
             node = node.args[1] if node is not None and node.op == "named" else node
             if node is not None and node.op in ("set", "tuple") and len(node.args) == len(hit.parts):
-                listed = ", ".join(hit.parts)
                 return Extraction(f"({listed})" if node.op == "tuple" else listed, hit.span, "boxes")
+            if node is not None and node.op in ("quantity", "duration") and is_time:
+                return Extraction(listed, hit.span, "boxes")
         return None
 
     def check(self, goal: Target) -> None:
@@ -297,6 +299,12 @@ def _card(name: str, version: str, pool: Pool) -> Card:
 
 
 _plain = functools.lru_cache(maxsize=4096)(plain)
+
+
+def _is_time(text: str) -> bool:
+    """Whether a list is one time in several units."""
+    node = _shape(_plain(text))
+    return node is not None and node.op == "set" and duration(node.args) is not None
 
 
 @functools.lru_cache(maxsize=4096)
