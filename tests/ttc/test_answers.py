@@ -313,3 +313,74 @@ def test_the_fences_of_pandoc_and_knitr_open_a_python_block(tag: str) -> None:
 @pytest.mark.parametrize("tag", ["{.bash}", "{r}", "{.pythonic}", "{.numberLines}", "python.sh", "{bash python}"])
 def test_a_block_of_another_language_is_no_program(tag: str) -> None:
     assert extract(f"```{tag}\nadd(1, 2)\n```\n", "code").final is None
+
+
+@pytest.mark.parametrize(
+    ("text", "final"),
+    [
+        ("She makes **$18** every day.", "$18"),
+        ("She makes **18** every day.", "18"),
+        ("She makes **18 dollars** a day.", "18"),
+        ("She makes *18* dollars every day.", "18"),
+        ("She makes __18__ dollars every day.", "18"),
+        (r"She makes $\$18$ every day.", r"\$18"),
+        (r"She makes \$18 every day.", r"\$18"),
+        (r"She makes \textbf{18} dollars.", "18"),
+        (r"She makes $\mathbf{18}$ dollars.", "18"),
+        ("The temperature is **-18°C**.", "-18"),
+        ("In all it is **1,800** now.", "1,800"),
+        ("So it is **18%**.", "18%"),
+        ("So 9 * 2 = <<9*2=18>>18 dollars a day", "18"),
+        ("She makes $18/day.", "$18"),
+        ("It's 1/2.", "1/2"),
+        ("It's 0.50", "0.50"),
+        ("Total: 75", "75"),
+        ("Hence 75.", "75"),
+    ],
+)
+def test_a_last_number_wears_emphasis_money_and_units(text: str, final: str) -> None:
+    assert extract(text, "number").final == final
+
+
+PARTS = (
+    "2 *3", "2 **3", "2**3", "2 * 3 * 4", r"\sqrt{3}", "√3", "sqrt(3)", "the square root of 3", "log 3", "x_3", "x3",
+    "3/x", "6 × 3", "6 x 3", "6·3", "6 ÷ 3", "6 times 3", "6 plus 3", "6 divided by 3", "3 + **4**", "**3**/**4**",
+    "-**3**", "3³", "3½", "3π", "3 pi", "3 × 10⁵", "1⁄3", "1 : 3", "3 lakh", "3万", "3-fold", "3+", "**3** dozen",
+    "**3 dozen**", "half of 3", "a multiple of 3", "over 3", "under 3", "between 2 and 3", "2–3", "±3", "+/- 3",
+    "negative 3", "minus 3", r"-\$3", "3 feet 4 inches", "3 pounds and 4 ounces", "3 dollars and 4 cents",
+    "$3 and 4 cents", "3 weeks and 4 days", "3 years and 4 months", "2 remainder 3", "2 R 3", r"\textbf{3}^2",
+    r"\mathbf{3}x", "**3** and a half", "not **3**", "less than **3**",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("value", PARTS)
+def test_a_number_that_is_a_part_of_a_value_is_not_the_last_number(value: str) -> None:
+    for text in (f"So it is {value}.", f"Thus we get {value}"):
+        assert extract(text, "number").final not in ("3", "4", "10", "$3", r"\$3", "5"), text
+
+
+def test_the_last_side_of_a_calculation_with_things_is_its_result() -> None:
+    pairs = {
+        "The answer is 25 bugs + 50 ants = 75.": "75",
+        "Answer: 25 bugs + 50 ants = 75 insects": "75 insects",
+        "The answer is $49.50 + $67.50 + $126 = $243.": "$49.50 + $67.50 + $126 = $243",
+        "The answer is 9*2 = **18**.": "18",
+        "The answer is not 25 bugs + 50 ants = 75.": None,
+        "The answer is 25 bugs + 50 ants = 75 dozen.": "75 dozen",
+        "The answer is 25 bugs + 50 ants = 75/2.": "25 bugs + 50 ants = 75/2",
+    }
+    assert {text: extract(text, "math").final for text in pairs} == pairs
+    spelled = ("9 x 2 = 18", "9*2 = <<9*2=18>>18", "9 × 2 = 18")
+    assert {key(text, "math") for text in spelled} == {"18"}
+
+
+def test_an_apostrophe_within_a_word_is_no_derivative() -> None:
+    assert extract("It's 0.50", "number").final == "0.50"
+    assert key("f'g", "math") != key("fg", "math")
+
+
+@pytest.mark.parametrize("gap", ["more than Jill", "more than Jill."])
+def test_a_difference_from_somebody_is_no_bound_and_one_from_a_number_is(gap: str) -> None:
+    assert extract(f"She spent $85 {gap}", "number").final == "$85"
+    for bound in ("more than 3 times it", "more than Jill's age", "more than the half"):
+        assert extract(f"The answer is 85 {bound}.", "number").final is None

@@ -54,6 +54,8 @@ NEVER_UNITS = frozenset({"e", "i", "x", "y", "z", "n"})
 MAX_DIGITS, MAX_DEPTH = 1000, 40
 MAX_PRODUCT_WORD = 4
 """Letters of a word that is still read as a product of variables."""
+SHORTENED = frozenset({"s", "t", "d", "ll", "re", "ve"})
+"""What may follow the apostrophe of a word."""
 MAX_POSTFIX = 6
 SIZES = {
     "hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12, "hundreds": 2, "thousands": 3,
@@ -584,7 +586,7 @@ class _Grammar:
             raise Unparsed(f"the word {name[:40]!r}")
         if len(name) == 1:
             return Term("sym", (self._marked(name),))
-        if self._among_words(token):
+        if self._among_words(token) or self._is_shortened():
             raise Unparsed(f"the word {name!r} in a sentence")
         # Letters side by side are a product: leave the rest for the next factor.
         self.at -= 1
@@ -597,6 +599,16 @@ class _Grammar:
         before = self.found[self.at - 2] if self.at > 1 else None
         after = self.peek.spaced and self.peek.kind in wordy
         return after or (token.spaced and before is not None and before.kind in wordy)
+
+    def _is_shortened(self) -> bool:
+        """Whether an apostrophe and the rest of a word come next: It's, we'll."""
+        rest = self.ahead(1)
+        return self.peek.text == "'" and not rest.spaced and rest.text in SHORTENED and not self._glued(2)
+
+    def _glued(self, by: int) -> bool:
+        """Whether the token `by` places ahead follows without white space."""
+        token = self.ahead(by)
+        return token.kind != "end" and not token.spaced
 
     def _marked(self, letter: str) -> str:
         """A letter with its subscript and primes, in either order."""

@@ -72,7 +72,7 @@ _VALUES_OR = re.compile(
 )
 _WORDS_OR = re.compile(rf"\W*(?:either\s+)?[^\s,]{{1,40}}\s+{_OR}\s+[^\s,]{{1,40}}", re.IGNORECASE)
 _NUMBER = re.compile(
-    r"[-+−]?(?:\$\s?)?(?:\d{1,3}(?:,\d{3})+(?![\d])|(?<![\w.,/])\d{1,3}(?:[~\xa0\u2009\u202f]\d{3})+(?![\d/])|\d+)"
+    r"[-+−]?(?:\\?\$\s?)?(?:\d{1,3}(?:,\d{3})+(?![\d])|(?<![\w.,/])\d{1,3}(?:[~\xa0\u2009\u202f]\d{3})+(?![\d/])|\d+)"
     r"(?:\.\d+)?(?:\s?/\s?\d+(?!\.?\d))?"
     r"(?:[eE][+-]?\d{1,3}(?![\w]))?|[-+−]?\.\d+"
 )
@@ -87,7 +87,7 @@ MAX_WORDS_BEFORE = 6
 """Words between an answer phrase and the only number of its clause."""
 _TAIL = 20_000
 """Characters at the end of a text in which the last number is looked for."""
-_FORMULA = r"\$\$.{1,4096}?\$\$|\$[^$\n]{1,4096}\$|\\\(.{1,4096}?\\\)|\\\[.{1,4096}?\\\]"
+_FORMULA = r"\$\$.{1,4096}?\$\$|\$[^$\n]{1,4096}\$(?![\d<])|\\\(.{1,4096}?\\\)|\\\[.{1,4096}?\\\]"
 _INLINE = re.compile(_FORMULA, re.DOTALL)
 _NEAR_INLINE = re.compile(rf".{{0,40}}?(?P<formula>{_FORMULA})", re.DOTALL)
 _NAMED = re.compile(r"[^$\n]{0,40}(?:\$[^$\n\d=<>]{1,40}\$|\\\([^$\n\d=<>()]{1,40}\\\))\s+(?:is|are|equals|must be)\s")
@@ -97,15 +97,21 @@ _MATHEMATICS = re.compile(r"\\(?!\$|%|,)|[\^_{}<>≤≥≠=|±√²³∞!]|\d['�
 _INSIDE = frozenset("^_{/*\\:'′<>≤≥≠±√|")
 """What stands before a number that is a part of something."""
 _GOES_ON = re.compile(
-    r"[A-Za-z]+\d|[a-zA-Z](?![A-Za-z])|\s?[!^_{}'′″‰|]|:\d|\s?[*/+]\s?[\d(A-Za-z]|"
+    r"(?!/(?:second|sec|minute|min|hour|hr|day|week|month|year|person|each|unit|kg|lb)s?\b)(?:[A-Za-z]+\d|[a-zA-Z](?![A-Za-z])|\s?[!^_{}'′″‰|√π½¼¾⅐-⅞]|[²³¹⁰⁴-⁹⁻]|:\d|\s?[*/+×÷·⋅]\s?[\d(A-Za-z]|\+(?!\w)|"
     r"(?:[\s~]|\\[,;:! ])*\\(?![)\],!;: %])|"
     r"\s?\(\s?\d|\s?[,;]\s?\d| \d{3}(?!\d)|"
     r"\s*(?:and (?:a|an|one|two|three|\d)|dozens?|half|halves|thirds?|quarters?|hundreds?|thousands?|millions?|"
-    r"billions?|trillions?|squared|cubed|factorial|over \d|point \w|per (?:cent|mille)|pairs?|score|mod(?:ulo)?\b|"
-    r"percent)\b",
+    r"billions?|trillions?|lakhs?|crores?|mil|mln|bn|pi|fold|"
+    r"squared|cubed|factorial|over \d|point \w|per (?:cent|mille)|pairs?|score|mod(?:ulo)?\b|"
+    r"percent)\b|\s?[万亿億萬千百만억]|-fold\b)",
     re.IGNORECASE,
 )
-"""What follows a number that is a part of something."""
+"""What follows a number that is a part of something; what it is counted by, as in 18/day, makes it no part."""
+_STYLED_FROM = re.compile(
+    r"(?:(?:\A|(?<=[\s(\"'=:$]))(?P<mark>\*{1,3}|__?)|\\(?:text\w{0,6}|math(?:bf|it|rm|sf))(?P<brace>\{)|>>)\Z"
+)
+"""What opens the emphasis of a number, or closes a calculation before it, as in <<9*2=18>>18."""
+_STYLED_CHARS = 16
 _PERCENT = re.compile(r"\s?\\?%")
 _UNDER = re.compile(
     r"(?:\\(?!(?:quad|qquad|text\w*|math\w*|boxed|displaystyle|to|implies|Rightarrow|rightarrow|left|bf|rm)\b)[A-Za-z]+"
@@ -113,13 +119,27 @@ _UNDER = re.compile(
 )
 """A command or sign right before a number that makes another thing of it: a root, a bound, a plus-minus."""
 _INNER = re.compile(
-    r"(?:\d[,.]|(?<![\d.,])\d{1,3} |[\d)}\]]\s?[-+−*/]\s?[$(]*|\\[({][^$\n]{1,40}[,;]\s*"
+    r"(?:\d[,.]|(?<![\d.,])\d{1,3} |[\d)}\]][^\S\n]?[-+−*/×÷·⋅⁄]\s?[$(*_]*|[\d)] [x:] |\d[–'′]\s?"
+    r"|\d\s?(?:R|r|remainder)\s?|(?<![A-Za-z])[A-Za-z]|\\[({][^$\n]{1,40}[,;]\s*"
     r"|[(\[](?:\\[a-z]+|(?![A-Za-z]{3})[^()\[\]$\n\\]){1,40}[,;]\s*)$"
 )
 """What stands before a number that ends a longer one, a sum or a pair: 2,74 and 2 740 and 9 + 1 and (7, 6)."""
-_TIME_BEFORE = re.compile(r"\d\s?(?:days?|hours?|hrs?|h|minutes?|mins?)\s(?:and\s)?$")
-_TIME_AFTER = re.compile(r"\s?(?:hours?|hrs?|h|minutes?|mins?|seconds?|secs?|s)\b")
-"""Beside a number that ends a time in several units: 3 hours 20 minutes."""
+_COMPOUND_FROM = re.compile(r"(?:(?P<money>\$)\s?)?\d\s?(?P<unit>[A-Za-z]{1,12})?,?[^\S\n](?:and[^\S\n])?\Z")
+_COMPOUND_TO = re.compile(r"\s?(?P<unit>[A-Za-z]{1,12})\b")
+"""Beside a number that ends an amount in several units: 3 hours 20 minutes, 3 feet and 2 inches, $3 and 2 cents."""
+_CALENDAR = frozenset({"time", "month", "year"})
+_OPERATION = re.compile(
+    r"\b(?:sqrt|log|ln|sin|cos|tan|(?:root|half|halves|third|quarter|square|cube|power|multiples?|remainder) of|plus|"
+    r"minus|negative|times|divided by|multiplied by|under|below|over|above|between \S{1,20} and)[\s$(]*\Z"
+    r"|\+/-\s?\Z|(?<!\S)–\Z",
+    re.IGNORECASE,
+)
+"""Words before a number that make another thing of it."""
+_CALCULATION = re.compile(
+    r"(?:[\d.,$%()+\-−*/×÷ ]|(?<![A-Za-z])[A-Za-z]{3,20}(?![A-Za-z])|<<[^<>\n]{1,80}>>|=){3,400}"
+    r"=\s?\**\s?(?:<<[^<>\n]{1,80}>>)?(?P<result>[-−]?\$?\d[\d,]*(?:\.\d+)?%?(?: [A-Za-z]{3,20}){0,3})"
+)
+"""Amounts of things that are worked out, down to a number: 25 bugs + 50 ants = 75."""
 _PROSE = re.compile(r"(?:let|we|i|to|first|not|as|in|by|using|unknown|unclear)\b", re.IGNORECASE)
 
 
@@ -146,6 +166,8 @@ def _trim_math(clause: str) -> tuple[int, int] | None:
         return place and (named.end() + place[0], named.end() + place[1])
     if inline := _NEAR_INLINE.match(clause):
         return inline.start("formula"), inline.end() + _unit_after(clause[inline.end() :])
+    if calculated := _CALCULATION.fullmatch(rest):
+        return start + calculated.start("result"), start + calculated.end("result")
     if _MATHEMATICS.search(rest):
         return start, start + len(rest)  # a formula that is not understood, not the first number in it
     number = _NUMBER.search(clause)
@@ -159,8 +181,26 @@ def _trim_math(clause: str) -> tuple[int, int] | None:
 
 def _part_of_more(text: str, number: re.Match[str]) -> bool:
     """Whether a number is only a part of a value: 5x, 5!, 1/(2*5), 5 dozen, 5 and a half, 12:30."""
-    before, after = text[max(0, number.start() - 1) : number.start()], text[number.end() : number.end() + 40]
-    return before in _INSIDE or bool(_GOES_ON.match(after))
+    before, after = (
+        text[max(0, number.start() - _STYLED_CHARS) : number.start()],
+        text[number.end() : number.end() + 60],
+    )
+    if opening := _STYLED_FROM.search(before):
+        mark = "}" if opening["brace"] else opening["mark"] or ""
+        line, closing, rest = after.partition("\n")[0].partition(mark) if mark else (after, ">>", "")
+        if closing:
+            before, after = "", line + rest
+    return bool(before and before[-1] in _INSIDE) or bool(_GOES_ON.match(after))
+
+
+def _ends_compound(before: str, after: str) -> bool:
+    """Whether a number between these texts is the last one of an amount in several units."""
+    start, end = _COMPOUND_FROM.search(before), _COMPOUND_TO.match(after)
+    if start is None or end is None or not (start["unit"] or start["money"]):
+        return False
+    names = ("dollars" if start["money"] else start["unit"], end["unit"])
+    kinds = [UNITS[name].dimension if name in UNITS else "" for name in names]
+    return bool(kinds[0] and kinds[1]) and (kinds[0] == kinds[1] or _CALENDAR.issuperset(kinds))
 
 
 def _after_lead(clause: str) -> tuple[int, str]:
@@ -211,8 +251,8 @@ def _last_number(text: str, start: int) -> Hit:
     if text[begin] in "-+−" and begin > start and text[begin - 1].isalnum():
         begin += 1
     before = text[max(start, begin - 40) : begin]
-    timed = _TIME_BEFORE.search(before) and _TIME_AFTER.match(text, last.end())
-    if timed or _part_of_more(text, last) or _UNDER.search(before) or _INNER.search(before):
+    inner = _UNDER.search(before.removesuffix(">>")) or _INNER.search(before) or _OPERATION.search(before)
+    if inner or _part_of_more(text, last) or _ends_compound(before, text[last.end() : last.end() + 20]):
         return None
     earlier = re.search(r"(\d[\d,.]*)\s+or\s+\$?$", text[max(start, begin - 40) : begin])
     unlike = earlier and math_key(earlier[1]) != math_key(text[begin : last.end()])
@@ -220,6 +260,12 @@ def _last_number(text: str, start: int) -> Hit:
         return Extraction(None, (begin, last.end()), "last_number", "hedge")
     percent = _PERCENT.match(text, last.end())
     return found(text, begin, percent.end() if percent else last.end(), "last_number")
+
+
+def _bare_number(text: str, start: int) -> Hit:
+    """The text itself where it is understood as a whole: of "Total: 75" the last number is the answer."""
+    hit = _bare_math(text, start)
+    return None if hit is not None and hit.final is not None and not _parses(hit.final) else hit
 
 
 _MATH_RULES = usual_rules(_same_by(math_key), math_hedge, _trim_math, _bare_math)
@@ -235,7 +281,7 @@ def _with_digits(rule: Rule) -> Rule:
     return strict
 
 
-_NUMBER_RULES = (*_MATH_RULES[:3], *map(_with_digits, _MATH_RULES[3:]), _last_number)
+_NUMBER_RULES = (*_MATH_RULES[:3], *map(_with_digits, (_MATH_RULES[3], _bare_number)), _last_number)
 _EXPRESSION_RULES = (last_box(_same_by(expression_key), math_hedge), *_MATH_RULES[1:])
 
 

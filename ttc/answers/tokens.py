@@ -44,6 +44,8 @@ _SPACES = re.compile(r"\\(?:quad|qquad|enspace|thinspace)(?![A-Za-z])|(?<!\\)\\[
 _THIN = re.compile(r"(?<=\d)(?:\\[,!;:]|\s?\{,\s?\}|\\[,!;:],?\\[,!;:]|,\\[!,] ?)(?=\d{3}(?!\d))")
 _SPACED = re.compile(r"(?<![\w.,^_}/\\])\d{1,3}(?:(?:\\ |[~\xa0])\d{3})+(?![\d/^_!])(?!\s*\\frac)")
 """A number whose thousands a space parts that no line breaks at: 3 125/1000 is a mixed number, 12 345 may be two."""
+_CALCULATED = re.compile(r"<<[^<>]*>>")
+"""The calculation that GSM8K writes before its result: 4*2=<<4*2=8>>8."""
 _NESTED_BOX = re.compile(r"\\f?box(?:ed)?\s*\{")
 _PRIME = re.compile(r"\^(?:\{(?:\s*\\prime)+\s*\}|\s*\\prime(?![A-Za-z]))")
 _ORDINAL = re.compile(r"(?<=\d)(?:\^\{\\(?:text|mathrm)\{(?:st|nd|rd|th)\}\}|\^?\\(?:text|mathrm)\{(?:st|nd|rd|th)\})")
@@ -79,6 +81,7 @@ _ALIASES = (
     (re.compile(r"\\(?:varphi)(?![A-Za-z])"), r"\\phi "),
     (re.compile(r"\\(?:ast|star)(?![A-Za-z])"), "*"),
     (re.compile(r"\*\*(?=[\w({\\-])"), "^"),
+    (re.compile(r"(?<=\d) x (?=[\d$])|(?<=\d)x(?=10(?:\^|\*\*))"), r" \\times "),
 )
 
 
@@ -87,7 +90,7 @@ def plain(text: str) -> str:
     text = _SPACED.sub(lambda match: re.sub(r"\D", "", match[0]), _unbold(text.strip()))
     if not text.isascii():
         text = _ascii(text)
-    text = _THIN.sub(",", text)
+    text = _THIN.sub(",", _CALCULATED.sub("", text))
     text = _FRAC.sub(r"\\frac", text)
     text = _PRIME.sub(lambda match: "'" * match[0].count("prime"), text)
     for pattern, replacement in _ALIASES:
