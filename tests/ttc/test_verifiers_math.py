@@ -460,3 +460,28 @@ def test_boxes_with_units_are_one_answer_with_its_units() -> None:
     fruit = r"\boxed{3} apples and \boxed{5} pears"
     assert statuses([("3 apples and 5 pears", fruit), ("5 apples and 3 pears", fruit)]) == ["correct", "incorrect"]
     assert statuses([("3,5", r"The roots are \boxed{3} and \boxed{5} in the real numbers.")]) == ["correct"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "= 75", r"\approx 75", r"\text{Total} = 75", r"\text{Total: } 75", r"\text{Total area} = 75\text{ cm}^2",
+        r"\text{The answer is } 75", r"\textbf{Answer: } 75", r"\text{Minimum} = 75", r"\text{Area} = 3 \cdot 25 = 75",
+        "f(3) = 75", "P(2) = 75", r"P(X=1) = 75", r"P(A \mid B) = 75", r"\mathbb{P}(A) = 75", r"\Pr(A) = 75",
+        "m+n = 75", r"\frac{a}{b} = 75", "|z| = 75", r"\sin\theta = 75", "a + b + c = 75", "x - y = 75", "xy = 75",
+    ],
+)  # fmt: skip
+def test_a_value_may_say_what_it_is_the_value_of(answer: str) -> None:
+    assert statuses([("75", rf"\boxed{{{answer}}}"), ("76", rf"\boxed{{{answer}}}")]) == ["correct", "incorrect"]
+
+
+def test_what_denies_doubles_or_bounds_a_value_is_no_name_of_it() -> None:
+    wrong = (
+        "> 75", r"\neq 75", r"\text{not } 75", r"\text{not} = 75", r"\text{at most } 75", r"\text{less than } 75",
+        r"\text{twice this is } 75", r"\text{half the answer} = 75", r"\text{The answer is not } 75", r"\sim 75",
+        "2x = 75", "x^2 = 75", "x + 1 = 75", "-x = 75", r"\log_2 x = 75", "2m + n = 75", "x + y = 74 + 1", "-2 = 75",
+        r"\text{Bob} = 75, \text{Ann} = 3", r"\text{Ann: } 3, \text{Bob: } 75", "75 = x + y = 76", "f(75) = 3",
+    )  # fmt: skip
+    assert [text for text in wrong if "correct" in statuses([("75", rf"\boxed{{{text}}}")])] == []
+    assert statuses([("x+y=5", r"\boxed{5}"), ("x+y=5", r"\boxed{2x+2y=10}")]) == ["incorrect", "correct"]
+    assert "correct" not in statuses([("x=5", r"\boxed{m+n=5}"), ("P(x)=x", r"\boxed{Q(x)=x}")])

@@ -47,6 +47,8 @@ _REALS = frozenset(
     | {f"{the}set of all real{numbers}" for the in ("", "the ") for numbers in ("s", " numbers")}
 )
 """Words for the set of the real numbers."""
+_FUNCTIONS = frozenset("fghFGHP")
+"""Letters before a number in brackets that are functions of it: f(3) = 5."""
 _FLIP = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 _INFINITE = Term("inf")
 
@@ -201,12 +203,15 @@ def _consistent(operands: list[Term]) -> bool:
 
 
 def _name(node: Term) -> str:
-    """The name that an equation defines: x, x_1, f(x), (x, y); empty when the node is not a name."""
+    """The name that an equation defines: x, x_1, f(x), f(3), (x, y); empty when the node is not a name."""
     if node.op == "sym" and node.args[0] not in CONSTANTS:
         return str(node.args[0])
     if node.op == "mul" and len(node.args) == 2 and all(arg.op == "sym" for arg in node.args):
         letter, argument = (str(arg.args[0]) for arg in node.args)
         return f"{letter}({argument})" if letter[0] in "fghFGHPpQqaST" else ""
+    if node.op == "mul" and len(node.args) == 2 and node.args[0].op == "sym" and node.args[0].args[0] in _FUNCTIONS:
+        value = exact(node.args[1])
+        return "" if value is None else f"{node.args[0].args[0]}({value})"
     if node.op == "seq" and node.args[0] == "(" and all(_name(item) for item in node.args[2:]):
         return "(" + ",".join(_name(item) for item in node.args[2:]) + ")"
     return ""

@@ -60,6 +60,18 @@ _LABEL = re.compile(
 """The letter of a choice before its value: `(B) 5`, `B. 5`, the letter in bold; two letters are no label."""
 _LABEL_IN_TEXT = re.compile(r"\s*\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{(\s*\([A-E]\)\s[^{}]*\d[^{}]*)\}\s*")
 """A letter and its value that wear one style."""
+_TITLE = re.compile(
+    r"\s*(?:=|\\approx(?![A-Za-z])"
+    r"|\\(?:text|textbf|textrm|textit|mathrm|mathbf|mbox)\s*\{\s*(?P<words>[A-Za-z]*[a-z][A-Za-z' ]{1,60}?)\s*"
+    r"(?:(?:[:=]|\b(?:is|are)\s?:?)\s*\}|\}\s*[:=])"
+    r"|(?:\\Pr|P|\\(?:mathbb|mathrm|text|operatorname)\{P\})\s*\((?=[^()]*(?:[=|A-Z<>]|\\(?:mid|cap|cup|text)))[^()]{1,60}\)\s*="
+    r")\s*(?=[-\d.$(A-Za-z\\])(?!.*[,;].*[:=])",
+    re.DOTALL,
+)
+"""What a value is said to be before it: the total, the probability of an event, or nothing but an equals sign."""
+_NO_TITLE = frozenset(
+    {"not", "no", "never", "cannot", "twice", "thrice", "half", "double", "triple", "wrong", "incorrect"}
+)
 _POWERED = re.compile(r"\\(?:text|textrm|mathrm)\s*\{((?:[A-Za-z\s]|\\cdot|\^-?\d|\^\{-?\d\})+)\}")
 """Units with powers in upright letters."""
 _DOLLARS = re.compile(r"^(-?)\$(?=\s?[\d.])(?!.*\$)", re.DOTALL)
@@ -101,8 +113,9 @@ def plain(text: str) -> str:
     # A currency sign is not a mathematics delimiter.
     text = _DOLLARS.sub(r"\1 USD ", text).replace(r"\$", " USD ")
     text = _SPACES.sub(" ", _WRAPPERS.sub(" ", text))
-    if label := _LABEL.match(text):
-        text = text[label.end() :]
+    lead = _LABEL.match(text) or _TITLE.match(text)
+    if lead and _NO_TITLE.isdisjoint((lead.groupdict().get("words") or "").lower().split()):
+        text = text[lead.end() :]
     text = _unbraced(_POWERED.sub(_unwrapped, text).strip())
     return text.rstrip(" .,;:。、").strip() if not text.endswith("...") else text
 

@@ -234,6 +234,7 @@ def weigh(
     if second is None:
         return False, UNPARSED
     first, second = _as_product(left, first, right, second), _as_product(right, second, left, first)
+    second = _valued(first, second)
     if asks_ratio(question):
         first, second = as_ratio(first), as_ratio(second)
     equal = Comparison(policy, Decide()).same(first, second)
@@ -253,6 +254,26 @@ def _as_product(text: str, node: Term, beside: str, other: Term) -> Term:
     if not short or other.op != "scalar" or re.fullmatch(r"[A-Za-z\s]*", beside):
         return node
     return (_shape(" ".join(text)) or node) if other.symbols() == frozenset(text) - CONSTANTS else node
+
+
+_OF_ONE_LETTER = frozenset({"abs", "sin", "cos", "tan", "cot", "sec", "csc"})
+
+
+def _valued(gold: Term, answer: Term) -> Term:
+    """The number that an answer gives to what is asked, beside a gold that is a number: m + n = 5, |z| = 5.
+
+    What is asked has several letters and no number: of 2x = 5 the answer would be x.
+    """
+    if gold.op not in ("scalar", "quantity") or gold.args[0].symbols() or answer.op != "rel":
+        return answer
+    operators, asked, *sides = answer.args
+    if set(operators) != {"="} or any(side.symbols() for side in sides):
+        return answer
+    of_letters = len(asked.symbols()) > 1 and not asked.has("num", "pow", "fn")
+    of_letter = asked.op == "fn" and asked.args[0] in _OF_ONE_LETTER and asked.args[1].op == "sym"
+    if not (of_letters or of_letter):
+        return answer
+    return shape(sides[0] if len(sides) == 1 else Term("rel", (operators[1:], *sides)))
 
 
 def quick(gold: str, answer: str, policy: EqualityPolicy) -> Ternary:
