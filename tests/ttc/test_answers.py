@@ -384,3 +384,56 @@ def test_a_difference_from_somebody_is_no_bound_and_one_from_a_number_is(gap: st
     assert extract(f"She spent $85 {gap}", "number").final == "$85"
     for bound in ("more than 3 times it", "more than Jill's age", "more than the half"):
         assert extract(f"The answer is 85 {bound}.", "number").final is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Respuesta: 5", "La respuesta es 5.", "La respuesta final es $5$.", "La réponse est $5$.",
+        "Réponse finale : 5", "Ответ: 5.", "Die Antwort ist 5.", "Die Antwort lautet: 5", "**Antwort:** 5",
+        "答え：5", "答えは 5 です。", "正解は5です。", "정답: 5", "정답은 5입니다.", "답: 5", "Đáp án: 5",
+        "Đáp số: 5.", "الإجابة: 5", "الجواب هو 5", "उत्तर: 5", "La risposta è 5.", "Risposta: **5**",
+        "A resposta é 5.", "Resposta: 5", "Jawaban: 5", "Cevap: 5", "Odpowiedź: 5", "คำตอบคือ 5", "答案等于5",
+        "所以答案就是5。", "Answer = 5", "The answer turns out to be 5.", "The answer comes out to 5.",
+        "Answer: 5<|im_end|>", "Answer: 5</s>", "Answer: 5 <|eot_id|>", "The answer is 5.<|endoftext|>\n",
+        "```\n5\n```", '{"answer": 5}', '{"answer": "5"}', '```json\n{"reason": "2+3", "answer": "5"}\n```',
+        '{"final_answer": 5, "sure": true}',
+    ],
+)  # fmt: skip
+def test_answers_are_found_in_other_languages_in_json_in_fences_and_before_marks_of_the_end(text: str) -> None:
+    for lead in ("", "First 2 and 3 make more than 4.\n"):
+        for kind in ("math", "number"):
+            final = extract(lead + text, kind).final
+            assert final is not None, (kind, lead + text)
+            assert key(final, kind) == "5", (kind, lead + text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "La respuesta no es 5.", "La respuesta es menor que 5.", "La réponse n'est pas 5.",
+        "Die Antwort ist nicht 5.", "Die Antwort ist kleiner als 5.", "La risposta non è 5.",
+        "A resposta não é 5.", "정답은 5가 아닙니다.", "答えは 5 ではありません。", "Ответ: не 5.", "答案不是5",
+        "答案不等于5", "La respuesta es 4 o 5.", "Die Antwort ist 4 oder 5.", '{"answer": "not 5"}',
+        '{"answer": [4, 5]}', '{"answer": null, "old": 5}', "<think>Respuesta: 5",
+    ],
+)  # fmt: skip
+def test_denied_and_bounded_answers_of_other_languages_are_none(text: str) -> None:
+    for kind in ("math", "number") if "old" not in text else ("math",):
+        final = extract(text, kind).final
+        assert final is None or key(final, "math") not in ("5", "4"), (kind, final)
+
+
+def test_numbers_are_read_in_the_formats_of_several_countries() -> None:
+    same = {
+        "1234567": ("1.234.567", "1'234'567", "1’234’567", "1\u202f234\u202f567", r"1\,234\,567", "1,234,567"),
+        "2469/2": ("1.234,5", "1.234,50", "1.234,5 €", r"1234{,}5", "1'234.5"),
+        "7/2": ("3{,}5", r"3{,}50"),
+        "1234": ("1'234", "1{,}234"),
+    }
+    for value, spellings in same.items():
+        assert {spelling: key(spelling, "math") for spelling in spellings} == dict.fromkeys(spellings, value)
+    assert key("1.234", "math") == "617/500"
+    assert key("f'(234)", "math") != key("f(234)", "math")
+    assert key("3,5", "math") == key("5, 3", "math")
+    assert key("(1.234,5)", "math") == key("(1.234, 5)", "math")

@@ -1,8 +1,9 @@
 r"""Find the final answer in a text, without looking at any target.
 
 The cascade, per kind of answer, first hit wins: the last `\boxed{..}` (or `\fbox`), the last `<answer>` tag, the last
-`####`, the last answer phrase ("the answer is", "Final:", "答案是", "A:", "The largest n is"), the text itself when it
-is nothing but an answer, and, for the kind `number` only, the last number. Only text after the thinking block counts.
+`####`, the `"answer"` of a JSON object that ends the text, the last answer phrase ("the answer is", "Final:", "答案是",
+"A:", "Respuesta:", "The largest n is"), the text itself when it is nothing but an answer, and, for the kind `number`
+only, the last number. Only text after the thinking block counts, and marks of the end of a turn do not.
 
 The sentence is read: alternatives ("1 or 4", two distinct boxes), denials ("is not 5", "\boxed{5} is wrong"), bounds
 ("less than 5", "between 3 and 10"), doubts ("5 or so", "maybe", "the answer is 5?") and words that make another number
@@ -30,7 +31,8 @@ MAX_FINAL = 4096
 class Extraction:
     """`final` is None without an answer; `reason` says why (no_answer, hedge, unclosed_thinking, too_long, empty).
 
-    `span` is the place of `final` in the text; `method` the rule that hit (box, tag, hash, phrase, bare, last_number).
+    `span` is the place of `final` in the text; `method` the rule that hit (box, tag, hash, json, phrase, bare,
+    last_number).
     `parts` are the boxes of a clause with several, which are one answer where the question asks for several; each with
     the unit behind it.
     """
@@ -76,6 +78,7 @@ def _behind_reasoning(text: str, start: int) -> int:
 
 def cascade(text: str, rules: tuple[Rule, ...]) -> Extraction:
     """Apply `rules` in order to the part of `text` after the thinking; the first hit decides."""
+    text = _without_end_marks(text)
     start = answer_start(text)
     if start is None:
         return Extraction(None, reason="unclosed_thinking")
@@ -84,6 +87,19 @@ def cascade(text: str, rules: tuple[Rule, ...]) -> Extraction:
         if hit is not None:
             return hit
     return Extraction(None, reason="no_answer")
+
+
+_END_MARKS = (
+    "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>", "<|end|>", "<|return|>", "</s>",
+    "<eos>", "<end_of_turn>",
+)  # fmt: skip
+"""Marks of the end of a turn that an engine may leave in a text."""
+
+
+def _without_end_marks(text: str) -> str:
+    while (body := text.rstrip()).endswith(_END_MARKS):
+        text = body[: body.rindex("<")]
+    return text
 
 
 def last_match(pattern: re.Pattern[str], text: str, start: int = 0) -> re.Match[str] | None:
@@ -184,6 +200,9 @@ _UNSURE = re.compile(
     r"larger|higher|bigger|above|from|exceed\w*|at (?:most|least)|up to|between|among|one of|any of|either|maybe|"
     r"perhaps|possibly|probably|might|could|may be|unless|somewhere|in the range|ranges?|twice|thrice|double|triple|"
     r"half of|a third of|square of|cube of|times|plus|minus|percent of|multiple of|unlikely|unclear|unknown|"
+    r"nicht|keine?|no es|est pas|não|non è|не|"
+    r"(?:menor|mayor|menos|más|maior|mais|minore|maggiore) (?:que|de|do que|di)|(?:kleiner|größer|weniger|mehr) als|"
+    r"(?:plus|moins) de|меньше|больше|"
     r"wrong|incorrect|except|excluding|other than|all(?: \w+){0,4} but|without(?=[\s$\\(]*\Z))\b"
     r"|n['’]t\b|不是|不|小于|大于)",
     re.IGNORECASE,
@@ -200,6 +219,7 @@ _UNSURE_AFTER = re.compile(
     r"(?:times|plus|minus) (?:the|as|a|that|\$|\d)|(?:to|through|until)\s+\$?\d|"
     r"(?:more|less|fewer|greater) than\b(?!\s(?-i:[A-Z])\w*(?!['’\w]))|"
     r"[-–]\s?\d|/\d+,|,?\s*(?:except|other than|apart from|setminus)\b|"
+    r"(?:가|이)\s*아|では(?:ありません|ない)|"
     r"is (?:not|wrong|incorrect)\b|isn['’]t\b|,?\s*(?:maybe|perhaps|possibly|or (?:is it|maybe))\b|\?)",
     re.IGNORECASE,
 )
@@ -248,8 +268,9 @@ _BETWEEN, _BOTH = re.compile(r"\bbetween[\s$(\[\\*]*$"), re.compile(r",|\band\b"
 # Only the words right before a box deny it: "it is not prime, so \boxed{5}" does not.
 _LAST_CLAUSE = re.compile(r"[.!?;,\n。，；]|\b(?:so|but|hence|thus|therefore|then)\b", re.IGNORECASE)
 _DENYING = re.compile(
-    r"(?:\b(?:not|never|cannot be|anything but|less than|fewer than|more than|greater than|larger than|smaller than|"
-    r"at (?:most|least)|between|one of|either|maybe|perhaps|possibly|might be|could be)|n['’]t(?: be)?)"
+    r"(?:\b(?:not|never|no es|nicht|est pas|não é|non è|не|cannot be|anything but|less than|fewer than|more than|"
+    r"greater than|larger than|smaller than|at (?:most|least)|between|one of|either|maybe|perhaps|possibly|might be|"
+    r"could be)|n['’]t(?: be)?|不(?:是|为|等于|到|超过)|小于|大于|至少|至多)"
     r"\s*(?:equal to\s*|exactly\s*)?[\s$(\[\\*]*$",
     re.IGNORECASE,
 )
@@ -327,18 +348,31 @@ def _one_clause(between: str) -> bool:
 # -- tags, hashes, phrases ---------------------------------------------------------------------------------------------
 _TAG = re.compile(r"<(answer|final_answer)>(?P<value>.*?)(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 _HASH = re.compile(r"(?:^[ \t]*|(?<=[\s.]))#{4}[ \t]*(?P<value>[^\s#][^\n]*)$", re.MULTILINE)
+_JSON = re.compile(
+    r"\"(?:final[_ ]?)?answer\"\s{0,9}:\s{0,9}"
+    r"\"?(?P<value>(?<=\")[^\"\\\n]{1,4096}(?=\")|(?<!\")-?\d[\d.eE+-]{0,99})\"?\s{0,9}(?:,[^{}]{0,400})?\}\s*(?:```)?\s*\Z",
+    re.IGNORECASE,
+)
+"""The answer of an object that ends a text."""
+_FOREIGN = (
+    r"|\b(?:respuesta|réponse|antwort|resposta|risposta|ответ|jawaban(?:nya)?|cevap|odpowiedź|đáp\s(?:án|số))"
+    r"(?:\s(?:final\w*|correct[ae]))?\**\s?(?:(?:(?<=\s)(?:es|est|ist|lautet|é|è|adalah|là)\b\s*)?[:：=]|"
+    r"(?<=\s)(?:es|est|ist|lautet|é|è|adalah|là)(?=\s))"
+    r"|(?:答え|正解|解答)\s?[は:：]|(?:정답|답)\s?[은:：]|(?:الإجابة|الجواب)\s?(?:هو|هي|[:：])|उत्तर\s?[:：]|คำตอบ\s?(?:คือ|[:：])"
+)
 _PHRASE = re.compile(
     r"(?:\b(?:(?:final|correct|right|best)\s+(?:result|solution|option|choice)|answers?)\**\s*"
     r"(?:(?:is|are|equals|would be|should be)"
     r"(?:\s+(?:therefore|thus|then|simply|just|equal to|approximately|about"
     r"|(?:option|choice)(?!\s(?-i:[AI]\s+[a-z]))))*"
-    r"\s*:?|[:：])"
+    r"\s*:?|[:：=]|(?:comes|turns|works) out to(?: be)?\b)"
     r"|\bfinal(?:\s+(?:value|number|total))?\**\s*[:：]"
     r"|\bthe\s+(?:only\s+|required\s+|desired\s+)?"
     r"(?:largest|smallest|greatest|least|maximum|minimum|highest|lowest|total|sum)\b"
     r"[^.\n:]{0,60}?\s(?:is|are|equals)\b\s*:?(?=(?:[^\n.!?]|[.](?=\d)){1,80}[.!?]?\s*\Z)"
-    r"|(?:最终)?(?:答案|结果)\s*(?:是|为|[:：])+"
-    r"|^[ \t]*(?:#{1,6}[ \t]*)?\**(?:the\s+)?(?:final\s+)?answer\**[ \t]*\n\s*(?=[^\n]{1,200}\s*\Z)"
+    r"|(?:最终)?(?:答案|结果)\s*(?:就是|应该是|等于|是|为|[:：])+"
+    + _FOREIGN
+    + r"|^[ \t]*(?:#{1,6}[ \t]*)?\**(?:the\s+)?(?:final\s+)?answer\**[ \t]*\n\s*(?=[^\n]{1,200}\s*\Z)"
     r"|^[ \t]*\**A\s*[:：])\**\s*",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -397,4 +431,5 @@ def usual_rules(
 ) -> tuple[Rule, ...]:
     """Box, tag, ####, phrase, and the text itself by `bare`; `same` tells whether two boxes say one thing."""
     tag, hash_line = last_value(_TAG, "tag", hedge), last_value(_HASH, "hash", hedge)
-    return last_box(same, hedge), tag, hash_line, last_phrase(hedge, trim), bare
+    fields = last_value(_JSON, "json", hedge)
+    return last_box(same, hedge), tag, hash_line, fields, last_phrase(hedge, trim), bare

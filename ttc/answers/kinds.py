@@ -64,7 +64,10 @@ def _same_by(key: Callable[[str], str]) -> Callable[[str, str], bool]:
 
 
 # -- mathematics and numbers -------------------------------------------------------------------------------------------
-_OR = r"(?:(?<![A-Za-z\\])or(?![A-Za-z])|\\(?:text|mbox|textrm|mathrm)\s*\{\s*or\s*\}|或者?)"
+_OR = (
+    r"(?:(?<![^\W\d_])(?<!\\)(?:or|oder|ou|или)(?![^\W\d_])"
+    r"|\\(?:text|mbox|textrm|mathrm)\s*\{\s*or\s*\}|或者?|또는|または)"
+)
 _OR_WORD = re.compile(_OR, re.IGNORECASE)
 _VALUES_OR = re.compile(
     rf"[\d}}$%)]\s*(?:[A-Za-z]{{1,12}}\s*)?,?\s*{_OR}\s*(?:(?:maybe|perhaps|possibly|even)\s+)?[$(\\-]*[\d\\]",
@@ -141,6 +144,10 @@ _CALCULATION = re.compile(
 )
 """Amounts of things that are worked out, down to a number: 25 bugs + 50 ants = 75."""
 _PROSE = re.compile(r"(?:let|we|i|to|first|not|as|in|by|using|unknown|unclear)\b", re.IGNORECASE)
+
+
+_FENCED = re.compile(r"(?:^|(?<=\n))```(?:text|math|latex|plaintext)?[ \t]*\n(?P<value>[^\n]{1,4096})\n```\s*\Z")
+"""A block of one line at the end of a text, in no language of programs."""
 
 
 def math_hedge(final: str) -> bool:
@@ -235,6 +242,8 @@ def _parses(text: str) -> bool:
 def _bare_math(text: str, start: int) -> Hit:
     """The text itself, when it is one line and nothing but an answer."""
     body = text[start:].strip()
+    if fenced := _FENCED.search(text, start):
+        return found(text, *fenced.span("value"), "bare") if _parses(fenced["value"]) else None
     if not body or "\n" in body or len(body) > MAX_FINAL:
         return None
     if math_hedge(body):
@@ -281,7 +290,7 @@ def _with_digits(rule: Rule) -> Rule:
     return strict
 
 
-_NUMBER_RULES = (*_MATH_RULES[:3], *map(_with_digits, (_MATH_RULES[3], _bare_number)), _last_number)
+_NUMBER_RULES = (*_MATH_RULES[:4], *map(_with_digits, (_MATH_RULES[4], _bare_number)), _last_number)
 _EXPRESSION_RULES = (last_box(_same_by(expression_key), math_hedge), *_MATH_RULES[1:])
 
 

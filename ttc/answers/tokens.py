@@ -41,7 +41,12 @@ _WRAPPERS = re.compile(
     r"|\\[!;:>](?!\d)|\\phantom\{[^{}]*\}|\\hspace\*?\{[^{}]*\}|\\label\{[^{}]*\}|\$\$?|(?<!\\)\\[()\[\]]"
 )
 _SPACES = re.compile(r"\\(?:quad|qquad|enspace|thinspace)(?![A-Za-z])|(?<!\\)\\[,;:! ]|[~\s]+")
-_THIN = re.compile(r"(?<=\d)(?:\\[,!;:]|\s?\{,\s?\}|\\[,!;:],?\\[,!;:]|,\\[!,] ?)(?=\d{3}(?!\d))")
+_THIN = re.compile(r"(?<=\d)(?:'|\\[,!;:]|\s?\{,\s?\}|\\[,!;:],?\\[,!;:]|,\\[!,] ?)(?=\d{3}(?!\d))")
+_COMMA = re.compile(r"(?<=\d)\{,\}(?=\d)")
+"""A decimal comma as LaTeX writes it; before three digits it parts thousands."""
+_POINTED = re.compile(r"(?<![\w.,])\d{1,3}(?:\.\d{3}){2,}(?![\d.]|,\d{3})")
+_EUROPEAN = re.compile(r"(-?\s?(?:EUR|USD|\$)?\s?\d{1,3}(?:\.\d{3})+),(\d{1,2})(?![\d.])(?!.*,)", re.DOTALL)
+"""Numbers whose thousands points part: 1.234.567, and 1.234,50 as the whole answer."""
 _SPACED = re.compile(r"(?<![\w.,^_}/\\])\d{1,3}(?:(?:\\ |[~\xa0])\d{3})+(?![\d/^_!])(?!\s*\\frac)")
 """A number whose thousands a space parts that no line breaks at: 3 125/1000 is a mixed number, 12 345 may be two."""
 _CALCULATED = re.compile(r"<<[^<>]*>>")
@@ -102,7 +107,10 @@ def plain(text: str) -> str:
     text = _SPACED.sub(lambda match: re.sub(r"\D", "", match[0]), _unbold(text.strip()))
     if not text.isascii():
         text = _ascii(text)
-    text = _THIN.sub(",", _CALCULATED.sub("", text))
+    text = _COMMA.sub(".", _THIN.sub(",", _CALCULATED.sub("", text)))
+    text = _POINTED.sub(lambda match: match[0].replace(".", ""), text)
+    if european := _EUROPEAN.match(text):
+        text = f"{european[1].replace('.', '')}.{european[2]}{text[european.end() :]}"
     text = _FRAC.sub(r"\\frac", text)
     text = _PRIME.sub(lambda match: "'" * match[0].count("prime"), text)
     for pattern, replacement in _ALIASES:
