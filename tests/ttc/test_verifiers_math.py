@@ -485,3 +485,16 @@ def test_what_denies_doubles_or_bounds_a_value_is_no_name_of_it() -> None:
     assert [text for text in wrong if "correct" in statuses([("75", rf"\boxed{{{text}}}")])] == []
     assert statuses([("x+y=5", r"\boxed{5}"), ("x+y=5", r"\boxed{2x+2y=10}")]) == ["incorrect", "correct"]
     assert "correct" not in statuses([("x=5", r"\boxed{m+n=5}"), ("P(x)=x", r"\boxed{Q(x)=x}")])
+
+
+def test_one_sample_point_met_three_times_is_no_agreement() -> None:
+    gold, answer = r"\frac{1+\sqrt{1+8 n}}{2}", r"\frac{1+\sqrt{1-8 n}}{2}"
+    assert statuses([(gold, rf"\boxed{{{answer}}}")])[0] != "correct"
+    assert statuses([(gold, r"\boxed{\frac{1}{2}+\sqrt{\frac{1}{4}+2n}}")]) == ["correct"]
+
+
+def test_braces_around_an_equation_are_not_shown_and_no_equation_defines_a_name_by_itself() -> None:
+    assert statuses([("k=n+1", r"\boxed{{k=n+1}}"), (r"k \ge 2", r"\boxed{{{k \ge 2}}}")]) == ["correct"] * 2
+    targets: list[TargetLike] = ["n+1", {"answer": "k=n+1", "alternatives": ["n+1"]}]
+    assert [statuses([(target, r"\boxed{n=n+1}")]) for target in targets] == [["incorrect"]] * 2
+    assert statuses([("n=n+1", r"\boxed{n=n+1}"), ("5", r"\boxed{5=5}")]) == ["correct"] * 2

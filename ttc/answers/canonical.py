@@ -174,6 +174,8 @@ def _places(node: Term) -> int | None:
 
 def _equation(operands: list[Term], node: Term) -> Term:
     first, last = operands[0], operands[-1]
+    if first.op == "sym" and any(first.symbols() & operand.symbols() for operand in operands[1:]):
+        return Term("rel", node.args)  # n = n + 1 gives n no value
     if (name := _name(first)) and _consistent(operands[1:]):
         return Term("named", (name, shape(last)))
     if len(operands) == 2 and (name := _name(last)) and not _lone_letter(first):

@@ -139,9 +139,9 @@ MAX_BRACES = 4
 
 
 def _unbraced(text: str) -> str:
-    """Drop braces around a whole list, which LaTeX does not show."""
+    """Drop braces around a whole answer, which LaTeX does not show."""
     for _ in range(MAX_BRACES):
-        if not (text.startswith("{") and text.endswith("}") and "," in text) or text.endswith(r"\}"):
+        if not (text.startswith("{") and text.endswith("}")) or text.endswith(r"\}"):
             break
         depth = 0
         for at, char in enumerate(text):

@@ -143,8 +143,10 @@ class Digits(Decide):
             raise TooCostly(f"more than {MAX_NODES} nodes")
         if _unequal_sizes(left) or _unequal_sizes(right):
             raise TooCostly("a sum with a term too small or too large")
-        made = [*_points(names), *_far_points(names, left, right)]
-        return [moved for point in made if (moved := _within(point, self._domain)) is not None][:_MOST_POINTS]
+        made = (_within(point, self._domain) for point in (*_points(names), *_far_points(names, left, right)))
+        # Agreement at one point counts once, however often it is drawn.
+        unlike = {tuple(point.items()): point for point in made if point is not None}
+        return [*unlike.values()][:_MOST_POINTS]
 
     def equal(self, left: Term, right: Term, slack: Fraction) -> Ternary:
         """Whether two expressions have the same value, to within `slack`."""
