@@ -498,3 +498,10 @@ def test_braces_around_an_equation_are_not_shown_and_no_equation_defines_a_name_
     targets: list[TargetLike] = ["n+1", {"answer": "k=n+1", "alternatives": ["n+1"]}]
     assert [statuses([(target, r"\boxed{n=n+1}")]) for target in targets] == [["incorrect"]] * 2
     assert statuses([("n=n+1", r"\boxed{n=n+1}"), ("5", r"\boxed{5=5}")]) == ["correct"] * 2
+
+
+def test_beside_a_time_of_the_morning_anything_else_is_wrong() -> None:
+    for gold, texts in {"3:30 pm": ("330", "3.5", "15:30:00", "x", "(3,30)", "3:30 am", "3:2", "210 minutes")}.items():
+        pairs: list[tuple[TargetLike, str]] = [(gold, rf"\boxed{{{text}}}") for text in texts]
+        pairs += [(text, rf"\boxed{{{gold}}}") for text in texts]
+        assert set(statuses(pairs)) == {"incorrect"}

@@ -136,12 +136,14 @@ def _unwrapped(match: re.Match[str]) -> str:
 
 
 MAX_BRACES = 4
+_WHOLE = re.compile(r"[,=<>]|\\(?:le|ge|ne|in)(?![A-Za-z])")
+"""Signs of a list or a relation: what stands in braces without them is one value."""
 
 
 def _unbraced(text: str) -> str:
     """Drop braces around a whole answer, which LaTeX does not show."""
     for _ in range(MAX_BRACES):
-        if not (text.startswith("{") and text.endswith("}")) or text.endswith(r"\}"):
+        if not (text.startswith("{") and text.endswith("}")) or text.endswith(r"\}") or not _WHOLE.search(text):
             break
         depth = 0
         for at, char in enumerate(text):

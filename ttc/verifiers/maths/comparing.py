@@ -186,7 +186,8 @@ class Comparison:
         if left.op == right.op:
             halves = (left.args[2], right.args[2])
             return left.args[:2] == right.args[:2] and (halves[0] == halves[1] or "" in halves)
-        return self.same(as_ratio(left), as_ratio(right))
+        sides = as_ratio(left), as_ratio(right)
+        return False if "time" in (sides[0].op, sides[1].op) else self.same(*sides)
 
     def _durations(self, left: Term, right: Term) -> Ternary:
         """Times in several units; a bare number says nothing of its unit."""
