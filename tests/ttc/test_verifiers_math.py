@@ -505,3 +505,30 @@ def test_beside_a_time_of_the_morning_anything_else_is_wrong() -> None:
         pairs: list[tuple[TargetLike, str]] = [(gold, rf"\boxed{{{text}}}") for text in texts]
         pairs += [(text, rf"\boxed{{{gold}}}") for text in texts]
         assert set(statuses(pairs)) == {"incorrect"}
+
+
+@pytest.mark.parametrize(
+    ("gold", "spellings", "wrong"),
+    [
+        (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", (r"\begin{pmatrix}1&2\\[4pt]3&4\end{pmatrix}",), ("[4]",)),
+        (r"\frac{1}{2}", (r"{1\over 2}", r"{1 \over {2}}"), (r"{2\over 1}",)),
+        (r"\frac{3\pm\sqrt{5}}{2}", (
+            r"\frac{3+\sqrt5}{2}, \frac{3-\sqrt5}{2}", r"x=\frac{3\pm\sqrt5}{2}", r"\frac{6 \pm \sqrt{20}}{4}",
+            r"\frac32 \pm \frac{\sqrt5}{2}", r"\{\frac{3-\sqrt{5}}{2}, \frac{3+\sqrt5}{2}\}",
+        ), (r"\frac{3+\sqrt5}{2}", r"\frac{3\pm\sqrt6}{2}", r"\frac{-3\pm\sqrt5}{2}", r"3\pm\sqrt5")),
+        (r"\$12.50", (r"\text{\$}12.50", r"\text{USD } 12.50", r"\text{USD}\ 12.50"), (r"\text{EUR } 12.50",)),
+        (r"60 \text{ miles per hour}", ("60 mph", r"60\text{ mph}", "1 mile per minute"), ("60 kph", "60 m/h")),
+        ("3:30 pm", (r"3{:}30 \text{ pm}",), (r"3{:}03 \text{ pm}",)),
+        (r"10 \text{ red}, 5 \text{ blue}",
+            (r"10 \text{ red and } 5 \text{ blue}", r"10 \text{ red, and } 5 \text{ blue}"),
+            (r"5 \text{ red and } 10 \text{ blue}",)),
+        ("1,2,3", (r"1\text{, }2\text{, and }3", r"1 \text{, } 2 \text{ and } 3"), ("1.2.3", r"1\text{, }2")),
+        (r"\ln 2", (r"\mathrm{ln}\, 2", r"\text{ln}(2)", r"\mathrm{ln}(2)"), (r"\mathrm{ln}\, 3", r"\text{ln } 2x")),
+        (r"\mathbb{R}", (r"\R",), ()),
+        (r"90^\circ", ("90^o", "90^{o}"), ("9^o", "90^0")),
+        (r"\binom{10}{3}", (r"{10 \choose 3}",), (r"{3 \choose 10}",)),
+    ],
+)  # fmt: skip
+def test_latex_of_several_schools_is_read(gold: str, spellings: tuple[str, ...], wrong: tuple[str, ...]) -> None:
+    assert [text for text in spellings if statuses([(gold, rf"\boxed{{{text}}}")]) != ["correct"]] == []
+    assert [text for text in wrong if statuses([(gold, rf"\boxed{{{text}}}")]) == ["correct"]] == []

@@ -67,12 +67,22 @@ def _scalar(node: Term) -> Term:
     if node == Term("sym", ("set:R",)):
         return Term("tuple", (Term("scalar", (Term("neg", (_INFINITE,)),)), Term("scalar", (_INFINITE,))))
     node, unit = _lift_unit(node)
-    if node.op == "pm":
-        low, high = (Term("add", (node.args[0], Term("neg", (node.args[1],)))), Term("add", node.args))
-        if exact(node.args[0]) == 0:
-            low, high = Term("neg", (node.args[1],)), node.args[1]
-        return Term("set", (_with_unit(low, unit), _with_unit(high, unit)))
+    if _num_signs(node) == 1:
+        return Term("set", (_with_unit(_with_sign(node, "neg"), unit), _with_unit(_with_sign(node, ""), unit)))
     return _with_unit(node, unit)
+
+
+def _num_signs(node: Term) -> int:
+    return (node.op == "pm") + sum(map(_num_signs, node.children()))
+
+
+def _with_sign(node: Term, sign: str) -> Term:
+    """The expression with one of the signs of its plus-minus, which may stand in a numerator."""
+    if node.op == "pm":
+        first, second = node.args
+        second = Term("neg", (second,)) if sign else second
+        return second if exact(first) == 0 else Term("add", (first, second))
+    return Term(node.op, tuple(_with_sign(arg, sign) if isinstance(arg, Term) else arg for arg in node.args))
 
 
 def _with_unit(node: Term, unit: str) -> Term:

@@ -564,8 +564,12 @@ class _Grammar:
 
     # -- numbers and names -----------------------------------------------------------------------------------------
     def _text(self, token: Token) -> Term:
-        r"""Read a value inside words, as in `\text{5}` and `\text{(C)}`; other words end the parse."""
+        r"""Read a value or a function inside words, as in `\text{(C)}` and `\text{ln}`; other words end the parse."""
         inner = token.text.strip("() ")
+        if inner in CURRENCIES:
+            return Term("quantity", (self.signed(), inner))
+        if inner in FUNCTIONS:
+            return self._function(FUNCTIONS[inner])
         if len(inner) == 1 and inner.isalpha():
             return Term("sym", (inner,))
         raise Unparsed(f"the words {token.text[:40]!r}")

@@ -351,6 +351,7 @@ def _units() -> dict[str, Unit]:
             ("1", "s sec secs second seconds"), ("60", "min mins minute minutes"), ("3600", "h hr hrs hour hours"),
             ("86400", "day days"), ("604800", "week weeks"), ("1/1000", "ms millisecond milliseconds"),
         ],
+        "length/time": [("44704/100000", "mph"), ("1000/3600", "kph kmh kmph")],
         "angle": [("1", "deg degree degrees"), ("0", "rad radian radians")],
         "volume": [("1", "L l litre litres liter liters"), ("1/1000", "ml mL millilitre milliliter milliliters")],
         "money:usd": [("1", "USD usd dollar dollars"), ("1/100", "cent cents")],

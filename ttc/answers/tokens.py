@@ -81,7 +81,16 @@ _POWERED = re.compile(r"\\(?:text|textrm|mathrm)\s*\{((?:[A-Za-z\s]|\\cdot|\^-?\
 """Units with powers in upright letters."""
 _DOLLARS = re.compile(r"^(-?)\$(?=\s?[\d.])(?!.*\$)", re.DOTALL)
 _FRAC = re.compile(r"\\[dtc]frac(?![A-Za-z])")
+_OVER = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*?)\\over(?![A-Za-z])((?:[^{}]|\{[^{}]*\})*)\}")
+"""A fraction as TeX writes it, {1 \\over 2}."""
 _ALIASES = (
+    (re.compile(r"\\\\\[\s?-?[\d.]{1,9}\s?(?:pt|em|ex|mm|cm|in)\s?\]"), r"\\\\"),
+    (re.compile(r"\{:\}"), ":"),
+    (re.compile(r"\\R(?![A-Za-z])"), r"\\mathbb{R}"),
+    (re.compile(r"(?<=\d)\^(?:o|\{o\})(?!\w)"), r"^\\circ "),
+    (re.compile(r"\\(?:text|textrm|mbox)\s?\{\s*,\s*\}"), ","),
+    (re.compile(r"\\(?:text|textrm|mbox)\s?\{\s*,\s*(and|or)\s*\}"), r", \\text{\1}"),
+    (re.compile(r"\\(?:text|textrm|mbox)\s?\{([A-Za-z ]{2,40}?)(,?) (and|or)\s*\}"), r"\\text{\1}\2 \\text{\3}"),
     (re.compile(r"\\(?:leq|leqslant|leqq)(?![A-Za-z])"), r"\\le "),
     (re.compile(r"\\(?:geq|geqslant|geqq)(?![A-Za-z])"), r"\\ge "),
     (re.compile(r"\\(?:neq|not\s*=)(?![A-Za-z])"), r"\\ne "),
@@ -112,6 +121,7 @@ def plain(text: str) -> str:
     if european := _EUROPEAN.match(text):
         text = f"{european[1].replace('.', '')}.{european[2]}{text[european.end() :]}"
     text = _FRAC.sub(r"\\frac", text)
+    text = _OVER.sub(r"\\frac{\1}{\2}", text) if r"\over" in text else text
     text = _PRIME.sub(lambda match: "'" * match[0].count("prime"), text)
     for pattern, replacement in _ALIASES:
         text = pattern.sub(replacement, text)
