@@ -230,3 +230,27 @@ def test_a_text_of_more_than_a_million_characters_is_not_searched() -> None:
         verdict = judge(verifier, target, "x" * 1_000_001 + r"\boxed{C}")
         assert (verdict.status, verdict.score, verdict.reason) == ("incorrect", 0.0, "limit: text_too_long")
         assert verdict.seconds < 0.5 * patience()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Option C", "Choice C.", "Option C: Paris", "The answer must be C.", "The answer is 'C'.",
+        "The answer is `C`.", "`C`", "选C", "选择C", "故选：C。", "因此选 (C)", "答案选C", "Answer choice: C",
+        '{"answer": "C"}', "C. H", r"\boxed{C. A river}", "The answer is C) A river", "(C) A river bank", "(C) H",
+    ],
+)  # fmt: skip
+def test_letters_are_found_in_quotes_behind_option_and_in_chinese(text: str) -> None:
+    assert judge(choice(), "C", text).status == "correct"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "C is wrong.", "C is incorrect.", "C is not the answer.", "(C) isn't correct.", "C. No wait, D.",
+        "Answer: (C)(D)", "C D", "The answer is C or none.", "Answer: C (or D)", "C D B", "C. D. B.",
+        "Answer: C D", "Option C is incorrect.", "不选C",
+    ],
+)  # fmt: skip
+def test_a_letter_that_is_denied_or_has_another_beside_it_is_no_answer(text: str) -> None:
+    assert [judge(choice(), letter, text).status for letter in "BCD"] == ["no_answer"] * 3

@@ -243,6 +243,11 @@ _BEFORE = 60
 _AFTER = 400
 
 
+def taken_back(text: str) -> bool:
+    """Whether a text takes back what it has said: "C. No wait, D"."""
+    return _TAKEN_BACK.search(text) is not None
+
+
 def unsure(before: str, after: str) -> bool:
     """Whether the words around a value, in its clause, deny, bound or doubt it."""
     return bool(_UNSURE.search(before) or _EXCEPT.search(before) or _UNSURE_AFTER.match(after))
@@ -361,8 +366,8 @@ _FOREIGN = (
     r"|(?:答え|正解|解答)\s?[は:：]|(?:정답|답)\s?[은:：]|(?:الإجابة|الجواب)\s?(?:هو|هي|[:：])|उत्तर\s?[:：]|คำตอบ\s?(?:คือ|[:：])"
 )
 _PHRASE = re.compile(
-    r"(?:\b(?:(?:final|correct|right|best)\s+(?:result|solution|option|choice)|answers?)\**\s*"
-    r"(?:(?:is|are|equals|would be|should be)"
+    r"(?:\b(?:(?:final|correct|right|best)\s+(?:result|solution|option|choice)|answers?(?:\s(?:choice|option))?)\**\s*"
+    r"(?:(?:is|are|equals|would be|should be|must be)"
     r"(?:\s+(?:therefore|thus|then|simply|just|equal to|approximately|about"
     r"|(?:option|choice)(?!\s(?-i:[AI]\s+[a-z]))))*"
     r"\s*:?|[:：=]|(?:comes|turns|works) out to(?: be)?\b)"

@@ -38,6 +38,7 @@ from ttc.answers.extract import (
     found,
     last_box,
     last_match,
+    taken_back,
     usual_rules,
 )
 from ttc.answers.grammar import parse
@@ -296,15 +297,21 @@ _EXPRESSION_RULES = (last_box(_same_by(expression_key), math_hedge), *_MATH_RULE
 
 # -- letters: (C), C., option C, each with the letter cut out; a second letter beside it is a hedge --------------------
 _LETTER = re.compile(
-    r"\s*(?:\\text(?:bf)?\s*\{|\\mathrm\s*\{|\\mathbf\s*\{|\\\(|[\"'*$(\[]|\boption\b|\bchoice\b|\banswer\b|\s)*"
-    r"(?P<letter>[A-Za-zＡ-Ｚ])(?![A-Za-z'’])(?P<rest>.*)\Z",
+    r"\s*(?:\\text(?:bf)?\s*\{|\\mathrm\s*\{|\\mathbf\s*\{|\\\(|[\"'*`$(\[]|\boption\b|\bchoice\b|\banswer\b|\s)*"
+    r"(?P<letter>[A-Za-zＡ-Ｚ])(?![A-Za-z]|['’][A-Za-z])(?P<rest>.*)\Z",
     re.DOTALL | re.IGNORECASE,
 )
 _STYLED = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
 _SECOND = re.compile(
-    r"[\s})\]*$\"'.:]*(?:,|/|&|or\b|and\b|或|和)\s*[\s({\[*$\"'\\a-z]{0,12}?(?<![A-Za-z])(?P<letter>[A-Z])(?![A-Za-z'’])"
+    r"[\s})\]*$\"'.:(]*(?:,|/|&|or\b|and\b|或|和)\s*[\s({\[*$\"'\\a-z]{0,12}?(?<![A-Za-z])(?P<letter>[A-Z])(?![A-Za-z'’])"
 )
-_ALONE = re.compile(r"[\s*$(\[\\{a-z]*[A-Za-z][\s)\].:}*$,]")
+_BESIDE = re.compile(
+    r"\s*\)\s*\((?P<letter>[A-Z])\)|[\s*]+(?P<bare>[A-Z])(?=\W*\Z|\s+[A-Z]\b)"
+    r"|[.)]\s+(?P<listed>[A-Z])[.)]\s+[A-Z]\b(?![a-z])"
+)
+"""A second letter without a word between: (B)(C), B C, and A. B. C.; behind C. and C) it is the value of C."""
+_NONE = re.compile(r"[\s)\]*.,(]*\bor\s+none\b", re.IGNORECASE)
+_ALONE = re.compile(r"(?:[Oo]ption|[Cc]hoice)?[\s*$(\[\\{`a-z]*[A-Za-z][\s)\].:}*$,`]")
 _GAP = re.compile(r"~|\\(?:[ ,;:!]|q?quad(?![A-Za-z]))")
 _APART = re.compile(r"(?<![A-Za-z])\(\s*(?P<letter>[A-Z])\s*\)")
 _ALTERNATIVE = re.compile(r"(?:\bor(?:\s+(?:option|choice))?|或者?)\s*\Z", re.IGNORECASE)
@@ -348,8 +355,10 @@ def _word_of_a_sentence(letter: str, before: str, rest: str) -> bool:
 
 def _second(rest: str) -> str:
     """A second letter that is offered, right beside the first, or with a value between them: "5 or (C) 6"."""
-    if beside := _SECOND.match(rest):
-        return beside["letter"]
+    if beside := _SECOND.match(rest) or _BESIDE.match(rest):
+        return str(next(filter(None, beside.groups())))
+    if _NONE.match(rest):
+        return "none"
     apart = _APART.search(rest)
     return apart["letter"] if apart and _ALTERNATIVE.search(rest, 0, apart.start()) else ""
 
@@ -364,12 +373,15 @@ def _trim_choice(clause: str) -> tuple[int, int] | None:
     return (start, start + len(rest)) if choice_letter(rest)[0] else None
 
 
+_WRONG = re.compile(r"\b(?:is|are|was)(?: \w+)? (?:not|wrong|incorrect|false)\b|\bisn['’]t\b", re.IGNORECASE)
+
+
 def _bare_choice(text: str, start: int) -> Hit:
     body = text[start:].strip()
     letter, hedged = choice_letter(body)
     if not letter or len(body) > 200 or (len(body) > 1 and not _ALONE.match(body + " ")):
         return None
-    if hedged:
+    if hedged or taken_back(body) or _WRONG.search(body):
         return Extraction(None, None, "bare", "hedge")
     plain_word = re.match(r"[AI]\s+[a-z]", body)
     return None if plain_word else found(text, start, len(text), "bare")
@@ -383,6 +395,7 @@ _VERDICTS = tuple(
     for sentence in (
         _CHOSEN + r"\s+is\s+(?:the\s+)?(?:correct|right|best)(?:\s+(?:one|answer|option|choice))?",
         r"I(?:\s+would|\s+will|['’]d|['’]ll)?\s+(?:choose|pick|select|go\s+with)\s+" + _CHOSEN,
+        r"(?:答案|因此|所以)?(?:故|应)?选(?:择|项)?\s*[:：]?\s*" + _CHOSEN + "。?",
     )
 )
 """A last sentence that takes one letter and says nothing else: "Therefore, (C) is correct." and "I choose C"."""
