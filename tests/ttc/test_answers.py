@@ -437,3 +437,13 @@ def test_numbers_are_read_in_the_formats_of_several_countries() -> None:
     assert key("f'(234)", "math") != key("f(234)", "math")
     assert key("3,5", "math") == key("5, 3", "math")
     assert key("(1.234,5)", "math") == key("(1.234, 5)", "math")
+
+
+def test_a_program_in_an_item_of_a_list_has_no_margin() -> None:
+    program = "def f():\n    return 1\n\nprint(f())"
+    for margin in ("  ", "   "):
+        block = "\n".join(margin + line if line else line for line in f"```python\n{program}\n```".split("\n"))
+        assert extract(f"1. The program:\n\n{block}\n", "code").final == program
+    assert extract("```python\n    return 1\n```", "code").final == "    return 1"
+    assert extract("  ```python\n      return 1\n  ```", "code").final == "    return 1"
+    assert extract("  ```python\nx = 1\n  ```", "code").final == "x = 1"

@@ -494,7 +494,18 @@ def _last_block(text: str, start: int) -> Hit:
     if not spans:
         return None
     first, end = _program([(span, body[slice(*span)]) for span in spans[-MAX_BLOCKS:]])
-    return _code(text, start + first, start + end, "block")
+    hit = _code(text, start + first, start + end, "block")
+    opening = body[body.rfind("\n", 0, max(first - 1, 0)) + 1 : first]
+    margin = opening[: len(opening) - len(opening.lstrip(" \t"))]
+    return replace(hit, final=_without_margin(hit.final, margin)) if hit.final and margin else hit
+
+
+def _without_margin(code: str, margin: str) -> str:
+    """A program without the white space before its fence, as in an item of a list, where all lines have it."""
+    lines = code.split("\n")
+    if not all(line.startswith(margin) for line in lines if line.strip()):
+        return code
+    return "\n".join(line.removeprefix(margin) for line in lines)
 
 
 MAX_BLOCKS = 6
