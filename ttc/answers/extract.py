@@ -359,11 +359,18 @@ _JSON = re.compile(
     re.IGNORECASE,
 )
 """The answer of an object that ends a text."""
-_FOREIGN = (
-    r"|\b(?:respuesta|réponse|antwort|resposta|risposta|ответ|jawaban(?:nya)?|cevap|odpowiedź|đáp\s(?:án|số))"
+_FOREIGN_WORDS = (
+    "respuesta", "réponse", "antwort", "resposta", "risposta", "ответ", "jawaban", "cevap", "odpowiedź", "đáp",
+    "答え", "正解", "解答", "답", "الإجابة", "الجواب", "उत्तर", "คำตอบ",
+)  # fmt: skip
+"""What answers are called; a text without one of these words is not searched for a phrase of these languages."""
+_FOREIGN = re.compile(
+    r"(?:\b(?:respuesta|réponse|antwort|resposta|risposta|ответ|jawaban(?:nya)?|cevap|odpowiedź|đáp\s(?:án|số))"
     r"(?:\s(?:final\w*|correct[ae]))?\**\s?(?:(?:(?<=\s)(?:es|est|ist|lautet|é|è|adalah|là)\b\s*)?[:：=]|"
     r"(?<=\s)(?:es|est|ist|lautet|é|è|adalah|là)(?=\s))"
     r"|(?:答え|正解|解答)\s?[は:：]|(?:정답|답)\s?[은:：]|(?:الإجابة|الجواب)\s?(?:هو|هي|[:：])|उत्तर\s?[:：]|คำตอบ\s?(?:คือ|[:：])"
+    r")\**\s*",
+    re.IGNORECASE,
 )
 _PHRASE = re.compile(
     r"(?:\b(?:(?:final|correct|right|best)\s+(?:result|solution|option|choice)|answers?(?:\s(?:choice|option))?)\**\s*"
@@ -376,8 +383,7 @@ _PHRASE = re.compile(
     r"(?:largest|smallest|greatest|least|maximum|minimum|highest|lowest|total|sum)\b"
     r"[^.\n:]{0,60}?\s(?:is|are|equals)\b\s*:?(?=(?:[^\n.!?]|[.](?=\d)){1,80}[.!?]?\s*\Z)"
     r"|(?:最终)?(?:答案|结果)\s*(?:就是|应该是|等于|是|为|[:：])+"
-    + _FOREIGN
-    + r"|^[ \t]*(?:#{1,6}[ \t]*)?\**(?:the\s+)?(?:final\s+)?answer\**[ \t]*\n\s*(?=[^\n]{1,200}\s*\Z)"
+    r"|^[ \t]*(?:#{1,6}[ \t]*)?\**(?:the\s+)?(?:final\s+)?answer\**[ \t]*\n\s*(?=[^\n]{1,200}\s*\Z)"
     r"|^[ \t]*\**A\s*[:：])\**\s*",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -400,12 +406,20 @@ def last_value(pattern: re.Pattern[str], method: str, hedge: Hedge) -> Rule:
     return rule
 
 
+def _phrase_ends(text: str, start: int) -> list[int]:
+    """Where what the last answer phrases announce begins."""
+    ends = list(deque((match.end() for match in _PHRASE.finditer(text, start)), maxlen=MAX_PHRASES))
+    lowered = text.lower()
+    if any(word in lowered for word in _FOREIGN_WORDS):
+        ends = sorted([*ends, *deque((match.end() for match in _FOREIGN.finditer(text, start)), maxlen=MAX_PHRASES)])
+    return ends
+
+
 def last_phrase(hedge: Hedge, trim: Callable[[str], tuple[int, int] | None]) -> Rule:
     """The rule of the last answer phrase: its clause, cut by `trim` to the answer (None: the phrase has no answer)."""
 
     def rule(text: str, start: int) -> Hit:
-        ends = deque((match.end() for match in _PHRASE.finditer(text, start)), maxlen=MAX_PHRASES)
-        for begin in reversed(ends):
+        for begin in reversed(_phrase_ends(text, start)):
             window = text[begin : begin + MAX_FINAL + 1]
             if display := _DISPLAY.match(window):
                 return _unless(hedge, found(text, begin + display.start(), begin + display.end(), "phrase"))
