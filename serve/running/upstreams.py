@@ -96,13 +96,16 @@ class Upstreams:
         Raises:
             ApiError: no server could answer, or the one that did refuses.
         """
-        tried = 0
+        tried, asked, url = 0, set[str](), ""
         while True:
             tried += 1
+            avoid = asked if len(asked) < len(self) else asked - {url}
             try:
-                with self._balancer.lease(home) as url:
+                with self._balancer.lease(home, avoid) as url:
                     return await self._attempt(url, path, body, read)
             except Transient as failure:
+                if not failure.is_of_connection:
+                    asked.add(url)
                 _log.warning("a server behind failed", extra={"attempt": tried, "error": str(failure)[:300]})
                 again = self._again(tried, failure) and not shown()
                 if not again:

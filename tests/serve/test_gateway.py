@@ -353,6 +353,24 @@ def test_chats_are_spread_over_servers_and_a_conversation_stays_at_home() -> Non
     assert len(one.asked) == len(two.asked) == 12
 
 
+def test_with_all_at_rest_a_request_still_goes_to_each_of_them_and_finds_the_one_that_is_well_again() -> None:
+    with faulty(close_at_once) as one, faulty(close_at_once) as two, gateway(one, two) as server:
+        assert server.ask(chat()).status_code == 503
+        assert sorted([len(one.asked), len(two.asked)]) == [1, 2], "once, and the last of them once more"
+        assert server.ask(chat("other")).status_code == 503
+        assert min(len(one.asked), len(two.asked)) >= 2
+        for ill, well_again in ((one, two), (two, one)):
+            ill.play, well_again.play = close_at_once, well
+            assert server.ask(chat(f"question to {well_again.url}")).status_code == 200
+
+
+def test_a_server_that_is_busy_is_not_asked_again_in_place_of_one_that_fails() -> None:
+    with faulty(says("429 X", "retry-after: 7")) as busy, faulty(says("500 X")) as bad, gateway(busy, bad) as server:
+        for number in (1, 2):
+            assert server.ask(chat(f"question {number}")).status_code in (429, 503)
+            assert len(busy.asked) == number and number <= len(bad.asked) <= 2 * number
+
+
 def test_readiness_and_health_checks_know_the_servers_behind() -> None:
     with faulty() as one, faulty() as two, gateway(one, two) as server, contextlib.ExitStack() as stack:
         servers = server.service.catalogue.upstreams["m"]

@@ -27,7 +27,7 @@ import math
 import random
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
@@ -259,9 +259,12 @@ class Balancer:
         return await retrying(once, retry, lambda: sum(server.answered for server in self._servers))
 
     @contextmanager
-    def lease(self, key: str) -> Iterator[str]:
-        """Give the URL of the server for `key` and count the request; a `Transient` of the server sends it to rest."""
-        server = self._choose(key)
+    def lease(self, key: str, avoid: Collection[str] = ()) -> Iterator[str]:
+        """Give the URL of the server for `key` and count the request; a `Transient` of the server sends it to rest.
+
+        Servers of `avoid` are left out; there must be another one.
+        """
+        server = self._choose(key, avoid)
         server.outstanding += 1
         try:
             yield server.url
@@ -286,16 +289,17 @@ class Balancer:
         else:
             self._fail(server, None)
 
-    def _choose(self, key: str) -> ServerState:
+    def _choose(self, key: str, avoid: Collection[str] = ()) -> ServerState:
         now, home = self._clock(), self._home.get(key)
-        if home is not None and home.available(now):
+        if home is not None and home.available(now) and home.url not in avoid:
             self._home.move_to_end(key)
             return home
-        healthy = [server for server in self._servers if server.available(now)]
+        others = [server for server in self._servers if server.url not in avoid]
+        healthy = [server for server in others if server.available(now)]
         if healthy:
             server_state = min(healthy, key=lambda server: (server.outstanding, server.keys))
         else:
-            server_state = min(self._servers, key=lambda server: server.rests_until)
+            server_state = min(others, key=lambda server: server.rests_until)
         self._bind(key, server_state)
         return server_state
 
