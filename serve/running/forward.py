@@ -36,7 +36,7 @@ from serve.running.upstreams import Upstreams, home_of
 from ttc import answers, seeds
 from ttc.concurrent import gather
 from ttc.core import FILTERED, Message, Sampling, ThinkState, Usage
-from ttc.engines.openai.wire import as_mapping, finish_of, finish_word, texts_of
+from ttc.engines.openai.wire import as_mapping, as_mappings, as_text, finish_of, finish_word, texts_of, usage_of
 from ttc.engines.shared.balance import Transient
 from ttc.errors import EngineError
 from ttc.session.thinking import CLOSE, OPEN, split_text
@@ -208,15 +208,16 @@ class _Reading:
 
     def add(self, chunk: Mapping[str, Any]) -> None:
         """Take a chunk, or a whole answer; raises ValueError where it has not the shape of one."""
-        self._usage = _usage(chunk.get("usage"), self._usage)
-        for choice in chunk.get("choices") or ():
+        self._usage = _usage(as_mapping(chunk.get("usage"), "usage"), self._usage)
+        for choice in as_mappings(chunk.get("choices"), "choices"):
             message = as_mapping(choice.get("delta") or choice.get("message"), "delta")
             reasoning, content = texts_of(message)
-            self._num_parts += bool(reasoning or content or message.get("tool_calls"))
+            deltas, finish = as_mappings(message.get("tool_calls"), "tool_calls"), choice.get("finish_reason")
+            _gather_calls(self._calls, deltas)
+            self._finish = as_text(finish, "finish_reason") or self._finish
+            self._num_parts += bool(reasoning or content or deltas)
             thought, answer = self._apart.add(content)
             self._take(reasoning + thought, answer)
-            self._finish = choice.get("finish_reason") or self._finish
-            _gather_calls(self._calls, message.get("tool_calls") or ())
 
     def lost(self, count: Callable[[Sequence[Message], str], Usage] | None, messages: Sequence[Message]) -> Usage:
         """What a reply that broke off cost: nothing of it is kept. In tokens where they are counted, else in chunks."""
@@ -299,26 +300,36 @@ class _Apart:
 
 
 def _gather_calls(calls: dict[int, dict[str, Any]], deltas: Sequence[Mapping[str, Any]]) -> None:
+    """Add what is new of each call; where no index says which, a name begins the next one.
+
+    Raises:
+        ValueError: it has not the shape of a call.
+    """
     for delta in deltas:
-        index = int(delta.get("index") or 0)
+        function = as_mapping(delta.get("function"), "function")
+        name, arguments = as_text(function.get("name"), "name"), function.get("arguments")
+        index = delta.get("index")
+        if index is None:
+            index = max(calls, default=-1) + bool(name or not calls)
+        if not isinstance(index, int):
+            raise ValueError("index is no number")
         call = calls.setdefault(index, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
-        function = delta.get("function") or {}
-        call["id"] = call["id"] or delta.get("id") or ""
-        call["function"]["name"] += function.get("name") or ""
-        call["function"]["arguments"] += function.get("arguments") or ""
+        call["id"] = call["id"] or as_text(delta.get("id"), "id")
+        call["function"]["name"] += name
+        is_whole = isinstance(arguments, Mapping)  # as some servers give them
+        call["function"]["arguments"] += json.dumps(arguments) if is_whole else as_text(arguments, "arguments")
 
 
-def _usage(told: Mapping[str, Any] | None, before: Usage) -> Usage:
+def _usage(told: Mapping[str, Any], before: Usage) -> Usage:
     if not told:
         return before
-    details = told.get("completion_tokens_details") or {}
-    cached = (told.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    counts = usage_of(told)
     return replace(
         before,
-        prompt=told.get("prompt_tokens") or 0,
-        cached=cached,
-        generated=told.get("completion_tokens") or 0,
-        thinking=details.get("reasoning_tokens") or 0,
+        prompt=counts.prompt or 0,
+        cached=counts.cached or 0,
+        generated=counts.generated or 0,
+        thinking=counts.thinking or 0,
     )
 
 

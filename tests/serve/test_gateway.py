@@ -322,6 +322,62 @@ def test_a_server_that_answers_whole_is_read() -> None:
     assert reply["choices"][0]["message"]["content"] == "7" and reply["usage"]["total_tokens"] == 16
 
 
+def whole(choice: object, usage: object = None) -> Play:
+    def play(wire: Wire) -> None:
+        wire.plain("200 OK", json.dumps({"choices": [choice], "usage": usage}).encode())
+
+    return play
+
+
+def says_calls(*calls: object) -> Play:
+    return whole({"message": {"content": None, "tool_calls": calls}, "finish_reason": "tool_calls"})
+
+
+SEVEN = {"message": {"content": "7"}, "finish_reason": "stop"}
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+
+
+@pytest.mark.parametrize(
+    "play",
+    [
+        whole("7"),
+        whole({**SEVEN, "finish_reason": 3}),
+        whole(SEVEN, usage=[7]),
+        whole(SEVEN, usage={"completion_tokens_details": 7}),
+        says_calls("add"),
+        says_calls({"id": 7, "function": {"name": "add", "arguments": "{}"}}),
+        says_calls({"index": "first", "function": {"name": "add", "arguments": "{}"}}),
+    ],
+)
+def test_another_server_answers_in_place_of_one_whose_reply_has_not_the_shape_of_one(play: Play) -> None:
+    with faulty(play) as bad, faulty() as good, gateway(bad, good) as server:
+        assert [server.ask(chat(f"question {i}")).status_code for i in range(2)] == [200, 200]
+        assert len(bad.asked) == 1 and len(good.asked) == 2
+
+
+def test_counts_that_are_none_are_not_reported() -> None:
+    counts = {
+        "prompt_tokens": "eleven",
+        "completion_tokens": -3,
+        "completion_tokens_details": {"reasoning_tokens": 1e400},
+    }
+    with faulty(whole(SEVEN, usage=counts)) as behind, gateway(behind) as server:
+        for body in (chat(), chat(stream=True, stream_options={"include_usage": True})):
+            reply = server.ask(body)
+            assert reply.status_code == 200 and '"total_tokens":0' in reply.text
+
+
+def test_calls_that_have_no_index_stay_apart_and_arguments_may_be_an_object() -> None:
+    calls = [
+        {"id": "one", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}},
+        {"id": "two", "type": "function", "function": {"name": "add", "arguments": {"a": 2}}},
+    ]
+    with faulty(says_calls(*calls)) as behind, gateway(behind) as server:
+        message = server.ask(chat(tools=TOOLS)).json()["choices"][0]["message"]
+    told = [(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in message["tool_calls"]]
+    assert told == [("one", "add", '{"a": 1}'), ("two", "add", '{"a": 2}')]
+
+
 def test_a_limit_that_the_client_did_not_send_is_told_where_it_is_refused() -> None:
     for text in ("maximum context length is 200 tokens", "max_tokens is too large: 4096"):
 

@@ -201,6 +201,13 @@ def as_mapping(value: object, name: str) -> Mapping[str, Any]:
     return value
 
 
+def as_mappings(value: object, name: str) -> list[Mapping[str, Any]]:
+    """The objects of a list, which may be null; raises ValueError when `value` is something else."""
+    if value is not None and not isinstance(value, list):
+        raise ValueError(f"{name} is no list")
+    return [as_mapping(row, name) for row in value or ()]
+
+
 def texts_of(message: Mapping[str, Any]) -> tuple[str, str]:
     """The thought and the answer of a delta or a whole message, from its reasoning fields and its content.
 
@@ -212,19 +219,20 @@ def texts_of(message: Mapping[str, Any]) -> tuple[str, str]:
     content = message.get("content")
     parts = content if isinstance(content, list) else [{"text": content}]
     rows = [as_mapping(part, "a part of content") for part in parts]
-    thought = [_as_text(message.get("reasoning_content") or message.get("reasoning"), "reasoning")]
+    thought = [as_text(message.get("reasoning_content") or message.get("reasoning"), "reasoning")]
     thought += [_thought_of(row.get("thinking")) for row in rows]
-    return "".join(thought), "".join(_as_text(row.get("text"), "content") for row in rows)
+    return "".join(thought), "".join(as_text(row.get("text"), "content") for row in rows)
 
 
 def _thought_of(value: object) -> str:
     """The thought in a part of type `thinking`: a text, or parts again."""
     if not isinstance(value, list):
-        return _as_text(value, "thinking")
-    return "".join(_as_text(as_mapping(part, "a part of thinking").get("text"), "thinking") for part in value)
+        return as_text(value, "thinking")
+    return "".join(as_text(as_mapping(part, "a part of thinking").get("text"), "thinking") for part in value)
 
 
-def _as_text(value: object, name: str) -> str:
+def as_text(value: object, name: str) -> str:
+    """`value`, which may be null; raises ValueError when it is something else than a text."""
     if value is not None and not isinstance(value, str):
         raise ValueError(f"{name} is no text")
     return value or ""
@@ -276,7 +284,7 @@ class Tail:
             self.finish, stop = str(choice["finish_reason"]), choice.get("stop_reason")
             self.stop = stop if isinstance(stop, str | int) else None
         if isinstance(chunk.get("usage"), Mapping):
-            self.server = _usage(chunk["usage"])
+            self.server = usage_of(chunk["usage"])
         return choice
 
     def reason(self) -> FinishReason:
@@ -284,7 +292,12 @@ class Tail:
         return finish_of(finish_word(self.finish)) or "abort"
 
 
-def _usage(usage: Mapping[str, Any]) -> ServerUsage:
+def usage_of(usage: Mapping[str, Any]) -> ServerUsage:
+    """The counts in a `usage` object; those that are none count as not reported.
+
+    Raises:
+        ValueError: its details are no objects.
+    """
     prompt_details = as_mapping(usage.get("prompt_tokens_details"), "prompt_tokens_details")
     details = as_mapping(usage.get("completion_tokens_details"), "completion_tokens_details")
     return ServerUsage(
@@ -322,7 +335,7 @@ class TextReader:
         choice = self._tail.add(chunk)
         delta = as_mapping(choice.get("delta") or choice.get("message"), "delta")
         reasoning, content = texts_of(delta)
-        content = _as_text(choice.get("text"), "text") or content
+        content = as_text(choice.get("text"), "text") or content
         self._content.append(content)
         self._reasoning.append(reasoning)
         self._chunks += bool(content or reasoning)
