@@ -3,7 +3,8 @@
 The environment's TTC_SERVE_REDIS names the server (redis://HOST:6379/0). Redis's clock counts the minute. What a
 process that died had set aside is given back once its longest request would have ended. Cost: one round trip before a
 request of a key with limits, one behind its back when it ends; keys without limits cost none. Where Redis does not
-answer, requests of keys with limits are refused with 503: a limit that nobody counts is none.
+answer, requests of keys with limits are refused with 503: a limit that nobody counts is none. What such a request may
+have set aside all the same, and what ended meanwhile, is settled once Redis answers again: every script may run twice.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import asyncio
 import logging
 import os
 import secrets
-from collections.abc import Awaitable
+import time
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from serve.operator.keys import Key
@@ -37,12 +39,26 @@ local function sum(place)
   end
   return total
 end
+local function forget(place, name)
+  for _, member in ipairs(redis.call('ZRANGE', place, 0, -1)) do
+    if string.sub(member, 1, #name + 1) == name .. ':' then redis.call('ZREM', place, member) end
+  end
+end
 local requests, spent, held, searches = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 """
-_TAKE = (
+_FORGET = (
     _HEAD
     + """
-local name, most, search = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local name = ARGV[1]
+redis.call('ZREM', requests, name)
+redis.call('ZREM', searches, name)
+forget(held, name)
+"""
+)
+_TAKE = (
+    _FORGET
+    + """
+local most, search = tonumber(ARGV[2]), tonumber(ARGV[3])
 local per_minute, limit = tonumber(ARGV[4]), tonumber(ARGV[5])
 local most_searches, held_s = tonumber(ARGV[6]), tonumber(ARGV[7])
 redis.call('ZREMRANGEBYSCORE', requests, '-inf', now - 60)
@@ -79,9 +95,9 @@ return {'taken', tokens, 0}
 _SETTLE = (
     _HEAD
     + """
-local name, tokens, used = ARGV[1], ARGV[2], ARGV[3]
-redis.call('ZREM', held, name .. ':' .. tokens)
+local name, used = ARGV[1], ARGV[2]
 redis.call('ZREM', searches, name)
+forget(held, name)
 if tonumber(used) > 0 then
   redis.call('ZADD', spent, now, name .. ':' .. used)
   redis.call('EXPIRE', spent, 120)
@@ -97,7 +113,7 @@ class RedisQuotas:
     def __init__(self, client: Any, held_s: float) -> None:
         """`client` is a `redis.asyncio.Redis`; after `held_s` seconds nothing that was set aside can still run."""
         self._client, self._held_s = client, held_s
-        self._take, self._settle = client.register_script(_TAKE), client.register_script(_SETTLE)
+        self._take, self._settle, self._forget = map(client.register_script, (_TAKE, _SETTLE, _FORGET))
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def take(self, key: Key, most: int, *, search: bool) -> Reservation:
@@ -119,7 +135,12 @@ class RedisQuotas:
         if not any(bounds):
             return Reservation(key, name, None, search)
         arguments = [name, most, int(search), *(bound or 0 for bound in bounds), self._held_s]
-        outcome, value, reserved = await self._asked(self._take(keys=_places(key), args=arguments))
+        try:
+            outcome, value, reserved = await self._asked(self._take, key, arguments)
+        except ApiError as error:
+            _log.error("quotas are out of reach", extra={"key": key.name, "error": str(error.__cause__)[:300]})
+            self._go_on(self._forgotten(key, name))  # Redis may have read the request, and nobody the answer
+            raise
         match outcome:
             case b"requests":
                 raise too_many_requests(key, float(value))
@@ -132,31 +153,52 @@ class RedisQuotas:
     def settle(self, reservation: Reservation, spent: int) -> None:
         """See `Quotas`; goes on behind the caller's back."""
         if any((reservation.tokens is not None, reservation.search and reservation.key.limits.max_searches)):
-            task = asyncio.get_running_loop().create_task(self._settled(reservation, spent))
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
+            used = 0 if reservation.tokens is None else spent
+            self._go_on(self._insisted(self._settle, reservation.key, [reservation.name, used]))
+
+    def _go_on(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do `work` behind the caller's back."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
 
     async def close(self) -> None:
-        """See `Quotas`."""
-        await asyncio.gather(*self._under_way)
+        """See `Quotas`; what Redis does not hear of in time is given back when its time is over."""
+        if self._under_way:
+            _, late = await asyncio.wait(self._under_way, timeout=WAIT_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+            if late:
+                _log.error("quotas were not settled", extra={"requests": len(late)})
         await self._client.aclose()
 
-    async def _settled(self, reservation: Reservation, spent: int) -> None:
-        used = 0 if reservation.tokens is None else spent
-        arguments = [reservation.name, reservation.tokens or 0, used]
-        try:
-            await self._asked(self._settle(keys=_places(reservation.key), args=arguments))
-        except ApiError as error:  # it is given back when its time is over
-            _log.error("a quota was not settled", extra={"key": reservation.key.name, "error": error.message})
+    async def _forgotten(self, key: Key, name: str) -> None:
+        """Take back what a request may have set aside; twice, since what Redis had not read yet may come behind."""
+        await self._insisted(self._forget, key, [name])
+        await asyncio.sleep(WAIT_S)
+        await self._insisted(self._forget, key, [name])
 
-    async def _asked(self, answer: Awaitable[Any]) -> Any:
+    async def _insisted(self, script: Any, key: Key, arguments: Sequence[Any]) -> None:
+        """Run a script once Redis answers, as long as what was set aside would stand there."""
+        until = time.monotonic() + self._held_s
+        while time.monotonic() < until:
+            try:
+                await self._asked(script, key, arguments)
+            except ApiError as error:
+                extra = {"key": key.name, "error": str(error.__cause__)[:300]}
+                _log.warning("a quota is not settled yet", extra=extra)
+                await asyncio.sleep(WAIT_S)
+            else:
+                return
+
+    async def _asked(self, script: Any, key: Key, arguments: Sequence[Any]) -> Any:
         """What Redis says."""
         from redis.exceptions import RedisError
 
         try:
-            return await asyncio.wait_for(answer, WAIT_S)
+            return await asyncio.wait_for(script(keys=_places(key), args=arguments), WAIT_S)
         except (RedisError, OSError, TimeoutError) as exc:
-            _log.error("quotas are out of reach", extra={"error": f"{type(exc).__name__}: {exc}"})
             raise unavailable("quotas_unavailable", "the quotas of this key are out of reach", retry_after_s=5) from exc
 
 
@@ -172,7 +214,7 @@ async def find_quotas(longest_s: float) -> Quotas:
 
 
 async def open_quotas(url: str, held_s: float) -> RedisQuotas:
-    """Connect to the Redis server at `url`.
+    """Connect to the Redis server at `url`; a kept connection that it closed meanwhile is opened again.
 
     Raises:
         MissingExtra: its library is not installed.
@@ -180,11 +222,13 @@ async def open_quotas(url: str, held_s: float) -> RedisQuotas:
     """
     try:
         import redis.asyncio as library
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
         from redis.exceptions import RedisError
     except ImportError as exc:
         raise MissingExtra("redis", "redis") from exc
     try:
-        client = library.Redis.from_url(url, socket_connect_timeout=WAIT_S)
+        client = library.Redis.from_url(url, socket_connect_timeout=WAIT_S, retry=Retry(NoBackoff(), 1))
         await asyncio.wait_for(client.ping(), WAIT_S)
     except (RedisError, OSError, ValueError, TimeoutError) as exc:
         raise ConfigError(f"{ENV}: no Redis server answers there ({type(exc).__name__})") from exc

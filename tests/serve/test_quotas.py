@@ -7,6 +7,7 @@ import contextlib
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -18,8 +19,9 @@ import pytest
 
 from serve.operator.keys import Key, KeyLimits, key_from_secret
 from serve.requests.errors import ApiError
+from serve.running import shared_quotas
 from serve.running.admission import Admission
-from serve.running.quotas import LocalQuotas, Quotas, too_many_requests, too_many_searches
+from serve.running.quotas import LocalQuotas, Quotas, Reservation, too_many_requests, too_many_searches
 from serve.running.shared_quotas import ENV, RedisQuotas, find_quotas, open_quotas
 from tests.serve.running import chat, running, scripted, served
 from ttc.core import Usage
@@ -193,6 +195,99 @@ def test_a_redis_that_goes_away_refuses_keys_with_limits_and_no_others(tmp_path:
         await quotas.close()
 
     asyncio.run(go())
+
+
+def test_a_connection_that_redis_closed_while_nobody_asked_costs_no_refusal(url: str) -> None:
+    key = key_from_secret("carol", SECRET, KeyLimits(tokens_per_minute=9))
+
+    async def go() -> None:
+        from redis.asyncio import Redis
+
+        quotas, other = await open_quotas(url, 60), Redis.from_url(url)
+        quotas.settle(await quotas.take(key, 5, search=False), 0)
+        await other.client_kill_filter(_type="normal", skipme=True)
+        await asyncio.sleep(0.05)
+        assert (await quotas.take(key, 5, search=False)).tokens == 5
+        await quotas.close()
+        await other.aclose()
+
+    asyncio.run(go())
+
+
+async def in_time(quotas: Quotas, key: Key, most: int) -> Reservation:
+    """The first reservation that is granted."""
+    for _ in range(100):
+        with contextlib.suppress(ApiError):
+            return await quotas.take(key, most, search=True)
+        await asyncio.sleep(0.05)
+    return await quotas.take(key, most, search=True)
+
+
+def test_what_a_request_set_aside_that_was_refused_since_redis_was_slow_comes_back(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_quotas, "WAIT_S", 0.2)
+    key = alice(tokens_per_minute=9, max_searches=1)
+
+    async def go(address: str) -> None:
+        from redis.asyncio import Redis
+
+        quotas, other = await open_quotas(address, 600), Redis.from_url(address)
+        process = (await other.info("server"))["process_id"]
+        quotas.settle(await quotas.take(key, 5, search=True), 0)  # the script is known there
+        await asyncio.sleep(0.1)
+        os.kill(process, signal.SIGSTOP)
+        try:
+            with pytest.raises(ApiError, match="out of reach"):
+                await quotas.take(key, 9, search=True)
+        finally:
+            os.kill(process, signal.SIGCONT)
+        assert (await in_time(quotas, key, 9)).tokens == 9
+        await quotas.close()
+        await other.aclose()
+
+    with redis(tmp_path) as address:
+        asyncio.run(go(address))
+
+
+def test_what_was_spent_while_redis_did_not_answer_is_booked_once_it_does(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_quotas, "WAIT_S", 0.2)
+    key = alice(tokens_per_minute=9)
+
+    async def go(address: str) -> None:
+        from redis.asyncio import Redis
+
+        quotas, other = await open_quotas(address, 600), Redis.from_url(address)
+        reservation = await quotas.take(key, 9, search=False)
+        await other.client_pause(500)
+        quotas.settle(reservation, 4)
+        await asyncio.sleep(0.6)
+        assert (await in_time(quotas, key, 5)).tokens == 5
+        assert await other.zcard("ttc:{alice}:spent") == 1
+        await quotas.close()
+        await other.aclose()
+
+    with redis(tmp_path) as address:
+        asyncio.run(go(address))
+
+
+def test_a_server_that_ends_waits_for_a_redis_that_is_gone_no_longer_than_for_one_answer(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shared_quotas, "WAIT_S", 0.2)
+
+    async def go() -> None:
+        with redis(tmp_path) as address:
+            quotas = await open_quotas(address, 600)
+            reservation = await quotas.take(alice(tokens_per_minute=9), 5, search=False)
+        quotas.settle(reservation, 4)
+        async with asyncio.timeout(2):
+            await quotas.close()
+
+    asyncio.run(go())
+    assert "quotas were not settled" in caplog.text
 
 
 def test_without_an_address_quotas_are_the_processs_own(monkeypatch: pytest.MonkeyPatch) -> None:
