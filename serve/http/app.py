@@ -110,18 +110,24 @@ def create_app(config: ServeConfig, catalogue: Catalogue, service: InferenceServ
     _add_refusals(app, service)
     refusals = {dialect.path: dialect.refuse for dialect in DIALECTS}
     guard = AccessGuard(app, service.keys, frozenset(page.path.encode() for page in pages), refusals, config.http)
-    return _shared_with(guard, config.http.cors_origins)
+    return _shared_with(guard, config.http.cors_origins, None if config.keys else _LOOPBACK)
 
 
-def _shared_with(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
-    """`app` for pages of these origins too; the question before a question (OPTIONS) needs no key."""
-    if not origins:
+_LOOPBACK = r"[a-z][a-z0-9+.-]*://(localhost|([a-z0-9-]+\.)+localhost|127(\.\d+){3}|\[::1\])(:\d+)?"
+"""The pages that a server without keys answers unasked (`serve.http.guard`)."""
+
+
+def _shared_with(app: ASGIApp, origins: Sequence[str], others: str | None) -> ASGIApp:
+    """`app` for pages of these origins too, and of `others`, a pattern; a preflight (OPTIONS) needs no key."""
+    if not origins and others is None:
         return app
     from starlette.middleware.cors import CORSMiddleware
 
     shared: Any = CORSMiddleware(
         app=app,
         allow_origins=list(origins),
+        allow_origin_regex=others,
+        allow_private_network=True,  # who is named here may ask, wherever this server stands
         allow_methods=["GET", "POST"],
         allow_headers=["*"],
         expose_headers=["x-request-id", "retry-after", "x-ttc-ignored"],

@@ -73,6 +73,10 @@ IGNORABLE = frozenset(
 """Fields that popular clients send and that an operator may let go unheard."""
 
 
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]+)?")
+_USUAL_PORT = re.compile(r"http://.*:80|https://.*:443")
+
+
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
     """What a connection may do before its key is known, and who may ask from a browser.
@@ -101,9 +105,10 @@ class HttpSettings:
                     f"{', '.join(sorted(IGNORABLE))}"
                 )
         for origin in self.cors_origins:
-            if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", origin):
+            if origin != "*" and (not _ORIGIN.fullmatch(origin) or _USUAL_PORT.fullmatch(origin)):
                 raise ConfigError(
-                    f"http.cors_origins: {origin!r} is no origin: write https://HOST or https://HOST:PORT"
+                    f"http.cors_origins: {origin!r} is no origin as browsers send it: write https://HOST or "
+                    "https://HOST:PORT, in small letters, without a path, a wildcard or the usual port; * is every page"
                 )
 
 

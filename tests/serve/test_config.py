@@ -13,7 +13,7 @@ import pytest
 
 from serve.commands.serve import register, run
 from serve.http.app import bind, serve, url_of
-from serve.operator.config import PresetSpec, ServeConfig, from_options, load_config
+from serve.operator.config import HttpSettings, PresetSpec, ServeConfig, from_options, load_config
 from serve.running.catalogue import Catalogue
 from serve.running.service import InferenceService, check_presets
 from tests.serve.running import scripted, served
@@ -205,3 +205,22 @@ def test_an_address_that_another_took_meanwhile_is_refused_in_one_line() -> None
         catalogue = Catalogue(config, {"m": served(scripted())})
         with pytest.raises(ConfigError, match="choose another --port"):
             asyncio.run(serve(config, catalogue, mine))
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *("https://*.example.com", "https://App.Example", "https://app.example:443", "http://app.example:80", "null"),
+        *("https://app.example/", "https://app.example?x", "https://user@app.example", "app.example", "https://ü.de"),
+    ],
+)
+def test_an_origin_that_no_browser_sends_is_refused(origin: str) -> None:
+    with pytest.raises(ConfigError, match="no origin as browsers send it"):
+        HttpSettings(cors_origins=(origin,))
+
+
+@pytest.mark.parametrize(
+    "origin", ["*", "https://app.example:8443", "http://[fe80::1]:3000", "chrome-extension://abcd", "tauri://localhost"]
+)
+def test_an_origin_may_have_a_port_and_a_scheme_of_its_own(origin: str) -> None:
+    assert HttpSettings(cors_origins=(origin,)).cors_origins == (origin,)

@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Iterator
 
+import httpx2
 import pytest
 
 from serve.http.app import configure_logs
@@ -276,6 +277,38 @@ def test_a_server_without_keys_answers_this_machine_and_named_pages_only() -> No
             assert before.headers["access-control-allow-origin"] == "https://app.example"
             other = client.options("/v1/chat/completions", headers={**asking, "origin": "https://evil.example"})
             assert "access-control-allow-origin" not in other.headers
+
+
+def preflight(server: Running, origin: str, **headers: str) -> httpx2.Response:
+    """What a browser asks before a page's request."""
+    asking = {
+        "origin": origin,
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "content-type",
+    }
+    with server.client() as client:
+        return client.options("/v1/chat/completions", headers={**asking, **headers})
+
+
+def test_without_keys_a_page_of_this_machine_may_read_the_answer_and_with_keys_it_must_be_named(
+    server: Running,
+) -> None:
+    pages = ("http://localhost:3000", "http://127.0.0.1:5173", "http://[::1]:8080", "http://app.localhost")
+    with running(served(scripted())) as keyless:
+        for page in pages:
+            for reply in (preflight(keyless, page), keyless.ask(chat(), origin=page)):
+                assert (reply.status_code, reply.headers["access-control-allow-origin"]) == (200, page)
+        for page in ("https://evil.example", "http://localhost.evil.example", "null"):
+            assert "access-control-allow-origin" not in preflight(keyless, page).headers
+    assert "access-control-allow-origin" not in preflight(server, pages[0]).headers
+
+
+def test_a_page_of_the_internet_that_is_named_may_ask_a_server_of_this_network() -> None:
+    with running(served(scripted()), http=HttpSettings(cors_origins=("https://app.example",))) as server:
+        reply = preflight(server, "https://app.example", **{"access-control-request-private-network": "true"})
+        assert (reply.status_code, reply.headers["access-control-allow-private-network"]) == (200, "true")
+        other = preflight(server, "https://evil.example", **{"access-control-request-private-network": "true"})
+        assert other.status_code == 400 and "access-control-allow-origin" not in other.headers
 
 
 def test_with_keys_any_name_will_do_and_no_page_is_allowed_unasked(server: Running) -> None:
