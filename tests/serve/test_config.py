@@ -224,3 +224,9 @@ def test_an_origin_that_no_browser_sends_is_refused(origin: str) -> None:
 )
 def test_an_origin_may_have_a_port_and_a_scheme_of_its_own(origin: str) -> None:
     assert HttpSettings(cors_origins=(origin,)).cors_origins == (origin,)
+
+
+@pytest.mark.parametrize("host", ["unix:/run/ttc.sock", "/run/ttc.sock", "http://127.0.0.1"])
+def test_a_host_that_is_a_path_is_refused_as_such(host: str) -> None:
+    with pytest.raises(ConfigError, match="is no address: give a name or a number"):
+        bind(host, 0)

@@ -224,6 +224,30 @@ def test_an_option_of_another_tool_is_told_what_does_it_here(
         assert told.startswith(f"ttc eval: error: no option {option}; ") and hint in told and told.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("--uds", "--host and --port, a unix socket is a proxy's work"),
+        ("--ssl-keyfile", "--host and --port, TLS is a proxy's work"),
+        ("--workers", "start several, each on a --port of its own"),
+        ("--api-key", "TTC_SERVE_KEY"),
+        ("--served-model-name", "it is --name here"),
+        ("--allowed-origins", "--set http.cors_origins=URL"),
+        ("--enable-auto-tool-choice", "leave it out"),
+        ("--timeout-graceful-shutdown", "--set limits.drain_s=SECONDS"),
+        ("--max-model-len", "--set engine.max_context=N"),
+        ("--max-num-seqs", "--set limits.max_sequences=N"),
+    ],
+)
+def test_an_option_of_another_server_is_told_what_does_it_here(
+    option: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", option, "8"])
+    told = capsys.readouterr().err
+    assert told.startswith(f"ttc serve: error: no option {option}; ") and hint in told and told.count("\n") == 1
+
+
 def test_an_option_of_another_tool_is_not_told_one_that_the_command_lacks(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["train", "run", "nano", "--epochs", "2"])
@@ -231,8 +255,9 @@ def test_an_option_of_another_tool_is_not_told_one_that_the_command_lacks(capsys
 
 
 def test_every_option_that_another_tools_name_leads_to_is_there(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["eval", "--help"])
+    for command in ("eval", "serve"):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
     options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
     assert {option for option, _ in ELSEWHERE.values()} <= options
     words = " ".join(words for _, words in ELSEWHERE.values())

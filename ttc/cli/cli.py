@@ -227,6 +227,10 @@ def _refuse_empty(arguments: Sequence[str], parser: argparse.ArgumentParser) -> 
 
 _DRAWS = "it is --n here, for a strategy that draws several (--strategy majority)"
 _SHOTS = "problems are asked as they stand, without worked examples: write those into the questions of a file"
+_LISTENS = "a server listens on --host and --port"
+_PROCESSES = "a server is one process: start several, each on a --port of its own, with a balancer in front"
+_KEYS = "keys stand in [keys.NAME] of the --config file, or one in the environment (TTC_SERVE_KEY)"
+_PARSES = "leave it out: thought and calls are read by the model's own template"
 ELSEWHERE: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("num_samples", "n_samples", "samples", "num_return_sequences"), ("--n", _DRAWS)),
     **dict.fromkeys(("num_generations", "num_completions", "best_of", "epochs", "repeats"), ("--n", _DRAWS)),
@@ -244,8 +248,18 @@ ELSEWHERE: Mapping[str, tuple[str, str]] = {
     "gen_kwargs": ("--temperature", "they are options here: --temperature, --top-p, --top-k, --max-tokens"),
     "apply_chat_template": ("--model", "leave it out: the model's chat template is always applied"),
     "log_samples": ("--out", "leave it out: --out DIR keeps every answer"),
+    **dict.fromkeys(("uds", "unix_socket", "socket", "fd"), ("--port", f"{_LISTENS}, a unix socket is a proxy's work")),
+    **dict.fromkeys(("ssl_keyfile", "ssl_certfile", "ssl_ca_certs"), ("--port", f"{_LISTENS}, TLS is a proxy's work")),
+    **dict.fromkeys(("workers", "api_server_count"), ("--port", _PROCESSES)),
+    **dict.fromkeys(("api_key", "api_keys", "master_key"), ("--config", _KEYS)),
+    **dict.fromkeys(("served_model_name", "alias", "model_name"), ("--name", "")),
+    **dict.fromkeys(("allowed_origins", "cors"), ("--port", "it is --set http.cors_origins=URL here")),
+    **dict.fromkeys(("max_model_len", "ctx_size", "n_ctx"), ("--set", "it is --set engine.max_context=N here")),
+    **dict.fromkeys(("reasoning_parser", "tool_call_parser", "enable_auto_tool_choice"), ("--port", _PARSES)),
+    "timeout_graceful_shutdown": ("--port", "it is --set limits.drain_s=SECONDS here"),
+    "max_num_seqs": ("--port", "it is --set limits.max_sequences=N here"),
 }
-"""What lm-evaluation-harness, Inspect and others call it, the option here, and other words where it is not that."""
+"""What lm-evaluation-harness, Inspect, vLLM and others call it, the option here, and words where it is not that."""
 
 
 def _refuse(argument: str, parser: argparse.ArgumentParser) -> NoReturn:
