@@ -381,21 +381,22 @@ async def _settle(
     prompts = await _render(request, model, draft.control)
     opened = prompts[0].think_state == "open"
     length = max(len(prompt.token_ids or ()) for prompt in prompts)  # without ids the server behind counts, and refuses
-    room = capabilities.max_context - length
+    longest = capabilities.max_context
+    room = longest - length
     place = "prompt" if request.raw else "messages"
-    if room < 1:
+    if room < 1:  # in words that clients look for, since the code is lost in some of their errors
         raise invalid(
             place,
-            f"{place} has {length} tokens; the context of {model.name} is {capabilities.max_context}: shorten it by "
-            f"{1 - room} or more",
+            f"{place} has {length} tokens, the prompt is too long: {length} tokens > {longest} maximum ({model.name}'s "
+            f"maximum context length is {longest} tokens): shorten it by {1 - room} or more",
             "context_length_exceeded",
         )
     if wish.max_tokens is not None and wish.max_tokens > room:
         name = wish.max_tokens_field
         raise invalid(
             name,
-            f"{name} = {wish.max_tokens} and {length} token{'' if length == 1 else 's'} of {place} exceed the context "
-            f"of {capabilities.max_context}: at most {room} is possible",
+            f"input length and `{name}` exceed context limit: {length} + {wish.max_tokens} > {longest}, the maximum "
+            f"context length of {model.name}: at most {room} is possible",
             "context_length_exceeded",
         )
     max_tokens = wish.max_tokens or min(most, room)

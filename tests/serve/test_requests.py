@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -243,6 +244,29 @@ FIXES: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("body", "fix"), FIXES)
 def test_a_refusal_says_what_to_do(server: Running, body: dict[str, Any], fix: str) -> None:
     assert fix in server.ask(body).json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/v1/chat/completions", "max_tokens"),
+        ("/v1/chat/completions", "max_completion_tokens"),
+        ("/v1/messages", "max_tokens"),
+        ("/v1/responses", "max_output_tokens"),
+    ],
+)
+def test_a_full_context_is_told_in_the_words_that_agents_look_for(path: str, field: str) -> None:
+    def told(text: str, most: int) -> str:
+        body = chat(text) if path != "/v1/responses" else {"model": "m", "input": text}
+        error = server.ask({**body, field: most}, path).json()["error"]
+        assert error["code"] == "context_length_exceeded"
+        return str(error["message"])
+
+    with running(served(scripted(max_context=200))) as server:
+        too_long, too_many = told("x" * 500, 9), told("x" * 100, 150)
+    assert re.search(r"prompt is too long: (\d+) tokens > 200 maximum", too_long)
+    assert re.search(rf"input length and `{field}` exceed context limit: \d+ \+ 150 > 200, ", too_many)
+    assert "maximum context length" in too_long and "maximum context length" in too_many
 
 
 def test_unknown_routes_and_methods_get_nested_errors(server: Running) -> None:
