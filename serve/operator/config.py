@@ -74,6 +74,7 @@ IGNORABLE = frozenset(
 
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]+)?")
+_HOST = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+")
 _USUAL_PORT = re.compile(r"http://.*:80|https://.*:443")
 
 
@@ -103,6 +104,12 @@ class HttpSettings:
                 raise ConfigError(
                     f"http.ignore: {name!r} cannot be ignored{nearest(name, sorted(IGNORABLE))}; these can: "
                     f"{', '.join(sorted(IGNORABLE))}"
+                )
+        for host in self.hosts:
+            if not _HOST.fullmatch(host):
+                raise ConfigError(
+                    f"http.hosts: {host!r} is no name as the header Host has it: write desk.lan, in small letters, "
+                    "without https:// and without a port"
                 )
         for origin in self.cors_origins:
             if origin != "*" and (not _ORIGIN.fullmatch(origin) or _USUAL_PORT.fullmatch(origin)):
@@ -194,8 +201,12 @@ class ServeConfig:
             if name not in models:
                 raise ConfigError(f"{where}: no model {name!r}{nearest(name, models)} (known: {', '.join(models)})")
         for spec in self.models:
+            if not spec.name.strip():
+                raise ConfigError("a model needs a name: write [models.NAME]")
             if spec.fallback == spec.name:
                 raise ConfigError(f"models.{spec.name}.fallback must be another model than itself")
+            if spec.fallback_after_s is not None and (spec.fallback is None or not spec.fallback_after_s > 0):
+                raise ConfigError(f"models.{spec.name}.fallback_after_s must be > 0 and beside a fallback")
         for preset in self.presets:
             for name, value, (place, most) in (
                 (
@@ -251,7 +262,7 @@ class _File:
     limits: ServeLimits = field(default_factory=ServeLimits)
     thinking: Mapping[str, Any] = field(default_factory=dict)
     http: HttpSettings = field(default_factory=HttpSettings)
-    keys: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    keys: Mapping[str, Any] = field(default_factory=dict)
     auto: Mapping[str, str] = field(default_factory=dict)
     default: str | None = None
     strategies: tuple[str, ...] | None = None

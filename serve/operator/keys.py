@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ttc.config.values import build, nearest
+from ttc.config.values import build
 from ttc.errors import ConfigError
 
 ENV = "TTC_SERVE_KEY"
@@ -73,26 +73,38 @@ def key_from_secret(name: str, secret: str, limits: KeyLimits | None = None) -> 
     return Key(name, hashlib.sha256(secret.strip().encode()).digest(), limits or KeyLimits())
 
 
-def read_keys(tables: Mapping[str, Mapping[str, Any]], where: str) -> tuple[Key, ...]:
+def read_keys(tables: Mapping[str, Any], where: str) -> tuple[Key, ...]:
     """Read `[keys.NAME]` tables: `env` or `file` says where the secret is, or `sha256` holds its digest in hex.
 
-    The environment's TTC_SERVE_KEY is a key too.
+    The environment's TTC_SERVE_KEY is a key too, without limits unless a table names it.
 
     Raises:
-        ConfigError: a secret that is not there or is too short, or an unknown field.
+        ConfigError: a secret that is not there, is too short or is that of another key, or an unknown field.
     """
+    for name, table in tables.items():
+        if not isinstance(table, Mapping):  # which may be the secret itself: it is not shown
+            raise ConfigError(f"{where}: keys.{name} must be a table [keys.{name}] with one of env, file or sha256")
     keys = [_read_key(name, table, where) for name, table in tables.items()]
     secret = os.environ.get(ENV)
-    if secret:
+    if secret and not any(table.get("env") == ENV for table in tables.values()):
         keys.append(key_from_secret(ENV.lower(), secret))
+    names: dict[bytes, str] = {}
+    for key in keys:
+        if names.setdefault(key.digest, key.name) != key.name:
+            raise ConfigError(
+                f"{where}: the keys {names[key.digest]} and {key.name} have one secret: give each its own"
+            )
     return tuple(keys)
 
 
 def _read_key(name: str, table: Mapping[str, Any], where: str) -> Key:
     sources = [source for source in ("env", "file", "sha256") if source in table]
-    limits = build(KeyLimits, {k: v for k, v in table.items() if k not in sources}, where=f"keys.{name}.")
     if len(sources) != 1:
-        raise ConfigError(f"{where}: keys.{name} needs one of env, file or sha256{nearest('key', sources)}")
+        raise ConfigError(f"{where}: keys.{name} needs one of env, file or sha256, and no secret in the file itself")
+    try:
+        limits = build(KeyLimits, {k: v for k, v in table.items() if k not in sources})
+    except ConfigError as exc:
+        raise ConfigError(f"{where}: keys.{name}: {exc}") from exc
     if sources == ["sha256"]:
         try:
             digest = bytes.fromhex(str(table["sha256"]))

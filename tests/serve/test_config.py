@@ -230,3 +230,23 @@ def test_an_origin_may_have_a_port_and_a_scheme_of_its_own(origin: str) -> None:
 def test_a_host_that_is_a_path_is_refused_as_such(host: str) -> None:
     with pytest.raises(ConfigError, match="is no address: give a name or a number"):
         bind(host, 0)
+
+
+@pytest.mark.parametrize("host", ["http://desk.lan", "desk.lan:8000", "Desk.lan", ""])
+def test_a_host_that_no_header_names_is_refused(host: str) -> None:
+    with pytest.raises(ConfigError, match="no name as the header Host has it"):
+        HttpSettings(hosts=(host,))
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ("[models.m]\nfallback_after_s = 5", "fallback_after_s must be > 0 and beside a fallback"),
+        ('[models.m]\nfallback = "n"\nfallback_after_s = -5\n[models.n]', "fallback_after_s must be > 0"),
+        ('[models.""]', "a model needs a name"),
+    ],
+)
+def test_a_model_that_cannot_work_as_written_stops_the_start(tmp_path: pathlib.Path, tables: str, message: str) -> None:
+    (tmp_path / "serve.toml").write_text(tables)
+    with pytest.raises(ConfigError, match=message):
+        load_config(tmp_path / "serve.toml")

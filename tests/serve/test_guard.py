@@ -102,7 +102,9 @@ def test_keys_are_kept_as_digests_and_read_from_environment_file_or_hash(
         ('file = "/no/such/file"', "cannot be read"),
         ('sha256 = "abc"', "64 hexadecimal"),
         (f'sha256 = "{"0" * 64}"\nrequests = 3', "unknown key"),
-        (f'sha256 = "{"0" * 64}"\nmax_searches = 0', "max_searches"),
+        (f'sha256 = "{"0" * 64}"\nmax_searches = 0', "keys.alice: max_searches"),
+        (f'key = "{ALICE}"', "needs one of env, file or sha256, and no secret in the file"),
+        (f'sha256 = "{"0" * 64}"\n[keys.bob]\nsha256 = "{"0" * 64}"', "alice and bob have one secret"),
     ],
 )
 def test_a_key_that_cannot_be_used_stops_the_start(tmp_path: pathlib.Path, table: str, message: str) -> None:
@@ -110,6 +112,25 @@ def test_a_key_that_cannot_be_used_stops_the_start(tmp_path: pathlib.Path, table
     config.write_text(f'[models.m]\nengine = "simulated"\n[keys.alice]\n{table}\n')
     with pytest.raises(ConfigError, match=message):
         load_config(config)
+
+
+def test_a_secret_that_stands_in_the_file_is_not_shown(tmp_path: pathlib.Path) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text(f'[models.m]\nengine = "simulated"\n[keys]\nalice = "{ALICE}"\n')
+    with pytest.raises(ConfigError, match=r"must be a table \[keys.alice\]") as refusal:
+        load_config(config)
+    assert ALICE not in str(refusal.value)
+
+
+def test_the_limits_of_a_table_that_names_the_usual_variable_hold(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TTC_SERVE_KEY", ALICE)
+    config = tmp_path / "serve.toml"
+    config.write_text('[models.m]\nengine = "simulated"\n[keys.alice]\nenv = "TTC_SERVE_KEY"\nmax_searches = 1\n')
+    keys = load_config(config).keys
+    key = find_key(ALICE, keys)
+    assert key is not None and (key.name, key.limits.max_searches, len(keys)) == ("alice", 1, 1)
 
 
 def test_each_key_has_limits_of_its_own() -> None:
