@@ -123,7 +123,7 @@ async def execute_forward(
     choices = replies if plan.direct else [replies[winner]]
     shown = [reply.counts for reply in choices]
     for index, reply in enumerate(choices):
-        _finish(index, reply, request, emit, written=is_shown)
+        _finish(index, _with_ids(reply, plan.seed, index), request, emit, written=is_shown)
     written = sum(shown, TokenCounts())
     price = sum((reply.counts for reply in replies), TokenCounts())  # as often as the server behind was asked
     rejected = price.completion - written.completion
@@ -139,6 +139,18 @@ def _writer(index: int, request: ServeRequest, emit: Callable[[ServeEvent], None
             emit(AnswerDelta(index, content))
 
     return write
+
+
+def call_id(seed: int, *place: int) -> str:
+    """The id of a call, which is its draw's, in the nine characters that Mistral's template wants."""
+    return f"{seeds.derive(seed, 'call', *place):016x}"[:9]
+
+
+def _with_ids(reply: _Reply, seed: int, index: int) -> _Reply:
+    """A reply whose calls all have an id: some servers give none, and a client tells its results apart by them."""
+    rows = enumerate(reply.tool_calls)
+    calls = tuple({**call, "id": call["id"] or call_id(seed, index, number)} for number, call in rows)
+    return replace(reply, tool_calls=calls)
 
 
 def _finish(

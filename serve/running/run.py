@@ -16,10 +16,9 @@ from serve.requests.fields import ServeRequest
 from serve.running import events
 from serve.running.admission import FairShare
 from serve.running.deltas import Deltas, Markers, cut_at_stop, pieces_of
-from serve.running.forward import execute_forward
+from serve.running.forward import call_id, execute_forward
 from serve.running.plan import RequestPlan
 from serve.running.watch import Board, DrawnPiece, RequestEngine, WatchedSession
-from ttc import seeds
 from ttc.concurrent import gather
 from ttc.core import FILTERED, Answer, Candidate, LogprobEngine, Path, Problem, Prompt, ToolCall, Top, Usage
 from ttc.session.thinking import split
@@ -240,9 +239,12 @@ def _reason(answer: Answer, path: Path | None, *, has_calls: bool) -> events.Fin
 
 
 def _call(call: ToolCall, seed: int, *place: int) -> dict[str, Any]:
-    """A call as OpenAI's API has it; its id is the draw's, in the nine characters that Mistral's template wants."""
-    name = f"{seeds.derive(seed, 'call', *place):016x}"[:9]
-    return {"id": name, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+    """A call as OpenAI's API has it."""
+    return {
+        "id": call_id(seed, *place),
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }
 
 
 class _Tokens:

@@ -378,6 +378,20 @@ def test_calls_that_have_no_index_stay_apart_and_arguments_may_be_an_object() ->
     assert told == [("one", "add", '{"a": 1}'), ("two", "add", '{"a": 2}')]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_calls_without_ids_are_given_some_that_tell_them_apart(stream: bool) -> None:
+    call = {"type": "function", "function": {"name": "add", "arguments": "{}"}}
+    with faulty(says_calls(call, {**call, "id": None}, {**call, "id": "theirs"})) as behind, gateway(behind) as server:
+        reply = server.ask(chat(tools=TOOLS, stream=stream))
+    rows = (
+        [chunk["choices"][0]["delta"] for chunk in chunks_of(reply.text)]
+        if stream
+        else [reply.json()["choices"][0]["message"]]
+    )
+    ids = [one["id"] for row in rows for one in row.get("tool_calls") or ()]
+    assert len(set(ids)) == 3 and all(ids) and ids[2] == "theirs"
+
+
 def test_a_limit_that_the_client_did_not_send_is_told_where_it_is_refused() -> None:
     for text in ("maximum context length is 200 tokens", "max_tokens is too large: 4096"):
 
