@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import secrets
 import time
@@ -210,6 +211,8 @@ def _places(key: Key) -> list[str]:
 async def find_quotas(longest_s: float) -> Quotas:
     """The quotas of this process, or those in Redis where the environment names one; a request ends in `longest_s`."""
     url = os.environ.get(ENV)
+    if url and not math.isfinite(longest_s):
+        raise ConfigError(f"limits.request_timeout_s must be finite beside {ENV}: what is set aside ends with it")
     return LocalQuotas() if not url else await open_quotas(url, longest_s + MARGIN_S)
 
 

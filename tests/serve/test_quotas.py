@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import pathlib
 import shutil
@@ -300,6 +301,12 @@ def test_an_address_where_nothing_answers_stops_the_start(monkeypatch: pytest.Mo
     monkeypatch.setenv(ENV, "redis://127.0.0.1:1/0")
     with pytest.raises(ConfigError, match=ENV):
         asyncio.run(find_quotas(60))
+
+
+def test_shared_quotas_need_requests_that_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENV, "redis://127.0.0.1:1/0")
+    with pytest.raises(ConfigError, match=r"limits\.request_timeout_s must be finite"):
+        asyncio.run(find_quotas(math.inf))
 
 
 def test_a_limit_of_one_is_told_in_the_singular() -> None:
