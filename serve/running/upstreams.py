@@ -16,12 +16,12 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from serve.requests.errors import ApiError, from_error
 from ttc.core import Message, Usage
-from ttc.engines.shared.balance import Balancer, Transient
+from ttc.engines.shared.balance import Balancer, Retried, Transient
 from ttc.errors import ConfigError, EngineError, EngineTimeout
 
 if TYPE_CHECKING:
@@ -44,17 +44,6 @@ class Patience:
     gap_s: float = 30.0
 
 
-@dataclass(slots=True)
-class Retried:
-    """How often a request was sent again, by why; for the metrics."""
-
-    counts: dict[str, int] = field(default_factory=dict)
-
-    def add(self, reason: str) -> None:
-        """Count one."""
-        self.counts[reason] = self.counts.get(reason, 0) + 1
-
-
 class Upstreams:
     """The servers behind one model; they serve the same one."""
 
@@ -73,7 +62,11 @@ class Upstreams:
         self.features, self.count, self._clients = features, count, dict(clients)
         self._balancer = balancer or Balancer(tuple(clients))
         self._patience = patience or Patience()
-        self.retried = Retried()
+
+    @property
+    def retried(self) -> Retried:
+        """What was sent again, by the engine too."""
+        return self._balancer.retried
 
     @property
     def num_healthy(self) -> int:
@@ -110,7 +103,7 @@ class Upstreams:
                 again = self._again(tried, failure) and not shown()
                 if not again:
                     raise _told(failure) from failure
-                self.retried.add(str(failure.status or "connection"))
+                self.retried.add(failure)
             except ConfigError as exc:
                 _log.error("a server behind refuses this server", extra={"error": str(exc)[:300]})
                 raise misconfigured() from exc

@@ -26,8 +26,8 @@ from ttc.engines.openai.client import Client
 from ttc.engines.openai.refusals import Access
 from ttc.engines.openai.wire import Features
 from ttc.engines.scripted import replies
-from ttc.engines.shared.balance import Balancer
-from ttc.errors import ConfigError
+from ttc.engines.shared.balance import Balancer, Transient
+from ttc.errors import ConfigError, EngineError
 
 KEY = "sk-of-the-operator"
 PATIENCE = Patience(first_s=3.0, gap_s=2.0)
@@ -439,6 +439,15 @@ def test_a_server_that_is_busy_is_not_asked_again_in_place_of_one_that_fails() -
         for number in (1, 2):
             assert server.ask(chat(f"question {number}")).status_code in (429, 503)
             assert len(busy.asked) == number and number <= len(bad.asked) <= 2 * number
+
+
+def test_metrics_count_what_a_strategy_sends_again_beside_what_is_passed_through() -> None:
+    with faulty(breaks_once(says("500 X"))) as behind, gateway(behind) as server, server.client() as client:
+        assert server.ask(chat()).status_code == 200
+        servers = server.service.catalogue.upstreams["m"]
+        servers.retried.add(Transient(EngineError("of a draw"), status=500))
+        assert 'ttc_upstream_retries{model="m",reason="500"} 2' in client.get("/metrics").text
+        assert servers.retried is servers._balancer.retried, "which the engine's own retries go through"
 
 
 def test_readiness_and_health_checks_know_the_servers_behind() -> None:

@@ -204,6 +204,26 @@ def test_a_request_is_answered_by_the_other_server_when_the_first_is_down() -> N
     assert asked == ["a", "b"]
 
 
+def test_what_is_sent_again_is_counted_by_why_and_what_is_given_up_is_not() -> None:
+    balancer = Balancer(["a", "b"], rest_s=0.0)
+    failures = iter([Transient(EngineError("down"), status=503), Transient(EngineError("reset"))])
+
+    async def attempt(url: str) -> str:
+        for failure in failures:
+            raise failure
+        return url
+
+    asyncio.run(balancer.send("p", attempt, QUICK))
+    assert balancer.retried.counts == {"503": 1, "connection": 1}
+
+    async def never(url: str) -> str:
+        raise Transient(EngineError("down"), status=500)
+
+    with pytest.raises(EngineError):
+        asyncio.run(balancer.send("p", never, Retry(max_attempts=2, base_s=0.001)))
+    assert balancer.retried.counts["500"] == 1
+
+
 def test_a_cancelled_request_is_no_longer_outstanding_and_does_no_harm_to_its_server() -> None:
     balancer = Balancer(["a"])
 

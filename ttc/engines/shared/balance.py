@@ -29,7 +29,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
 
 from ttc.config.values import counted
@@ -112,12 +112,19 @@ def _none_answered() -> int:
     return 0
 
 
+def _noted_nowhere(failure: Transient) -> None:
+    pass
+
+
 async def retrying(
-    attempt: Callable[[], Awaitable[T]], policy: Retry, answered: Callable[[], int] = _none_answered
+    attempt: Callable[[], Awaitable[T]],
+    policy: Retry,
+    answered: Callable[[], int] = _none_answered,
+    again: Callable[[Transient], None] = _noted_nowhere,
 ) -> T:
     """Await `attempt()` until it succeeds, fails for good, or `policy` is used up.
 
-    `answered` counts the requests of anybody that were answered so far.
+    `answered` counts the requests of anybody that were answered so far; `again` is told of what is tried again.
 
     Raises:
         EngineError: the last transient failure, with the number of attempts; any other exception passes through.
@@ -143,6 +150,7 @@ async def retrying(
                 error = type(failure.error)(f"{failure.error} (gave up after {tries}{why})")
                 error.__dict__.update(failure.error.__dict__)
                 raise error from failure.__cause__
+            again(failure)
         await asyncio.sleep(pause)
 
 
@@ -212,6 +220,18 @@ class ServerState:
         return _LOOK_S if self.outstanding >= self.room else 0.0
 
 
+@dataclass(slots=True)
+class Retried:
+    """How often a request was sent again, by why: the status, or `connection`; for metrics."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, failure: Transient) -> None:
+        """Count one."""
+        reason = str(failure.status or "connection")
+        self.counts[reason] = self.counts.get(reason, 0) + 1
+
+
 class Balancer:
     """Chooses a server for each request; to be used from one thread."""
 
@@ -234,6 +254,7 @@ class Balancer:
         self._rest_s, self._max_rest_s, self._clock = rest_s, max_rest_s, clock
         self._home: OrderedDict[str, ServerState] = OrderedDict()
         self._failures: Counter[str] = Counter()
+        self.retried = Retried()
 
     @property
     def servers(self) -> tuple[ServerState, ...]:
@@ -256,7 +277,7 @@ class Balancer:
             with self.lease(key) as url:
                 return await attempt(url)
 
-        return await retrying(once, retry, lambda: sum(server.answered for server in self._servers))
+        return await retrying(once, retry, lambda: sum(server.answered for server in self._servers), self.retried.add)
 
     @contextmanager
     def lease(self, key: str, avoid: Collection[str] = ()) -> Iterator[str]:
