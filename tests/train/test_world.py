@@ -3,8 +3,11 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +18,7 @@ from train.base.world import ALONE, World, without
 from train.recipe.recipe import read_recipe
 from train.recipe.run import RunOptions, run_recipe
 from train.update.batch import shared
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, TrainingError
 
 RECIPE = f"""
 about = "x"
@@ -63,6 +66,58 @@ def test_overlapping_rollouts_are_refused_in_several_processes_before_anything_i
 def test_an_option_is_taken_out_of_a_command_line_in_both_its_forms():
     assert without("--processes", ["a", "--processes", "2", "b"]) == ["a", "b"]
     assert without("--processes", ["--processes=2", "--out", "x"]) == ["--out", "x"]
+
+
+ORPHAN = """
+import os, signal, subprocess, sys
+from train.base.world import relaunch
+from ttc.concurrent import StopRequest
+real = subprocess.Popen
+def spy(command, **settings):
+    child = real(command, **settings)
+    print(child.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+subprocess.Popen = spy
+relaunch(1, ["train", "list"], StopRequest())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent is gone")
+def test_the_launcher_of_several_processes_does_not_outlive_the_command_that_was_killed():
+    killed = subprocess.run([sys.executable, "-c", ORPHAN], capture_output=True, text=True, check=False, timeout=60)
+    launcher = int(killed.stdout)
+    assert killed.returncode == -signal.SIGKILL
+    assert until(lambda: not alive(launcher)) and "train list" not in killed.stderr
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except OSError:
+        return False
+
+
+def until(holds, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.05)
+    return holds()
+
+
+def test_a_worker_s_own_error_is_all_that_is_said_and_its_exit_code_is_the_command_s():
+    script = "from train.base.world import *; sys.exit(relaunch(1, ['train', 'mistake'], StopRequest()))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert "mistake" in done.stderr and "Traceback" not in done.stderr and "exitcode" not in done.stderr
+
+
+def test_a_process_that_lost_the_others_says_so_in_a_line(monkeypatch):
+    def lost(*arguments):
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:8939")
+
+    monkeypatch.setattr(torch.distributed, "barrier", lost)
+    with pytest.raises(TrainingError, match="process 1 of 2 lost the others; the first that ended says why"):
+        World(1, 2).wait()
 
 
 def run(tmp_path, model, kind, processes, extra=""):

@@ -9,26 +9,29 @@ step. `ttc train run --processes` starts a command in several processes through 
 train run ..` does the same, across machines too, and so does `accelerate launch` where it starts several processes (on
 CPUs only through MPI). Process groups are set up by accelerate.
 
-Cost: one all-reduce of the gradient per optimiser step. Left out: overlapping it with the backward pass; passing on the
-exit code of a run that a health rule ended, which the launcher turns into a plain failure.
+None of them outlives the command, however it ends: the launcher is told to end when the command is gone, workers when
+the launcher is. What a user reads of a failure is the worker's own error, and its exit code is the command's.
+
+Cost: one all-reduce of the gradient per optimiser step. Left out: overlapping it with the backward pass.
 """
 
 from __future__ import annotations
 
 import ctypes
 import datetime
+import logging
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ttc.concurrent import StopRequest
-from ttc.errors import MissingExtra
+from ttc.errors import MissingExtra, TrainingError
 
 if TYPE_CHECKING:
     import torch
@@ -39,6 +42,7 @@ _PATIENCE = datetime.timedelta(hours=24)
 HANDED_ON_S = 2.0
 """A batch system may send every process the signal that the launcher hands on to them, too, within so many seconds."""
 _PR_SET_PDEATHSIG = 1
+_LAUNCH = "from train.base.world import launch; launch({parent})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,8 @@ class World:
         import torch
 
         parts: list[Any] = [None] * self.size
-        torch.distributed.all_gather_object(parts, list(items))
+        with self._together():
+            torch.distributed.all_gather_object(parts, list(items))
         return [item for part in parts for item in part]
 
     def any(self, flag: bool) -> bool:
@@ -79,7 +84,8 @@ class World:
         import torch
 
         box: list[Any] = [value]
-        torch.distributed.broadcast_object_list(box, src=0)
+        with self._together():
+            torch.distributed.broadcast_object_list(box, src=0)
         first: T = box[0]
         return first
 
@@ -90,7 +96,8 @@ class World:
         import torch
 
         flat = torch.cat([tensor.detach().flatten().float() for tensor in tensors])
-        torch.distributed.all_reduce(flat)
+        with self._together():
+            torch.distributed.all_reduce(flat)
         for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(part.view_as(tensor))
 
@@ -99,7 +106,17 @@ class World:
         if self.size > 1:
             import torch
 
-            torch.distributed.barrier()
+            with self._together():
+                torch.distributed.barrier()
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """Tell a failure of what is inside as the end of another process, which has said more."""
+        try:
+            yield
+        except RuntimeError as exc:
+            lost = f"process {self.rank} of {self.size} lost the others"
+            raise TrainingError(f"{lost}; the first that ended says why above or below") from exc
 
 
 ALONE = World()
@@ -132,18 +149,50 @@ def relaunch(processes: int, arguments: Sequence[str], stop: StopRequest) -> int
     Raises:
         Interrupted: a signal came, and they have ended.
     """
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    child = subprocess.Popen([*launcher, "-m", "ttc", *arguments], start_new_session=True)
+    launcher = [sys.executable, "-c", _LAUNCH.format(parent=os.getpid())]
+    workers = ["--standalone", f"--nproc-per-node={processes}", "-m", "ttc", *arguments]
+    child = subprocess.Popen([*launcher, *workers], start_new_session=True)
     with child, stop.heeded(first=child.send_signal, second=partial(_kill_session, child.pid)):
         return child.wait()
+
+
+def launch(parent: int) -> None:
+    """Be torch's launcher with the arguments of this process, which `parent` started, and end with it, too.
+
+    Exits with the code of the worker that failed first, and says nothing more than it said, unless it was killed.
+    """
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    _end_with_parent(signal.SIGTERM)
+    if os.getppid() != parent:
+        return
+    logging.disable(logging.ERROR)  # which processes it ends when one has failed, and a traceback of its own
+    try:
+        run.run(run.parse_args(sys.argv[1:]))
+    except SignalException as exc:
+        sys.exit(128 + exc.sigval)
+    except ChildFailedError as exc:
+        rank, failure = exc.get_first_failure()
+        if failure.exitcode < 0:
+            name = signal.Signals(-failure.exitcode).name
+            os.write(2, f"ttc: error: process {rank} was ended by {name}; continue with: the same command\n".encode())
+        sys.exit(failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode)
 
 
 def _end_with_launcher() -> None:
     """Let the system kill this process once the launcher is gone, which can then end it no more; on Linux."""
     from torch.distributed import is_torchelastic_launched
 
-    if sys.platform.startswith("linux") and is_torchelastic_launched():
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if is_torchelastic_launched():
+        _end_with_parent(signal.SIGKILL)
+
+
+def _end_with_parent(number: int) -> None:
+    """Let the system send this process that signal once the one that started it is gone; on Linux."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def _kill_session(pid: int) -> None:
