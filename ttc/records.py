@@ -192,21 +192,22 @@ def from_json(data: Any) -> Record:
     return decode(Record, {key: value for key, value in data.items() if key != "schema"})
 
 
-def iterate(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yield (line number, JSON value) of a JSON-lines file, without a torn last line; blank lines are skipped.
+def iterate(path: Path, *, whole: bool = False) -> Iterator[tuple[int, Any]]:
+    """Yield (line number, JSON value) of a JSON-lines file; blank lines are skipped.
 
-    Raises RecordError naming file and line where a line that ends in a newline is not JSON.
+    A last line without a newline was torn when its writer was killed, and is left out; in a file that is `whole`, such
+    as a person's own, it counts as any other. Raises RecordError naming file and line where a line is not JSON.
     """
-    for number, _, data in _lines(path):
+    for number, _, data in _lines(path, whole=whole):
         yield number, data
 
 
-def _lines(path: Path) -> Iterator[tuple[int, int, Any]]:
+def _lines(path: Path, *, whole: bool = False) -> Iterator[tuple[int, int, Any]]:
     """Yield (line number, byte at which the line begins, JSON value); see `iterate`."""
     start = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
+            if not whole and not line.endswith(b"\n"):
                 return
             if line.strip():
                 try:

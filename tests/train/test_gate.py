@@ -10,7 +10,7 @@ from tests.train.stages import make_stage
 from train.base.models import load_model, load_tokenizer, save_model
 from train.base.stage import Setting, StageResult, write_result
 from train.measure.gates import read_gates
-from train.promote.gate import digest, judge, promote, safe
+from train.promote.gate import digest, judge, promote, read_reviews, safe
 from train.recipe.recipe import read_recipe
 from train.stages.sample import sample
 from ttc.cli.cli import main
@@ -60,6 +60,12 @@ def test_reviews_count_only_for_the_very_model_they_read_and_only_when_enough_ac
         checked(run, reviews=str(path))
     with pytest.raises(ConfigError, match="does not exist"):
         checked(run, reviews=str(tmp_path / "none.jsonl"))
+
+
+def test_the_last_review_counts_though_no_newline_ends_it(tmp_path):
+    path = tmp_path / "reviews.jsonl"
+    path.write_text('{"id": "t1", "model": "x", "accept": true}\n{"id": "t2", "model": "x", "accept": false}')
+    assert read_reviews(path, "x") == [("t1", True), ("t2", False)]
 
 
 def test_one_unsafe_answer_fails_the_safety_gate():

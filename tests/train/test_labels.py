@@ -76,6 +76,17 @@ TOOL_TURNS = [
 TOOL = {"type": "function", "function": {"name": "calc", "parameters": {}}}
 
 
+def test_the_last_row_of_a_file_counts_though_no_newline_ends_it_and_half_a_row_is_refused(
+    base: Path, tmp_path: Path
+) -> None:
+    path, row = tmp_path / "rows.jsonl", '{"prompt": "1", "completion": "2"}'
+    path.write_text(f"{row}\n{row}")
+    assert len(read_examples(path, Text(base), 1)) == 2
+    path.write_text(f"{row}\n{row[:-9]}")
+    with pytest.raises(RecordError, match=r"rows\.jsonl, line 2: not JSON"):
+        read_examples(path, Text(base), 1)
+
+
 def test_calls_are_learnt_as_the_template_shows_them_and_text_parts_are_joined(base: Path, tmp_path: Path) -> None:
     text = Text(base)
     rows = [{"messages": TOOL_TURNS, "tools": [TOOL]}]

@@ -111,7 +111,7 @@ def rows_of(path: Path, fields: set[str]) -> Iterable[tuple[str, dict[str, Any]]
     named = NamedRows.of(str(path))
     if named is None and not path.is_file():
         raise ConfigError(f"{path} does not exist; expected a JSON-lines file")
-    rows = iterate(path) if named is None else enumerate(map(_as_ours, named.rows()), start=1)
+    rows = iterate(path, whole=True) if named is None else enumerate(map(_as_ours, named.rows()), start=1)
     for number, row in rows:
         where = f"{path}, line {number}"
         _check_fields(row, fields, where)

@@ -226,7 +226,7 @@ def read_reviews(path: Path, model: str) -> list[tuple[str, bool]]:
     if not path.is_file():
         raise ConfigError(f"gates.reviews: {path} does not exist")
     accepts: dict[tuple[str, str], bool] = {}
-    for number, row in iterate(path):
+    for number, row in iterate(path, whole=True):
         where = f"{path}, line {number}"
         if not isinstance(row, dict) or set(row) - _FIELDS:
             raise RecordError(f"{where}: must be an object with fields of {', '.join(sorted(_FIELDS))}")
