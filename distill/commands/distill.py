@@ -138,8 +138,9 @@ def _run(args: argparse.Namespace) -> int:
 
     print(render(args.out), end="")
     write_page(args.out, None)
-    print(f"student: {args.out / 'model'}")
-    return 3 if finished.checks and finished.promoted is None else 0
+    failed = ", ".join(check.gate for check in finished.checks if not check.passed)
+    print(f"student: {args.out / 'model'}" + (f", not promoted: {failed} failed" if failed else ""))
+    return 3 if failed else 0
 
 
 def _status(args: argparse.Namespace) -> int:

@@ -43,11 +43,11 @@ from distill.generation.generate import Generator, Opener, fill
 from distill.generation.judging import gather
 from distill.generation.ledger import LEDGER, AnswerLedger, Outcome, WorkUnit, distinct, units_of
 from distill.generation.shards import opener_for
-from distill.job.manifest import write_card, write_manifest
+from distill.job.manifest import RESULT, write_card, write_manifest
 from distill.measure.evaluate import measure_model, measure_teacher
 from distill.measure.measured import Measured, recoveries
 from distill.plan.gates import job_checks
-from distill.plan.lock import check_lock, claim
+from distill.plan.lock import LOCK, check_lock, claim
 from distill.plan.resolve import PROBE, JobPlan, resolve
 from distill.preflight import Finding
 from distill.spec.method import Assignment, Data
@@ -67,7 +67,7 @@ from ttc.errors import ConfigError, PromptTooLong, UnknownName
 from ttc.identity.digests import file_digest
 from ttc.records import LineFile
 
-RESULT, LOG = "result.json", "log.jsonl"
+LOG = "log.jsonl"
 Log = Callable[[str], None]
 
 
@@ -300,11 +300,23 @@ def _finish(
             "audit": None if audit is None else asdict(audit),
             "checks": [asdict(check) for check in checks],
             "training": trained.folder.name,
+            "lock": file_digest(folder / LOCK),
         },
     )
     pointer = promote(folder, checks) if checks else None
-    log(f"promoted: {pointer.name}" if pointer else "not promoted" + ("" if checks else ": the spec declares no gates"))
+    log(f"promoted: {pointer.name}" if pointer else _refusal(checks))
     return JobResult(model, checks, pointer)
+
+
+def _refusal(checks: Sequence[GateCheck]) -> str:
+    """Why the pointer was not moved, and what to do about it."""
+    names = ", ".join(check.gate for check in checks if not check.passed)
+    if not names:
+        return "not promoted: the spec declares no gates"
+    return (
+        f"not promoted: {names} failed. Change the spec and give the same command: answers are not paid for again, and "
+        "under other gates nothing is trained again"
+    )
 
 
 def _measure(plan: JobPlan, model: Path, folder: Path) -> Measured:

@@ -30,7 +30,7 @@ from ttc.durable import replace_text
 from ttc.errors import ConfigError, RecordError
 from ttc.identity.digests import file_digest, model_digests
 
-MANIFEST = "manifest.json"
+MANIFEST, RESULT = "manifest.json", "result.json"
 SCHEMA = 2
 """Since 2, one digest per role of a model folder, of 64 hex digits."""
 _FILES = (PROMPTS, DECISIONS, TRAIN, LINEAGE)

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from distill.data.dataset import DATA, DECISIONS, FUNNEL, LINEAGE, TRAIN, read_lines
 from distill.generation.ledger import LEDGER, AnswerLedger
-from distill.job.manifest import MANIFEST
-from distill.plan.lock import read_lock
+from distill.job.manifest import RESULT
+from distill.plan.lock import LOCK, read_lock
 from train.base.stage import read_result
 from train.recipe.run import stage_folders
 from ttc.config.values import counted
 from ttc.core import Usage
 from ttc.errors import ConfigError
+from ttc.identity.digests import file_digest
 from ttc.records import iterate
 
 
@@ -37,10 +38,23 @@ def status_lines(folder: Path) -> list[str]:
         for stage in stage_folders(run.parent):
             progress = "done" if read_result(stage) is not None else f"step {_step(stage)}"
             lines.append(f"training {run.parent.name}, {stage.name}: {progress}")
-    finished = (folder / MANIFEST).is_file()
-    promoted = (folder / "promoted").is_symlink()
-    lines.append("finished" + (", promoted" if promoted else ", not promoted") if finished else "not finished")
-    return lines
+    return [*lines, _end(folder)]
+
+
+def _end(folder: Path) -> str:
+    """Whether what the lock asks for was done, and promoted; what an earlier run of the job left does not count."""
+    path, pointer = folder / RESULT, folder / "promoted"
+    if not path.is_file():
+        return "not finished"
+    result = json.loads(path.read_text(encoding="utf-8"))
+    lock = file_digest(folder / LOCK)
+    if result.get("lock", lock) != lock:  # older results do not say
+        return f"not finished; model, {path.name} and report are of an earlier run of this job"
+    if not pointer.is_symlink():
+        return "finished, not promoted"
+    if result["checks"] and all(check["passed"] for check in result["checks"]):
+        return "finished, promoted"
+    return f"finished, not promoted; {pointer.name} is still the student of an earlier run, {pointer.readlink()}"
 
 
 def _step(stage: Path) -> int:

@@ -17,8 +17,9 @@ job long before its gates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 
 from distill.measure.measured import Measured, best_teachers, recovered
 from distill.spec.spec import JobSpec
@@ -58,6 +59,7 @@ class JobGates:
 
 
 _OWN = tuple(JobGates().bounds)
+_BESIDE_TEACHERS = ("max_below_teacher", "min_recovered")
 
 
 def read_job_gates(spec: JobSpec) -> JobGates | None:
@@ -77,13 +79,27 @@ def read_job_gates(spec: JobSpec) -> JobGates | None:
     held_out = next((domain.held_out for domain in spec.domains if domain.held_out), None)
     if held_out is None and any(limit is not None for limit in own.bounds.values()):
         raise ConfigError("gates on measured tasks need one: give held_out")
+    for name in _BESIDE_TEACHERS:
+        if getattr(own, name) is not None and not spec.eval.teachers:
+            raise ConfigError(
+                f"gates.{name} compares with the teachers, and none is measured: set eval.teachers = true"
+            )
     gates: Gates | None = None
     if set(trained) - _SILENT:
         if "held_out" not in trained and held_out is None:
             raise ConfigError("gates: give held_out, of the spec or in [gates]")
         gates = read_gates({"held_out": held_out, **trained}, "[gates]")
+        _check_there("gates.reviews", () if gates.reviews is None else (gates.reviews,))
+        _check_there("gates.reward_model", gates.reward_model)
     lowest = {name: parse(f"gates.measured.{name}", value, float) for name, value in method_bounds.items()}
     return replace(own, measured=lowest, train=gates)
+
+
+def _check_there(name: str, places: Sequence[str]) -> None:
+    """Refuse a file or folder that is not there before a job pays for anything, not when it is read at the end."""
+    for place in places:
+        if not Path(place).expanduser().exists():
+            raise ConfigError(f"{name}: {place} does not exist; the gate could only fail at the end")
 
 
 def job_checks(

@@ -66,11 +66,20 @@ def test_a_methods_own_numbers_may_be_bounded_by_name():
         ({"min_gian": 0}, r"unknown key 'gates\.min_gian'; did you mean 'min_gain'"),
         ({"min_recovered": 2}, r"gates\.min_recovered must be in \[-1, 1\]"),
         ({"measured": {"x": "much"}}, r"gates\.measured\.x must be float"),
+        ({"reviews": "none.jsonl"}, r"gates\.reviews: none\.jsonl does not exist"),
+        ({"reward_model": "none/model", "min_win_rate": 0.5}, r"gates\.reward_model: none/model does not exist"),
     ],
 )
 def test_a_gate_that_cannot_be_is_refused_by_name(gates, told):
     with pytest.raises(ConfigError, match=told):
         read_job_gates(parse_spec({**PLAIN, "gates": gates}))
+
+
+@pytest.mark.parametrize("gate", ["max_below_teacher", "min_recovered"])
+def test_a_gate_beside_teachers_that_are_not_measured_is_refused_and_not_left_out(gate):
+    without = {**PLAIN, "gates": {gate: 0.5, "min_gain": 0.0}, "eval": {"teachers": False}}
+    with pytest.raises(ConfigError, match=rf"gates\.{gate} compares with the teachers.*eval\.teachers = true"):
+        read_job_gates(parse_spec(without))
 
 
 def test_gates_of_training_take_the_held_out_task_of_the_spec():

@@ -284,18 +284,32 @@ def test_plan_spends_nothing_and_prints_the_cost(tmp_path, guesser, walker, caps
     assert (tmp_path / "j" / "lock.json").is_file() and not (tmp_path / "j" / "ledger.sqlite").exists()
 
 
-def test_promotion_moves_the_pointer_only_when_every_gate_passes(tmp_path, finished, guesser, walker):
+def test_promotion_moves_the_pointer_only_when_every_gate_passes(tmp_path, finished, guesser, walker, capsys):
     whole, _ = finished
     folder = tmp_path / "gated"
     shutil.copytree(whole, folder, symlinks=True)
     bad = run_job(spec(guesser, walker, gates={"min_accuracy": 1.0, "max_truncation_rise": 1.0}), folder, quiet)
     assert bad.promoted is None and not (folder / "promoted").exists()
     assert [c.passed for c in bad.checks if c.gate == "min_accuracy"] == [False]
+    assert json.loads((folder / "log.jsonl").read_text().splitlines()[-1])["text"].startswith(
+        "not promoted: min_accuracy failed. Change the spec and give the same command"
+    )
     good = run_job(spec(guesser, walker, gates={"min_gain": -1.0, "max_truncation_rise": 1.0}), folder, quiet)
     assert good.promoted == folder / "promoted"
     assert (folder / "promoted").resolve() == (folder / "model").resolve()
+    assert status(folder, capsys) == "finished, promoted"
     run_job(spec(guesser, walker, gates={"min_accuracy": 1.0}), folder, quiet)
     assert (folder / "promoted").is_symlink()  # what was promoted stays
+    assert status(folder, capsys).startswith("finished, not promoted; promoted is still the student of an earlier run")
+    plan_job(spec(guesser, walker, gates={"min_accuracy": 0.5}), folder)
+    assert status(folder, capsys).startswith("not finished; model, result.json and report are of an earlier run")
+
+
+def status(folder, capsys):
+    """The last line that is told of a job."""
+    capsys.readouterr()
+    assert main(["distill", "status", str(folder)]) == 0
+    return capsys.readouterr().out.splitlines()[-1]
 
 
 def test_difficulty_asks_the_student_and_mixing_adds_rows(tmp_path, guesser, walker):
