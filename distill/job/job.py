@@ -263,8 +263,9 @@ def _portable(fields: Mapping[str, Any], data: Data | None) -> dict[str, Any]:
 
 
 def _digest(plan: JobPlan, steps: Sequence[RecipeStep]) -> str:
-    """Of what training depends on."""
-    settings = [[step.kind, str(sorted(step.fields.items()))] for step in steps]
+    """Of what training depends on; a number that `--set` gives as text is that number."""
+    fields = [{n: step.values[n] if isinstance(v, str) else v for n, v in step.fields.items()} for step in steps]
+    settings = [[step.kind, str(sorted(own.items()))] for step, own in zip(steps, fields, strict=True)]
     return name_of([settings, plan.digests["student"], plan.digests["teachers"], plan.spec.seed])
 
 

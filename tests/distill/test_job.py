@@ -116,6 +116,9 @@ def test_running_a_finished_job_again_asks_for_nothing_and_changes_nothing(finis
 
     run_job(spec(guesser, walker), folder, quiet, never)
     assert manifest(folder) == before
+    as_text = {"steps": "6", "rows": "8", "lr": "0.003", "save_every": "2"}  # as --set train.steps=6 gives them
+    run_job(spec(guesser, walker, train=as_text), folder, quiet, never)
+    assert manifest(folder) == before and len(list((folder / "train").iterdir())) == 1
 
 
 class _Dying:

@@ -160,6 +160,17 @@ def test_a_resume_with_another_field_is_refused_by_the_field(cipher_model, tmp_p
         claim(changed, options)
 
 
+def test_a_run_goes_on_where_a_number_is_given_by_set_that_the_file_had_and_the_other_way_round(tmp_path):
+    plain = read_recipe(write(tmp_path, GOOD))
+    as_text = read_recipe(write(tmp_path, GOOD), overrides={"pretrain.steps": "4", "grpo.lr": "1e-3"})
+    for name, first, second in (("a", plain, as_text), ("b", as_text, plain)):
+        options = RunOptions(tmp_path / name, 1, None, "cpu", 1)
+        assert claim(first, options) and not claim(second, options)
+        other = read_recipe(write(tmp_path, GOOD), overrides={"pretrain.steps": "4", "grpo.lr": "2e-3"})
+        with pytest.raises(ConfigError, match=r"settings: stages\[1\]\.fields\.lr is .* and \"2e-3\" here"):
+            claim(other, options)
+
+
 @pytest.mark.parametrize(("kind", "own"), [("reward_model", ""), ("prm", 'step_delimiter = "\\n"\n')])
 def test_a_family_without_the_head_that_a_stage_needs_is_refused_before_the_start(tmp_path, kind, own):
     from transformers import CohereConfig

@@ -48,7 +48,7 @@ from train.measure.gates import read_gates
 from train.measure.retention import Retention, read_retention
 from train.registries import STAGES
 from ttc.config.recipes import load_toml
-from ttc.config.signatures import options_of
+from ttc.config.signatures import options_of, parsed
 from ttc.config.values import nearest
 from ttc.errors import ConfigError, UnknownName
 
@@ -74,6 +74,12 @@ class RecipeStep:
         settings = [self.kind, self.fields, *((self.start,) if self.start else ())]
         text = json.dumps(settings, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Its fields as what they mean: 3 and the text "3", as `--set` gives it, are one number of steps."""
+        fields = {name: value for name, value in self.fields.items() if name != "health"}
+        return {**self.fields, **parsed(STAGES.load(self.kind), fields, supply={})}
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from train.base.world import ALONE, World
 from train.measure.retention import FILE as RETENTION
 from train.measure.retention import measure_retention, write_kept
 from train.recipe.contents import run_contents
-from train.recipe.recipe import START, Recipe
+from train.recipe.recipe import START, Recipe, RecipeStep
 from ttc.concurrent import StopRequest
 from ttc.config.recipes import differences, dump
 from ttc.durable import is_scratch, replace_link, replace_text
@@ -176,7 +176,7 @@ def claim(recipe: Recipe, options: RunOptions) -> bool:
     settings = _asked(recipe, options)
     path = options.out / RUN
     if path.is_file():
-        _compare(options.out, read_asked(options.out), settings)
+        _compare(options.out, _reworded(read_asked(options.out), recipe), settings)
         return False
     if options.out.exists() and (not options.out.is_dir() or not _is_fresh(options.out)):
         raise ConfigError(f"{options.out} is a file, or not empty, and holds no run; give another --out")
@@ -215,6 +215,26 @@ def _asked(recipe: Recipe, options: RunOptions) -> dict[str, Any]:
     settings[CONTENTS] = run_contents(recipe, options.model, options.out)
     plain: dict[str, Any] = json.loads(json.dumps(settings, default=str))
     return plain
+
+
+def _reworded(there: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
+    """What a run was asked, its stages worded as those of `recipe` where they mean the same: `--set` gives texts."""
+    if len(there["stages"]) != len(recipe.steps):
+        return there
+    entries = [_worded_as(step, entry) for step, entry in zip(recipe.steps, there["stages"], strict=True)]
+    return {**there, "stages": entries}
+
+
+def _worded_as(step: RecipeStep, entry: dict[str, Any]) -> dict[str, Any]:
+    if entry["kind"] != step.kind or not entry["fields"].keys() <= step.fields.keys():
+        return entry
+    before = replace(step, fields=entry["fields"])
+    if before.digest != entry["digest"]:  # of another start
+        return entry
+    values, fields = step.values, json.loads(json.dumps(step.fields, default=str))
+    same = {name: fields[name] for name, value in before.values.items() if value == values[name]}
+    after = replace(step, fields={**entry["fields"], **same})
+    return {**entry, "fields": after.fields, "digest": step.digest if same.keys() == fields.keys() else after.digest}
 
 
 def _compare(out: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
