@@ -100,6 +100,33 @@ def test_a_signal_ends_reinforcement_after_a_whole_update_and_the_next_run_ends_
     assert not (tmp_path / "cut" / "checkpoints" / ASKED).exists()  # the next checkpoint took its place
 
 
+@pytest.mark.parametrize("loop", [learn, learn_async])
+def test_a_signal_ends_the_measurement_before_the_first_update_at_once(base, tmp_path, loop):
+    parts = dataclasses.replace(make_parts(base, tmp_path), stop=StopRequest(armed=True))
+    asked, answered, engine = [], [], parts.collector.engine
+
+    async def slow(prompt, *arguments, **settings):
+        asked.append(prompt)
+        if len(asked) == 1:
+            send()
+        await asyncio.sleep(5)
+        answered.append(prompt)
+
+    engine.generate = slow
+
+    async def work():
+        try:
+            with parts.stop.heeded():
+                await loop(PLAN, parts)
+        finally:
+            await parts.close()
+            await engine.close()
+
+    with pytest.raises(Interrupted, match="0 updates are kept"):
+        asyncio.run(work())
+    assert not answered
+
+
 def test_an_overlapped_run_keeps_its_updates_too(base, tmp_path):
     parts = dataclasses.replace(make_parts(base, tmp_path), stop=StopRequest(armed=True))
     update = parts.sampler.update

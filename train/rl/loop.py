@@ -417,7 +417,7 @@ async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> di
     await parts.syncer.push()
     await parts.rewarder.check()
     if state.step == 0:
-        state.last = await evaluate(state, parts)
+        state.last = await _measured_first(state, parts)
     while state.going(plan):
         began = time.perf_counter()
         rollouts = await _drawn(plan, parts, state)
@@ -432,6 +432,15 @@ async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> di
         costs = _costs(rollouts, rollouts_end - began, updated - rollouts_end, ended - updated)
         await finish(plan, parts, state, rollouts, {**numbers, **apart, "parity": parity, **costs})
     return {**state.last, "step": state.step, "seconds": state.seconds, "stopped": state.stopped}
+
+
+async def _measured_first(state: LoopState, parts: Parts) -> dict[str, float]:
+    """`evaluate` before the first update; a signal ends it at once, for there is nothing yet that it could cost."""
+    work = evaluate(state, parts)
+    metrics = await (parts.stop.cut(work) if parts.world.size == 1 else work)
+    if metrics is None:
+        raise _leave(state, parts)
+    return metrics
 
 
 async def _drawn(plan: LoopPlan, parts: Parts, state: LoopState) -> list[Rollout]:
@@ -470,7 +479,7 @@ async def learn_async(plan: LoopPlan, parts: Parts) -> dict[str, Any]:
     await parts.syncer.push()
     await parts.rewarder.check()
     if state.step == 0:
-        state.last = await evaluate(state, parts)
+        state.last = await _measured_first(state, parts)
     run = _Run(plan, parts, state)
     actor = asyncio.create_task(run.act())
     try:
