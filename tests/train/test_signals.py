@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -98,6 +99,19 @@ def test_a_signal_ends_reinforcement_after_a_whole_update_and_the_next_run_ends_
     ]
     assert lines == [[1, 2, 3, 4]] * 2
     assert not (tmp_path / "cut" / "checkpoints" / ASKED).exists()  # the next checkpoint took its place
+
+
+def test_an_interrupt_ends_the_loading_of_models_at_once(tmp_path, monkeypatch):
+    stage = make_stage("grpo", task="cipher:split=train", held_out="cipher", steps=1, lr=1e-3)
+
+    def slow(*arguments):
+        send(signal.SIGINT)
+        time.sleep(2)
+        raise AssertionError("it went on")
+
+    monkeypatch.setattr(type(stage), "parts", slow)
+    with pytest.raises(KeyboardInterrupt):
+        stage.run(Setting(tmp_path, tmp_path, 1, "cpu", 1, print))
 
 
 @pytest.mark.parametrize("loop", [learn, learn_async])

@@ -6,6 +6,7 @@ import asyncio
 import random
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from ttc.engines.embedded.core.model import load_body
 from ttc.engines.embedded.core.paged import PagedDecoder
 from ttc.engines.embedded.core.prefill import advance
 from ttc.engines.embedded.core.requests import Job
+from ttc.engines.embedded.core.scheduler import Scheduler
 from ttc.engines.embedded.core.tenants import Tenants
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.shared.tokens import check_room
@@ -321,6 +323,20 @@ def busiest(engine) -> tuple[list[int], list[int]]:
 
     batch.tick = watched
     return rows, tokens
+
+
+def test_an_engine_that_is_interrupted_while_it_checks_itself_leaves_no_thread(
+    folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    schedulers: list[Scheduler] = []
+    future = SimpleNamespace(result=interrupted)
+    monkeypatch.setattr(Scheduler, "call", lambda self, action: schedulers.append(self) or future)
+    with pytest.raises(KeyboardInterrupt):
+        embedded(str(folder), dtype="float32", device="cpu", batch_invariant=True)
+    assert not schedulers[0]._thread.is_alive()
 
 
 def test_memory_bounds_what_is_held_and_every_draw_still_comes(folder) -> None:

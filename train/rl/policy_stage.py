@@ -48,6 +48,7 @@ from train.rollouts.rewards import Rewarder, rewarded_by, served, shaping_part
 from train.rollouts.sync import LIMITS, Syncer, revived
 from train.update.critic import Critic, ValueFit, ValueHead
 from train.update.update import Build, Objective, Updater
+from ttc.concurrent import stopped_at_once
 from ttc.config.recipes import parse_spec
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import bind
@@ -158,7 +159,8 @@ class PolicyStage:
         return asyncio.run(self._run(setting, model_of(self.kind, setting)))
 
     async def _run(self, setting: Setting, source: Path) -> StageResult:
-        parts = self.parts(source, setting)
+        with stopped_at_once():  # models are loaded, for minutes where they are large
+            parts = self.parts(source, setting)
         folder = setting.folder / "model"
         try:
             with setting.stop.heeded(ALL_KEPT):

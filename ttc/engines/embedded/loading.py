@@ -17,7 +17,7 @@ from ttc.engines.embedded.core.scheduler import Scheduler
 from ttc.engines.shared.compute import native, pick_dtype
 from ttc.engines.shared.shape import Dims, full_attention, read_config
 from ttc.engines.shared.text import Text
-from ttc.errors import ConfigError, EngineError
+from ttc.errors import ConfigError
 
 __all__ = ["load"]
 
@@ -74,7 +74,7 @@ def load(
     if core.check is not None:
         try:
             scheduler.call(partial(core.check, body)).result()
-        except EngineError:
+        except BaseException:  # an interrupt too: a thread that computes at the end of the process aborts it
             scheduler.close()
             raise
     return text, scheduler
