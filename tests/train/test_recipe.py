@@ -160,6 +160,11 @@ def test_a_resume_with_another_field_is_refused_by_the_field(cipher_model, tmp_p
         claim(changed, options)
 
 
+def test_a_recipe_file_that_is_not_there_is_told_as_a_file():
+    with pytest.raises(ConfigError, match=r"recipe file mine/own\.toml does not exist"):
+        read_recipe("mine/own.toml")
+
+
 def test_a_run_goes_on_where_a_number_is_given_by_set_that_the_file_had_and_the_other_way_round(tmp_path):
     plain = read_recipe(write(tmp_path, GOOD))
     as_text = read_recipe(write(tmp_path, GOOD), overrides={"pretrain.steps": "4", "grpo.lr": "1e-3"})

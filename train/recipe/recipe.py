@@ -115,6 +115,8 @@ def read_recipe(name: str, *, scale: str | None = None, overrides: Mapping[str, 
     """
     path = packaged().get(name) or Path(name).expanduser()
     if not path.is_file():
+        if path.suffix == ".toml":
+            raise ConfigError(f"recipe file {name} does not exist")
         raise UnknownName("recipe", name, packaged())
     data = load_toml(path)
     for key in data:
