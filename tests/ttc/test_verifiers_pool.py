@@ -20,6 +20,7 @@ from ttc.verifiers.workers.pool import Pool
 
 PROGRAM = str(pathlib.Path(__file__).with_name("misbehaving_worker.py"))
 LIMIT_S = 0.5
+"""Of processor time: a worker that shares its core with one other process takes twice as long."""
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_every_misbehaviour_ends_in_time_and_the_pool_stays_healthy(pool: Pool, 
     pool.submit(ask()).result()
     reply = pool.submit(ask(how)).result()
     assert reply.status == status
-    assert reply.seconds < (LIMIT_S + 0.3) * patience()
+    assert reply.seconds < (2 * LIMIT_S + 0.3) * patience()
     assert pool.submit(ask(echo="still here")).result().data["echo"] == "still here"
 
 
@@ -147,8 +148,8 @@ def test_two_event_loops_can_share_a_pool(pool: Pool) -> None:
 def test_waiting_in_line_does_not_count_as_work(pool: Pool) -> None:
     pool.submit(ask()).result()
     replies = [future.result() for future in [pool.submit(ask("spin")) for _ in range(6)]]
-    assert max(reply.seconds for reply in replies) < (LIMIT_S + 0.3) * patience()
-    assert max(reply.waited for reply in replies) > LIMIT_S / 2
+    last = max(replies, key=lambda reply: reply.waited)  # until four others had ended, two at a time
+    assert last.waited > LIMIT_S and last.seconds < last.waited
 
 
 def test_close_ends_every_worker_and_refuses_more(pool: Pool) -> None:

@@ -172,8 +172,7 @@ def check_seed(sampling: Sampling) -> None:
 def check_room(length: int, wanted: int, limit: int) -> None:
     """Raise PromptTooLong when `wanted` tokens after `length` pass the context of `limit`."""
     if length + wanted > limit:
-        room = limit - length
-        cure = f"lower sampling.max_tokens to {room} (--max-tokens {room}), or " if room > 0 else ""
+        cure = f"lower sampling.max_tokens to {limit - length}, or " if length < limit else ""
         need = f"{length} prompt tokens + {wanted} requested tokens"
         raise PromptTooLong(f"{need} exceed the context of {limit}: {cure}shorten the prompt")
 
