@@ -25,6 +25,7 @@ from ttc.cli.parts import (
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.core import Budget, Message, Problem, Sampling
 from ttc.engines.scripted import ScriptedEngine
+from ttc.engines.shared.shape import read_config
 from ttc.errors import ConfigError, UnknownName
 from ttc.session.solve import fit_to_context
 from ttc.session.thinking import Thinking
@@ -151,6 +152,21 @@ def test_thinking_sampling_and_budget_are_what_the_options_say() -> None:
     assert resolve_budget(args.budget) == Budget(tokens=10, seconds=1.5)
     assert resolve_budget(parsed().budget) is None
     assert resolve_thinking(parsed(), {}) == Thinking()
+
+
+def test_a_budget_of_a_bare_number_is_refused_with_its_unit() -> None:
+    with pytest.raises(ConfigError, match="write --budget tokens=60, or flops, seconds, calls"):
+        resolve_budget("60")
+    assert resolve_budget("tokens=60") == Budget(tokens=60)
+
+
+def test_the_folder_of_a_training_run_is_refused_with_that_of_its_model(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=f"a tokenizer; name {tmp_path}/model$"):
+        read_config(tmp_path)
+    with pytest.raises(ConfigError, match=r"a tokenizer$"):
+        read_config(tmp_path / "model" / "deeper")
 
 
 def test_sampling_by_set_is_refused_with_the_option_that_it_has() -> None:

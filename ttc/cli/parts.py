@@ -258,4 +258,6 @@ def resolve_sampling(options: SamplingOptions, default: Sampling) -> Sampling:
 
 def resolve_budget(text: str | None) -> Budget | None:
     """Return the budget of --budget, or None without one."""
+    if text is not None and text.replace(".", "", 1).isdecimal():
+        raise ConfigError(f"--budget {text} says not of what: write --budget tokens={text}, or flops, seconds, calls")
     return None if text is None else build(Budget, overrides(text.split(","), "--budget"), where="budget.")
