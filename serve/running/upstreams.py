@@ -89,16 +89,16 @@ class Upstreams:
         Raises:
             ApiError: no server could answer, or the one that did refuses.
         """
-        tried, asked, url = 0, set[str](), ""
+        tried, failures, url = 0, set[str](), ""
         while True:
             tried += 1
-            avoid = asked if len(asked) < len(self) else asked - {url}
+            avoid = failures if len(failures) < len(self) else failures - {url}
             try:
                 with self._balancer.lease(home, avoid) as url:
                     return await self._attempt(url, path, body, read)
             except Transient as failure:
                 if not failure.is_of_connection:
-                    asked.add(url)
+                    failures.add(url)
                 _log.warning("a server behind failed", extra={"attempt": tried, "error": str(failure)[:300]})
                 again = self._again(tried, failure) and not shown()
                 if not again:

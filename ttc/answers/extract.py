@@ -22,6 +22,12 @@ from itertools import pairwise
 
 from ttc.answers.grammar import is_unit
 
+OR = (
+    r"(?:(?<![^\W\d_])(?<!\\)(?:or|oder|ou|или)(?![^\W\d_])"
+    r"|\\(?:text|mbox|textrm|mathrm)\s*\{\s*or\s*\}|或者?|또는|または)"
+)
+OR_WORD = re.compile(OR, re.IGNORECASE)
+"""What parts alternatives."""
 MAX_BOXES = 20
 MAX_FINAL = 4096
 """Characters of a final answer beyond which it is reported as `too_long`."""
@@ -188,7 +194,7 @@ _CORRECTION = re.compile(
     r"gives?|finally|recheck\w*|final|check\w*|becomes?|answer)\b|答案|所以|因此|但",
     re.IGNORECASE,
 )
-_OR = re.compile(r"[\s$.,)\]]*(?:or|alternatively|或者?)(?![A-Za-z])", re.IGNORECASE)
+_STARTS_OR = re.compile(rf"[\s$.,)\]]*(?:{OR}|alternatively(?![A-Za-z]))", re.IGNORECASE)
 _OR_VALUE = re.compile(
     r"(?:\\?\)|[\s$,])*(?:or|或者?)(?:\s+(?:maybe|perhaps|possibly|even))?[\s$(\\]*(?P<value>\$?[-+]?[\d\\][^\s,;$]{0,80})",
     re.IGNORECASE,
@@ -317,13 +323,12 @@ def _last_clause(text: str, boxed: list[Box]) -> tuple[str, ...]:
         first -= 1
     units = [_unit_behind(text, box) for box in boxed[first:]]
     between = text[boxed[first].after : boxed[-1].at]
-    if len(set(units)) > 1 and _OR_WORD.search(between):
+    if len(set(units)) > 1 and OR_WORD.search(between):
         return ()
     contents = [text[box.start : box.end].strip()[:MAX_FINAL] for box in boxed[first:]]
     return tuple(content + unit for content, unit in zip(contents, units, strict=True))
 
 
-_OR_WORD = re.compile(r"(?<![A-Za-z\\])or(?![A-Za-z])", re.IGNORECASE)
 _COMMAND_OR_LETTER = re.compile(r"\\(?!text|mathrm|mbox)[A-Za-z]+|(?P<letter>[A-Za-z])")
 _UNIT_BEHIND = re.compile(
     r"(?:[\s$~]|\\[,;: )]|\\(?:text|textrm|mathrm|mbox)\s*\{){1,9}(?P<word>[A-Za-z]{1,14})(?![A-Za-z])"
@@ -343,7 +348,7 @@ def _unit_behind(text: str, box: Box) -> str:
 
 def _one_clause(between: str) -> bool:
     """Whether two boxes with this text between them belong to the same clause, so that both are the answer."""
-    if _OR.match(between):
+    if _STARTS_OR.match(between):
         return True
     if len(between) > 200 or "..." in between or r"\dots" in between or "…" in between:
         return False

@@ -30,6 +30,8 @@ from functools import partial
 from ttc.answers.canonical import expression_key, hashed, math_key, shape, text_key
 from ttc.answers.extract import (
     MAX_FINAL,
+    OR,
+    OR_WORD,
     Extraction,
     Hit,
     Rule,
@@ -65,16 +67,11 @@ def _same_by(key: Callable[[str], str]) -> Callable[[str, str], bool]:
 
 
 # -- mathematics and numbers -------------------------------------------------------------------------------------------
-_OR = (
-    r"(?:(?<![^\W\d_])(?<!\\)(?:or|oder|ou|или)(?![^\W\d_])"
-    r"|\\(?:text|mbox|textrm|mathrm)\s*\{\s*or\s*\}|或者?|또는|または)"
-)
-_OR_WORD = re.compile(_OR, re.IGNORECASE)
 _VALUES_OR = re.compile(
-    rf"[\d}}$%)]\s*(?:[A-Za-z]{{1,12}}\s*)?,?\s*{_OR}\s*(?:(?:maybe|perhaps|possibly|even)\s+)?[$(\\-]*[\d\\]",
+    rf"[\d}}$%)]\s*(?:[A-Za-z]{{1,12}}\s*)?,?\s*{OR}\s*(?:(?:maybe|perhaps|possibly|even)\s+)?[$(\\-]*[\d\\]",
     re.IGNORECASE,
 )
-_WORDS_OR = re.compile(rf"\W*(?:either\s+)?[^\s,]{{1,40}}\s+{_OR}\s+[^\s,]{{1,40}}", re.IGNORECASE)
+_WORDS_OR = re.compile(rf"\W*(?:either\s+)?[^\s,]{{1,40}}\s+{OR}\s+[^\s,]{{1,40}}", re.IGNORECASE)
 _NUMBER = re.compile(
     r"[-+−]?(?:\\?\$\s?)?(?:\d{1,3}(?:,\d{3})+(?![\d])|(?<![\w.,/])\d{1,3}(?:[~\xa0\u2009\u202f]\d{3})+(?![\d/])|\d+)"
     r"(?:\.\d+)?(?:\s?/\s?\d+(?!\.?\d))?"
@@ -153,7 +150,7 @@ _FENCED = re.compile(r"(?:^|(?<=\n))```(?:text|math|latex|plaintext)?[ \t]*\n(?P
 
 def math_hedge(final: str) -> bool:
     """Whether a final answer offers alternatives: "1 or 4". Solutions of an equation, "x = 1 or x = 4", do not."""
-    if not _OR_WORD.search(final):
+    if not OR_WORD.search(final):
         return False
     try:
         parse(plain(final[: 2 * MAX_FINAL]))

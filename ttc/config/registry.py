@@ -131,7 +131,7 @@ def plugins(group: str) -> dict[str, importlib.metadata.EntryPoint]:
     In a checkout that was never installed, the ones its own pyproject.toml declares are used, so that `python -m ttc`
     works from the bare tree.
     """
-    entries = {entry.name: entry for entry in _installed(group, tuple(_changed(folder) for folder in sys.path))}
+    entries = {entry.name: entry for entry in _installed(group, tuple(_folder_state(folder) for folder in sys.path))}
     return {**_declared(group), **entries}
 
 
@@ -141,7 +141,7 @@ def _installed(group: str, _folders: tuple[tuple[str, int], ...]) -> tuple[impor
     return tuple(importlib.metadata.entry_points(group=group))
 
 
-def _changed(folder: str) -> tuple[str, int]:
+def _folder_state(folder: str) -> tuple[str, int]:
     """A folder, and when something was last added to it or taken away (ns)."""
     try:
         return folder, os.stat(folder or ".").st_mtime_ns

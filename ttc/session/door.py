@@ -145,14 +145,14 @@ async def arun(
         ConfigError: a name, a parameter or a value that does not fit.
         TTCError: as `solve`.
     """
-    asked = as_problem(problem)
+    problem = as_problem(problem)
     choice = choose_strategy(strategy, n, params)
     if scorer is None and choice.needs_scorer and engine == "embedded":
         scorer = "prm"
     check_scorer(choice, scorer)
     async with opened(engine) as running:
         return await solve(
-            asked,
+            problem,
             engine=running,
             strategy=choice.bind(choose_scorer(scorer, running)),
             seed=secrets.randbelow(1 << 31) if seed is None else seed,

@@ -127,17 +127,17 @@ class MathVerifier(TargetVerifier[Target]):
     def _parts(self, goal: Target, text: str) -> Extraction | None:
         """Several boxes of one clause as one answer, where the target has as many parts."""
         hit = extract(text, self._reader.kind)
-        listed = ", ".join(hit.parts)
+        contents = ", ".join(hit.parts)
         for gold in goal.answers if hit.parts else ():
             try:
-                node, is_time = _shape(_plain(_bare(gold))), _is_time(listed)
+                node, is_time = _shape(_plain(_bare(gold))), _is_time(contents)
             except TooLarge:
                 return None  # such a gold has no parts; `check_gold` names it
             node = node.args[1] if node is not None and node.op == "named" else node
             if node is not None and node.op in ("set", "tuple") and len(node.args) == len(hit.parts):
-                return Extraction(f"({listed})" if node.op == "tuple" else listed, hit.span, "boxes")
+                return Extraction(f"({contents})" if node.op == "tuple" else contents, hit.span, "boxes")
             if node is not None and node.op in ("quantity", "duration") and is_time:
-                return Extraction(listed, hit.span, "boxes")
+                return Extraction(contents, hit.span, "boxes")
         return None
 
     def check(self, goal: Target) -> None:
@@ -266,11 +266,11 @@ def _valued(gold: Term, answer: Term) -> Term:
     """
     if gold.op not in ("scalar", "quantity") or gold.args[0].symbols() or answer.op != "rel":
         return answer
-    operators, asked, *sides = answer.args
+    operators, unknown, *sides = answer.args
     if set(operators) != {"="} or any(side.symbols() for side in sides):
         return answer
-    of_letters = len(asked.symbols()) > 1 and not asked.has("num", "pow", "fn")
-    of_letter = asked.op == "fn" and asked.args[0] in _OF_ONE_LETTER and asked.args[1].op == "sym"
+    of_letters = len(unknown.symbols()) > 1 and not unknown.has("num", "pow", "fn")
+    of_letter = unknown.op == "fn" and unknown.args[0] in _OF_ONE_LETTER and unknown.args[1].op == "sym"
     if not (of_letters or of_letter):
         return answer
     return shape(sides[0] if len(sides) == 1 else Term("rel", (operators[1:], *sides)))

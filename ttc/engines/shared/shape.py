@@ -116,8 +116,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Read `config.json` of a model folder; raises ConfigError naming the missing or broken file."""
     path = folder / "config.json"
     if not path.is_file():
-        trained = folder / "model"  # as runs of `ttc train` and jobs of `ttc distill` have it
-        cure = f"; name {trained}" if (trained / path.name).is_file() else ""
+        inner = folder / "model"  # as runs of `ttc train` and jobs of `ttc distill` have it
+        cure = f"; name {inner}" if (inner / path.name).is_file() else ""
         need = "a model folder holds config.json, *.safetensors and a tokenizer"
         raise ConfigError(f"{path} does not exist: {need}{cure}")
     try:
