@@ -128,7 +128,7 @@ class Deltas:
         self._thinking, self._answer = _Part(thinking), _Part(answer)
         self._texts = {True: _Text(decode), False: _Text(decode)}
         self._stop, self._strip = tuple(stop), strip
-        self._held, self._stopped, self._lead = "", False, strip
+        self._held, self._stopped, self._lead, self._has_words = "", False, strip, False
         self._markers: Markers | None = None
 
     def sync(self, prompt: Prompt) -> None:
@@ -151,10 +151,18 @@ class Deltas:
     def _take(self, token: int, inside: bool) -> None:
         text = self._texts[inside].add(token)
         if inside:
-            self._lead = True  # no stop is in the white space that follows a thought
+            self._begin_lead()
             self._show(self._thinking, text)
         elif not self._stopped:
+            self._has_words = self._has_words or bool(text.strip())
             self._until_stop(self._behind_lead(text) if self._lead else text)
+
+    def _begin_lead(self) -> None:
+        """No stop is in the white space between a thought and the first word of the answer."""
+        if not self._has_words:
+            self._lead = True
+            self._show(self._answer, self._held)
+            self._held = ""
 
     def _behind_lead(self, text: str) -> str:
         """`text` from its first word on; the white space before it is shown."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from serve.running.deltas import Deltas, cut_at_stop
@@ -52,6 +52,8 @@ def show(
 
 @settings(deadline=None)
 @given(PARTS, st.lists(st.integers(0, 1000), max_size=6), st.booleans(), st.lists(WORDS, max_size=2, unique=True))
+@example(["answer", "<think>", "think", "</think>", " is 7"], [], False, [" is 7"])
+@example(["</think>", "<think>", "<think>", "</think>", " is 7"], [], False, ["the ", " is 7"])
 def test_the_pieces_add_up_to_the_whole(parts: list[str], cuts: list[int], inside: bool, stops: list[str]) -> None:
     text, stop = tokenizer(), tuple(stops)
     ids = [token for part in parts for token in text.encode(part)]
