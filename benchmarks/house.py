@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -64,6 +64,11 @@ class Module:
     lines: int
     tree: ast.Module
 
+    @functools.cached_property
+    def imported(self) -> frozenset[str]:
+        """Every name that it may import."""
+        return frozenset(name for node in ast.walk(self.tree) for name in _imported(node))
+
     @property
     def name(self) -> str:
         """As an import spells it."""
@@ -96,8 +101,7 @@ def imports(house: Iterable[Module]) -> Graph:
     paths = {module.name: module.path for module in house}
     graph: Graph = {}
     for module in house:
-        names = {name for node in ast.walk(module.tree) for name in _imported(node)}
-        graph[module.path] = {paths[name] for name in names if name in paths} - {module.path}
+        graph[module.path] = {paths[name] for name in module.imported if name in paths} - {module.path}
     graph[DOOR] = set()
     return graph
 
@@ -159,9 +163,8 @@ def local_names(house: Iterable[Module]) -> collections.Counter[str]:
     return counts
 
 
-def participles(house: Iterable[Module]) -> float:
-    """Share of local names that are bare participles."""
-    counts = local_names(house)
+def participles(counts: Mapping[str, int]) -> float:
+    """Share of local names, by how often each is bound, that are bare participles."""
     return sum(counts[word] for word in PARTICIPLES) / sum(counts.values())
 
 
@@ -191,7 +194,7 @@ def measure(root: Path) -> dict[str, object]:
         "rings between folders": rings(between_folders(house)),
         "flat modules": len(flat_modules(house)),
         "public classes that share a name": sum(map(len, shared_class_names(house).values())),
-        "bare participles": round(participles(house), 4),
+        "bare participles": round(participles(local_names(house)), 4),
         "configuration": {"files": len(configuration), "lines": sum(module.lines for module in configuration)},
     }
 
@@ -213,7 +216,9 @@ class Spread:
 
 TRACER = """
 import collections, functools, json, os, runpy, sys, threading
-import torch, transformers.tokenization_utils_tokenizers  # others' code, which is slow to trace and not counted
+# Others' code, which is slow to trace and not counted.
+import matplotlib.figure, matplotlib.backends.backend_agg, matplotlib.backends.backend_pdf
+import numba, torch, transformers.tokenization_utils_tokenizers
 root, packages, out = os.getcwd() + os.sep, tuple(p + os.sep for p in sys.argv[1].split(",")), sys.argv[2]
 lines = collections.defaultdict(set)
 @functools.cache

@@ -33,10 +33,12 @@ NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 HOSTED = re.compile(r"https://api\.example\.com/v1|http://gpu:8000/v1")
 SERVED = re.compile(r"(?:127\.0\.0\.1|localhost):8000")
 SHORTER: Mapping[tuple[str, ...], tuple[str, ...]] = {
-    ("eval",): ("--limit", "2"),
+    ("eval",): ("--limit", "1"),
     ("quickstart",): ("--limit", "1"),
     ("steps", "eval"): ("--limit", "5"),
-    ("train", "run", "cipher-grpo"): ("--set", "pretrain.steps=20", "--set", "grpo.steps=2"),
+    ("train", "run", "cipher-grpo"): (
+        *("--set", "pretrain.steps=20", "--set", "grpo.steps=2", "--set", "grpo.held_out_limit=8"),
+    ),
 }
 """Fewer problems and steps: the words of a command, and what is added to them."""
 
