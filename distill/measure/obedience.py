@@ -142,6 +142,15 @@ async def _one(engine: Engine, verifier: Verifier, sampling: Sampling, question:
 
 
 _AUTO, _OFF = Thinking(), Thinking(mode="off")
+_CASES = {"think": True, "no_think": False, "default": True, "switch": False}
+_MODES = "think", "no_think"
+"""The cases whose accuracy is told."""
+
+
+def obedience_names(*, turns: bool) -> list[str]:
+    """What the numbers of `obedience` are called; earlier turns are asked about only where they fit the context."""
+    cases = [*_CASES, *(["last_flag"] if turns else [])]
+    return ["obedience", *(f"obedience_{name}" for name in cases), *(f"accuracy_{name}" for name in _MODES)]
 
 
 def obedience(job: DistillJob, model: Path, setting: Setting, flags: Flags, *, turns: bool) -> dict[str, float]:
@@ -152,9 +161,8 @@ def obedience(job: DistillJob, model: Path, setting: Setting, flags: Flags, *, t
     items = measured_items(job)
     if not items:
         return {}
-    cases = {"think": True, "no_think": False, "default": True, "switch": False}
-    questions = {name: [(task, _question(item, name, flags)) for task, item in items] for name in cases}
-    wants: dict[str, list[bool]] = {name: [thinks] * len(items) for name, thinks in cases.items()}
+    questions = {name: [(task, _question(item, name, flags)) for task, item in items] for name in _CASES}
+    wants: dict[str, list[bool]] = {name: [thinks] * len(items) for name, thinks in _CASES.items()}
     if turns:
         conversations = _turns(items, model, flags)
         questions["last_flag"] = [(task, Variant(item, messages, _AUTO)) for task, item, messages in conversations]
@@ -163,7 +171,7 @@ def obedience(job: DistillJob, model: Path, setting: Setting, flags: Flags, *, t
     obeyed = {name: [_obeys(r, w) for r, w in zip(replies[name], wants[name], strict=True)] for name in replies}
     every = [value for values in obeyed.values() for value in values]
     shares = {f"obedience_{name}": sum(values) / len(values) for name, values in obeyed.items() if values}
-    accuracies = {f"accuracy_{name}": _accuracy(replies[name]) for name in ("think", "no_think")}
+    accuracies = {f"accuracy_{name}": _accuracy(replies[name]) for name in _MODES}
     return {"obedience": sum(every) / len(every), **shares, **accuracies}
 
 

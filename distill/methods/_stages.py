@@ -46,6 +46,10 @@ class BaseMethod:
         """See `Method.measure`: the job measures every domain anyway."""
         return {}
 
+    def numbers(self, job: DistillJob) -> Sequence[str]:
+        """See `Method.numbers`: none."""
+        return ()
+
 
 def check_teachers(spec: JobSpec, method: str) -> None:
     """Refuse a spec without a teacher."""

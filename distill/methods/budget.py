@@ -134,6 +134,11 @@ class _Budget(BaseMethod):
             hits.append(abs(ratio - 1) <= self.tolerance)
         return {"obedience": sum(hits) / len(hits), **numbers}
 
+    def numbers(self, job: DistillJob) -> Sequence[str]:
+        """See `Method.numbers`."""
+        by_size = [f"budget_{size}_{what}" for size in self.budgets for what in ("used", "accuracy")]
+        return ("obedience", *by_size) if measured_items(job) else ()
+
     def _told(self, item: Item, size: int) -> list[Message]:
         *before, last = item.problem.messages
         return [*before, Message(last.role, last.content + self.instruction.replace("{budget}", str(size)))]

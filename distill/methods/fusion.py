@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from distill.measure.obedience import Flags, obedience, two_turns
+from distill.measure.obedience import Flags, measured_items, obedience, obedience_names, two_turns
 from distill.methods._stages import BaseMethod, check_teachers
 from distill.spec.method import Assignment, DistillJob, Method
 from distill.spec.sample import Sample, TrainingRow
@@ -123,6 +123,10 @@ class _Fusion(BaseMethod):
     def measure(self, job: DistillJob, model: Path, setting: Setting) -> Mapping[str, float]:
         """See `Method.measure`: obedience by case, and accuracy in both modes."""
         return obedience(job, model, setting, self.flags, turns=self.shares["turns"] > 0)
+
+    def numbers(self, job: DistillJob) -> Sequence[str]:
+        """See `Method.numbers`."""
+        return obedience_names(turns=self.shares["turns"] > 0) if measured_items(job) else ()
 
 
 class _Builder:

@@ -31,7 +31,7 @@ from distill.data.pipeline import (
 )
 from distill.generation.judging import verifier_of
 from distill.generation.ledger import LEDGER
-from distill.plan.gates import JobGates, read_job_gates
+from distill.plan.gates import JobGates, check_numbers, read_job_gates
 from distill.spec.method import Assignment, DistillJob, Domain, Method
 from distill.spec.registries import METHODS
 from distill.spec.spec import JobSpec, TeacherSpec
@@ -180,6 +180,7 @@ def resolve(spec: JobSpec, folder: Path) -> JobPlan:
         domains.append(Domain(domain.name, task, items, measured_tasks[domain.held_out] if domain.held_out else None))
     job = DistillJob(spec, folder, student, teachers, domains)
     method: Method = METHODS.create(spec.method, spec.options, supply={})
+    check_numbers(gates, method.numbers(job), spec.method)
     settings = settings_of(method.filters(job), spec.filters)
     filters = read_filters(settings)
     assignments = list(method.assignments(job))

@@ -12,6 +12,7 @@ stages), measuring and promotion are the job's, the same for every method.
     rows(samples, job)    kept samples to training rows
     stages(job, data)     (kind, fields) of `train`'s stages, in order; `data` is the file of rows, None without any
     measure(job, model)   numbers of its own about a model folder, such as mode obedience; asked before and after
+    numbers(job)          their names, which a gate may bound; asked before anything is paid for
     about(job)            one sentence for the plan: what happens, in which direction
 """
 
@@ -139,4 +140,8 @@ class Method(Protocol):
 
     def measure(self, job: DistillJob, model: Path, setting: Setting) -> Mapping[str, float]:
         """Further numbers about a model folder; empty for most methods."""
+        ...
+
+    def numbers(self, job: DistillJob) -> Sequence[str]:
+        """The names of what `measure` tells, for gates."""
         ...

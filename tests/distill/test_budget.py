@@ -80,7 +80,9 @@ def test_a_job_learns_lengths_and_measures_how_well_they_are_kept(guesser, walke
     given = {"student": str(guesser), "teacher": str(walker), "n": 2, "smoke": 0, "limit": 30, "eval": {"limit": 6},
              "budget": {"budgets": [4, 8], "instruction": "s{budget}", "tolerance": 0.5},
              "filters": {"verdict": False, "format": False}, "train": {"steps": 2, "rows": 4}}  # fmt: skip
-    done = run_job(parse_spec({**TABLE, **given}), tmp_path / "job", lambda text: None)
+    spec = parse_spec({**TABLE, **given})
+    plan = resolve(spec, tmp_path / "job")
+    done = run_job(spec, tmp_path / "job", lambda text: None)
     assert done.model is not None
     lines = [json.loads(line) for line in (tmp_path / "job/data/lineage.jsonl").read_text().splitlines()]
     assert set(Counter(line["budget"] for line in lines)) == {"4", "8", "none"}
@@ -88,7 +90,18 @@ def test_a_job_learns_lengths_and_measures_how_well_they_are_kept(guesser, walke
     assert own["obedience"] in (0.0, 0.5, 1.0)
     kept = [abs(own[f"budget_{size}_used"] - 1) <= 0.5 for size in (4, 8)]
     assert own["obedience"] == sum(kept) / 2
-    assert {"budget_4_accuracy", "budget_8_accuracy"} <= set(own) and SYMBOLS > 8
+    assert set(plan.method.numbers(plan.job)) == set(own) and SYMBOLS > 8
+
+
+def test_a_bound_on_a_number_that_is_not_measured_is_refused_before_anything_is_paid_for(guesser, walker, tmp_path):
+    table = {**TABLE, "student": str(guesser), "teacher": str(walker), "n": 2, "budget": {"budgets": [4, 8]}}
+    resolve(parse_spec({**table, "gates": {"measured": {"budget_4_accuracy": 0.5}}}), tmp_path)
+    message = r"gates\.measured\.budget_4_acuracy: budget measures no such number; did you mean 'budget_4_accuracy'\?"
+    with pytest.raises(ConfigError, match=message):
+        resolve(parse_spec({**table, "gates": {"measured": {"budget_4_acuracy": 0.5}}}), tmp_path)
+    table = {name: value for name, value in table.items() if name != "budget"} | {"method": "rejection"}
+    with pytest.raises(ConfigError, match=r"gates\.measured\.obedience: rejection measures no such number$"):
+        resolve(parse_spec({**table, "gates": {"measured": {"obedience": 0.5}}}), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from distill.data.dataset import audit_rows
 from distill.job.job import run_job
 from distill.measure.obedience import Flags, obedience, two_turns
 from distill.methods.fusion import fusion
+from distill.plan.resolve import resolve
 from distill.spec.method import DistillJob, Domain
 from distill.spec.spec import parse_spec
 from tests.distill.models import TASK, setting
@@ -147,14 +148,16 @@ def test_a_job_measures_obedience_before_and_after(tmp_path, guesser, walker):
     given = {"student": str(guesser), "teacher": str(walker), "n": 1, "smoke": 0, "limit": 12, "eval": {"limit": 6},
              "fusion": {"answers": "thinking", "turns": 0.0, "gap": "", "think_flag": "s1", "no_think_flag": "s2"},
              "filters": {"verdict": False, "format": False}, "train": {"steps": 2, "rows": 4}}  # fmt: skip
-    finished = run_job(parse_spec({**TABLE, **given}), tmp_path / "job", lambda text: None)
+    spec = parse_spec({**TABLE, **given})
+    plan = resolve(spec, tmp_path / "job")
+    finished = run_job(spec, tmp_path / "job", lambda text: None)
     assert finished.model is not None
     found = json.loads((tmp_path / "job" / "result.json").read_text())["measured"]
     for who in ("start", "student"):
         own = found[who]["own"]
         cases = [own[f"obedience_{name}"] for name in ("think", "no_think", "default", "switch")]
         assert own["obedience"] == pytest.approx(sum(cases) / 4)
-        assert {"accuracy_think", "accuracy_no_think"} <= set(own)
+        assert set(plan.method.numbers(plan.job)) == set(own)
 
 
 def test_a_model_that_always_thinks_obeys_where_thinking_is_asked(tmp_path, walker):

@@ -41,6 +41,30 @@ def test_a_shared_field_is_missed_and_misspelt_by_its_own_name() -> None:
         sft(data="rows.jsonl", steps=3)
 
 
+LIMITED = [
+    (kind, parameter.name)
+    for kind in STAGES.names()
+    for parameter in STAGES.describe(kind).parameters
+    if parameter.name.endswith("limit")
+]
+REQUIRED = {
+    "task": "cipher:split=train", "held_out": "cipher:split=eval", "teacher": "a", "data": "a", "steps": 1, "lr": 1e-3,
+    "n": 2, "round": 0, "max_tokens": 8, "critique": "{prompt} {answer}", "revision": "{critique}", "method": "dpo",
+    "environment": "calculation",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "field"), LIMITED)
+def test_a_limit_of_no_problem_is_refused_by_the_name_of_its_field(kind: str, field: str) -> None:
+    taken = {parameter.name for parameter in STAGES.describe(kind).parameters}
+    if kind == "prm":  # it takes one of them
+        taken.remove("data")
+    fields = {name: value for name, value in REQUIRED.items() if name in taken}
+    make_stage(kind, **fields, **{field: 1})
+    with pytest.raises(ConfigError, match=rf"\b{field} must be at least 1, got 0"):
+        make_stage(kind, **fields, **{field: 0})
+
+
 @pytest.mark.parametrize(
     ("kind", "defaults"),
     [

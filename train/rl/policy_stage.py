@@ -418,9 +418,8 @@ class RolloutFields:
 
     def check(self, kind: str) -> None:
         """Raise ConfigError for a number that must be at least 1 and is not."""
-        at_least(
-            kind, 1, **{name: getattr(self, name) for name in ("steps", "prompts", "n", "eval_every", "save_every")}
-        )
+        names = "steps", "prompts", "n", "eval_every", "save_every", "train_limit", "held_out_limit"
+        at_least(kind, 1, **{name: getattr(self, name) for name in names})
 
     @property
     def plan(self) -> LoopPlan:

@@ -231,6 +231,7 @@ def preference(
         raise ConfigError("preference: shard is for grpo, ppo, agent, on_policy and sft; set it to false")
     pairs = PairSource.of("preference", data, rollouts, per_problem)
     at_least("preference", 0, likelihood=likelihood)
+    at_least("preference", 1, held_out_limit=held_out_limit)
     task = None if held_out is None else make_task(held_out)
     make_loss = make(PREFERENCES, loss)
     return _Preference(pairs, make_loss, _on_single(loss), likelihood, course, task, held_out_limit, engine, build)

@@ -80,7 +80,7 @@ def prm(
     if build.shard:
         raise ConfigError("prm: one process trains it; leave shard out")
     one_of("prm", data=data, task=task)
-    at_least("prm", 1, n=n, continuations=continuations, rounds=rounds)
+    at_least("prm", 1, n=n, continuations=continuations, rounds=rounds, limit=limit)
     if (form == "token") != (good is not None and bad is not None):
         raise ConfigError("prm: form token needs good and bad, and form label has neither")
     files = [None if file is None else Path(file).expanduser() for file in (data, measured)]

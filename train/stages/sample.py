@@ -19,8 +19,7 @@ from train.base.stage import Setting, Stage, StageResult, check_model, model_of,
 from train.measure.measure import EXACT, check_engine, opened
 from train.registries import make_task
 from train.rollouts.rewards import Rewarder
-from ttc.config.values import counted
-from ttc.errors import ConfigError
+from ttc.config.values import at_least, counted
 from ttc.session.thinking import Thinking
 
 
@@ -49,8 +48,8 @@ def sample(
         round: number of the round; another round draws anew.
         engine: what draws, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
     """
-    if n < 1 or round < 0:
-        raise ConfigError(f"sample: needs n >= 1 and round >= 0, got {n} and {round}")
+    at_least("sample", 1, n=n, limit=limit)
+    at_least("sample", 0, round=round)
     mode = Thinking(mode=thinking, max_tokens=max_thinking)
     return _Sample(make_task(task), n, limit, max_tokens, mode, partial_credit, round, engine)
 

@@ -53,6 +53,7 @@ from train.reward_models.reward_models import CLASSIFIER, RewardEnsemble, check_
 from train.stages.reward_model import ranked_right as rewards_right
 from ttc.concurrent import StopRequest
 from ttc.config.recipes import overrides
+from ttc.config.values import at_least
 from ttc.durable import replace_text, replaced_folder
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, MissingExtra, UnknownName
@@ -207,6 +208,7 @@ def trl(
     source = PairSource.of("trl", data, rollouts, per_problem)
     if not 0 < held_out_share < 1:
         raise ConfigError(f"trl: held_out_share must be in (0, 1), got {held_out_share}")
+    at_least("trl", 1, held_out_limit=held_out_limit)
     course = FitFields(steps=steps, lr=lr, rows=rows, held_out_share=held_out_share, save_every=save_every)
     task = None if held_out is None else make_task(held_out)
     fields = {key: _value(text) for key, text in overrides(options).items()}
