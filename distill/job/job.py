@@ -65,9 +65,7 @@ from ttc.config.values import counted
 from ttc.durable import replace_link
 from ttc.errors import ConfigError, PromptTooLong, UnknownName
 from ttc.identity.digests import file_digest
-from ttc.records import LineFile
 
-LOG = "log.jsonl"
 Log = Callable[[str], None]
 
 
@@ -98,7 +96,8 @@ def plan_job(spec: JobSpec, folder: Path) -> Planned:
     """
     plan, findings = _checked(spec, folder)
     if not refused(findings, spec):
-        claim(plan)
+        with claim(plan):
+            pass
     return Planned(plan, findings, _cost(plan))
 
 
@@ -130,8 +129,7 @@ def run_job(
     if wrong:
         reasons = "; ".join(f"{finding.check}: {finding.text} ({finding.fix})" for finding in wrong)
         raise ConfigError(f"the pre-flight refuses this job: {reasons}")
-    claim(plan)
-    with LineFile(folder / LOG) as lines:
+    with claim(plan) as lines:
 
         def say(text: str) -> None:
             log(text)

@@ -9,7 +9,8 @@ not fall once an answer is there, since it may be longer.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from distill.plan.resolve import START, JobPlan
 from ttc.config.recipes import dump
 from ttc.durable import is_scratch
 from ttc.errors import ConfigError, RecordError
+from ttc.records import LineFile
 
-LOCK = "lock.json"
+LOCK, LOG = "lock.json", "log.jsonl"
 _SETTINGS, _MODELS = ("method", "seed", "tasks"), ("student", "teachers")
 
 
@@ -30,15 +32,18 @@ def check_lock(plan: JobPlan) -> None:
     folder = plan.job.folder
     if (folder / LOCK).is_file():
         _compare(plan, read_lock(folder), _lock_of(plan))
-    elif folder.is_dir() and not all(is_scratch(path) or path.name == START for path in folder.iterdir()):
+    elif folder.is_dir() and not all(is_scratch(path) or path.name in (START, LOG) for path in folder.iterdir()):
         raise ConfigError(f"{folder} is not empty and holds no job; give another --out")
 
 
-def claim(plan: JobPlan) -> None:
-    """Write the lock of a plan; raises like `check_lock`."""
-    check_lock(plan)
+@contextmanager
+def claim(plan: JobPlan) -> Iterator[LineFile]:
+    """Hold a plan's folder against other processes, its lock written, with the open log; raises like `check_lock`."""
     plan.job.folder.mkdir(parents=True, exist_ok=True)
-    write_json(plan.job.folder / LOCK, _lock_of(plan))
+    with LineFile(plan.job.folder / LOG) as log:
+        check_lock(plan)  # by now another process may have made it another job's
+        write_json(plan.job.folder / LOCK, _lock_of(plan))
+        yield log
 
 
 def _compare(plan: JobPlan, stored: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:

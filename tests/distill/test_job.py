@@ -12,6 +12,7 @@ from distill.generation.generate import open_local
 from distill.generation.ledger import AnswerLedger
 from distill.job.job import plan_job, refused, run_job
 from distill.job.manifest import verify_manifest
+from distill.plan.lock import claim
 from distill.preflight import Finding
 from distill.spec.spec import parse_spec
 from tests.distill.models import TASK
@@ -267,6 +268,24 @@ def test_another_job_in_the_folder_is_refused_by_what_differs(finished, guesser,
     (tmp_path / "x").write_text("")
     with pytest.raises(ConfigError, match="is not empty and holds no job"):
         plan_job(spec(guesser, walker), tmp_path)
+
+
+def test_a_folder_that_another_process_works_in_is_refused_and_stays_that_ones(tmp_path, guesser, walker):
+    plan = plan_job(spec(guesser, walker), tmp_path / "j").plan
+    before = (tmp_path / "j" / "lock.json").read_bytes()
+    with claim(plan):
+        for work in (lambda job: plan_job(job, tmp_path / "j"), lambda job: run_job(job, tmp_path / "j", quiet)):
+            with pytest.raises(ConfigError, match="is being written by another process"):
+                work(spec(guesser, walker, n=3))
+    assert (tmp_path / "j" / "lock.json").read_bytes() == before
+    plan_job(spec(guesser, walker, n=3), tmp_path / "j")
+    assert (tmp_path / "j" / "lock.json").read_bytes() != before
+
+
+def test_a_job_that_died_before_its_lock_was_written_goes_on(tmp_path, guesser, walker):
+    (tmp_path / "j").mkdir()
+    (tmp_path / "j" / "log.jsonl").write_text("")
+    plan_job(spec(guesser, walker), tmp_path / "j")
 
 
 def test_a_bad_teacher_is_stopped_at_the_smoke_gate_before_the_whole_spend(tmp_path, guesser):
