@@ -162,6 +162,15 @@ def test_training_and_held_out_answers_are_compared_by_one_verifier(cipher_model
         assert parts.held_out.beside is parts.rewarder and parts.seen.verifier is parts.held_out.verifier
 
 
+def test_more_prompts_an_update_than_the_task_has_problems_are_told(cipher_model, tmp_path):
+    lines = []
+    stage = make_stage("grpo", task=WALKS, held_out=TASK, steps=1, lr=1e-3, prompts=4, train_limit=3)
+    parts = stage.parts(cipher_model, Setting(tmp_path, cipher_model, 1, "cpu", 1, lines.append))
+    asyncio.run(parts.close())
+    asyncio.run(parts.collector.engine.close())
+    assert "prompts=4, but the task has only 3 problems: no update has more" in lines
+
+
 def test_a_stage_that_a_rule_stopped_stays_stopped_when_it_is_killed_before_its_result_is_written(tmp_path):
     health = {"gradient_spike": {"threshold": 0.0, "patience": 1, "action": "stop"}}
     losses = [1.0] * 12

@@ -206,6 +206,15 @@ def test_sources_are_mixed_and_a_corpus_of_prompts_and_answers_is_learnt_by_its_
     assert decoded(base, corpus_examples(whole, Text(base), 1, 3, 0)[2]) == ("s1", "n1=s2<|end|>")
 
 
+def test_an_update_of_more_rows_than_there_are_says_that_it_repeats_some(base, tmp_path):
+    data = write(tmp_path / "rows.jsonl", [{"prompt": f"s{i}n1=", "completion": f"s{i + 1}"} for i in range(5)])
+    for rows, says in ((4, False), (8, True)):
+        lines = []
+        stage = make_stage("sft", data=str(data), steps=1, lr=1e-3, rows=rows, held_out_share=0.2)
+        stage.run(setting(tmp_path / str(rows), base, log=lines.append))
+        assert (f"rows={rows}, but the data has only 4 rows: an update repeats some" in lines) is says
+
+
 def test_what_cannot_work_is_refused_by_field(base, tmp_path):
     for fields, message in [
         ({}, "at least one of data, corpus and rollouts"),

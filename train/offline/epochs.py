@@ -19,6 +19,7 @@ from train.base.health import AlarmFile, Health, HealthRule, act, configured
 from train.base.optimiser import Optimiser, Schedule
 from train.base.stage import ALL_KEPT, Setting, kept
 from train.update.batch import rows_at
+from ttc.config.values import counted
 from ttc.errors import ConfigError
 from ttc.records import LineFile
 
@@ -41,6 +42,8 @@ def fit(
         TrainingError: a loss, a gradient's norm or a weight is not finite; the checkpoints are of before.
         Interrupted: a signal asked for an end; the updates until then are kept.
     """
+    if course.rows > num_rows:
+        setting.log(f"rows={course.rows}, but the data has only {counted(num_rows, 'row')}: an update repeats some")
     health = Health(course.rules)
     world = setting.world
     checkpoints = Checkpoints(setting.folder / "checkpoints", setting.log, writes=world.main)

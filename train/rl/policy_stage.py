@@ -182,6 +182,9 @@ class PolicyStage:
         engine = self._engine(source, setting) if engine is None else engine
         train, held_out = self._items()
         train = train if self.leave_out is None else remaining(train, *self.leave_out, setting)
+        if self.plan.prompts > len(train):
+            there = counted(len(train), "problem")
+            setting.log(f"prompts={self.plan.prompts}, but the task has only {there}: no update has more")
         world, own = setting.world, setting.own
         judge = served(self._judge())
         return Parts(
