@@ -21,7 +21,7 @@ from typing import Any
 
 from serve.operator.keys import Key, read_keys
 from serve.requests.fields import MAX_TEMPERATURE
-from serve.requests.thinking import EFFORTS, UNLIMITED, ThinkingPolicy
+from serve.requests.thinking import EFFORTS, UNLIMITED, ThinkingPolicy, laid_over
 from ttc.answers import KINDS
 from ttc.config.choices import DEFAULT_ENGINE, DEFAULT_SCORER, PartChoice
 from ttc.config.recipes import load_toml, merge, sections, split_model
@@ -297,7 +297,7 @@ def _thinking(table: Mapping[str, Any]) -> ThinkingPolicy:
     efforts = parse("thinking.efforts", table.get("efforts", {}), Mapping[str, int])
     plain = {key: value for key, value in table.items() if key != "efforts"}
     policy = build(ThinkingPolicy, plain, where="thinking.")
-    return replace(policy, efforts={**policy.efforts, **efforts})
+    return replace(policy, efforts=laid_over(policy.efforts, efforts))
 
 
 def _model(name: str, values: Mapping[str, Any]) -> ModelSpec:

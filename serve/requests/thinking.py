@@ -14,8 +14,10 @@ those of a context of 40,960 tokens; on a smaller one they shrink in proportion,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Annotated, Any, Literal, get_args
 
 from annotated_types import Ge, Le
@@ -114,6 +116,37 @@ class ThinkingRequest:
     effort_field: str = "reasoning_effort"
 
 
+def laid_over(default: Mapping[str, int], own: Mapping[str, int]) -> dict[str, int]:
+    """The default table with an operator's own entries; the others keep between those, so that the table still rises.
+
+    Raises:
+        ConfigError: his own do not rise.
+    """
+    _check_rising(own)
+    caps = {name: _cap(tokens) for name, tokens in {**default, **own}.items()}
+    for number, name in enumerate(EFFORTS):
+        if name in caps and name not in own:
+            low = max((caps[lower] for lower in EFFORTS[:number] if lower in own), default=1)
+            high = min((caps[higher] for higher in EFFORTS[number:] if higher in own), default=math.inf)
+            caps[name] = max(min(caps[name], high), low, 1)
+    return {name: UNLIMITED if tokens == math.inf else int(tokens) for name, tokens in caps.items()}
+
+
+def _cap(tokens: int) -> float:
+    return math.inf if tokens == UNLIMITED else tokens
+
+
+def _check_rising(efforts: Mapping[str, int]) -> None:
+    """Refuse a higher effort of fewer tokens: a budget is routed by the least effort that covers it."""
+    caps = {name: _cap(tokens) for name, tokens in efforts.items()}
+    for lower, higher in pairwise(name for name in EFFORTS if name in caps):
+        if caps[lower] > caps[higher]:
+            raise ConfigError(
+                f"thinking.efforts.{lower} = {efforts[lower]} is above thinking.efforts.{higher} = {efforts[higher]}: "
+                "a higher effort has as many tokens or more"
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class ThinkingPolicy:
     """The operator's side: efforts in tokens (-1: no cap but the reserve), a ceiling, the answer's share of max_tokens.
@@ -139,6 +172,7 @@ class ThinkingPolicy:
         for name, value in self.efforts.items():
             if isinstance(value, bool) or not isinstance(value, int) or (value < 1 and value != UNLIMITED):
                 raise ConfigError(f"thinking.efforts.{name} must be a number of tokens >= 1, or -1, got {value!r}")
+        _check_rising(self.efforts)
         if self.default_effort is not None and self.default_effort not in EFFORTS:
             raise ConfigError(f"thinking.default_effort must be one of {', '.join(EFFORTS)}")
         if self.max_thinking_tokens is not None and self.max_thinking_tokens < 1:

@@ -51,6 +51,8 @@ from ttc.core import Usage
 from ttc.errors import ConfigError, UnknownName
 
 _log = logging.getLogger("serve")
+_ENDING_S = 5.0
+"""How long requests that were stopped may take to end."""
 
 
 class InferenceService:
@@ -134,8 +136,8 @@ class InferenceService:
         while self._jobs and time.monotonic() < deadline and not (hurried and hurried.is_set()):
             await asyncio.sleep(0.05)
         for job in list(self._jobs):
-            job.stop(unavailable("shutting_down", "the server is shutting down"))
-        deadline = time.monotonic() + 5
+            job.stop(unavailable("shutting_down", "the server is shutting down", retry_after_s=_ENDING_S))
+        deadline = time.monotonic() + _ENDING_S
         while self._jobs and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
 

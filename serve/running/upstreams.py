@@ -90,6 +90,7 @@ class Upstreams:
             ApiError: no server could answer, or the one that did refuses.
         """
         tried, failures, url = 0, set[str](), ""
+        busy: Transient | None = None
         while True:
             tried += 1
             avoid = failures if len(failures) < len(self) else failures - {url}
@@ -100,9 +101,10 @@ class Upstreams:
                 if not failure.is_of_connection:
                     failures.add(url)
                 _log.warning("a server behind failed", extra={"attempt": tried, "error": str(failure)[:300]})
+                busy = failure if failure.status == 429 else busy
                 again = self._again(tried, failure) and not shown()
                 if not again:
-                    raise _told(failure) from failure
+                    raise _told(busy or failure) from failure  # to come back helps where one was only busy
                 self.retried.add(failure)
             except ConfigError as exc:
                 _log.error("a server behind refuses this server", extra={"error": str(exc)[:300]})

@@ -14,6 +14,7 @@ import pytest
 from serve.commands.serve import register, run
 from serve.http.app import bind, serve, url_of
 from serve.operator.config import HttpSettings, PresetSpec, ServeConfig, from_options, load_config
+from serve.requests.thinking import DEFAULT_EFFORTS, EFFORTS, laid_over
 from serve.running.catalogue import Catalogue
 from serve.running.service import InferenceService, check_presets
 from tests.serve.running import scripted, served
@@ -47,6 +48,20 @@ efforts = { low = 300 }
 [auto]
 high = "big:tree"
 """
+
+
+@pytest.mark.parametrize(
+    ("own", "table"),
+    [
+        ({"low": 300}, [300, 300, 8192, 24576, 32768, -1]),
+        ({"low": 9000, "high": 10000}, [512, 9000, 9000, 10000, 32768, -1]),
+        ({"medium": -1}, [512, 1024, -1, -1, -1, -1]),
+        ({"max": 4096}, [512, 1024, 4096, 4096, 4096, 4096]),
+        ({"low": 0}, [1, 0, 8192, 24576, 32768, -1]),
+    ],
+)
+def test_efforts_that_an_operator_leaves_alone_keep_between_his_own(own: dict[str, int], table: list[int]) -> None:
+    assert [laid_over(DEFAULT_EFFORTS, own)[name] for name in EFFORTS if name != "none"] == table
 
 
 def test_a_full_file_is_read(tmp_path: pathlib.Path) -> None:
@@ -98,6 +113,10 @@ def test_the_example_of_the_page_is_a_configuration(
         ("[models.m]\nengine = 'simulated'\n[limits]\nstall_s = 0", "stall_s must be > 0"),
         ("[models.m]\nengine = 'simulated'\n[thinking]\nefforts = { huge = 3 }", "efforts must name"),
         ("[models.m]\nengine = 'simulated'\n[thinking]\nefforts = { low = 0 }", "efforts.low"),
+        (
+            "[models.m]\nengine = 'simulated'\n[thinking]\nefforts = { low = 9000, high = -1, max = 300 }",
+            r"thinking\.efforts\.high = -1 is above thinking\.efforts\.max = 300: a higher effort has as many",
+        ),
         ("[models.m]\nengine = 'simulated'\n[thinking]\nhandover = 'now'", "</think>"),
         ("[models.m]\nengine = 'simulated'\n[thinking]\nreserve_share = 1.5", "reserve_share"),
         ("[models.m]\nengine = 'simulated'\n[auto]\nhuge = 'm'", "auto.huge"),

@@ -177,13 +177,20 @@ def test_draining_refuses_new_requests_lets_running_ones_finish_and_aborts_at_th
         assert replies == [200]
 
     with running(served(SlowEngine(30)), limits=ServeLimits(drain_s=0.2)) as server:
-        answers: list[httpx2.Response] = []
-        asking = threading.Thread(target=lambda: answers.append(server.ask(chat(stream=True))))
-        asking.start()
-        assert until(lambda: not server.service.idle)
+        answers: dict[bool, httpx2.Response] = {}
+
+        def ask(stream: bool) -> None:
+            answers[stream] = server.ask(chat(stream=stream))
+
+        asking = [threading.Thread(target=ask, args=(stream,)) for stream in (True, False)]
+        for thread in asking:
+            thread.start()
+        assert until(lambda: len(server.service._jobs) == 2)
         asyncio.run_coroutine_threadsafe(server.service.drain(), server.loop).result(5)
-        asking.join()
-    assert "shutting_down" in answers[0].text
+        for thread in asking:
+            thread.join()
+    assert all("shutting_down" in answer.text for answer in answers.values())
+    assert (answers[False].status_code, answers[False].headers["retry-after"]) == (503, "5")
 
 
 def test_the_command_serves_the_packaged_model_and_a_second_signal_ends_it_cleanly_at_once() -> None:
