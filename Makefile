@@ -42,7 +42,7 @@ test-cpus: $(VENV)/.stamp-test
 
 # The vLLM engine on this machine's CPU, with the packaged model and with SmolLM2-135M from PyPI.
 test-vllm: $(VLLM_VENV)/.stamp $(SMOLLM2)/model.safetensors
-	TTC_SMOLLM2=$(SMOLLM2) $(VLLM_VENV)/bin/python -m pytest -m "vllm and not slow"
+	TTC_SMOLLM2=$(SMOLLM2) $(VLLM_VENV)/bin/python -m pytest -m "vllm and not slow" --numprocesses 2 --dist loadfile
 
 # SmolLM2-135M-Instruct from PyPI, as the folder of a model; what converts it is in the environment of test-vllm.
 smollm2: $(SMOLLM2)/model.safetensors

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import functools
+import itertools
 import json
 import math
 import os
@@ -26,13 +27,28 @@ from ttc.core import Record
 from ttc.durable import about, sync_folder
 from ttc.errors import ConfigError, RecordError
 
-Decoder = Callable[[Any, str], Any]
+Decoder = Callable[[Any], Any]
 T = TypeVar("T")
+
+
+class _Misfit(Exception):
+    """A value that its field cannot hold; what decodes the values around it adds where it stands."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.where = text, ""
+
+    def within(self, step: str) -> _Misfit:
+        """The same, told from one step further out."""
+        self.where = step + self.where
+        return self
 
 
 def decode(kind: type[T], data: Any) -> T:
     """Rebuild a dataclass of type `kind` from what `encode` made of it; raises RecordError naming the field."""
-    return typing.cast(T, _decoder(typing.cast(Any, kind))(data, ""))
+    try:
+        return typing.cast(T, _decoder(typing.cast(Any, kind))(data))
+    except _Misfit as misfit:
+        raise RecordError(f"{misfit.where.removeprefix('.') or 'record'}: {misfit.text}") from None
 
 
 def encode(value: Any) -> Any:
@@ -41,20 +57,33 @@ def encode(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [encode(item) for item in value]
-    raise RecordError(f"cannot store a {type(value).__name__} in a record: {value!r}")
+        return [item if type(item) in _PLAIN else encode(item) for item in value]
+    kind: Any = type(value)
+    names = _field_names(kind)
+    if names is not None:
+        items = [(name, getattr(value, name)) for name in names]
+    elif isinstance(value, Mapping):
+        items = [(str(key), item) for key, item in value.items()]
+    else:
+        raise RecordError(f"cannot store a {type(value).__name__} in a record: {value!r}")
+    return {name: item if type(item) in _PLAIN else encode(item) for name, item in items}
+
+
+_PLAIN = frozenset({type(None), bool, int, str})
+"""What JSON holds as it is."""
+
+
+@functools.cache
+def _field_names(kind: type) -> tuple[str, ...] | None:
+    return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
 
 
 @functools.cache
 def _decoder(annotation: Any) -> Decoder:
     """Build the decoder of one type annotation, once."""
     if annotation is Any:
-        return lambda value, where: value
+        return lambda value: value
     if dataclasses.is_dataclass(annotation):
         return _dataclass_decoder(annotation)
     if annotation in _SCALARS:
@@ -75,43 +104,51 @@ def _dataclass_decoder(kind: Any) -> Decoder:
     }
     decoders: dict[str, Decoder] = {}  # filled at first use
 
-    def decode(value: Any, where: str) -> Any:
-        _expect(isinstance(value, dict), value, "an object", where)
+    def decode(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _unlike("an object", value)
         if not decoders:
             decoders.update({name: _decoder(hints[name]) for name in fields})
-        for name in value.keys() - decoders.keys():
-            raise RecordError(f"{_at(where, name)}: no such field in {kind.__name__}")
-        for name in required - value.keys():
-            raise RecordError(f"{_at(where, name)}: missing")
-        return kind(**{name: decoders[name](item, _at(where, name)) for name, item in value.items()})
+        if not required <= value.keys() <= decoders.keys():
+            for name in value.keys() - decoders.keys():
+                raise _Misfit(f"no such field in {kind.__name__}").within(f".{name}")
+            raise _Misfit("missing").within(f".{min(required - value.keys())}")
+        values, name = {}, ""
+        try:
+            for name, item in value.items():
+                values[name] = decoders[name](item)
+        except _Misfit as misfit:
+            raise misfit.within(f".{name}") from None
+        return kind(**values)
 
     return decode
 
 
-def _at(where: str, name: object) -> str:
-    return f"{where}.{name}" if where else str(name)
+def _unlike(wanted: str, value: Any) -> _Misfit:
+    return _Misfit(f"expected {wanted}, got {str(value)[:80]!r}")
 
 
-def _expect(ok: bool, value: Any, wanted: str, where: str) -> None:
-    if not ok:
-        raise RecordError(f"{where or 'record'}: expected {wanted}, got {str(value)[:80]!r}")
-
-
-def _scalar(wanted: str, fits: Callable[[Any], bool], make: Callable[[Any], Any]) -> Decoder:
-    def decode(value: Any, where: str) -> Any:
-        _expect(fits(value), value, wanted, where)
-        return make(value)
+def _scalar(kind: type, wanted: str) -> Decoder:
+    def decode(value: Any) -> Any:
+        if type(value) is not kind:  # JSON has no subclasses: true is no whole number
+            raise _unlike(wanted, value)
+        return value
 
     return decode
 
 
-def _is_number(value: Any) -> bool:
-    return value in ("inf", "-inf", "nan") or (isinstance(value, int | float) and not isinstance(value, bool))
+def _number(value: Any) -> float:
+    if type(value) is float:
+        return value
+    if type(value) is not int and value not in ("inf", "-inf", "nan"):
+        raise _unlike("a number", value)
+    return float(value)
 
 
 def _literal(choices: tuple[Any, ...]) -> Decoder:
-    def decode(value: Any, where: str) -> Any:
-        _expect(value in choices, value, f"one of {', '.join(map(str, choices))}", where)
+    def decode(value: Any) -> Any:
+        if value not in choices:
+            raise _unlike(f"one of {', '.join(map(str, choices))}", value)
         return value
 
     return decode
@@ -120,15 +157,15 @@ def _literal(choices: tuple[Any, ...]) -> Decoder:
 def _union(options: tuple[Any, ...]) -> Decoder:
     others = [_decoder(option) for option in options if option is not types.NoneType]
 
-    def decode(value: Any, where: str) -> Any:
+    def decode(value: Any) -> Any:
         if value is None and types.NoneType in options:
             return None
         for decoder in others[:-1]:
             try:
-                return decoder(value, where)
-            except RecordError:  # the next alternative may fit; the last one reports
+                return decoder(value)
+            except _Misfit:  # the next alternative may fit; the last one reports
                 continue
-        return others[-1](value, where)
+        return others[-1](value)
 
     return decode
 
@@ -137,14 +174,18 @@ def _tuple(items: tuple[Any, ...]) -> Decoder:
     decoders = [_decoder(item) for item in items if item is not Ellipsis]
     open_ended = Ellipsis in items
 
-    def decode(value: Any, where: str) -> Any:
-        _expect(isinstance(value, list), value, "a list", where)
-        if not open_ended:
-            _expect(len(value) == len(decoders), value, f"{len(decoders)} items", where)
-        item_decoders = decoders * len(value) if open_ended else decoders
-        return tuple(
-            decoder(item, f"{where}[{i}]") for i, (item, decoder) in enumerate(zip(value, item_decoders, strict=True))
-        )
+    def decode(value: Any) -> Any:
+        if not isinstance(value, list):
+            raise _unlike("a list", value)
+        if not open_ended and len(value) != len(decoders):
+            raise _unlike(f"{len(decoders)} items", value)
+        values: list[Any] = []
+        try:
+            for item, decoder in zip(value, itertools.repeat(decoders[0]) if open_ended else decoders, strict=False):
+                values.append(decoder(item))
+        except _Misfit as misfit:
+            raise misfit.within(f"[{len(values)}]") from None
+        return tuple(values)
 
     return decode
 
@@ -152,19 +193,26 @@ def _tuple(items: tuple[Any, ...]) -> Decoder:
 def _mapping(items: tuple[Any, ...]) -> Decoder:
     decoder = _decoder(items[1])
 
-    def decode(value: Any, where: str) -> Any:
-        _expect(isinstance(value, dict), value, "an object", where)
-        return {key: decoder(item, _at(where, key)) for key, item in value.items()}
+    def decode(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _unlike("an object", value)
+        values, key = {}, ""
+        try:
+            for key, item in value.items():
+                values[key] = decoder(item)
+        except _Misfit as misfit:
+            raise misfit.within(f".{key}") from None
+        return values
 
     return decode
 
 
 _SCALARS: Mapping[Any, Decoder] = {
-    int: _scalar("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool), int),
-    float: _scalar("a number", _is_number, float),
-    str: _scalar("a string", lambda value: isinstance(value, str), str),
-    bool: _scalar("true or false", lambda value: isinstance(value, bool), bool),
-    types.NoneType: _scalar("null", lambda value: value is None, lambda value: None),
+    int: _scalar(int, "a whole number"),
+    float: _number,
+    str: _scalar(str, "a string"),
+    bool: _scalar(bool, "true or false"),
+    types.NoneType: _scalar(types.NoneType, "null"),
 }
 _GENERICS: Mapping[Any, Callable[[tuple[Any, ...]], Decoder]] = {
     Literal: _literal,

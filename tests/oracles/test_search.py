@@ -68,7 +68,7 @@ def perfect(policy: str, n: int, m: int = 4, **more):
     return partial(tree, scorer=simulated_scorer(), n=n, policy=policy, beam_width=m, select="argmax", **more)
 
 
-P, STEPS, N, M, RUNS = 0.4, 4, 8, 4, 150
+P, STEPS, N, M, RUNS = 0.4, 4, 8, 4, 100
 
 
 @pytest.mark.parametrize(
