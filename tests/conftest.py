@@ -55,9 +55,13 @@ def without_matplotlib() -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """Collected tests and imported modules live to the end: Python's collector need not walk them again and again."""
+    """Collected tests and imported modules live to the end: Python's collector need not walk them again and again.
+
+    It is a twentieth of the time at the thresholds of a program that is short of memory.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @functools.cache

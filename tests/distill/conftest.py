@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 
 from tests.distill.models import make_model
+from tests.once import made_once
 
 
 @pytest.fixture(scope="session")
 def walker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A teacher that always walks, and mostly rightly."""
-    return make_model(tmp_path_factory.mktemp("walker"), share=1.0, steps=200, hidden=48)
+    return made_once(tmp_path_factory, "walker", lambda folder: make_model(folder, share=1.0, steps=200, hidden=48))
 
 
 @pytest.fixture(scope="session")
 def guesser(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A student that walks now and then."""
-    return make_model(tmp_path_factory.mktemp("guesser"), share=0.4, steps=100, seed=1)
+    return made_once(tmp_path_factory, "guesser", lambda folder: make_model(folder, share=0.4, steps=100, seed=1))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.once import made_once
 from tests.train.cipher_base import make_base
 from train.nano import tokenizer
 
@@ -20,4 +21,4 @@ def nano() -> Any:
 @pytest.fixture(scope="session")
 def cipher_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a base model for the cipher walk, made once."""
-    return make_base(tmp_path_factory.mktemp("cipher"))
+    return made_once(tmp_path_factory, "cipher", make_base)
