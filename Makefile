@@ -18,7 +18,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Hundreds of tests start Python: each would compile the package and rewrite its assertions anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-wheel test-cpus test-vllm test-sglang conformance mutants smollm2 lint format site nano bench gpu-nano gpu-train gpu-test gpu-bench clean
+.PHONY: demo test test-long test-wheel test-cpus test-vllm test-sglang conformance mutants smollm2 lint format site nano bench gpu-nano gpu-train gpu-test gpu-bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.stamp-base
@@ -27,6 +27,10 @@ demo: $(VENV)/.stamp-base
 # One worker per core; the tests of a file stay together, since they share what is slow to make.
 test: $(VENV)/.stamp-test
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+
+# What takes a core four seconds or more, so that `make test` ends within ten minutes on two.
+test-long: $(VENV)/.stamp-test
+	$(BIN)/python -m pytest -m "long and not slow and not vllm" --numprocesses auto --dist loadfile
 
 # What a user installs, used in an empty folder, away from this checkout.
 test-wheel: $(VENV)/.stamp-base

@@ -27,6 +27,7 @@ def test_a_reader_of_an_entry_opens_few_files(entry: str) -> None:
     assert len(files) <= MAX_FILES[entry], sorted(files)
 
 
+@pytest.mark.long
 def test_an_evaluation_of_the_tree_executes_few_files() -> None:
     files = house.executed(ROOT)
     assert len(files) <= MAX_EXECUTED, sorted(files)

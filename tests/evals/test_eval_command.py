@@ -346,6 +346,7 @@ def test_a_length_beyond_the_context_is_refused_before_any_problem_fails(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_an_interrupted_run_is_continued_by_the_same_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], sent: signal.Signals, code: int

@@ -222,6 +222,7 @@ def test_eval_spends_its_budget_as_a_total_of_auto_and_as_a_limit_of_others(tmp_
     assert main([*command, "--budget", "tokens=24000,calls=9", "--out", str(tmp_path / "other")]) == 2
 
 
+@pytest.mark.long
 def test_a_plan_calibrated_on_a_tree_run_draws_subtrees(tmp_path: Path) -> None:
     scored = ["--scorer", "simulated", "--set", "scorer.preset=good"]
     searched = [*EVAL, *scored, "--limit", "24", "--strategy", "tree:n=16,policy=dvts", "--out", str(tmp_path / "pool")]

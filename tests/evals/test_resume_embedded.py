@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from evals.run_folder import RECORDS, evaluate
 from evals.tasks.arithmetic import arithmetic
 from ttc.core import Answer, Problem, Record, Sampling
@@ -53,6 +55,7 @@ def timeless(record: Record) -> Record:
     )
 
 
+@pytest.mark.long
 def test_a_run_cut_in_the_middle_of_a_record_resumes_to_the_same_records(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", 5, 5)
     run(tmp_path / "cut", 5, 1)

@@ -39,7 +39,7 @@ def test_pass_at_k_has_its_limits_and_grows_in_c_and_k(n: int, data) -> None:
 
 
 def test_coverage_under_beta_difficulty_follows_its_law() -> None:
-    a, b, runs, n = 0.3, 2.5, 600, 32
+    a, b, runs, n = 0.3, 2.5, 400, 32
     found = answers(partial(majority, n=n), runs, spread=(a, b), steps=2)
     for k in (1, 4, 10, 32):
         law = 1 - math.exp(math.lgamma(b + k) - math.lgamma(b) + math.lgamma(a + b) - math.lgamma(a + b + k))

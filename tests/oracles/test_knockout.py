@@ -46,7 +46,7 @@ def contest(p: float, q: float, log: list[str] | None = None) -> ScriptedEngine:
 
 @pytest.mark.parametrize(("n", "k"), [(2, 1), (4, 1), (8, 1), (4, 3)])
 def test_a_knockout_wins_as_its_law_says(n: int, k: int) -> None:
-    p, q, runs = 0.4, 0.8, 500
+    p, q, runs = 0.4, 0.8, 300
     engine = contest(p, q)
 
     async def go():

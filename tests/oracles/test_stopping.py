@@ -28,7 +28,7 @@ def test_the_beta_rule_stops_where_the_paper_says() -> None:
     ("q", "samples", "right"), [(0.9, 5.6218, 0.9999), (0.8, 8.7175, 0.9981), (0.7, 15.1137, 0.9851)]
 )
 def test_adaptive_draws_and_errs_as_its_dynamic_programme_says(q: float, samples: float, right: float) -> None:
-    runs = 300
+    runs = 200
     found = answers(partial(adaptive, n=40), runs, p=q, steps=1, num_wrong=1)
     drawn = [len(answer.candidates) for answer in found]
     mean = sum(drawn) / runs
@@ -40,7 +40,7 @@ def test_adaptive_draws_and_errs_as_its_dynamic_programme_says(q: float, samples
 
 @pytest.mark.parametrize(("p", "expected"), [(0.9, 8.461), (0.7, 22.752), (0.5, 32.262)])
 def test_the_window_rule_draws_as_its_closed_form_says(p: float, expected: float) -> None:
-    runs, w, cap = 200, 5, 40
+    runs, w, cap = 120, 5, 40
     agree = p**w + (1 - p) ** w
     assert math.isclose(w * sum((1 - agree) ** j for j in range(cap // w)), expected, abs_tol=6e-4)
     found = answers(partial(adaptive, n=cap, rule="window", window=w), runs, p=p, steps=1, num_wrong=1)
@@ -175,7 +175,7 @@ def test_the_threshold_is_the_quantile_that_a_share_keep_reaches(levels, keep: f
 def test_weak_traces_are_aborted_within_a_piece_and_the_vote_does_not_suffer() -> None:
     engine = {"p": 0.9, "steps": 8, "confidence": 0.5, "cv": 0.3}
     options = {"n": 24, "warmup": 8, "group": 12, "chunk": 12, "consensus": 2.0}
-    low, full = (answers(partial(confidence, **options, keep=keep), 20, **engine) for keep in (0.3, 1.0))
+    low, full = (answers(partial(confidence, **options, keep=keep), 12, **engine) for keep in (0.3, 1.0))
     assert sum(a.usage.generated for a in low) < 0.85 * sum(a.usage.generated for a in full)
     right = [sum(a.final == truth(f"problem {i}") for i, a in enumerate(found)) for found in (low, full)]
     assert right[0] >= right[1] - 1

@@ -81,6 +81,7 @@ def rows(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loop", [learn, learn_async], ids=["in turns", "overlapped"])
 @pytest.mark.parametrize(
     ("name", "metric"),

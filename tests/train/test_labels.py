@@ -358,6 +358,7 @@ def test_rows_of_ptx_that_are_held_out_problems_are_refused_before_a_model_is_th
         stage(f"data:{leak}").check(True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["sft", "preference"])
 def test_rollouts_of_held_out_problems_are_refused_before_they_are_learnt(
     base: Path, tmp_path: Path, kind: str

@@ -27,6 +27,7 @@ def check_that_all_act(names, workshop):
     assert {(row.recipe, row.mechanism) for row in rows if not row.acts} == set()
 
 
+@pytest.mark.long
 def test_taking_any_mechanism_of_a_small_recipe_away_changes_the_update(workshop):
     check_that_all_act(QUICK, workshop)
 
@@ -37,6 +38,7 @@ def test_taking_any_mechanism_of_a_recipe_away_changes_the_update(names, worksho
     check_that_all_act(names, workshop)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("planted", "inert"),
     [

@@ -91,6 +91,7 @@ def test_trl_is_given_the_very_ids_with_only_completions_learnt():
     assert shown(batch, batch["attention_mask"])[:2] == [[5, 6, 8, 9, 1], [7, 11, 1]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["sft", "dpo", "kto"])
 def test_a_model_learns_from_its_own_rollouts_through_trl(cipher_model, run, method):
     stage = trl(method=method, rollouts="1-sample", steps=25, lr=1e-3, rows=24, held_out=TASK)
@@ -105,6 +106,7 @@ def test_a_model_learns_from_its_own_rollouts_through_trl(cipher_model, run, met
     assert [row["step"] for row in rows] == list(range(1, 26)) and "loss" in rows[0]
 
 
+@pytest.mark.long
 def test_a_reward_model_ranks_held_out_pairs_and_the_policy_passes_through(cipher_model, run):
     stage = trl(method="reward", rollouts="1-sample", steps=60, lr=2e-3, rows=24, held_out_share=0.2)
     folder = run / "2-reward"
@@ -117,6 +119,7 @@ def test_a_reward_model_ranks_held_out_pairs_and_the_policy_passes_through(ciphe
     assert (cipher_model / "model.safetensors").read_bytes() == before
 
 
+@pytest.mark.long
 @pytest.mark.numeric
 def test_a_killed_job_goes_on_from_trls_newest_whole_checkpoint(cipher_model, run, tmp_path):
     rows = right_rollouts(run / "1-sample" / "rollouts.jsonl")
@@ -163,6 +166,7 @@ def test_rollouts_of_held_out_problems_are_refused_before_trl_learns_them(cipher
     stage.check(True)
 
 
+@pytest.mark.long
 def test_a_signal_ends_trls_training_with_a_checkpoint_and_it_goes_on_from_there(cipher_model, run, tmp_path):
     rows = right_rollouts(run / "1-sample" / "rollouts.jsonl")
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -17,6 +17,7 @@ def test_the_recipes_that_are_promised_are_there():
     assert set(packaged()) >= NAMED
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SCALES)
 def test_at_its_smallest_scale_a_recipe_starts_from_nothing_and_no_stage_needs_a_file_of_the_user(name):
     has_model = False

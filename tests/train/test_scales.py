@@ -50,6 +50,7 @@ def run(home: Path, recipe: str, out: Path, *more: str) -> int:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_recipe_runs_at_the_scale_of_a_processor(
     home: Path, tmp_path: Path, recipe: str, monkeypatch: pytest.MonkeyPatch
@@ -147,6 +148,7 @@ def test_every_example_is_bound_at_every_scale_and_says_how_to_run_it(
     assert f"ttc train run {path.relative_to(EXAMPLES.parents[2])} --model" in path.read_text()
 
 
+@pytest.mark.long
 def test_a_mixture_of_tasks_is_learnt_with_a_curve_for_each(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ def same(first, second):
     return all(first[name].equal(tensor) for name, tensor in second.items())
 
 
+@pytest.mark.long
 def test_a_worker_process_gives_the_run_of_one_process_bit_for_bit(cipher_model, tmp_path):
     alone = outcome(learn, make_parts(cipher_model, tmp_path / "one"))
     apart = outcome(learn, over(make_parts(cipher_model, tmp_path / "two"), local(cipher_model)))
@@ -59,6 +60,7 @@ def test_a_worker_process_gives_the_run_of_one_process_bit_for_bit(cipher_model,
     assert same(alone, outcome(learn_async, queued, one_ahead))
 
 
+@pytest.mark.long
 def test_the_work_of_a_killed_worker_is_drawn_again(cipher_model, tmp_path):
     alone = outcome(learn, make_parts(cipher_model, tmp_path / "one"))
     said = []
