@@ -229,6 +229,11 @@ def _seconds(finals: list[str]) -> float:
     return time.perf_counter() - start
 
 
+@pytest.mark.parametrize("text", ["The anſwer is 4.", "The best choıce is 4.", "THE BEST CHOİCE IS 4."])
+def test_letters_that_ignore_case_as_patterns_do_spell_a_phrase(text: str) -> None:
+    assert (extract(text, "math").final, extract(text, "math").method) == ("4", "phrase")
+
+
 @pytest.mark.parametrize("kind", ["number", "choice"])
 def test_hostile_texts_are_read_quickly_and_never_raise(kind: str) -> None:
     slowest = 0.0

@@ -148,44 +148,48 @@ def boxes(text: str, start: int) -> list[Box]:
     """
     if "box" not in text:  # most texts of most tasks
         return []
-    opened = {match.end() - 1: match.start() for match in _BOX.finditer(text, start) if match[0].endswith("{")}
+    opened: dict[int, int] = {}
+    places: list[tuple[int, int, int, int]] = []
+    for command in _BOX.finditer(text, start):
+        at, end = command.span()
+        if text[end - 1] == "{":
+            opened[end - 1] = at
+        else:
+            word = _BARE_WORD.match(text, end, end + MAX_FINAL)
+            last = word.end() if word else end
+            places.append((at, end, last, last))
     stack: list[int] = []
-    spans: list[Box] = []
-    if opened:
-        for brace in _BRACES.finditer(text, min(opened)):
-            at = brace.start()
-            if at and text[at - 1] == "\\" and text[max(0, at - 2) : at] != "\\\\":
-                continue
-            if brace[0] == "{":
-                stack.append(at)
-            elif stack and (left := stack.pop()) in opened:
-                spans.append(Box(opened[left], left + 1, at, at + 1))
-        reached = 0
-        for left in stack:
-            if left in opened and left >= reached:
-                spans.append(_unclosed(text, opened[left], left + 1))
-                reached = spans[-1].after
-    for match in _BOX.finditer(text, start):
-        if not match[0].endswith("{"):
-            word = _BARE_WORD.match(text, match.end(), match.end() + MAX_FINAL)
-            end = word.end() if word else match.end()
-            spans.append(Box(match.start(), match.end(), end, end))
-    return _outermost(sorted(spans, key=lambda box: (box.at, -box.after)))
+    for brace in _BRACES.finditer(text, min(opened)) if opened else ():
+        at = brace.start()
+        if text[at - 1] == "\\" and at and text[max(0, at - 2) : at] != "\\\\":
+            continue
+        if text[at] == "{":
+            stack.append(at)
+        elif stack and (left := stack.pop()) in opened:
+            places.append((opened[left], left + 1, at, at + 1))
+    reached = 0
+    for left in stack:
+        if left in opened and left >= reached:
+            reached = _end_of_line(text, left + 1)
+            places.append((opened[left], left + 1, reached, reached))
+    return _outermost(sorted(places))
 
 
-def _unclosed(text: str, at: int, start: int) -> Box:
+def _end_of_line(text: str, start: int) -> int:
     line = text.find("\n", start)
     end = len(text) if line < 0 else line
     while end > start and text[end - 1] in " $.\t\r":
         end -= 1
-    return Box(at, start, end, end)
+    return end
 
 
-def _outermost(made: list[Box]) -> list[Box]:
+def _outermost(places: list[tuple[int, int, int, int]]) -> list[Box]:
     outer: list[Box] = []
-    for box in made:
-        if not outer or box.at >= outer[-1].after:
-            outer.append(box)
+    reached = 0
+    for place in places:
+        if place[0] >= reached:
+            outer.append(Box(*place))
+            reached = place[3]
     return outer
 
 
@@ -392,6 +396,13 @@ _PHRASE = re.compile(
     r"|^[ \t]*\**A\s*[:：])\**\s*",
     re.IGNORECASE | re.MULTILINE,
 )
+_PHRASE_WORDS = (
+    "answer", "result", "solution", "option", "choice", "final", "largest", "smallest", "greatest", "least",
+    "maximum", "minimum", "highest", "lowest", "total", "sum", "答案", "结果", ":", "：",
+)  # fmt: skip
+"""A text without one of these has no phrase."""
+_AS_READ = str.maketrans("ſı", "si", "\u0307")
+"""Letters as patterns that ignore case take them; the dot is what `lower` leaves of an İ."""
 _CLAUSE_END = re.compile(
     r"\n|(?:[.?]|(?<!\d)!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor),?\s+(?:because|since|so|which|where|as)\b"
 )
@@ -401,10 +412,12 @@ MAX_PHRASES = 8
 """How many of the last answer phrases are looked at."""
 
 
-def last_value(pattern: re.Pattern[str], method: str, hedge: Hedge) -> Rule:
-    """The rule of the last place of `pattern`, whose group `value` is the answer."""
+def last_value(pattern: re.Pattern[str], method: str, hedge: Hedge, mark: str = "") -> Rule:
+    """The rule of the last place of `pattern`, whose group `value` is the answer; no text without `mark` has one."""
 
     def rule(text: str, start: int) -> Hit:
+        if mark not in text:
+            return None
         match = last_match(pattern, text, start)
         return None if match is None else _unless(hedge, found(text, *match.span("value"), method))
 
@@ -413,11 +426,12 @@ def last_value(pattern: re.Pattern[str], method: str, hedge: Hedge) -> Rule:
 
 def _phrase_ends(text: str, start: int) -> list[int]:
     """Where what the last answer phrases announce begins."""
-    ends = list(deque((match.end() for match in _PHRASE.finditer(text, start)), maxlen=MAX_PHRASES))
-    lowered = text.lower()
-    if any(word in lowered for word in _FOREIGN_WORDS):
-        ends = sorted([*ends, *deque((match.end() for match in _FOREIGN.finditer(text, start)), maxlen=MAX_PHRASES)])
-    return ends
+    lowered = text.lower().translate(_AS_READ)
+    ends: list[int] = []
+    for words, pattern in ((_PHRASE_WORDS, _PHRASE), (_FOREIGN_WORDS, _FOREIGN)):
+        if any(word in lowered for word in words):
+            ends.extend(deque((match.end() for match in pattern.finditer(text, start)), maxlen=MAX_PHRASES))
+    return sorted(ends)
 
 
 def last_phrase(hedge: Hedge, trim: Callable[[str], tuple[int, int] | None]) -> Rule:
@@ -454,6 +468,6 @@ def usual_rules(
     same: Callable[[str, str], bool], hedge: Hedge, trim: Callable[[str], tuple[int, int] | None], bare: Rule
 ) -> tuple[Rule, ...]:
     """Box, tag, ####, phrase, and the text itself by `bare`; `same` tells whether two boxes say one thing."""
-    tag, hash_line = last_value(_TAG, "tag", hedge), last_value(_HASH, "hash", hedge)
+    tag, hash_line = last_value(_TAG, "tag", hedge), last_value(_HASH, "hash", hedge, "####")
     fields = last_value(_JSON, "json", hedge)
     return last_box(same, hedge), tag, hash_line, fields, last_phrase(hedge, trim), bare
