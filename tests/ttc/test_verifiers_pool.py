@@ -107,6 +107,15 @@ def test_a_killed_worker_is_replaced_by_a_spare(pool: Pool) -> None:
     assert pool.num_started == started + 1
 
 
+def test_as_many_workers_start_as_are_asked_at_once_and_a_spare(pool: Pool) -> None:
+    for _ in range(3):
+        pool.submit(ask()).result()
+    assert pool.num_started == 2
+    lost = [pool.submit(ask("sleep")) for _ in range(2)]
+    assert {future.result().status for future in lost} == {"timeout"}
+    assert pool.num_started == 3 + len(lost)
+
+
 def test_what_a_library_prints_does_not_reach_the_pipe(pool: Pool) -> None:
     assert pool.submit(ask("print")).result().status == "ok"
     assert pool.submit(ask(echo=1)).result().data["echo"] == 1

@@ -44,8 +44,6 @@ SOFT = 0.75
 MOST_WALL = 20
 """Limits of wall time after which a request ends, however little its worker has run."""
 START_S = 60.0
-MAX_AT_ONCE = 2
-"""Workers that start at once, beside the spare; further ones when they are needed."""
 MIN_MEMORY_MB = 256
 _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
@@ -64,7 +62,7 @@ class WorkerReply:
 
 
 class Pool:
-    """`workers` processes that run requests, and one warm spare. Starts on first use; `close` ends all.
+    """Up to `workers` processes that run requests, as many as are asked at once, and one warm spare; `close` ends all.
 
     `program` is what the interpreter runs as a worker, a module or a script that calls `worker.serve`.
     """
@@ -98,7 +96,6 @@ class Pool:
                 raise VerifierError("the pool is closed")
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(self._num_workers, thread_name_prefix="ttc-verifier")
-                self._ready.extend(self._start() for _ in range(min(self._num_workers, MAX_AT_ONCE) + 1))
             threads = self._threads
         return threads.submit(self._serve, dict(request), time.perf_counter())
 
@@ -117,6 +114,7 @@ class Pool:
 
     def _serve(self, request: dict[str, Any], queued: float) -> WorkerReply:
         worker = self._take()
+        self._keep_a_spare()
         began = time.perf_counter()
         limits = {"soft_s": SOFT * self.timeout_s, "cpu_s": math.ceil(self.timeout_s) + 1}
         data = worker.ask({**request, **limits}, self.timeout_s)
@@ -139,6 +137,12 @@ class Pool:
             worker.kill()
             raise VerifierError(f"no verifier worker could be started: {message}")
         return worker
+
+    def _keep_a_spare(self) -> None:
+        """Start one where none is left, now that the worker that is asked has had the processor for its own start."""
+        with self._lock:
+            if not self._ready and not self._closed:
+                self._ready.append(self._start())
 
     def _give(self, worker: _Worker) -> None:
         with self._lock:
