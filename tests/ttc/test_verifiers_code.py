@@ -35,6 +35,14 @@ def verifier() -> Iterator[CodeVerifier]:
     asyncio.run(made.close())
 
 
+@pytest.fixture(scope="module")
+def hurried(verifier: CodeVerifier) -> Iterator[CodeVerifier]:
+    """For programs that may run without end."""
+    made = code(timeout_s=1.5, memory_mb=256)
+    yield made
+    asyncio.run(made.close())
+
+
 def judge(verifier: CodeVerifier, target: object, *texts: str) -> list[Verdict]:
     async def run() -> list[Verdict]:
         return list(await asyncio.gather(*(verifier.verify(target, Submission(text)) for text in texts)))
@@ -50,16 +58,14 @@ DOUBLE = program("def double(x):\n    return x + x")
 
 
 # -- forging -----------------------------------------------------------------------------------------------------------
-def test_no_forgery_is_correct_and_the_honest_program_is() -> None:
-    forged = code(timeout_s=1.5, memory_mb=256)
-    verdicts = dict(zip(FORGERIES, judge(forged, TARGET, *FORGERIES.values()), strict=True))
-    honest = judge(forged, TARGET, DOUBLE)[0]
-    asyncio.run(forged.close())
+def test_no_forgery_is_correct_and_the_honest_program_is(hurried: CodeVerifier) -> None:
+    verdicts = dict(zip(FORGERIES, judge(hurried, TARGET, *FORGERIES.values()), strict=True))
+    honest = judge(hurried, TARGET, DOUBLE)[0]
     assert {name: verdict.status for name, verdict in verdicts.items() if verdict.status != "incorrect"} == {}
     # What doubles nothing gets nothing; 0 + 0 is 0, so a constant may be right once.
     assert max(verdict.score or 0 for name, verdict in verdicts.items() if name != "table_of_the_shown") < 0.2
     assert all(verdict.reason for verdict in verdicts.values())
-    assert max(verdict.seconds for verdict in verdicts.values()) < forged.card.max_s * patience()
+    assert max(verdict.seconds for verdict in verdicts.values()) < hurried.card.max_s * patience()
     assert (honest.status, honest.score) == ("correct", 1.0)
 
 
@@ -104,13 +110,12 @@ def test_the_score_is_the_share_of_checks_and_each_group_is_a_part(verifier: Cod
     assert verdict.reason.startswith("2 of 13 checks passed; tests 1: AssertionError")
 
 
-def test_the_binary_rule_can_be_a_share() -> None:
+def test_the_binary_rule_can_be_a_share(verifier: CodeVerifier) -> None:
     target = {"entry_point": "f", "cases": [{"args": [n], "expected": n} for n in range(4)]}
     text = program("def f(x):\n    return min(x, 2)")
-    strict, loose = code(), code(min_share=0.75)
+    strict, loose = verifier, code(timeout_s=5.0, min_share=0.75)
     found = [judge(each, target, text)[0] for each in (strict, loose)]
-    for each in (strict, loose):
-        asyncio.run(each.close())
+    asyncio.run(loose.close())
     assert [verdict.status for verdict in found] == ["incorrect", "correct"]
     assert [verdict.score for verdict in found] == [0.75, 0.75]
     assert strict.version != loose.version
@@ -281,12 +286,15 @@ def test_what_ordinary_tests_of_code_do_is_supported(verifier: CodeVerifier, nam
     assert verdict.status == "correct", verdict.reason
 
 
+ENDLESS = {"callback_without_end", "endless_nodes", "endless_steps"}
+
+
 @pytest.mark.parametrize("name", sorted(LIARS))
 def test_no_object_function_node_or_array_of_a_program_lies_its_way_through_a_test(
-    verifier: CodeVerifier, name: str
+    verifier: CodeVerifier, hurried: CodeVerifier, name: str
 ) -> None:
     target, source = LIARS[name]
-    (verdict,) = judge(verifier, target, program(source))
+    (verdict,) = judge(hurried if name in ENDLESS else verifier, target, program(source))
     assert verdict.status == "incorrect", verdict.reason
 
 
