@@ -192,6 +192,20 @@ def test_decoding_any_mixture_of_branches_equals_a_full_forward_pass(folder, kin
     assert body.pool.num_tokens == 0
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_few_long_rows_among_short_ones_get_the_bits_that_they_get_alone(folder, dtype: str) -> None:
+    body, _ = load_body(folder, dtype=dtype, attention=BlockedPrefix, pad_rows=PAD_ROWS)
+    texts = [[i * 7 % 200 for i in range(length)] for length in (5, 150, *range(6, 60, 4), 64, 63)]
+
+    def step(some: list[list[int]]) -> torch.Tensor:
+        decoder = InvariantDecoder(body)
+        for _, segment in body.extend([(None, ids) for ids in some]):
+            decoder.add(body.pool.segment(segment))
+        return torch.stack([decoder.step([len(ids) % 50 for ids in some]) for _ in range(2)], 1)
+
+    assert torch.equal(step(texts), torch.cat([step([ids]) for ids in texts]))
+
+
 def test_rows_that_open_many_pages_and_branches_of_them_say_the_same(folder) -> None:
     """Rows of different age that fill more pages than a plan has room for, some forked from others in the middle."""
     body, _ = load_body(folder, dtype="float32")

@@ -12,6 +12,7 @@ The vendor's matrix kernels must treat rows alike: `check` measures that at star
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -148,8 +149,9 @@ class InvariantDecoder:
         span = slice(segment.end, self._lengths[row])
         self.body.pool.append(segment, torch.stack((self._keys[:, row, :, span], self._values[:, row, :, span]), 1))
         if row != last:
-            self._keys[:, row] = self._keys[:, last]
-            self._values[:, row] = self._values[:, last]
+            end = self._lengths[last]
+            self._keys[:, row, :, :end] = self._keys[:, last, :, :end]
+            self._values[:, row, :, :end] = self._values[:, last, :, :end]
             self._segments[row], self._lengths[row] = self._segments[last], self._lengths[last]
         self._segments.pop()
         self._lengths.pop()
@@ -160,16 +162,21 @@ class InvariantDecoder:
         num = self.num_rows
         self._reserve(num, max(self._lengths) + 1)
         device = self.body.device
-        span = -(-(max(self._lengths) + 1) // BLOCK) * BLOCK
+        span, most = _spans_of(self._lengths)
         place = torch.tensor(self._lengths, device=device)
         index = torch.arange(num, device=device)
         hidden_keys = (torch.arange(span, device=device)[None] > place[:, None])[:, None]
+        far = torch.nonzero(place >= most).squeeze(1)
+        hidden_far = hidden_keys[far]
 
         def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             self._keys[layer][index, :, place] = k[:num]
             self._values[layer][index, :, place] = v[:num]
             keys, values = self._keys[layer, :num, :, :span], self._values[layer, :num, :, :span]
-            out = blocked_attention(q[:num].unsqueeze(2), keys, values, hidden_keys)
+            queries = q[:num].unsqueeze(2)
+            out = blocked_attention(queries, keys[:, :, :most], values[:, :, :most], hidden_keys[..., :most])
+            if most < span:
+                out[far] = blocked_attention(queries[far], keys[far], values[far], hidden_far)
             return F.pad(out.view(num, -1), (0, 0, 0, q.shape[0] - num))
 
         extra = -num % self.body.pad_rows
@@ -177,6 +184,18 @@ class InvariantDecoder:
         hidden = self.body.forward(F.pad(ids, (0, extra)), F.pad(place, (0, extra)), attend)
         self._lengths = [length + 1 for length in self._lengths]
         return hidden[:num]
+
+
+def _spans_of(lengths: Sequence[int]) -> tuple[int, int]:
+    """How many keys the longest row of a step sees, and how many all rows are attended over, the others once more.
+
+    Both are multiples of a block and the same, unless a few long rows would more than double the work of the others.
+    """
+    blocks = sorted(length // BLOCK + 1 for length in lengths)
+    num, whole = len(blocks), blocks[-1]
+    work = {most: num * most + (num - bisect.bisect_right(blocks, most)) * whole for most in sorted(set(blocks))}
+    most = min(work, key=work.__getitem__)
+    return BLOCK * whole, BLOCK * (most if 2 * work[most] <= num * whole else whole)
 
 
 def check(body: Body) -> None:
