@@ -25,6 +25,8 @@ from ttc.errors import ConfigError
 from ttc.session.door import run
 from ttc.strategies.direct import direct
 
+pytestmark = pytest.mark.usefixtures("without_matplotlib")
+
 CANARY = "sk-canary-4d1f"
 CASES = suite.STRATEGIES | suite.THINKING_STRATEGIES | suite.PRM_STRATEGIES
 

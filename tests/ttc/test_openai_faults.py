@@ -26,6 +26,8 @@ from ttc.errors import ConfigError, EngineBusy, EngineError, EngineTimeout, Prom
 from ttc.session.solve import solve, spent
 from ttc.strategies.direct import direct
 
+pytestmark = pytest.mark.usefixtures("without_matplotlib")
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[OpenAIServer]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
+from ttc.cli.cli import main
 from ttc.core import Completion, Message, Problem, Prompt, Sampling, Score, Usage
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError
@@ -171,12 +169,13 @@ def test_a_judge_without_a_model_or_an_engine_is_refused() -> None:
         judge(engine=scripted(prefer_right), opponents=0)
 
 
-def test_the_command_line_runs_best_of_n_with_a_judge(repository: Path) -> None:
-    command = [sys.executable, "-m", "ttc", "solve", "2+3", "--strategy", "best_of_n", "--n", "2", "--seed", "1"]
+def test_the_command_line_runs_best_of_n_with_a_judge(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["solve", "2+3", "--strategy", "best_of_n", "--n", "2", "--seed", "1"]
     command += ["--scorer", "judge", "--set", "scorer.max_tokens=40", "--max-tokens", "60", "--json"]
-    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=120)
-    assert done.returncode in (0, 3), done.stderr
-    assert '"judged"' in done.stdout and "Traceback" not in done.stderr
+    code = main(command)
+    printed = capsys.readouterr()
+    assert code in (0, 3), printed.err
+    assert '"judged"' in printed.out and "Traceback" not in printed.err
 
 
 def test_the_judges_own_thoughts_are_no_verdict_and_its_temperature_is_the_users() -> None:
