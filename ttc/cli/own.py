@@ -164,16 +164,23 @@ def _owners(name: str) -> list[str]:
     return [
         _label(distribution)
         for distribution in others
-        if any(str(file) == name for file in distribution.files or ())
-        and Path(str(distribution.locate_file(name))).resolve() == PLACE / name
+        if name in _files(distribution) and Path(str(distribution.locate_file(name))).resolve() == PLACE / name
     ]
 
 
 def _tops(distribution: importlib.metadata.Distribution) -> set[str]:
     """What of our names a distribution installs, as it lies in its folder: `evals`, `train.py`."""
-    tops = {file.parts[0] for file in distribution.files or () if file.suffix == ".py"}
+    tops = {name.partition("/")[0] for name in _files(distribution) if name.endswith(".py")}
     listed = (distribution.read_text("top_level.txt") or "").split()
     return {top for top in {*tops, *listed} if top.removesuffix(".py") in PACKAGES}
+
+
+def _files(distribution: importlib.metadata.Distribution) -> list[str]:
+    """What the record of a distribution lists; `Distribution.files` makes an object of each, a second for all."""
+    record = distribution.read_text("RECORD")
+    if record is None:  # not installed from a wheel
+        return [str(file) for file in distribution.files or ()]
+    return [row[0] for row in csv.reader(record.splitlines()) if row]
 
 
 def _is_a_copy(folder: Path) -> bool:

@@ -6,6 +6,7 @@ pyproject.toml says what is asked for.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
 import pathlib
@@ -136,15 +137,25 @@ def _extras() -> list[str]:
         return sorted(_project()["optional-dependencies"])
 
 
-def _requirements(extra: str) -> list[Requirement]:
+def _requirements(extra: str) -> tuple[Requirement, ...]:
     """What the base (extra "") or an extra asks for here, with the extras that it is made of."""
-    from packaging.requirements import Requirement
+    return _among(tuple(_texts()), extra)
 
-    required = [Requirement(text) for text in _texts()]
+
+@functools.cache
+def _among(texts: tuple[str, ...], extra: str) -> tuple[Requirement, ...]:
+    required = map(_parsed, texts)
     mine = [item for item in required if ("extra" in str(item.marker)) == bool(extra)]
     here = [item for item in mine if item.marker is None or item.marker.evaluate({"extra": extra})]
-    inner = [part for item in here if item.name == DISTRIBUTION for name in item.extras for part in _requirements(name)]
-    return [*inner, *(item for item in here if item.name != DISTRIBUTION)]
+    inner = [part for item in here if item.name == DISTRIBUTION for name in item.extras for part in _among(texts, name)]
+    return (*inner, *(item for item in here if item.name != DISTRIBUTION))
+
+
+@functools.cache
+def _parsed(text: str) -> Requirement:
+    from packaging.requirements import Requirement
+
+    return Requirement(text)
 
 
 def _texts() -> list[str]:
