@@ -36,7 +36,7 @@ def install(site: Path, name: str, record: str, entry_points: str = "") -> None:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """This distribution as its wheel installs it, without its weights; what was compiled comes along and stays valid."""
+    """This distribution as its wheel installs it, without its weights; what was compiled comes along, still valid."""
     site = tmp_path_factory.mktemp("installed")
     for package in PACKAGES:
         shutil.copytree(ROOT / package, site / package, ignore=shutil.ignore_patterns("*.safetensors", "*.nb?"))
