@@ -1,22 +1,27 @@
-"""`ttc verify` as a process: JSON lines in, JSON lines out; logs judged again, verifiers compared."""
+"""`ttc verify`: JSON lines in, JSON lines out; logs judged again, verifiers compared."""
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ttc.cli.cli import main
+
 
 def verify(lines: list[object], *options: str) -> tuple[int, list[dict[str, Any]], str]:
     text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
-    done = subprocess.run(
-        [sys.executable, "-m", "ttc", "verify", *options], input=text, capture_output=True, text=True, timeout=60
-    )
-    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+    printed, errors = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed), redirect_stderr(errors):
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8"))
+        code = main(["verify", *options])
+    return code, [json.loads(line) for line in printed.getvalue().splitlines()], errors.getvalue()
 
 
 def test_verdicts_come_in_the_order_of_the_lines() -> None:
