@@ -8,7 +8,7 @@ import gzip
 import json
 import pathlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from tests.timing import patience
 from tests.ttc.hostile import hostile_texts
 from ttc.core import Submission, TargetLike, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.math import math
+from ttc.verifiers.math import MathVerifier, math
 
 ROWS = [
     json.loads(line)
@@ -26,18 +26,28 @@ ROWS = [
 IN_A_BOX = ("so the answer is $\\boxed{", "}$.")
 
 
+VERIFIERS: dict[str, MathVerifier] = {}
+"""Of each choice of options one, whose workers start once for all tests here."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ended() -> Iterator[None]:
+    """No worker stays behind."""
+    yield
+    while VERIFIERS:
+        asyncio.run(VERIFIERS.popitem()[1].close())
+
+
 def judge(pairs: Sequence[tuple[TargetLike, str | Submission]], **options: Any) -> list[Verdict]:
     """Verdicts on pairs of target and text (or submission), one after the other."""
 
+    verifier = VERIFIERS.setdefault(repr(options), math(**options))
+
     async def main() -> list[Verdict]:
-        verifier = math(**options)
-        try:
-            return [
-                await verifier.verify(target, item if isinstance(item, Submission) else Submission(item))
-                for target, item in pairs
-            ]
-        finally:
-            await verifier.close()
+        return [
+            await verifier.verify(target, item if isinstance(item, Submission) else Submission(item))
+            for target, item in pairs
+        ]
 
     return asyncio.run(main())
 
