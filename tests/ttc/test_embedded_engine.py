@@ -611,24 +611,36 @@ def test_cancelled_draws_stop_and_every_token_is_on_the_ledger(folder) -> None:
     asyncio.run(go())
 
 
+WHOLE = Sampling(temperature=1.0, top_p=0.95, max_tokens=40, seed=5, logprobs=True)
+
+
+async def whole(engine, prompt: Prompt) -> list[tuple]:
+    done = await engine.generate(prompt, WHOLE, range(3), lambda _: None)
+    return [(c.token_ids, c.logprobs) for c in done]
+
+
+@pytest.fixture(scope="module")
+def one_by_one(invariant) -> list[tuple[Prompt, list[tuple]]]:
+    """Prompts, and what is drawn for each alone."""
+    prompts = [ask(invariant, f"{i} " * (1 + i % 9 * 5)) for i in range(8)]
+
+    async def go() -> list[tuple[Prompt, list[tuple]]]:
+        return [(prompt, await whole(invariant, prompt)) for prompt in prompts]
+
+    return asyncio.run(go())
+
+
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.randoms(use_true_random=False), st.sampled_from([1, 7, 64]))
-def test_no_schedule_and_no_resume_point_changes_a_draw(invariant, rng, concurrency) -> None:
-    prompts = [ask(invariant, f"{i} " * (1 + i % 9 * 5)) for i in range(8)]
-    sampling = Sampling(temperature=1.0, top_p=0.95, max_tokens=40, seed=5, logprobs=True)
-
-    async def whole(prompt: Prompt) -> list[tuple]:
-        done = await invariant.generate(prompt, sampling, range(3), lambda _: None)
-        return [(c.token_ids, c.logprobs) for c in done]
-
-    async def pieces(prompt: Prompt) -> list[tuple]:
+def test_no_schedule_and_no_resume_point_changes_a_draw(invariant, one_by_one, rng, concurrency) -> None:
+    async def pieces(engine, prompt: Prompt) -> list[tuple]:
         out = []
         for d in range(3):
             ids, values = (), ()
             while len(ids) < 40:
-                part = replace(sampling, max_tokens=rng.randint(1, 40 - len(ids)))
+                part = replace(WHOLE, max_tokens=rng.randint(1, 40 - len(ids)))
                 longer = replace(prompt, token_ids=prompt.token_ids + ids)
-                (c,) = await invariant.generate(longer, part, range(d, d + 1), lambda _: None)
+                (c,) = await engine.generate(longer, part, range(d, d + 1), lambda _: None)
                 ids, values = ids + c.token_ids, values + c.logprobs
                 if c.stop_reason == "eos":
                     break
@@ -636,17 +648,16 @@ def test_no_schedule_and_no_resume_point_changes_a_draw(invariant, rng, concurre
         return out
 
     async def go() -> None:
-        expected = [await whole(prompt) for prompt in prompts]
-        order = list(range(8))
+        order = list(one_by_one)
         rng.shuffle(order)
         limit = asyncio.Semaphore(concurrency)
 
-        async def one(i: int) -> None:
+        async def one(prompt: Prompt, expected: list[tuple]) -> None:
             await asyncio.sleep(rng.random() * 0.02)
             async with limit:
-                assert await rng.choice([whole, pieces])(prompts[i]) == expected[i]
+                assert await rng.choice([whole, pieces])(invariant, prompt) == expected
 
-        await asyncio.gather(*(one(i) for i in order))
+        await asyncio.gather(*(one(*each) for each in order))
 
     asyncio.run(go())
 
