@@ -10,6 +10,7 @@ ordered, as it would not be.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -147,6 +148,7 @@ class EmulatedCuda(TorchDispatchMode):
         return results
 
 
+@functools.cache
 def _launches(function: Any) -> bool:
     """Whether it is a kernel: not a view, not an allocation."""
     views = any(a.alias_info is not None and not a.alias_info.is_write for a in function._schema.arguments)

@@ -91,17 +91,25 @@ def _attend(
     scale: float,
     window: int | None = None,
 ) -> torch.Tensor:
-    """One softmax a row over what it may see; zeros where that is nothing."""
+    """One softmax a row over what it may see; zeros where that is nothing. Rows of one chain are computed together."""
     out = torch.zeros_like(q)
+    groups: dict[int, list[int]] = {}
     for row, (chain, place) in enumerate(zip(chains, places, strict=True)):
-        if place < 0 or not chain:
-            continue
-        slots = np.concatenate([part for part, _ in chain])
+        if place >= 0 and chain:
+            groups.setdefault(id(chain), []).append(row)
+    for rows in groups.values():
+        chain, last = chains[rows[0]], np.array([places[row] for row in rows])[:, None]
         at = np.concatenate([np.arange(first, first + len(part)) for part, first in chain])
-        seen = torch.from_numpy(slots[(at <= place) & (at > place - (window or 1 << 30))])
-        assert len(seen) == min(place + 1, window or place + 1), (place, chain)  # every key above it, once
-        k, v = (pool[seen // PAGE, :, seen % PAGE] for pool in (keys, values))  # (keys, kv heads, D)
-        grouped = q[row].view(k.shape[1], -1, q.shape[2])
-        scores = torch.einsum("gqd,kgd->gqk", grouped, k) * scale
-        out[row] = torch.einsum("gqk,kgd->gqd", torch.softmax(scores, -1), v).reshape(q.shape[1:])
+        seen = (at <= last) & (at > last - (window or 1 << 30))  # (rows, keys)
+        # Every key above it, once.
+        assert (seen.sum(1) == np.minimum(last + 1, window or 1 << 30)[:, 0]).all(), (last, chain)
+        some = seen.any(0)
+        slots = torch.from_numpy(np.concatenate([part for part, _ in chain])[some])
+        page, slot = slots // PAGE, slots % PAGE
+        k, v = keys[page, :, slot], values[page, :, slot]  # (keys, kv heads, D)
+        grouped = q[rows].view(len(rows), k.shape[1], -1, q.shape[2])
+        scores = grouped @ k.permute(1, 2, 0) * scale  # (rows, kv heads, group, keys)
+        hidden = torch.from_numpy(~seen[:, some])[:, None, None]
+        weights = torch.softmax(scores.masked_fill(hidden, float("-inf")), -1)
+        out[rows] = (weights @ v.transpose(0, 1)).reshape(len(rows), *q.shape[1:])
     return out
