@@ -12,6 +12,15 @@ from typing import Any
 from ttc.verifiers.workers.worker import serve
 
 
+LOADS: list[str] = []
+
+
+def load() -> None:
+    """As long as an import that takes longer than a request may."""
+    time.sleep(0.7)
+    LOADS.append("late")
+
+
 def misbehave(request: Mapping[str, Any]) -> dict[str, Any]:
     how = request["how"]
     if how == "hang in C":
@@ -37,9 +46,10 @@ def misbehave(request: Mapping[str, Any]) -> dict[str, Any]:
         "pid": os.getpid(),
         "environment": sorted(os.environ),
         "echo": request.get("echo"),
+        "num_loads": len(LOADS),
         "spent_s": time.process_time(),
     }
 
 
 if __name__ == "__main__":
-    serve({"misbehave": misbehave}, int(sys.argv[1]))
+    serve({"misbehave": misbehave, "late": misbehave}, int(sys.argv[1]), {"late": load})

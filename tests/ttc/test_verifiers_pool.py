@@ -116,6 +116,13 @@ def test_as_many_workers_start_as_are_asked_at_once_and_a_spare(pool: Pool) -> N
     assert pool.num_started == 3 + len(lost)
 
 
+def test_what_a_call_imports_late_is_imported_once_and_outside_of_its_limit(pool: Pool) -> None:
+    assert pool.submit(ask()).result().data["num_loads"] == 0
+    replies = [pool.submit({**ask(), "call": "late"}).result() for _ in range(2)]
+    assert [(reply.status, reply.data["num_loads"]) for reply in replies] == [("ok", 1), ("ok", 1)]
+    assert replies[0].seconds < LIMIT_S < replies[0].waited
+
+
 def test_what_a_library_prints_does_not_reach_the_pipe(pool: Pool) -> None:
     assert pool.submit(ask("print")).result().status == "ok"
     assert pool.submit(ask(echo=1)).result().data["echo"] == 1

@@ -188,7 +188,8 @@ class MathVerifier(TargetVerifier[Target]):
         undecided = Verdict("unparseable", extracted=found.final, span=found.span)
         rejected = ""
         for text in texts:
-            request = {"call": "maths", "gold": text, "answer": found.final, "policy": dataclasses.asdict(policy)}
+            call = "maths" if _shape(_plain(text)) is not None else "latex"
+            request = {"call": call, "gold": text, "answer": found.final, "policy": dataclasses.asdict(policy)}
             reply = await self._reply(request, clock)
             equal, reason = reply.data.get("equal"), str(reply.data.get("reason") or reply.status)
             if equal is True and self._reader.require == "any":

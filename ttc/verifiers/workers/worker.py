@@ -10,7 +10,11 @@ parent changes.
 
 `maths` compares answers; `patterns` and `schemas` run those of tasks over text: Python's `re` backtracks, and a schema
 may hold patterns as well, so both can take exponential time on a hostile text. What a program imports, it imports
-before it is ready, so that no request pays for it.
+before it is ready, so that no request pays for it. What few calls need (`later`) is imported when the parent asks for it,
+before the first of these:
+
+    request   {"load": "latex"}
+    reply     {"status": "ready"}
 
 Left out: a sandbox. Nothing here runs text as code; code tasks need a jail, not this.
 """
@@ -59,8 +63,12 @@ def read_frame(stream: IO[bytes]) -> dict[str, Any] | None:
     return message
 
 
-def serve(calls: Mapping[str, Call], memory_mb: int) -> None:
-    """Answer requests by name of call until the input ends; never returns into a half-read stream."""
+def serve(calls: Mapping[str, Call], memory_mb: int, later: Mapping[str, Callable[[], None]] | None = None) -> None:
+    """Answer requests by name of call until the input ends; never returns into a half-read stream.
+
+    `later` has the imports of calls that few requests make.
+    """
+    loads = later or {}
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     # What a library prints must not reach the pipe.
     with open(os.devnull, "r+b") as nothing:
@@ -71,9 +79,14 @@ def serve(calls: Mapping[str, Call], memory_mb: int) -> None:
     sys.setrecursionlimit(4000)
     sys.set_int_max_str_digits(20_000)
     _limit(resource.RLIMIT_AS, memory_mb << 20)
-    write_frame(replies, {"status": "ready"})
+    write_frame(replies, {"status": "ready", "later": [*loads]})
     while (request := read_frame(requests)) is not None:
-        write_frame(replies, answer(calls, request))
+        if "load" in request:
+            _limit(resource.RLIMIT_CPU, resource.getrlimit(resource.RLIMIT_CPU)[1])
+            loads[request["load"]]()
+            write_frame(replies, {"status": "ready"})
+        else:
+            write_frame(replies, answer(calls, request))
 
 
 def answer(calls: Mapping[str, Call], request: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,14 +185,17 @@ def _children(value: Any) -> list[Any]:
 
 
 def serve_maths(memory_mb: int) -> None:
-    """Serve comparisons."""
+    """Serve comparisons: with numbers, and with math-verify, whose import takes half a second."""
+    from ttc.verifiers.maths.judging import judge
+
+    serve({"maths": judge, "latex": judge}, memory_mb, {"latex": _load_math_verify})
+
+
+def _load_math_verify() -> None:
     import latex2sympy2_extended  # noqa: F401
     import math_verify.grader
 
-    from ttc.verifiers.maths.judging import judge
-
     math_verify.grader.logger.disabled = True
-    serve({"maths": judge}, memory_mb)
 
 
 def serve_patterns(memory_mb: int) -> None:
