@@ -11,7 +11,6 @@ from typing import Any
 
 from ttc.verifiers.workers.worker import serve
 
-
 LOADS: list[str] = []
 
 

@@ -90,7 +90,7 @@ class Pool:
         self.num_started = 0
 
     def submit(self, request: Mapping[str, Any]) -> Future[WorkerReply]:
-        """Queue a request; it gets `timeout_s` of the time of the worker that takes it up, once that is ready for it."""
+        """Queue a request; it gets `timeout_s` of the time of the worker that takes it up, once that is ready."""
         with self._lock:
             if self._closed:
                 raise VerifierError("the pool is closed")

@@ -10,8 +10,8 @@ parent changes.
 
 `maths` compares answers; `patterns` and `schemas` run those of tasks over text: Python's `re` backtracks, and a schema
 may hold patterns as well, so both can take exponential time on a hostile text. What a program imports, it imports
-before it is ready, so that no request pays for it. What few calls need (`later`) is imported when the parent asks for it,
-before the first of these:
+before it is ready, so that no request pays for it. What few calls need (`later`) is imported when the parent
+asks for it, before the first of these:
 
     request   {"load": "latex"}
     reply     {"status": "ready"}
