@@ -5,6 +5,8 @@ process that died had set aside is given back once its longest request would hav
 request of a key with limits, one behind its back when it ends; keys without limits cost none. Where Redis does not
 answer, requests of keys with limits are refused with 503: a limit that nobody counts is none. What such a request may
 have set aside all the same, and what ended meanwhile, is settled once Redis answers again: every script may run twice.
+A server that became a replica is left at once, so that the address may lead to the new primary; a node of a cluster
+leads to the others. Where Redis's clock went back, what it dated later counts from now.
 """
 
 from __future__ import annotations
@@ -62,8 +64,12 @@ _TAKE = (
 local most, search = tonumber(ARGV[2]), tonumber(ARGV[3])
 local per_minute, limit = tonumber(ARGV[4]), tonumber(ARGV[5])
 local most_searches, held_s = tonumber(ARGV[6]), tonumber(ARGV[7])
-redis.call('ZREMRANGEBYSCORE', requests, '-inf', now - 60)
-redis.call('ZREMRANGEBYSCORE', spent, '-inf', now - 60)
+for _, place in ipairs({requests, spent}) do
+  redis.call('ZREMRANGEBYSCORE', place, '-inf', now - 60)
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', place, '(' .. time[1] + 1, '+inf')) do
+    redis.call('ZADD', place, now, member)
+  end
+end
 redis.call('ZREMRANGEBYSCORE', held, '-inf', now)
 redis.call('ZREMRANGEBYSCORE', searches, '-inf', now)
 local function wait(place)
@@ -81,7 +87,7 @@ if limit > 0 then
   if most <= left then tokens = most
   elseif most > limit and left > 0 and reserved == 0 then tokens = left
   else return {'tokens', reserved == 0 and wait(spent) or '1', reserved} end
-  redis.call('ZADD', held, now + held_s, name .. ':' .. tokens)
+  redis.call('ZADD', held, now + held_s, name .. ':' .. string.format('%.0f', tokens))
   redis.call('EXPIRE', held, math.ceil(held_s) + 60)
 end
 redis.call('ZADD', requests, now, name)
@@ -116,6 +122,10 @@ class RedisQuotas:
         self._client, self._held_s = client, held_s
         self._take, self._settle, self._forget = map(client.register_script, (_TAKE, _SETTLE, _FORGET))
         self._under_way: set[asyncio.Task[None]] = set()
+
+    async def check(self) -> None:
+        """Let Redis run a script that changes nothing; raises what it says where it takes none."""
+        await asyncio.wait_for(self._forget(keys=_places("check"), args=["none"]), WAIT_S)
 
     async def take(self, key: Key, most: int, *, search: bool) -> Reservation:
         """See `Quotas`; raises ApiError, 503, where Redis does not answer."""
@@ -195,17 +205,22 @@ class RedisQuotas:
 
     async def _asked(self, script: Any, key: Key, arguments: Sequence[Any]) -> Any:
         """What Redis says."""
-        from redis.exceptions import RedisError
-
         try:
-            return await asyncio.wait_for(script(keys=_places(key), args=arguments), WAIT_S)
-        except (RedisError, OSError, TimeoutError) as exc:
+            return await asyncio.wait_for(script(keys=_places(key.name), args=arguments), WAIT_S)
+        except _failures() as exc:
             raise unavailable("quotas_unavailable", "the quotas of this key are out of reach", retry_after_s=5) from exc
 
 
-def _places(key: Key) -> list[str]:
-    """Where a key's use stands; the braces keep it on one node of a cluster."""
-    return [f"ttc:{{{key.name}}}:{place}" for place in PLACES]
+def _places(name: str) -> list[str]:
+    """Where the use of a key stands; the braces keep it on one node of a cluster."""
+    return [f"ttc:{{{name}}}:{place}" for place in PLACES]
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What a call to Redis raises where it fails."""
+    from redis.exceptions import RedisClusterException, RedisError
+
+    return RedisError, RedisClusterException, OSError, TimeoutError
 
 
 async def find_quotas(longest_s: float) -> Quotas:
@@ -217,22 +232,52 @@ async def find_quotas(longest_s: float) -> Quotas:
 
 
 async def open_quotas(url: str, held_s: float) -> RedisQuotas:
-    """Connect to the Redis server at `url`; a kept connection that it closed meanwhile is opened again.
+    """Connect to the Redis server or cluster at `url`; a kept connection that it closed meanwhile is opened again.
 
     Raises:
         MissingExtra: its library is not installed.
-        ConfigError: nothing answers there.
+        ConfigError: nothing answers there, or what does counts no quotas.
     """
     try:
-        import redis.asyncio as library
-        from redis.asyncio.retry import Retry
-        from redis.backoff import NoBackoff
-        from redis.exceptions import RedisError
+        from redis.exceptions import AuthenticationError, RedisError
+        from redis.exceptions import ConnectionError as NoConnection
     except ImportError as exc:
         raise MissingExtra("redis", "redis") from exc
     try:
-        client = library.Redis.from_url(url, socket_connect_timeout=WAIT_S, retry=Retry(NoBackoff(), 1))
-        await asyncio.wait_for(client.ping(), WAIT_S)
-    except (RedisError, OSError, ValueError, TimeoutError) as exc:
-        raise ConfigError(f"{ENV}: no Redis server answers there ({type(exc).__name__})") from exc
-    return RedisQuotas(client, held_s)
+        quotas = RedisQuotas(await _connected(url), held_s)
+    except ValueError as exc:  # its text may hold a part of the password
+        form = "redis://USER:PASSWORD@HOST:6379/0, with / # ? and @ of a password as %2F %23 %3F and %40"
+        raise ConfigError(f"{ENV} is no address of Redis: write {form}") from exc
+    except AuthenticationError as exc:
+        form = "redis://:PASSWORD@HOST:6379/0 or redis://USER:PASSWORD@HOST:6379/0"
+        raise ConfigError(f"{ENV}: Redis asks for another user or password there: write {form}") from exc
+    except _failures() as exc:
+        answered = isinstance(exc, RedisError) and type(exc) is not NoConnection
+        text = f"Redis refuses there: {exc}" if answered else f"no Redis server answers there ({type(exc).__name__})"
+        raise ConfigError(f"{ENV}: {text}") from exc
+    try:
+        await quotas.check()
+    except _failures() as exc:
+        await quotas.close()
+        raise ConfigError(f"{ENV}: Redis counts no quotas there: {str(exc) or type(exc).__name__}") from exc
+    return quotas
+
+
+async def _connected(url: str) -> Any:
+    """A client of the server at `url`, or of the cluster that it belongs to."""
+    import redis.asyncio as library
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+    from redis.exceptions import ReadOnlyError, RedisError
+
+    again = Retry(NoBackoff(), 1)
+    client: Any = library.Redis.from_url(
+        url, socket_connect_timeout=WAIT_S, retry=again, retry_on_error=[ReadOnlyError]
+    )
+    await asyncio.wait_for(client.ping(), WAIT_S)
+    try:
+        await asyncio.wait_for(client.execute_command("CLUSTER", "INFO"), WAIT_S)
+    except RedisError:  # it belongs to none
+        return client
+    await client.aclose()
+    return library.RedisCluster.from_url(url, socket_connect_timeout=WAIT_S)

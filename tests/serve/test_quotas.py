@@ -37,15 +37,17 @@ def alice(**limits: int) -> Key:
 
 
 @contextlib.contextmanager
-def redis(folder: pathlib.Path) -> Iterator[str]:
-    """The address of a server of its own."""
+def redis(folder: pathlib.Path, *more: str) -> Iterator[str]:
+    """The address of a server of its own, started with `more` options."""
     pytest.importorskip("redis")
     if PROGRAM is None:
         pytest.skip("redis-server is not installed (TTC_REDIS_SERVER names it)")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
+    port = 0
+    while not 0 < port < 55536:  # a cluster's nodes talk to each other 10000 above
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder), *more]
     child = subprocess.Popen([PROGRAM, *options], stdout=subprocess.DEVNULL)
     try:
         for _ in range(200):
@@ -289,6 +291,106 @@ def test_a_server_that_ends_waits_for_a_redis_that_is_gone_no_longer_than_for_on
 
     asyncio.run(go())
     assert "quotas were not settled" in caplog.text
+
+
+def test_a_server_that_became_a_replica_is_left_for_what_the_address_leads_to_then(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_quotas, "WAIT_S", 0.2)
+    key = key_from_secret("dora", SECRET, KeyLimits(tokens_per_minute=9))
+
+    async def go() -> None:
+        from redis.asyncio import Redis
+
+        quotas = await open_quotas(url, 60)
+        other: Any = Redis.from_url(url)
+        await quotas.take(key, 5, search=False)
+        before = {client["id"] for client in await other.client_list()}
+        await other.execute_command("REPLICAOF", "127.0.0.1", "1")
+        try:
+            with pytest.raises(ApiError, match="out of reach"):
+                await quotas.take(key, 1, search=False)
+            mine = await other.client_id()
+            after = {client["id"] for client in await other.client_list()} - {str(mine)}
+            assert not before & after
+        finally:
+            await other.execute_command("REPLICAOF", "NO", "ONE")
+        assert (await quotas.take(key, 1, search=False)).tokens == 1
+        await quotas.close()
+        await other.aclose()
+
+    asyncio.run(go())
+
+
+def test_a_cluster_counts_and_is_out_of_reach_while_it_is_away(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def go() -> None:
+        from redis.asyncio import Redis
+
+        with redis(tmp_path, "--cluster-enabled", "yes") as address:
+            other: Any = Redis.from_url(address)
+            with pytest.raises(ConfigError, match=r"counts no quotas there: .*slots"):
+                await open_quotas(address, 60)
+            await other.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+            while "cluster_state:ok" not in str(await other.execute_command("CLUSTER", "INFO")):
+                await asyncio.sleep(0.02)
+            quotas = await open_quotas(address, 60)
+            assert (await quotas.take(alice(tokens_per_minute=9), 5, search=False)).tokens == 5
+            with pytest.raises(ApiError, match="5 are set aside"):
+                await quotas.take(alice(tokens_per_minute=9), 5, search=False)
+            await other.aclose()
+        with pytest.raises(ApiError, match="out of reach"):
+            await quotas.take(alice(tokens_per_minute=9), 5, search=False)
+        monkeypatch.setattr(shared_quotas, "WAIT_S", 0.1)
+        await quotas.close()
+
+    asyncio.run(go())
+
+
+def test_what_redis_dated_before_its_clock_went_back_counts_for_a_minute(url: str) -> None:
+    key = key_from_secret("erin", SECRET, KeyLimits(requests_per_minute=1))
+
+    async def go() -> None:
+        from redis.asyncio import Redis
+
+        quotas, other = await open_quotas(url, 60), Redis.from_url(url)
+        await other.zadd("ttc:{erin}:requests", {"a": time.time() + 3600})
+        with pytest.raises(ApiError, match="1 request a minute") as refusal:
+            await quotas.take(key, 0, search=False)
+        assert refusal.value.retry_after_s is not None
+        assert refusal.value.retry_after_s <= 60
+        await quotas.close()
+        await other.aclose()
+
+    asyncio.run(go())
+
+
+def test_a_redis_that_cannot_count_stops_the_start_with_its_reason(tmp_path: pathlib.Path) -> None:
+    def told(address: str) -> str:
+        with pytest.raises(ConfigError) as refusal:
+            asyncio.run(open_quotas(address, 60))
+        return str(refusal.value)
+
+    with redis(tmp_path, "--requirepass", "sesame", "--replicaof", "127.0.0.1 1") as address:
+        assert "another user or password" in told(address)
+        assert "another user or password" in told(address.replace("//", "//:wrong@"))
+        assert "read only replica" in told(address.replace("//", "//:sesame@"))
+        unescaped = told(address.replace("//", "//:se/same@"))
+        assert "%2F" in unescaped
+        assert "same" not in unescaped
+
+
+def test_tokens_of_a_quota_without_end_are_written_out(url: str) -> None:
+    key = key_from_secret("fred", SECRET, KeyLimits(tokens_per_minute=10**15))
+
+    async def go() -> None:
+        quotas = await open_quotas(url, 60)
+        for most in (10**14, 5):
+            assert (await quotas.take(key, most, search=False)).tokens == most
+        await quotas.close()
+
+    asyncio.run(go())
 
 
 def test_without_an_address_quotas_are_the_processs_own(monkeypatch: pytest.MonkeyPatch) -> None:
