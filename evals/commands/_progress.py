@@ -101,7 +101,8 @@ class ProgressReport:
         """What there is to say of this strategy beside the number of its problems."""
         parts = []
         if self._done:
-            parts.append(f"{100 * self._right / self._done:.1f} % right")
+            of = f" of {self._done} new" if self._kept else ""
+            parts.append(f"{100 * self._right / self._done:.1f} %{of} right")
         elif self._spent and self._arm is not None:
             parts.append(f"{self._spent:,} of {self._arm.choice.params['total']:,} tokens spent")
         if self._errors:

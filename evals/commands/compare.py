@@ -76,6 +76,9 @@ def _lines(item: RunComparison) -> str:
         f"Holm p = {item.p_holm:.3g}; detectable with 80 % power: {seen}",
         f"  cost         {_times(item.tokens_ratio)} the tokens, {_times(item.flops_ratio)} the FLOPs",
     ]
+    if item.failed_first or item.failed_second:
+        failures = f"{item.failed_first} of {item.first}, {item.failed_second} of {item.second}"
+        rows.append(f"  failed       {failures}: counted as not right; ttc eval --retry-errors makes them again")
     equal = item.equal_flops
     if equal is not None:
         rows.append(

@@ -74,6 +74,9 @@ class RunComparison:
     equal_flops: EqualFlops | None
     needed_n: int | None
     """Samples that the first would need to reach the second's FLOPs, where its pool is too small for `equal_flops`."""
+    failed_first: int
+    """Shared problems that failed there: they count as not right."""
+    failed_second: int
 
 
 def compare_all(sides: Sequence[Side], *, seed: int) -> list[RunComparison]:
@@ -97,6 +100,9 @@ class _Paired:
         self.first, self.second = first, second
         ours, theirs = ({record.problem.id: record for record in side.records} for side in (first, second))
         shared = [name for name in ours if name in theirs]
+        for side in (first, second):
+            if not side.records:
+                raise ConfigError(f"{side.label} has no finished problem yet; let its ttc eval go on first")
         if not shared:
             raise ConfigError(
                 f"{first.label} and {second.label} share no problem; run them on the same task and problems seed"
@@ -139,6 +145,8 @@ class _Paired:
             flops_ratio=_ratio(cost_second.flops, cost_first.flops),
             equal_flops=self._equal_flops(k, cost_second.flops / (self.flops_per_draw * k), seed) if fits else None,
             needed_n=k if k and not fits else None,
+            failed_first=sum(row.error is not None for row in self.rows_first),
+            failed_second=sum(row.error is not None for row in self.rows_second),
         )
 
     def _equal_flops(self, k: int, ratio: float, seed: int) -> EqualFlops:

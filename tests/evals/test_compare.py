@@ -110,6 +110,8 @@ def test_runs_that_cannot_be_compared_are_refused() -> None:
         compare_all([side("a", "1")], seed=0)
     with pytest.raises(ConfigError, match="share no problem"):
         compare_all([side("a", "1"), Side("b", [make_record("other", ["1"])])], seed=0)
+    with pytest.raises(ConfigError, match="b has no finished problem yet"):
+        compare_all([side("a", "1"), Side("b", [])], seed=0)
     with pytest.raises(ConfigError, match="different targets for problem 'p0'"):
         compare_all([side("a", "1"), Side("b", [make_record("p0", ["1"], target="9")])], seed=0)
 
@@ -123,6 +125,17 @@ def write_run(folder: Path, strategy: str, records: list[Record]) -> Path:
             file.append(record)
     write_summary(folder, [{**summarise(records, config), "records": "."}])
     return folder
+
+
+def test_the_command_says_which_run_has_failed_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import argparse
+
+    whole = write_run(tmp_path / "a", "direct", list(side("a", "11").records))
+    lost = write_run(tmp_path / "b", "majority", [make_record("p0", ["1"]), failed("p1")])
+    for folders, told in (([whole, whole], False), ([whole, lost], True)):
+        compare_command(argparse.Namespace(runs=folders, seed=0, json=False))
+        line = "  failed       0 of direct, 1 of majority: counted as not right; "
+        assert (line in capsys.readouterr().out) is told
 
 
 def test_the_command_prints_tables_and_json_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,6 +33,14 @@ def test_a_log_gets_a_line_for_each_strategy_and_no_carriage_return(capsys: pyte
     assert log == "direct: 2 of 2 problems, 100.0 % right, 0 s\nmajority: 2 of 2 problems, 100.0 % right, 0 s\n"
 
 
+def test_a_run_that_goes_on_says_that_what_is_right_is_of_the_new_problems(capsys: pytest.CaptureFixture[str]) -> None:
+    first = arm("direct")
+    with closing(ProgressReport(4, 1)) as progress:
+        progress.resumed(first, 3)
+        progress.add(first, RECORD)
+    assert capsys.readouterr().err.splitlines()[-1] == "direct: 4 of 4 problems, 100.0 % of 1 new right, 0 s"
+
+
 def test_a_log_says_that_time_goes_on_while_nothing_is_finished(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
