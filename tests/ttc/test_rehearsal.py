@@ -158,6 +158,14 @@ def test_a_wrong_value_ends_an_evaluation_by_its_name(
     assert message in captured.err and captured.err.count("\n") == 1 and captured.out == ""
 
 
+def test_a_link_to_what_is_not_there_is_told_as_one(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    link = tmp_path / "disk"
+    link.symlink_to(tmp_path / "unmounted")
+    for out in (link, link / "run"):
+        assert main(["eval", "--engine", "simulated", "--strategy", "direct", "--limit", "1", "--out", str(out)]) == 2
+        assert f"--out {out}: {link} is a link to what is not there; make that folder" in capsys.readouterr().err
+
+
 def test_wrong_values_are_refused_before_torch_is_imported() -> None:
     code = (
         "import json, sys; from ttc.cli.cli import main; [main(arguments) for arguments in json.loads(sys.argv[1])];"

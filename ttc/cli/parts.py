@@ -228,7 +228,12 @@ def by_part(settings: Mapping[str, T], parts: Sequence[str]) -> dict[str, dict[s
 
 def check_writable(option: str, folder: Path) -> None:
     """Refuse a folder that cannot be made or written to; leaves nothing behind."""
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    places = (folder, *folder.absolute().parents)
+    there = next(place for place in places if place.exists() or place.is_symlink())
+    if not there.exists():
+        raise ConfigError(
+            f"{option} {folder}: {there} is a link to what is not there; make that folder, or name another"
+        )
     if not there.is_dir():
         raise ConfigError(f"{option} {folder}: {there} is a file; name a folder")
     try:
