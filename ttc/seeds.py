@@ -46,15 +46,14 @@ def derive_draws(seed: int, path: Sequence[int], draws: range) -> tuple[int, ...
     return tuple(int.from_bytes(key, "little") for key in digests)
 
 
-def _mix(value: int) -> int:
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
-
-
 def uniform(key: int, position: int) -> float:
     """Return the uniform number in [0, 1) that belongs to token `position` of draw `key`."""
-    return (_mix(_mix((key + position * _GOLDEN) & _MASK)) >> 11) * 2.0**-53
+    value = (key + position * _GOLDEN) & _MASK
+    for _ in (1, 2):
+        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+        value ^= value >> 31
+    return (value >> 11) * 2.0**-53
 
 
 def uniforms(keys: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:

@@ -27,14 +27,13 @@ import numpy as np
 from evals.run_folder import read_run
 from ttc import answers
 from ttc.allocation.plan import DrawKind, Plan, Route, State, follow, state_of
-from ttc.answers import kind_of
-from ttc.choosing.selection import Select, aggregate, by_score, choose, vote
+from ttc.choosing.selection import Key, Select, aggregate, by_score, choose, vote
 from ttc.core import Candidate, Record
 from ttc.errors import ConfigError
 from ttc.replay import RecordedDraw, pool_of
 
-CLASSES = kind_of("exact").key
-"""Answer kind of class names."""
+CLASSES: Key = str
+"""The key of a class name: the name itself, since `named` has read the answers."""
 
 
 @dataclass(frozen=True, slots=True)

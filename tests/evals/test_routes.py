@@ -56,8 +56,8 @@ def solved(plan: Path, tokens: float, places: int = 40, **options: Any) -> list[
     problems = [ask(f"quantity {i} at level {1 + i % 5}") for i in range(places)]
 
     async def go() -> list[Answer]:
-        engine = simulated()
-        return await asyncio.gather(*(solve(p, engine=engine, strategy=strategy, seed=7, **options) for p in problems))
+        run: dict[str, Any] = {"engine": simulated(), "strategy": strategy, "seed": 7, "shared": {}, **options}
+        return await asyncio.gather(*(solve(problem, **run) for problem in problems))
 
     return asyncio.run(go())
 

@@ -250,12 +250,13 @@ def test_a_plan_survives_its_file_and_states_what_it_cost(pool: Path, plan: Path
 
 
 def test_auto_draws_one_for_all_and_more_where_it_helps_and_keeps_to_its_mean(plan: Path) -> None:
-    engine, tokens = simulated(), 900.0
+    tokens = 900.0
     problems = [ask(f"quantity {i} at level {1 + i % 5}") for i in range(90)]
 
     async def go():
         strategy = partial(auto, plan=str(plan), tokens=tokens)
-        return await asyncio.gather(*(solve(p, engine=engine, strategy=strategy, seed=7) for p in problems))
+        run: dict = {"engine": simulated(), "strategy": strategy, "seed": 7, "shared": {}}
+        return await asyncio.gather(*(solve(problem, **run) for problem in problems))
 
     found = asyncio.run(go())
     sizes = [len(answer.candidates) for answer in found]

@@ -49,7 +49,8 @@ def make_base(folder: Path, seed: int = 0, steps: int = 400) -> Path:
     optimiser = torch.optim.AdamW(model.parameters(), lr=6e-3, betas=(0.9, 0.95))
     rng = random.Random(seed)
     for step in range(steps):
-        rows = [[*tokenizer.encode(texts.sample(rng)), tokenizer.eos_token_id] for _ in range(64)]
+        encoded = tokenizer([texts.sample(rng) for _ in range(64)])["input_ids"]
+        rows = [[*ids, tokenizer.eos_token_id] for ids in encoded]
         ids = pad(rows, 0)
         lengths = torch.tensor([len(row) for row in rows])
         mask = torch.arange(1, ids.shape[1])[None] < lengths[:, None]

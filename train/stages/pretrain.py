@@ -131,7 +131,8 @@ class _Pretrain:
 
     def _texts(self, tokenizer: Any, seed: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         rng = random.Random(seeds.derive(seed, "corpus", step))
-        texts = [[*tokenizer.encode(self.corpus.sample(rng)), tokenizer.eos_token_id] for _ in range(self.rows)]
+        encoded = tokenizer([self.corpus.sample(rng) for _ in range(self.rows)])["input_ids"]
+        texts = [[*ids, tokenizer.eos_token_id] for ids in encoded]
         ids = pad(texts, tokenizer.pad_token_id)
         lengths = torch.tensor([len(text) for text in texts])
         return ids, torch.arange(1, ids.shape[1])[None] < lengths[:, None]

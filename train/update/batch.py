@@ -162,19 +162,24 @@ def _cheapest(
     costs more than any number of cuts.
     """
     num = len(lengths)
+    fewest, cuts = min(least, num), [each + most * within for within in inside]
     costs, starts = [0.0, *[math.inf] * num], [0] * (num + 1)
     for end in range(1, num + 1):
-        longest = 0
-        for start in range(end - 1, -1, -1):
-            longest = max(longest, lengths[start])
+        longest, lowest = 0, math.inf
+        for start in range(end - 1, -1, -1):  # of all pairs: without calls, for it runs before every pass
+            if lengths[start] > longest:
+                longest = lengths[start]
             size = (end - start) * longest
             if size > most and end - start >= 2 * least:
                 break  # two parts of it have enough rows each
-            if end - start < min(least, num):
+            if end - start < fewest:
                 continue
-            cost = costs[start] + each + size + most * inside[start] + _ABOVE * max(size - most, 0)
-            if cost < costs[end]:
-                costs[end], starts[end] = cost, start
+            cost = costs[start] + cuts[start] + size
+            if size > most:
+                cost += _ABOVE * (size - most)
+            if cost < lowest:
+                lowest, starts[end] = cost, start
+        costs[end] = lowest
     ends = [num]
     while ends[-1]:
         ends.append(starts[ends[-1]])

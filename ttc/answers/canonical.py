@@ -295,8 +295,14 @@ _TINY = 1e-12
 _TURNS = 3
 
 
+_PLAIN_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
+"""A whole number that is spelt as its own key: most answers that are voted on, which need no grammar."""
+
+
 def math_key(final: str) -> str:
     """The voting class of a mathematical answer."""
+    if _PLAIN_NUMBER.fullmatch(final):
+        return final
     if len(final) > 2 * MAX_CHARS:
         return hashed(final)
     text = plain(final)

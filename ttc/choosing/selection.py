@@ -185,11 +185,10 @@ def vote(candidates: Sequence[Candidate], key: Key, weight: Weight = even) -> Ca
     classes = _classes(candidates, key, weight)
     if not classes:
         return None
-    winner = max(
-        classes.values(),
-        key=lambda members: (math.fsum(w for w, _ in members), tuple(-x for x in by_length(_best(members)))),
-    )
-    return _best(winner)
+    weights = [math.fsum(w for w, _ in members) for members in classes.values()]
+    top = max(weights)
+    leaders = [_best(members) for members, total in zip(classes.values(), weights, strict=True) if not total < top]
+    return max(leaders, key=lambda leader: tuple(-x for x in by_length(leader)))
 
 
 def tally(candidates: Sequence[Candidate], key: Key, weight: Weight = even) -> list[float]:

@@ -12,7 +12,6 @@ import json
 import pathlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from ttc.concurrent import gather
 from ttc.core import Capabilities, Completion, Message, ModelShape, Path, Prompt, Sampling, Usage, UsageSink
@@ -40,19 +39,26 @@ def decode(ids: Sequence[int]) -> str:
 
 
 def first_stop(ids: Sequence[int], stop: Sequence[str], stop_ids: Sequence[int]) -> tuple[int, str | int] | None:
-    """Number of ids up to and including the first stop in `ids`, and what stopped it; None without a stop."""
-    longest = max(map(len, stop), default=0)
-    for count, token in enumerate(ids, start=1):
-        if token == EOS:
-            return count, "eos"
-        if token in stop_ids:
-            return count, token
-        if longest:
-            tail = decode(ids[max(0, count - longest) : count])
-            for string in stop:
-                if tail.endswith(string):
-                    return count, string
-    return None
+    """Number of ids up to and including the first stop in `ids`, and what stopped it; None without a stop.
+
+    Of those that end at one place an id is named before a string.
+    """
+    end = ids.index(EOS) if EOS in ids else len(ids)
+    kept = ids[:end]
+    stops: list[tuple[int, str | int]] = [(kept.index(token) + 1, token) for token in stop_ids if token in kept]
+    text = decode(kept) if stop else ""
+    stops += [(count, string) for string in stop if (count := _first_end(kept, text, string))]
+    if end < len(ids):
+        stops.append((end + 1, "eos"))
+    return min(stops, key=lambda place: place[0], default=None)
+
+
+def _first_end(ids: Sequence[int], text: str, string: str) -> int:
+    """The least number of ids whose text ends with `string`; 0 without one. `text` is that of all."""
+    if len(text) == len(ids):  # no marker: an id is a character
+        return text.find(string) + len(string) if string in text else 0
+    counts = range(1, len(ids) + 1)
+    return next((n for n in counts if decode(ids[max(0, n - len(string)) : n]).endswith(string)), 0)
 
 
 Script = Callable[[Prompt, Path, int], str]
@@ -140,15 +146,15 @@ class ScriptedEngine:
         token_ids = ids[: stop[0] if stop else sampling.max_tokens]
         self._live += 1
         self.max_live = max(self.max_live, self._live)
-        usage = Usage(prompt=context, calls=1, attempts=1)
         try:
             await self._wait(path)
         except asyncio.CancelledError:
-            self._report(replace(usage, overrun=len(token_ids)), on_usage)
+            self._report(Usage(prompt=context, overrun=len(token_ids), calls=1, attempts=1), on_usage)
             raise
         finally:
             self._live -= 1
-        usage = replace(usage, generated=len(token_ids), flops=SHAPE.flops(context + len(token_ids), 0))
+        flops = SHAPE.flops(context + len(token_ids), 0)
+        usage = Usage(prompt=context, generated=len(token_ids), calls=1, attempts=1, flops=flops)
         self._report(usage, on_usage)
         reason = stop[1] if stop else None
         return Completion(

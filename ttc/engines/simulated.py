@@ -234,9 +234,10 @@ class SimulatedEngine(ScriptedEngine):
 
     def _shifted(self, prompt: Prompt, sampling: Sampling, completion: Completion) -> Completion:
         key = seeds.derive(sampling.seed or 0, "confidence", completion.path[: len(prompt.path) + 1])
-        num_steps = min((prompt.generated_text + completion.text).count(DELIMITER) + 1, 64)
-        noise = [0.2 * (seeds.uniform(key, i) + seeds.uniform(key, i + 1000) - 1) for i in range(num_steps)]
-        values = token_confidence(completion.text, self._confidence, prompt.generated_text, noise)
+        before = prompt.generated_text
+        steps = min((before + completion.text).count(DELIMITER) + 1, 64)  # a later step has the noise of an earlier one
+        noise = [0.2 * (seeds.uniform(key, i) + seeds.uniform(key, i + 1000) - 1) for i in range(steps)]
+        values = token_confidence(completion.text, self._confidence, before, noise)
         ids = len(completion.token_ids)
         return replace(completion, logprobs=tuple((values + [-0.5] * ids)[:ids]))
 
