@@ -346,13 +346,23 @@ def test_a_length_beyond_the_context_is_refused_before_any_problem_fails(
     assert not (tmp_path / "run").exists()
 
 
+LONG = [*SIMULATED, "--strategy", "majority", "--n", "8", "--limit", "200", "--baseline", "none"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+    """What a run of `LONG` that nobody interrupted recorded."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    assert main([*LONG, "--out", str(out)]) == 0
+    return [finals(record) for record in read_run(out).records]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_an_interrupted_run_is_continued_by_the_same_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], sent: signal.Signals, code: int
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], whole: list[object], sent: signal.Signals, code: int
 ) -> None:
-    out = tmp_path / "run"
-    arguments = [*SIMULATED, "--strategy", "majority", "--n", "8", "--limit", "200", "--baseline", "none"]
+    out, arguments = tmp_path / "run", LONG
     command = [sys.executable, "-m", "ttc", *arguments, "--concurrency", "2", "--out", str(out)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
@@ -373,8 +383,7 @@ def test_an_interrupted_run_is_continued_by_the_same_command(
         assert f"--out {out}" in stderr and "continue with: ttc eval" in stderr
     assert 0 < len(read_run(out).records) < 200
     assert run(capsys, *arguments, "--out", str(out))[0] == 0
-    assert run(capsys, *arguments, "--out", str(tmp_path / "whole"))[0] == 0
-    ours, whole = ([finals(record) for record in read_run(folder).records] for folder in (out, tmp_path / "whole"))
+    ours = [finals(record) for record in read_run(out).records]
     assert len(ours) == 200 and ours == whole
 
 

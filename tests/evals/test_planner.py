@@ -57,13 +57,13 @@ class Drawing:
         )
 
 
-def plan_run(folder: Path, drawing: Drawing, **options: Any) -> list[Answer]:
+def plan_run(folder: Path, drawing: Drawing, num: int = NUM, **options: Any) -> list[Answer]:
     settings = {"total": TOTAL, "max_tokens": 512, "kind": drawing.kind, "seed": 1, **options}
-    planner = Planner(folder, PROBLEMS, drawing, **settings)
+    planner = Planner(folder, PROBLEMS[:num], drawing, **settings)
 
     async def go() -> list[Answer]:
         await planner.run()
-        return [await planner.answer(problem) for problem in PROBLEMS]
+        return [await planner.answer(problem) for problem in PROBLEMS[:num]]
 
     return asyncio.run(go())
 
@@ -79,15 +79,16 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     return fit([read_pools(out)], seed=0, source={})
 
 
-@pytest.mark.parametrize(("learns", "width"), [(False, 0), (True, 0), (True, 1), (True, 4)])
+@pytest.mark.parametrize(("learns", "width", "num"), [(False, 0, NUM), (True, 0, NUM), (True, 1, NUM), (True, 4, 20)])
 def test_the_total_holds_to_the_token_and_any_concurrency_gives_the_same(
-    tmp_path: Path, plan: Plan, learns: bool, width: int
+    tmp_path: Path, plan: Plan, learns: bool, width: int, num: int
 ) -> None:
-    total = TOTAL * max(width, 1)
+    total = TOTAL * max(width, 1) * num // NUM
     runs = [
         plan_run(
             tmp_path / str(slots),
             Drawing(scored=bool(width), width=max(width, 1)),
+            num,
             concurrency=slots,
             plan=None if learns else plan,
             total=total,

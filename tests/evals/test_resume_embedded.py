@@ -57,10 +57,10 @@ def timeless(record: Record) -> Record:
 
 @pytest.mark.long
 def test_a_run_cut_in_the_middle_of_a_record_resumes_to_the_same_records(tmp_path: Path) -> None:
-    whole = run(tmp_path / "whole", 5, 5)
-    run(tmp_path / "cut", 5, 1)
+    whole = run(tmp_path / "whole", 3, 3)
+    run(tmp_path / "cut", 3, 1)
     path = tmp_path / "cut" / RECORDS
     lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:2]) + lines[2][: len(lines[2]) // 2])
-    resumed = run(tmp_path / "cut", 5, 3)
+    path.write_bytes(b"".join(lines[:1]) + lines[1][: len(lines[1]) // 2])
+    resumed = run(tmp_path / "cut", 3, 2)
     assert [timeless(record) for record in resumed] == [timeless(record) for record in whole]

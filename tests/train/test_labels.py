@@ -364,7 +364,9 @@ def test_rollouts_of_held_out_problems_are_refused_before_they_are_learnt(
     base: Path, tmp_path: Path, kind: str
 ) -> None:
     write(tmp_path / "held_out.jsonl", [{"question": f"{n} plus {n}?", "answer": str(2 * n)} for n in range(8)])
-    fields = {"held_out": str(tmp_path / "held_out.jsonl"), "held_out_limit": 2, "steps": 1, "lr": 1e-3}
+    task = 'data = "held_out.jsonl"\nprompt = "{question}"\ntarget = "answer"\nverifier = "exact"\nmax_tokens = 8\n'
+    (tmp_path / "held_out.toml").write_text(task)  # the model, which nobody trained, would not end by itself
+    fields = {"held_out": str(tmp_path / "held_out.toml"), "held_out_limit": 2, "steps": 1, "lr": 1e-3}
     items = make_task(fields["held_out"]).items(3, 0)
     asked = [item.problem.messages[-1].content for item in items]
     measured, _, other = asked

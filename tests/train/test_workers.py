@@ -33,12 +33,13 @@ def local(model):
     return embedded(str(model), dtype="float32", device="cpu", batch_invariant=True, processes=1)
 
 
-def outcome(loop, parts, plan=PLAN):
+def outcome(loop, parts, plan=PLAN, *, close=True):
     async def go():
         try:
             await loop(plan, parts)
         finally:
-            await parts.collector.engine.close()
+            if close:
+                await parts.collector.engine.close()
 
     asyncio.run(go())
     parts.metrics.close()
@@ -50,19 +51,24 @@ def same(first, second):
     return all(first[name].equal(tensor) for name, tensor in second.items())
 
 
+@pytest.fixture(scope="module")
+def alone(cipher_model, tmp_path_factory):
+    """The weights that a run in this process ends with; only read."""
+    return outcome(learn, make_parts(cipher_model, tmp_path_factory.mktemp("alone")))
+
+
 @pytest.mark.long
-def test_a_worker_process_gives_the_run_of_one_process_bit_for_bit(cipher_model, tmp_path):
-    alone = outcome(learn, make_parts(cipher_model, tmp_path / "one"))
-    apart = outcome(learn, over(make_parts(cipher_model, tmp_path / "two"), local(cipher_model)))
-    assert same(alone, apart)
+def test_a_worker_process_gives_the_run_of_one_process_bit_for_bit(cipher_model, tmp_path, alone):
+    worker = local(cipher_model)
+    assert same(alone, outcome(learn, over(make_parts(cipher_model, tmp_path / "two"), worker), close=False))
     one_ahead = LoopPlan(steps=3, prompts=4, eval_every=3, max_staleness=0)
-    queued = over(make_parts(cipher_model, tmp_path / "three"), local(cipher_model))
+    queued = over(make_parts(cipher_model, tmp_path / "three"), worker)
+    asyncio.run(worker.load_weights(queued.updater.model.state_dict()))  # those of the base again
     assert same(alone, outcome(learn_async, queued, one_ahead))
 
 
 @pytest.mark.long
-def test_the_work_of_a_killed_worker_is_drawn_again(cipher_model, tmp_path):
-    alone = outcome(learn, make_parts(cipher_model, tmp_path / "one"))
+def test_the_work_of_a_killed_worker_is_drawn_again(cipher_model, tmp_path, alone):
     said = []
     engine = revived(lambda: local(cipher_model), said.append)
     assert isinstance(engine, Revived)
@@ -119,11 +125,9 @@ def test_an_engine_that_takes_no_weights_is_left_as_it_is():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_ray_actors_give_the_run_of_one_process_bit_for_bit(cipher_model, tmp_path):
+def test_ray_actors_give_the_run_of_one_process_bit_for_bit(cipher_model, tmp_path, alone):
     ray = pytest.importorskip("ray", reason="needs ray")
     from ttc.engines.ray_workers.engine import ray_workers
-
-    alone = outcome(learn, make_parts(cipher_model, tmp_path / "one"))
 
     def make():
         options = {"dtype": "float32", "device": "cpu", "batch_invariant": True, "workers": 2, "cpus": 0.5}
