@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
+import shutil
 import types
 from functools import partial
 from pathlib import Path
@@ -78,8 +79,7 @@ def test_a_run_cut_anywhere_ends_the_same(tmp_path: Path, label: str) -> None:
     items = simulated_task().items(COUNT, 0)
     expected = timeless_by_id(run(tmp_path / "whole", label, items, 4)[0])
     whole = (tmp_path / "whole" / RECORDS).read_bytes()
-    folder = tmp_path / "cut"
-    run(folder, label, items, 4)
+    folder = shutil.copytree(tmp_path / "whole", tmp_path / "cut")
     for cut in (0, len(whole) // 3, len(whole) - 1):
         (folder / RECORDS).write_bytes(whole[:cut])
         run(folder, label, items, 3, jitter=cut)

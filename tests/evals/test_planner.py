@@ -226,13 +226,13 @@ def test_eval_spends_its_budget_as_a_total_of_auto_and_as_a_limit_of_others(tmp_
 @pytest.mark.long
 def test_a_plan_calibrated_on_a_tree_run_draws_subtrees(tmp_path: Path) -> None:
     scored = ["--scorer", "simulated", "--set", "scorer.preset=good"]
-    searched = [*EVAL, *scored, "--limit", "24", "--strategy", "tree:n=16,policy=dvts", "--out", str(tmp_path / "pool")]
+    searched = [*EVAL, *scored, "--limit", "16", "--strategy", "tree:n=16,policy=dvts", "--out", str(tmp_path / "pool")]
     assert main(searched) == 0
     assert main(["calibrate", str(tmp_path / "pool"), "--out", str(tmp_path / "plan.json")]) == 0
     pools = read_pools(tmp_path / "pool")
     assert pools.kind.width == 4 and all(len(pool.draws) == 4 for pool in pools.by_id.values())
     total = round(1.5 * pools.spent / 4)
-    command = [*EVAL, *scored, "--limit", "24", "--strategy", f"auto:plan={tmp_path / 'plan.json'}"]
+    command = [*EVAL, *scored, "--limit", "16", "--strategy", f"auto:plan={tmp_path / 'plan.json'}"]
     assert main([*command, "--budget", f"tokens={total}", "--out", str(tmp_path / "run")]) == 0
     found = [record.answer for record in read_run(tmp_path / "run").records if record.answer]
     assert 0.8 * total <= sum(answer.usage.tokens for answer in found) <= total
@@ -242,7 +242,7 @@ def test_a_plan_calibrated_on_a_tree_run_draws_subtrees(tmp_path: Path) -> None:
     # With tokens for all, nothing is cut.
     assert main([*command, "--budget", f"tokens={4 * total}", "--out", str(tmp_path / "rich")]) == 0
     rich = [record.answer for record in read_run(tmp_path / "rich").records if record.answer]
-    assert len(rich) == 24 and {len(answer.candidates) % 4 for answer in rich} == {0}
+    assert len(rich) == 16 and {len(answer.candidates) % 4 for answer in rich} == {0}
     with pytest.raises(ConfigError, match="only runs of whole samples"):
         read_pools(tmp_path / "rich")
     beam = [*EVAL, *scored, "--limit", "4", "--strategy", "tree:n=8,policy=beam", "--out", str(tmp_path / "beam")]

@@ -159,11 +159,11 @@ def trained(language):
         "prm",
         data=str(language / "steps.jsonl"),
         step_delimiter=".",
-        steps=100,
+        steps=60,
         lr=3e-3,
         rows=48,
-        warmup=10,
-        eval_every=100,
+        warmup=6,
+        eval_every=60,
     )
     stage.check(True)
     return place, stage.run(place)
