@@ -59,11 +59,10 @@ def alone(cipher_model, tmp_path_factory):
 
 @pytest.mark.long
 def test_a_worker_process_gives_the_run_of_one_process_bit_for_bit(cipher_model, tmp_path, alone):
-    worker = local(cipher_model)
+    worker = local(cipher_model)  # of both runs: a run pushes the weights that it starts with
     assert same(alone, outcome(learn, over(make_parts(cipher_model, tmp_path / "two"), worker), close=False))
     one_ahead = LoopPlan(steps=3, prompts=4, eval_every=3, max_staleness=0)
     queued = over(make_parts(cipher_model, tmp_path / "three"), worker)
-    asyncio.run(worker.load_weights(queued.updater.model.state_dict()))  # those of the base again
     assert same(alone, outcome(learn_async, queued, one_ahead))
 
 
