@@ -28,7 +28,7 @@ demo: $(VENV)/.stamp-base
 test: $(VENV)/.stamp-test
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
-# What takes a core four seconds or more, so that `make test` ends within ten minutes on two.
+# What takes four seconds or more, so that `make test` ends within ten minutes on two.
 test-long: $(VENV)/.stamp-test
 	$(BIN)/python -m pytest -m "long and not slow and not vllm" --numprocesses auto --dist loadfile
 

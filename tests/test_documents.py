@@ -133,6 +133,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
     return Shell(monkeypatch, addresses)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", RUNNING)
 def test_what_a_page_shows_works(page: str, shell: Shell) -> None:
     for block in PAGES[page]:

@@ -73,6 +73,7 @@ def test_nothing_to_run_is_no_success():
     assert report([], features("AVX512", True), lambda setting: (0, ""), lambda line: None) == 1
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="the kernels are not MKL's")
 def test_where_kernels_treat_rows_unlike_the_advice_of_the_refusal_helps() -> None:
     code = "from ttc.engines.embedded.engine import embedded; embedded(batch_invariant=True, dtype='float32')"

@@ -79,6 +79,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     return fit([read_pools(out)], seed=0, source={})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("learns", "width", "num"), [(False, 0, NUM), (True, 0, NUM), (True, 1, NUM), (True, 4, 20)])
 def test_the_total_holds_to_the_token_and_any_concurrency_gives_the_same(
     tmp_path: Path, plan: Plan, learns: bool, width: int, num: int

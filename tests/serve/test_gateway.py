@@ -172,6 +172,7 @@ def test_there_are_at_least_twenty_kinds_of_fault() -> None:
     assert len(FAULTS) >= 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAULTS)
 def test_each_fault_is_told_in_time_and_without_an_address(name: str) -> None:
     play, status, times = FAULTS[name]
@@ -195,6 +196,7 @@ def test_each_fault_is_told_in_time_and_without_an_address(name: str) -> None:
         assert until(lambda: server.ask(chat()).status_code == 200, 8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name, (_, status, _) in FAULTS.items() if status in (429, 503)])
 def test_a_second_server_answers_in_place_of_one_that_fails_before_its_first_word(name: str) -> None:
     play, _, times = FAULTS[name]

@@ -325,11 +325,11 @@ def test_a_server_that_became_a_replica_is_left_for_what_the_address_leads_to_th
 def test_a_cluster_counts_and_is_out_of_reach_while_it_is_away(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def go() -> None:
-        from redis.asyncio import Redis
+    library = pytest.importorskip("redis.asyncio")
 
+    async def go() -> None:
         with redis(tmp_path, "--cluster-enabled", "yes") as address:
-            other: Any = Redis.from_url(address)
+            other: Any = library.Redis.from_url(address)
             with pytest.raises(ConfigError, match=r"counts no quotas there: .*slots"):
                 await open_quotas(address, 60)
             await other.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)

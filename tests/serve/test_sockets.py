@@ -195,6 +195,7 @@ def test_there_are_at_least_a_hundred_cases() -> None:
     assert len(CASES) >= 100
 
 
+@pytest.mark.long
 def test_each_case_is_refused_cleanly_and_the_server_goes_on(server: Running) -> None:
     wrong: dict[str, bytes] = {}
     begun = time.process_time()

@@ -67,6 +67,7 @@ def test_staleness_counts_rounds_whatever_the_number_of_minibatches(cipher_model
     assert max(row["staleness"] for row in told) == 1 and parts.updater.optimiser.taken > 6
 
 
+@pytest.mark.long
 def test_a_slow_verifier_is_waited_for_less_than_by_the_synchronous_loop(cipher_model, tmp_path):
     seconds = {}
     for name, loop in (("sync", learn), ("async", learn_async)):

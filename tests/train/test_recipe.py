@@ -22,6 +22,7 @@ from ttc.errors import ConfigError, RecordError, UnknownName
 GOOD = f'about = "x"\n{PRETRAIN}{GRPO}'
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", packaged())
 def test_every_packaged_recipe_is_short_says_what_it_deviates_in_and_binds(name):
     path = packaged()[name]

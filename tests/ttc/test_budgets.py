@@ -82,6 +82,7 @@ def price_of(subject: str, engine: Engine) -> Answer:
     return answer
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_every_strategy_answers_from_the_price_of_one_answer_on_and_is_never_over(subject: str, engine: str) -> None:

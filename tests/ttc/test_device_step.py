@@ -35,6 +35,7 @@ def traffic(seed: int, **settings: Any) -> Traffic:
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(12))
 def test_rows_that_come_go_and_grow_equal_the_model(seed: int) -> None:
     traffic(seed)

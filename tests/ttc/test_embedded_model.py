@@ -167,6 +167,7 @@ class Branches:
 paged_decoder = partial(PagedDecoder, kernels=native(torch.device("cpu"), torch.float32))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [InvariantDecoder, PagedDecoder, "all shared", "short pages"])
 @pytest.mark.parametrize("seed", range(2))
 def test_decoding_any_mixture_of_branches_equals_a_full_forward_pass(folder, kind, seed: int, monkeypatch) -> None:

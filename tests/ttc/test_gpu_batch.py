@@ -46,6 +46,7 @@ def traffic(seed: int, **options: Any) -> None:
     run.check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(20))
 def test_draws_that_come_go_and_grow_equal_the_model(seed: int) -> None:
     traffic(seed, events=18)
@@ -226,6 +227,7 @@ def test_tokens_behind_a_stop_string_are_neither_delivered_nor_counted_as_genera
     assert rest == whole[10:]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("place", "call"), [("reserve", 3), ("reserve", 14), ("plan", 2), ("start", 3)])
 def test_memory_that_runs_out_loses_nothing(monkeypatch: pytest.MonkeyPatch, place: str, call: int) -> None:
     prompts = {key: [key, 2, key + 1] * (1 + key % 3) for key in range(6)}

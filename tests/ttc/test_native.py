@@ -184,6 +184,7 @@ def test_rows_are_split_over_threads_to_the_same_bits_whatever_the_types_and_lay
         torch.set_num_threads(before)
 
 
+@pytest.mark.long
 def test_a_second_process_keeps_nothing_more_on_disk(tmp_path: Path) -> None:
     script = """
 import torch

@@ -215,6 +215,7 @@ def records(folder) -> dict[str, object]:
     return found
 
 
+@pytest.mark.long
 def test_a_run_whose_server_dies_goes_on_after_its_restart_with_the_same_records(tmp_path, capsys) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}/v1"

@@ -58,6 +58,7 @@ DOUBLE = program("def double(x):\n    return x + x")
 
 
 # -- forging -----------------------------------------------------------------------------------------------------------
+@pytest.mark.long
 def test_no_forgery_is_correct_and_the_honest_program_is(hurried: CodeVerifier) -> None:
     verdicts = dict(zip(FORGERIES, judge(hurried, TARGET, *FORGERIES.values()), strict=True))
     honest = judge(hurried, TARGET, DOUBLE)[0]
@@ -289,6 +290,7 @@ def test_what_ordinary_tests_of_code_do_is_supported(verifier: CodeVerifier, nam
 ENDLESS = {"callback_without_end", "endless_nodes", "endless_steps"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(LIARS))
 def test_no_object_function_node_or_array_of_a_program_lies_its_way_through_a_test(
     verifier: CodeVerifier, hurried: CodeVerifier, name: str
