@@ -57,7 +57,7 @@ def without_matplotlib() -> Iterator[None]:
 def pytest_collection_finish() -> None:
     """Collected tests and imported modules live to the end: Python's collector need not walk them again and again.
 
-    It is a twentieth of the time at the thresholds of a program that is short of memory.
+    Its default thresholds, at which it runs often, are for programs that are short of memory.
     """
     gc.collect()
     gc.freeze()

@@ -19,7 +19,7 @@ from evals.task import Item, gold_text
 
 _GAPS = re.compile(r"[^\w+\-*/=<>^%.]+")
 _MARKS = r"(?:\\boxed\{{\s*{0}\s*\}}|####\s*{0}\b|answer(?:\s+is)?\s*[:=]?\s*\$?{0}\b(?!\s*[-+*/^=]))"
-_MARK = re.compile(r"\\boxed\{|####|answer", re.IGNORECASE)
+_MARK_BEGINS = re.compile(r"\\boxed\{|####|answer", re.IGNORECASE)
 """What every match of `_MARKS` begins with."""
 _LONG = 20
 """Characters from which a target that stands in its prompt word for word counts as given away."""
@@ -86,17 +86,17 @@ def answer_leaks(items: Iterable[Item]) -> Iterator[Leak]:
         text, target = prompt_text(item), gold_text(item.target).strip()
         if not target:
             continue
-        marked = _told(target, text)
+        marked = _marked_answer(target, text)
         if marked is not None:
             yield Leak(item.problem.id, marked.group(0))
         elif len(target) >= _LONG and target in text:
             yield Leak(item.problem.id, target)
 
 
-def _told(target: str, text: str) -> re.Match[str] | None:
+def _marked_answer(target: str, text: str) -> re.Match[str] | None:
     """Where the text names the target as its answer; a pattern, which is dear to compile, only where it may."""
     same_in_any_case = target.lower() == target.upper()
-    if not _MARK.search(text) or (same_in_any_case and target not in text):
+    if not _MARK_BEGINS.search(text) or (same_in_any_case and target not in text):
         return None
     return re.search(_MARKS.format(re.escape(target)), text, re.IGNORECASE)
 

@@ -333,8 +333,9 @@ def test_a_cluster_counts_and_is_out_of_reach_while_it_is_away(
             with pytest.raises(ConfigError, match=r"counts no quotas there: .*slots"):
                 await open_quotas(address, 60)
             await other.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-            while "cluster_state:ok" not in str(await other.execute_command("CLUSTER", "INFO")):
-                await asyncio.sleep(0.02)
+            async with asyncio.timeout(30):
+                while "cluster_state:ok" not in str(await other.execute_command("CLUSTER", "INFO")):
+                    await asyncio.sleep(0.02)
             quotas = await open_quotas(address, 60)
             assert (await quotas.take(alice(tokens_per_minute=9), 5, search=False)).tokens == 5
             with pytest.raises(ApiError, match="5 are set aside"):

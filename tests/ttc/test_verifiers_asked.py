@@ -2,46 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from evals.task import Item
+from tests.ttc.kept_verifiers import KeptVerifiers
 from ttc.answers.grammar import parse
 from ttc.answers.normal import identical
 from ttc.answers.tokens import plain
-from ttc.core import Message, Problem, Submission, Target, TargetLike, Verdict
+from ttc.core import Message, Problem, Target, TargetLike
 from ttc.errors import ConfigError
-from ttc.verifiers.math import MathVerifier, math
+from ttc.verifiers.math import math
 from ttc.verifiers.maths.asked import with_question
 from ttc.verifiers.shared.contract import read_gold
 
 Pairs = Sequence[tuple[TargetLike, str]]
 
 
-VERIFIERS: dict[str, MathVerifier] = {}
-"""Of each choice of options one, whose workers start once for all tests here."""
+KEPT = KeptVerifiers(math)
+judge = KEPT.judge
 
 
 @pytest.fixture(scope="module", autouse=True)
 def ended() -> Iterator[None]:
     """No worker stays behind."""
     yield
-    while VERIFIERS:
-        asyncio.run(VERIFIERS.popitem()[1].close())
-
-
-def judge(pairs: Pairs, **options: Any) -> list[Verdict]:
-    """Verdicts on pairs of target and text."""
-
-    verifier = VERIFIERS.setdefault(repr(options), math(**options))
-
-    async def main() -> list[Verdict]:
-        return [await verifier.verify(target, Submission(item)) for target, item in pairs]
-
-    return asyncio.run(main())
+    KEPT.close()
 
 
 def statuses(pairs: Pairs, **options: Any) -> list[str]:

@@ -15,9 +15,10 @@ import pytest
 
 from tests.timing import patience
 from tests.ttc.hostile import hostile_texts
-from ttc.core import Submission, TargetLike, Verdict
+from tests.ttc.kept_verifiers import KeptVerifiers
+from ttc.core import Submission, TargetLike
 from ttc.errors import ConfigError
-from ttc.verifiers.math import MathVerifier, math
+from ttc.verifiers.math import math
 
 ROWS = [
     json.loads(line)
@@ -26,30 +27,15 @@ ROWS = [
 IN_A_BOX = ("so the answer is $\\boxed{", "}$.")
 
 
-VERIFIERS: dict[str, MathVerifier] = {}
-"""Of each choice of options one, whose workers start once for all tests here."""
+KEPT = KeptVerifiers(math)
+judge = KEPT.judge
 
 
 @pytest.fixture(scope="module", autouse=True)
 def ended() -> Iterator[None]:
     """No worker stays behind."""
     yield
-    while VERIFIERS:
-        asyncio.run(VERIFIERS.popitem()[1].close())
-
-
-def judge(pairs: Sequence[tuple[TargetLike, str | Submission]], **options: Any) -> list[Verdict]:
-    """Verdicts on pairs of target and text (or submission), one after the other."""
-
-    verifier = VERIFIERS.setdefault(repr(options), math(**options))
-
-    async def main() -> list[Verdict]:
-        return [
-            await verifier.verify(target, item if isinstance(item, Submission) else Submission(item))
-            for target, item in pairs
-        ]
-
-    return asyncio.run(main())
+    KEPT.close()
 
 
 def statuses(pairs: Sequence[tuple[TargetLike, str | Submission]], **options: Any) -> list[str]:

@@ -188,7 +188,7 @@ def vote(candidates: Sequence[Candidate], key: Key, weight: Weight = even) -> Ca
     weights = [math.fsum(w for w, _ in members) for members in classes.values()]
     top = max(weights)
     leaders = [_best(members) for members, total in zip(classes.values(), weights, strict=True) if not total < top]
-    return max(leaders, key=lambda leader: tuple(-x for x in by_length(leader)))
+    return min(leaders, key=by_length)
 
 
 def tally(candidates: Sequence[Candidate], key: Key, weight: Weight = even) -> list[float]:

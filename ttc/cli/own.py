@@ -176,7 +176,7 @@ def _tops(distribution: importlib.metadata.Distribution) -> set[str]:
 
 
 def _files(distribution: importlib.metadata.Distribution) -> list[str]:
-    """What the record of a distribution lists; `Distribution.files` makes an object of each, a second for all."""
+    """What the record of a distribution lists; `Distribution.files` makes an object of each, which is slow."""
     record = distribution.read_text("RECORD")
     if record is None:  # not installed from a wheel
         return [str(file) for file in distribution.files or ()]
