@@ -95,9 +95,9 @@ def read_job_gates(spec: JobSpec) -> JobGates | None:
     return replace(own, measured=lowest, train=gates)
 
 
-def check_numbers(gates: JobGates | None, names: Sequence[str], method: str) -> None:
+def check_numbers(gates: JobGates, names: Sequence[str], method: str) -> None:
     """Refuse a bound on a number that the method does not measure, before a job pays for anything."""
-    for name in () if gates is None else gates.measured:
+    for name in gates.measured:
         if name not in names:
             known = f" (known: {', '.join(names)})" if names else ""
             raise ConfigError(f"gates.measured.{name}: {method} measures no such number{nearest(name, names)}{known}")
