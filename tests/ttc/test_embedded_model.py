@@ -196,6 +196,7 @@ def test_decoding_any_mixture_of_branches_equals_a_full_forward_pass(folder, kin
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_few_long_rows_among_short_ones_get_the_bits_that_they_get_alone(folder, dtype: str) -> None:
     body, _ = load_body(folder, dtype=dtype, attention=BlockedPrefix, pad_rows=PAD_ROWS)
+    check(body)
     texts = [[i * 7 % 200 for i in range(length)] for length in (5, 150, *range(6, 60, 4), 64, 63)]
 
     def step(some: list[list[int]]) -> torch.Tensor:
