@@ -17,8 +17,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ttc.engines.embedded.core import paged
 from ttc.engines.embedded.core.cache import PrefixTree
-from ttc.engines.embedded.core.pool import PagePool, Segment
+from ttc.engines.embedded.core.pool import SHEET, PagePool, Segment
 from ttc.engines.embedded.core.tenants import Tenants
 from ttc.engines.shared.compute import native
 from ttc.engines.shared.shape import Dims
@@ -131,6 +132,78 @@ def test_the_prefix_tree_finds_the_longest_prefix_ever_inserted(sequences, query
 
     assert length == max(shared(ids) for ids in sequences)
     assert (segment.end if segment else 0) == length and contents(pool, segment) == expected(query[:length])
+
+
+def read_by(pool: PagePool, row: int, plan: paged._Plan) -> list[float]:
+    """The keys of every token that a row of a plan reads, and room for its next."""
+    keys = pool.shelf.keys[0, :, 0, 0].flatten()
+    runs = zip(*(x[plan.firsts[row] : plan.lasts[row]] for x in (plan.slots, plan.counts)), strict=True)
+    own = [keys[slot + i].item() for slot, count in runs for i in range(count)]
+    together = [
+        keys[slot].item() for part in plan.shared if row in part.rows for slot in part.sheets * SHEET + part.offsets
+    ]
+    return own[:-1] + together
+
+
+long_ids = st.lists(st.sampled_from([(0,), (1,), (2,) * 7, (3,) * 18]), min_size=1, max_size=12).map(
+    lambda parts: tuple(sum(parts, ()))
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(long_ids, st.booleans()), min_size=1, max_size=12), st.booleans())
+def test_a_row_reads_every_token_of_its_path_once_whatever_was_cut_joined_and_read_together(paths, shares) -> None:
+    pool = new_pool(SHEET, compiled())
+    tree = PrefixTree(pool)
+    rows: list[tuple[tuple[int, ...], Segment]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        if shares:
+            patch.setattr(paged, "_WORTH", 0)
+            patch.setattr(paged, "_FEW", 2)
+        for ids, runs in paths:
+            if tree.length(ids) < len(ids):
+                remember(tree, pool, ids)
+            tree.join(ids)
+            if runs:
+                rows.append((ids, pool.segment(tree.find(ids).segment)))
+            for _, row in rows:
+                pool.reserve(row, 1)
+            plan = paged._Plan(pool, [row for _, row in rows]) if rows else None
+            for number, (ids, row) in enumerate(rows):
+                assert plan is not None and sorted(read_by(pool, number, plan)) == sorted(expected(ids))
+                assert row.end == len(ids)
+    for ids, _ in paths:
+        segment, length = tree.find(ids)
+        assert contents(pool, segment) == expected(ids[:length]) and length == len(ids)
+    segment = plan = row = None
+    rows.clear()
+    tree.clear()
+    assert pool.num_tokens == 0
+
+
+def test_a_path_of_short_segments_is_read_in_as_many_pages_as_one_long_one() -> None:
+    pool = new_pool(SHEET, compiled())
+    path = segment_of(pool, (1,) * 21)
+    for length in (3, 30, 1, 1, 9, 16, 5):
+        path = segment_of(pool, (1,) * (path.end + length), path)
+    path.chain()[2].split(40)
+    row = pool.segment(path)
+    pool.reserve(row, 1)
+    plan = paged._Plan(pool, [row])
+    assert plan.lasts[0] - plan.firsts[0] == -(-(path.end + 1) // SHEET)
+    assert read_by(pool, 0, plan) == expected((1,) * path.end)
+
+
+def test_a_cut_copies_no_more_than_the_page_that_it_goes_through(monkeypatch) -> None:
+    pool = new_pool(SHEET, compiled())
+    whole = segment_of(pool, (1,) * 100)
+    kept, copies = list(whole.pages), []
+    move = pool._move
+    monkeypatch.setattr(pool, "_move", lambda sources, targets: copies.append(len(sources)) or move(sources, targets))
+    head = whole.split(40)
+    assert copies == [8] and head.pages[:2] + whole.pages == kept and pool.num_tokens == (len(kept) + 1) * SHEET
+    whole.split(64)
+    assert copies == [8] and contents(pool, whole) == expected((1,) * 100)
 
 
 def test_the_least_recently_used_is_forgotten_first() -> None:

@@ -141,19 +141,21 @@ def test_attention_over_pages_is_that_of_float64_whatever_was_joined_before(
 def test_a_run_within_a_sheet_is_read_without_a_trace_of_what_others_wrote_beside_it(
     dtype: torch.dtype, group: int, threads: int
 ) -> None:
-    runs = [(0, 4), (4, 1), (6, 7), (8, 8), (12, 3), (2, 14), (0, 16)]  # where each begins in its sheet, and its length
-    keys, values = (torch.full(shape, torch.nan, dtype=dtype) for shape in ((7, 1, 16, SHEET), (7, 1, SHEET, 16)))
+    # where each begins in its sheet, and its length
+    runs = [(0, 4), (4, 1), (6, 7), (8, 8), (12, 3), (2, 14), (0, 16), (5, 6), (3, 13), (14, 2)]
+    shapes = ((10, 1, 16, SHEET), (10, 1, SHEET, 16))
+    keys, values = (torch.full(shape, torch.nan, dtype=dtype) for shape in shapes)
     for sheet, (begin, count) in enumerate(runs):
-        even = begin + count + count % 2  # of a page, which holds an even number of tokens
-        keys[sheet, 0, :, begin:even] = torch.randn(16, even - begin).to(dtype)
-        values[sheet, 0, begin:even] = torch.randn(even - begin, 16).to(dtype)
-    queries = (torch.randn(3, group, 16) / 4).to(dtype)
+        pairs = slice(begin // 2 * 2, -(-(begin + count) // 2) * 2)  # the next token's place may be read, too
+        keys[sheet, 0, :, pairs] = torch.randn(16, pairs.stop - pairs.start).to(dtype)
+        values[sheet, 0, pairs] = torch.randn(pairs.stop - pairs.start, 16).to(dtype)
+    queries = (torch.randn(4, group, 16) / 4).to(dtype)
     slots = np.array([sheet * SHEET + begin for sheet, (begin, _) in enumerate(runs)])
-    counts, firsts, lasts = np.array([count for _, count in runs]), np.array([0, 2, 5]), np.array([3, 5, 7])
-    seed, totals = np.full((3, group), -1e30, np.float32), np.empty((3, group, 16), np.float32)
-    out, arrays = torch.empty(3, group, 16, dtype=dtype), map(kernels.array, (queries, keys, values))
-    kernels.attend(3, keys.numel(), *arrays, slots, counts, firsts, lasts, seed, totals, kernels.array(out))
-    for row in range(3):
+    counts, firsts, lasts = np.array([count for _, count in runs]), np.array([0, 2, 5, 7]), np.array([3, 5, 7, 10])
+    seed, totals = np.full((4, group), -1e30, np.float32), np.empty((4, group, 16), np.float32)
+    out, arrays = torch.empty(4, group, 16, dtype=dtype), map(kernels.array, (queries, keys, values))
+    kernels.attend(4, keys.numel(), *arrays, slots, counts, firsts, lasts, seed, totals, kernels.array(out))
+    for row in range(4):
         mine = [(sheet, slice(runs[sheet][0], sum(runs[sheet]))) for sheet in range(firsts[row], lasts[row])]
         k = torch.cat([keys[sheet, 0, :, span].T for sheet, span in mine]).double()
         v = torch.cat([values[sheet, 0, span] for sheet, span in mine]).double()

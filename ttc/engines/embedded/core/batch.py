@@ -241,7 +241,7 @@ class Batch:
         # all behind it, so that none overtakes a larger one for ever.
         for job in sorted(self._pending.values(), key=lambda job: (not job.tenant.started, job.tenant.number)):
             own = len(job.ids) - self.tree.length(job.ids) + max(draw.reserve for draw in job.waiting)
-            own = self.tenants.need(job.tenant, own + 2 * PAGE)
+            own = self.tenants.need(job.tenant, own + 2 * self._body.pool.slack)
             alone = not (self.rows or self._open or admitted)
             if num_rows >= self._max_rows:
                 break
@@ -372,7 +372,7 @@ class Batch:
         heads = {job: draw for job, line in lines.items() if (draw := next(line, None)) is not None}
         while heads:
             job = min(heads, key=lambda job: rows[job.tenant])
-            tokens += heads[job].reserve + PAGE
+            tokens += heads[job].reserve + self._body.pool.slack
             alone = not (self.rows or starting)
             if len(starting) >= free or not self._fits(tokens, alone):
                 break

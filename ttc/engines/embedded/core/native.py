@@ -476,7 +476,7 @@ def attend(
         q: (rows, heads, D), scaled.
         keys: (sheets, kv heads, D, SHEET), a layer of a shelf.
         values: (sheets, kv heads, SHEET, D).
-        slots: where each run begins (see `Shelf`), at an even number; of all rows, one row after another.
+        slots: where each run begins (see `Shelf`); of all rows, one row after another.
         counts: positions of each.
         firsts: (rows) where a row's runs begin.
         lasts: (rows) where they end.
@@ -525,14 +525,15 @@ def attend(
                             mass += share
                         fades[g] = _exp(before - peak)
                         peaks[g], masses[g] = peak, masses[g] * fades[g] + mass
+                    begin &= -2  # values go in pairs; what is before the run has a share of nothing
                     if several == 1:
-                        _values_1(values, at, size, begin, count, scores_at, fades_at, total_at)
+                        _values_1(values, at, size, begin, end - begin, scores_at, fades_at, total_at)
                     elif several == 2:
-                        _values_2(values, at, size, begin, count, scores_at, fades_at, total_at)
+                        _values_2(values, at, size, begin, end - begin, scores_at, fades_at, total_at)
                     elif several == 3:
-                        _values_3(values, at, size, begin, count, scores_at, fades_at, total_at)
+                        _values_3(values, at, size, begin, end - begin, scores_at, fades_at, total_at)
                     else:
-                        _values_4(values, at, size, begin, count, scores_at, fades_at, total_at)
+                        _values_4(values, at, size, begin, end - begin, scores_at, fades_at, total_at)
                 for g in range(several):
                     for d in range(size):
                         out[row, first + g, d] = _stored(total[g, d] / masses[g], out)

@@ -55,11 +55,35 @@ class _Table(NamedTuple):
     above: _Table | None
     own: list[int]
     length: int
+    repeats: int
     slots: list[int]
     counts: list[int]
 
 
-_NOTHING = _Table(None, [], 0, [], [])
+_NOTHING = _Table(None, [], 0, 0, [], [])
+
+
+def _repeats(segment: Segment, apart: Collection[Segment]) -> int:
+    """How many tokens before a segment are read in its own page: none where several rows read some of them together."""
+    part = segment.parent
+    while apart and part is not None and part.end > segment.start - segment.repeats:
+        if part in apart:
+            return 0
+        part = part.parent
+    return segment.repeats
+
+
+def _follow(slots: list[int], counts: list[int], segment: Segment, repeats: int, length: int) -> None:
+    """Add the runs of a segment's first `length` tokens to those before it; if it `repeats` any, these are the last run.
+
+    For every page begins where a page of one long segment would.
+    """
+    if repeats:
+        slots.pop()
+        counts.pop()
+    runs = segment.runs_of(-repeats, length)
+    slots += runs[0]
+    counts += runs[1]
 
 
 def _table_of(segment: Segment, apart: Collection[Segment], tables: dict[Segment, _Table]) -> _Table:
@@ -76,15 +100,17 @@ def _table_of(segment: Segment, apart: Collection[Segment], tables: dict[Segment
     table = _NOTHING if part is None else tables[part]
     for part in reversed(chain):
         if part not in apart:
-            known = part.table
+            known, repeats = part.table, _repeats(part, apart)
             if not (
                 isinstance(known, _Table)
                 and known.above is table
                 and known.own is part.pages
                 and known.length == part.length
+                and known.repeats == repeats
             ):
-                own = part.runs_of(0, part.length)
-                known = part.table = _Table(table, part.pages, part.length, table.slots + own[0], table.counts + own[1])
+                slots, counts = list(table.slots), list(table.counts)
+                _follow(slots, counts, part, repeats, part.length)
+                known = part.table = _Table(table, part.pages, part.length, repeats, slots, counts)
             table = known
         tables[part] = table
     return table
@@ -135,9 +161,7 @@ class _Plan:
                 table = _table_of(segment.parent, apart, tables)
                 slots += table.slots
                 counts += table.counts
-            tail = segment.runs_of(0, segment.length + 1)
-            slots += tail[0]
-            counts += tail[1]
+            _follow(slots, counts, segment, _repeats(segment, apart), segment.length + 1)
             lasts.append(len(slots))
             slots += [0] * _SLACK
             counts += [0] * _SLACK

@@ -9,7 +9,9 @@ Pages lie on a `Shelf`, side by side on sheets: within a sheet, keys lie with th
 head last, so that a product over a sheet runs along its memory. A page fills its sheet, but where segments are so short
 that half a page for each would be much (`STEP_PAGE`). A shelf grows by doubling, and memory that no page has used is
 only address space; what free pages have used goes back to the system when it is more than an eighth of what may be in
-use (`PagePool.return_memory`). Cost: on average half a page for each segment. Left out: pages that two segments share.
+use (`PagePool.return_memory`). Where copies are cheap, a segment repeats in its first page what the last page before it
+holds, so that a chain of short segments is read in as many pages as one long one. Cost: on average a page for each
+segment, half of one without repeats. Left out: pages that two segments share.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import mmap
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -28,6 +30,8 @@ import torch
 from ttc.engines.shared.shape import Dims
 
 __all__ = ["PAGE", "SHEET", "STEP_PAGE", "PagePool", "Segment", "Shelf"]
+
+Slots: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 SHEET = 16
 """Positions that lie side by side: kernels take as many in a register."""
@@ -47,13 +51,15 @@ class Segment:
     splits them in place. Only the last segment of a chain grows.
     """
 
-    __slots__ = ("__weakref__", "length", "num_children", "pages", "parent", "pool", "start", "table")
+    __slots__ = ("__weakref__", "length", "num_children", "pages", "parent", "pool", "repeats", "start", "table")
 
     def __init__(self, pool: PagePool, parent: Segment | None) -> None:
         self.pool, self.parent = pool, parent
         self.start: int = parent.end if parent is not None else 0
         self.length = 0
         self.pages: list[int] = []
+        self.repeats = 0
+        """Tokens before `start` that its first page repeats, so that who reads it need not read the page before."""
         self.num_children = 0
         self.table: object = None
         """What a decoder has made of the chain, for its next plan."""
@@ -99,8 +105,12 @@ class Segment:
         return self.pool.copy(self, start, self.end, parent)
 
     def runs_of(self, first: int, last: int) -> tuple[list[int], list[int]]:
-        """Where its own tokens [first, last) lie, in runs that leave no sheet: first slots, and tokens of each."""
+        """Where its own tokens [first, last) lie, in runs that leave no sheet: first slots, and tokens of each.
+
+        Those that it repeats are its own tokens from -`repeats` on.
+        """
         size = self.pool.shelf.size
+        first, last = first + self.repeats, last + self.repeats
         slots, counts = list[int](), list[int]()
         for page in self.pages[first // size : -(-last // size)]:
             slot = page * size
@@ -127,16 +137,10 @@ class Segment:
         self.parent = parent
 
     def split(self, at: int) -> Segment:
-        """Move the tokens before position `at` to a segment of their own, which comes before this one from now on.
-
-        That one has their pages; the tokens behind are copied.
-        """
-        head, tail = self.pool.segment(self.parent), self.pool.copy(self, at, self.end, None)
-        head.length = at - self.start
-        kept = -(-head.length // self.pool.shelf.size)
-        head.pages, tail.pages, self.pages = self.pages[:kept], self.pages[kept:], tail.pages
+        """Move the tokens before position `at` to a segment of their own, which comes before this one from now on."""
+        head = self.pool.cut(self, at)
         self.adopt(head)
-        self.start, self.length = at, tail.length
+        self.start, self.length = at, self.end - at
         self.pool.version += 1
         return head
 
@@ -261,6 +265,7 @@ class PagePool:
         """`kernels` is what `compute.native` gives, where the model computes with it: then it also copies."""
         self.shelf = Shelf(dims, dtype, device, page_size)
         self._kernels = kernels
+        self._repeats = kernels is not None and page_size == SHEET  # a smaller page is for less memory
         self.returned: deque[list[int]] = deque()
         self.version = 0
         """Raised whenever pages of a segment in use may lie elsewhere."""
@@ -269,6 +274,11 @@ class PagePool:
     def copies_fast(self) -> bool:
         """Whether `carry` is a compiled kernel's."""
         return self._kernels is not None
+
+    @property
+    def slack(self) -> int:
+        """Tokens that pages of a new segment may hold beside its own."""
+        return (1 + self._repeats) * self.shelf.size
 
     @property
     def num_tokens(self) -> int:
@@ -292,18 +302,54 @@ class PagePool:
     def reserve(self, segment: Segment, count: int) -> None:
         """Give `segment` the pages for `count` more tokens."""
         self._collect()
-        missing = -(-(segment.length + count) // self.shelf.size) - len(segment.pages)
+        before = self._last_page(segment.parent) if self._repeats and not segment.pages else None
+        segment.repeats += len(before or ())
+        missing = -(-(segment.repeats + segment.length + count) // self.shelf.size) - len(segment.pages)
         for _ in range(missing):  # one by one: where there are no more, the segment has those that were taken
             segment.pages.append(self.shelf.take())
+        if before is not None:
+            self._move(np.array(before), segment.pages[0] * self.shelf.size + np.arange(len(before)))
+
+    def _last_page(self, segment: Segment | None) -> range | None:
+        """The slots of the last page of a chain that hold something, where that page is not full."""
+        while segment is not None and not segment.length:
+            segment = segment.parent
+        if segment is None:
+            return None
+        pages, used = divmod(segment.repeats + segment.length, self.shelf.size)
+        start = segment.pages[pages] * self.shelf.size if used else 0
+        return range(start, start + used) or None
+
+    def cut(self, segment: Segment, at: int) -> Segment:
+        """Give the pages before position `at` to a new segment with the same parent; what follows keeps its own.
+
+        The page that is cut through stays behind the cut, and what is before is copied from it; without repeats it
+        stays before, and all that follows is copied.
+        """
+        head, size = self.segment(segment.parent), self.shelf.size
+        head.length, head.repeats = at - segment.start, segment.repeats
+        whole, used = divmod(head.repeats + head.length, size)
+        if used and not self._repeats:
+            tail = self.copy(segment, at, segment.end, None)
+            kept, rest = segment.pages[: whole + 1], segment.pages[whole + 1 :]
+            head.pages, segment.pages, tail.pages = kept, tail.pages, rest  # which are free with `tail`
+            return head
+        head.pages, segment.pages, segment.repeats = segment.pages[:whole], segment.pages[whole:], used
+        if used:
+            self._collect()
+            head.pages.append(self.shelf.take())
+            places = np.arange(used)
+            self._move(segment.pages[0] * size + places, head.pages[-1] * size + places)
+        return head
 
     def places(self, segment: Segment, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Sheet and offset (count each) of the tokens of `segment` from its own `start` on."""
         slots = torch.from_numpy(self.slots(segment, start, count)).to(self.shelf.device)
         return slots // SHEET, slots % SHEET
 
-    def slots(self, segment: Segment, start: int, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def slots(self, segment: Segment, start: int, count: int) -> Slots:
         """Slots (count) of the tokens of `segment` from its own `start` on."""
-        size = self.shelf.size
+        size, start = self.shelf.size, start + segment.repeats
         first = start // size
         pages = np.array(segment.pages[first : -(-(start + count) // size)], np.int64)
         return (pages[:, None] * size + np.arange(size)).ravel()[start - first * size :][:count]
@@ -346,8 +392,13 @@ class PagePool:
         self.reserve(target, end - start)
         spans = _spans(segment, start, end)
         sources = np.concatenate([self.slots(part, first - part.start, last - first) for part, first, last in spans])
-        self._kernels.move(*self.shelf.all_arrays(), sources, self.slots(target, target.length, end - start))
+        self._move(sources, self.slots(target, target.length, end - start))
         target.length += end - start
+
+    def _move(self, sources: Slots, targets: Slots) -> None:
+        if self._kernels is None:
+            raise RuntimeError("only compiled kernels copy from slot to slot")
+        self._kernels.move(*self.shelf.all_arrays(), sources, targets)
 
     def copy(self, segment: Segment, start: int, end: int, parent: Segment | None) -> Segment:
         """Positions [start, end) of a chain as one segment after `parent`, in pages of its own."""
