@@ -238,13 +238,19 @@ async def _grow_subtree(
     leaves: list[Node] = []
     live: list[Node] = []
     plan = [Branch(root, draws)]
+    # Asked once, and not at every level: isinstance of a protocol looks at every attribute.
+    resampler, share = (
+        (policy, _resample(session, policy, draws.start))
+        if isinstance(policy, Resampler)
+        else (None, _allocate(policy))
+    )
     started = session.clock()
     for depth in range(1, growth.max_depth + 1):
         children = await _expand(session, plan, growth)
         if not children:
             break
-        if isinstance(policy, Resampler):
-            children = [replace(c, log_weight=c.log_weight + policy.increment(c.rank)) for c in children]
+        if resampler is not None:
+            children = [replace(c, log_weight=c.log_weight + resampler.increment(c.rank)) for c in children]
         leaves += [child for child in children if ended(child, growth)]
         live = [child for child in children if not ended(child, growth)]
         width = len(draws) - len(leaves)
@@ -258,7 +264,7 @@ async def _grow_subtree(
         if not course.guided:
             return sorted([*leaves, *await _close(session, live, course.width, growth)], key=_path)
         width = course.width
-        shared = _share(session, policy, live, width, depth, draws.start)
+        shared = share(live, width, depth)
         for node, count in zip(live, shared.counts, strict=True):
             if not count:
                 session.prune(node.prompt.path)
@@ -297,15 +303,28 @@ async def _finish_unscored(session: Session, node: Node, growth: Growth) -> Node
     return replace(node, prompt=node.prompt.then(completion), completion=completion, num_sampled=num_sampled)
 
 
-def _share(
-    session: Session, policy: Policy | Resampler, live: Sequence[Node], width: int, depth: int, start: int
-) -> Resampled:
-    """Ask the policy; its dice belong to the subtree (by its first draw) and the level."""
-    if isinstance(policy, Resampler):
+_Share: TypeAlias = "Callable[[Sequence[Node], int, int], Resampled]"
+"""Gives children to the live nodes of a level: how many in all, and after which level."""
+
+
+def _allocate(policy: Policy) -> _Share:
+    """By the policy's own ranking."""
+
+    def share(live: Sequence[Node], width: int, depth: int) -> Resampled:
+        counts = policy.allocate([node.rank for node in live], width)
+        return Resampled(tuple(counts), (0.0,) * len(counts))
+
+    return share
+
+
+def _resample(session: Session, policy: Resampler, start: int) -> _Share:
+    """By chance: the dice belong to the subtree (by its first draw) and the level."""
+
+    def share(live: Sequence[Node], width: int, depth: int) -> Resampled:
         dice: Dice = lambda i: session.chance("resample", start, depth, i)  # noqa: E731
         return policy.resample([node.log_weight for node in live], width, depth, dice)
-    counts = policy.allocate([node.rank for node in live], width)
-    return Resampled(tuple(counts), (0.0,) * len(counts))
+
+    return share
 
 
 def beyond_block(start: int, step: int, block: int) -> int:

@@ -325,13 +325,18 @@ class OwnPrefixes:
                 return start + max((_common(block, other) for other in seen), default=0)
             state, start = hash((state, block)), start + _BLOCK
 
-    def add(self, ids: Sequence[int]) -> None:
-        """Remember `ids` and all their beginnings."""
-        state = 0
-        for start in range(0, len(ids), _BLOCK):
-            block = tuple(ids[start : start + _BLOCK])
+    def add(self, ids: Sequence[int], after: tuple[int, int] = (0, 0)) -> tuple[int, int]:
+        """Remember `ids` and all their beginnings, of which those before `after` are known.
+
+        Returns where the whole blocks end: what continues `ids` may be added after it.
+        """
+        state, start = after
+        while block := tuple(ids[start : start + _BLOCK]):
             self._blocks.setdefault(state, set()).add(block)
-            state = hash((state, block))
+            if len(block) < _BLOCK:
+                break
+            state, start = hash((state, block)), start + _BLOCK
+        return state, start
 
 
 def _common(first: Sequence[int], second: Sequence[int]) -> int:
@@ -352,7 +357,8 @@ class _Bill:
         if usage.prompt:
             self._num_new -= usage.prompt - usage.cached
             extra = self._shape.flops(max(self._num_new, 0), self._own)
-            usage, self.extra = replace(usage, flops=usage.flops + extra - self.extra), extra
+            if extra != self.extra:
+                usage, self.extra = replace(usage, flops=usage.flops + extra - self.extra), extra
         self._on_usage(usage)
 
 
@@ -364,11 +370,11 @@ async def generate_alone(
     if ids is None or shape is None:
         return await engine.generate(prompt, sampling, draws, on_usage)
     own = prefixes.length(ids)
-    prefixes.add(ids)  # before the first await: of two requests at once, one pays
+    end = prefixes.add(ids)  # before the first await: of two requests at once, one pays
     bill = _Bill(shape, own, len(ids) - own, on_usage)
     completions = await engine.generate(prompt, sampling, draws, bill)
     for completion in completions:
-        prefixes.add((*ids, *completion.token_ids[:-1]))  # the last one was sampled, and has not been read
+        prefixes.add((*ids, *completion.token_ids[:-1]), end)  # the last one was sampled, and has not been read
     if bill.extra and completions:
         first, *others = completions
         usage = replace(first.usage, flops=first.usage.flops + bill.extra)

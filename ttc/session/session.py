@@ -469,7 +469,7 @@ class Session:
             )
         else:
             completions = await generate(prompt, sampling, draws, self._meter.add)
-        completions = [_continued(self._engine, prompt, completion) for completion in completions]
+        completions = _continued(self._engine, prompt, completions)
         self.record(prompt, completions)
         counts = count_sampled_thinking(prompt, completions, self.capabilities)
         if any(counts):
@@ -622,22 +622,27 @@ _WINDOW = 16
 """Ids before a piece that it is decoded with."""
 
 
-def _continued(engine: Engine, prompt: Prompt, completion: Completion) -> Completion:
-    """`completion` with the text that it adds to what was generated before: pieces join to the decode of the whole.
+def _continued(engine: Engine, prompt: Prompt, completions: Sequence[Completion]) -> list[Completion]:
+    """Draws of a prompt with the text that each adds to what was generated before: joined, the decode of the whole.
 
     Tokenizers after SentencePiece's drop the space that a text begins with, which is lost between pieces. A character
     of which a cut piece holds some bytes belongs to the piece that brings the others.
     """
     before = prompt.generated_ids
-    partial = completion.finish_reason == "length"
-    if not completion.token_ids or not (before or (partial and completion.text.endswith("\ufffd"))):
-        return completion
-    ids, known = before[-_WINDOW:], engine.decode(before[-_WINDOW:])
+    ids, known = before[-_WINDOW:], engine.decode(before[-_WINDOW:]) if before else ""
     if "\ufffd" in known:  # the window may begin within a character
         ids, known = before, engine.decode(before)
     known = known if prompt.text.endswith("\ufffd") else known.rstrip("\ufffd")
+    return [_piece(engine, ids, known, one) if one.token_ids else one for one in completions]
+
+
+def _piece(engine: Engine, ids: tuple[int, ...], known: str, completion: Completion) -> Completion:
+    """`completion` with the text that it adds to `known`, which is the text of `ids`, the last before it."""
+    partial = completion.finish_reason == "length"
+    if not (ids or (partial and completion.text.endswith("\ufffd"))):
+        return completion
     whole = engine.decode(ids + completion.token_ids[: len(completion.token_ids) - completion.num_eos])
     if not whole.startswith(known):
         return completion
-    text = whole[len(known) :]
-    return replace(completion, text=text.rstrip("\ufffd") if partial else text)
+    text = whole[len(known) :].rstrip("\ufffd") if partial else whole[len(known) :]
+    return completion if text == completion.text else replace(completion, text=text)

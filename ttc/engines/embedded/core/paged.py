@@ -74,7 +74,7 @@ def _repeats(segment: Segment, apart: Collection[Segment]) -> int:
 
 
 def _follow(slots: list[int], counts: list[int], segment: Segment, repeats: int, length: int) -> None:
-    """Add the runs of a segment's first `length` tokens to those before it; if it `repeats` any, these are the last run.
+    """Add the runs of a segment's first `length` tokens to those before it, of which it `repeats` the last run.
 
     For every page begins where a page of one long segment would.
     """
