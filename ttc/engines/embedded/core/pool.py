@@ -187,6 +187,7 @@ class Shelf:
         """`size` is that of a page, which divides SHEET."""
         self.dims, self.dtype, self.device, self.size = dims, dtype, device, size
         self.keys, self.values = self._allocate(8)
+        self._all: tuple[Any, Any] | None = None
         self._arrays: list[tuple[Any, Any]] = []
         self.num_pages = 8 * SHEET // size
         self.num_used = 0  # pages that belong to a segment
@@ -202,9 +203,11 @@ class Shelf:
         return self._spaces[0].tensor, self._spaces[1].tensor
 
     def all_arrays(self) -> tuple[Any, Any]:
-        """Keys and values of all layers as compiled kernels take them (`native`)."""
-        kind = torch.uint16 if self.dtype == torch.bfloat16 else self.dtype
-        return self.keys.view(kind).numpy(), self.values.view(kind).numpy()
+        """Keys and values of all layers as compiled kernels take them (`native`), until the shelf grows."""
+        if self._all is None:
+            kind = torch.uint16 if self.dtype == torch.bfloat16 else self.dtype
+            self._all = self.keys.view(kind).numpy(), self.values.view(kind).numpy()
+        return self._all
 
     def arrays(self, layer: int) -> tuple[Any, Any]:
         """Keys and values of one layer as compiled kernels take them, until the shelf grows."""
@@ -224,7 +227,7 @@ class Shelf:
     def _grow(self) -> None:
         have, old, sheets = self.num_pages, self._spaces, self.keys.shape[1]
         self.keys, self.values = self._allocate(2 * sheets)
-        self._arrays = []
+        self._all, self._arrays = None, []
         for source, target in zip(old, self._spaces, strict=True):
             for layer in range(self.dims.num_layers):  # so that never more than a layer is there twice
                 target.tensor[layer, :sheets] = source.tensor[layer]
