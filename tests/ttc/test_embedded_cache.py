@@ -181,17 +181,31 @@ def test_a_row_reads_every_token_of_its_path_once_whatever_was_cut_joined_and_re
     assert pool.num_tokens == 0
 
 
-def test_a_path_of_short_segments_is_read_in_as_many_pages_as_one_long_one() -> None:
+@pytest.mark.parametrize("lengths", [(3, 4, 11, 1, 1, 9, 16, 5), (17, 2, 1, 30, 12), (15, 15, 15)])
+def test_a_path_of_short_segments_is_read_in_pages_that_are_mostly_more_than_half_full(lengths) -> None:
     pool = new_pool(SHEET, compiled())
     path = segment_of(pool, (1,) * 21)
-    for length in (3, 30, 1, 1, 9, 16, 5):
+    for length in lengths:
         path = segment_of(pool, (1,) * (path.end + length), path)
-    path.chain()[2].split(40)
+    path.chain()[0].split(19)
     row = pool.segment(path)
     pool.reserve(row, 1)
     plan = paged._Plan(pool, [row])
-    assert plan.lasts[0] - plan.firsts[0] == -(-(path.end + 1) // SHEET)
+    counts = plan.counts[plan.firsts[0] : plan.lasts[0]]
+    assert (counts[:-1] > SHEET // 2).all()
     assert read_by(pool, 0, plan) == expected((1,) * path.end)
+
+
+def test_a_row_reads_once_what_it_repeats_though_what_is_before_it_lies_elsewhere_by_now() -> None:
+    pool = new_pool(SHEET, compiled())
+    path = segment_of(pool, (1,) * 32, segment_of(pool, (1,) * 12))
+    row = pool.segment(path)
+    pool.reserve(row, 1)
+    assert row.repeats == 4  # of the second page of the second segment
+    row.adopt(segment_of(pool, (1,) * 32))
+    plan = paged._Plan(pool, [row])
+    assert read_by(pool, 0, plan) == expected((1,) * 32)
+    assert plan.counts[plan.firsts[0] : plan.lasts[0]].tolist() == [16, 12, 5]
 
 
 def test_a_cut_copies_no_more_than_the_page_that_it_goes_through(monkeypatch) -> None:

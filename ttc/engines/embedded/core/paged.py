@@ -74,13 +74,13 @@ def _repeats(segment: Segment, apart: Collection[Segment]) -> int:
 
 
 def _follow(slots: list[int], counts: list[int], segment: Segment, repeats: int, length: int) -> None:
-    """Add the runs of a segment's first `length` tokens to those before it, of which it `repeats` the last run.
-
-    For every page begins where a page of one long segment would.
-    """
-    if repeats:
+    """Add the runs of a segment's first `length` tokens to those before it, the last tokens of which it `repeats`."""
+    rest = repeats
+    while rest and counts[-1] <= rest:
+        rest -= counts.pop()
         slots.pop()
-        counts.pop()
+    if rest:  # what is before it lies in other pages than when these were repeated
+        counts[-1] -= rest
     runs = segment.runs_of(-repeats, length)
     slots += runs[0]
     counts += runs[1]

@@ -10,8 +10,8 @@ head last, so that a product over a sheet runs along its memory. A page fills it
 that half a page for each would be much (`STEP_PAGE`). A shelf grows by doubling, and memory that no page has used is
 only address space; what free pages have used goes back to the system when it is more than an eighth of what may be in
 use (`PagePool.return_memory`). Where copies are cheap, a segment repeats in its first page what the last page before it
-holds, so that a chain of short segments is read in as many pages as one long one. Cost: on average a page for each
-segment, half of one without repeats. Left out: pages that two segments share.
+holds, if that is not much, so that a chain of short segments is read in fewer pages. Cost: on average half a page for
+each segment. Left out: pages that two segments share.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ PAGE = SHEET
 """Tokens of a page where nothing else is asked for."""
 STEP_PAGE = 4
 """Tokens of a page where a segment is a step of a few tokens."""
+_REPEATED = SHEET // 2
+"""Most tokens that a segment repeats: more would cost more memory than reading them beside its own saves time."""
 
 _HUGE = 1 << 22
 """Bytes from which huge pages of the system pay, as numpy has it."""
@@ -314,14 +316,16 @@ class PagePool:
             self._move(np.array(before), segment.pages[0] * self.shelf.size + np.arange(len(before)))
 
     def _last_page(self, segment: Segment | None) -> range | None:
-        """The slots of the last page of a chain that hold something, where that page is not full."""
+        """The slots of the last page of a chain that hold something, where these are few enough to be repeated."""
         while segment is not None and not segment.length:
             segment = segment.parent
         if segment is None:
             return None
         pages, used = divmod(segment.repeats + segment.length, self.shelf.size)
-        start = segment.pages[pages] * self.shelf.size if used else 0
-        return range(start, start + used) or None
+        if not 0 < used <= _REPEATED:
+            return None
+        start = segment.pages[pages] * self.shelf.size
+        return range(start, start + used)
 
     def cut(self, segment: Segment, at: int) -> Segment:
         """Give the pages before position `at` to a new segment with the same parent; what follows keeps its own.
