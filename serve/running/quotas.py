@@ -92,8 +92,8 @@ class LocalQuotas:
         account = self._accounts[reservation.key.name]
         account.searches -= reservation.search
         account.reserved -= reservation.tokens or 0
-        if reservation.tokens is not None:
-            account.tokens.append((self._clock(), spent))
+        if spent:
+            account.tokens.append((self._clock(), spent))  # also where no limit stands yet: SIGHUP may bring one
 
     async def close(self) -> None:
         """Nothing is under way."""

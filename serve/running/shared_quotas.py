@@ -2,9 +2,11 @@
 
 The environment's TTC_SERVE_REDIS names the server (redis://HOST:6379/0). Redis's clock counts the minute. What a
 process that died had set aside is given back once its longest request would have ended. Cost: one round trip before a
-request of a key with limits, one behind its back when it ends; keys without limits cost none. Where Redis does not
+request of a key with limits, one behind its back when it ends, which is all for a key without. Where Redis does not
 answer, requests of keys with limits are refused with 503: a limit that nobody counts is none. What such a request may
 have set aside all the same, and what ended meanwhile, is settled once Redis answers again: every script may run twice.
+What a key uses counts for every process that bounds it, also where this one does not: behind its back, and lost where
+Redis does not answer then. Only a process that bounds its tokens sets any aside.
 A server that became a replica is left at once, so that the address may lead to the new primary; a node of a cluster
 leads to the others. Where Redis's clock went back, what it dated later counts from now.
 """
@@ -20,7 +22,7 @@ import time
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from serve.operator.keys import Key
+from serve.operator.keys import ANYONE, Key
 from serve.requests.errors import ApiError, unavailable
 from serve.running.quotas import LocalQuotas, Quotas, Reservation, too_many_requests, too_many_searches, too_many_tokens
 from ttc.errors import ConfigError, MissingExtra
@@ -48,6 +50,12 @@ local function forget(place, name)
   end
 end
 local requests, spent, held, searches = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local function let_go(place)
+  redis.call('ZREMRANGEBYSCORE', place, '-inf', now - 60)
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', place, '(' .. time[1] + 1, '+inf')) do
+    redis.call('ZADD', place, now, member)
+  end
+end
 """
 _FORGET = (
     _HEAD
@@ -64,12 +72,8 @@ _TAKE = (
 local most, search = tonumber(ARGV[2]), tonumber(ARGV[3])
 local per_minute, limit = tonumber(ARGV[4]), tonumber(ARGV[5])
 local most_searches, held_s = tonumber(ARGV[6]), tonumber(ARGV[7])
-for _, place in ipairs({requests, spent}) do
-  redis.call('ZREMRANGEBYSCORE', place, '-inf', now - 60)
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', place, '(' .. time[1] + 1, '+inf')) do
-    redis.call('ZADD', place, now, member)
-  end
-end
+let_go(requests)
+let_go(spent)
 redis.call('ZREMRANGEBYSCORE', held, '-inf', now)
 redis.call('ZREMRANGEBYSCORE', searches, '-inf', now)
 local function wait(place)
@@ -111,6 +115,15 @@ if tonumber(used) > 0 then
 end
 """
 )
+_COUNT = (
+    _SETTLE
+    + """
+redis.call('ZADD', requests, now, name)
+redis.call('EXPIRE', requests, 120)
+let_go(requests)
+let_go(spent)
+"""
+)
 _log = logging.getLogger("serve")
 
 
@@ -120,7 +133,8 @@ class RedisQuotas:
     def __init__(self, client: Any, held_s: float) -> None:
         """`client` is a `redis.asyncio.Redis`; after `held_s` seconds nothing that was set aside can still run."""
         self._client, self._held_s = client, held_s
-        self._take, self._settle, self._forget = map(client.register_script, (_TAKE, _SETTLE, _FORGET))
+        scripts = map(client.register_script, (_TAKE, _SETTLE, _FORGET, _COUNT))
+        self._take, self._settle, self._forget, self._count = scripts
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def check(self) -> None:
@@ -141,8 +155,7 @@ class RedisQuotas:
             self.settle(task.result(), 0)
 
     async def _taken(self, key: Key, most: int, search: bool) -> Reservation:
-        name, limits = secrets.token_hex(8), key.limits
-        bounds = (limits.requests_per_minute, limits.tokens_per_minute, limits.max_searches)
+        name, bounds = secrets.token_hex(8), _bounds(key)
         if not any(bounds):
             return Reservation(key, name, None, search)
         arguments = [name, most, int(search), *(bound or 0 for bound in bounds), self._held_s]
@@ -163,9 +176,11 @@ class RedisQuotas:
 
     def settle(self, reservation: Reservation, spent: int) -> None:
         """See `Quotas`; goes on behind the caller's back."""
-        if any((reservation.tokens is not None, reservation.search and reservation.key.limits.max_searches)):
-            used = 0 if reservation.tokens is None else spent
-            self._go_on(self._insisted(self._settle, reservation.key, [reservation.name, used]))
+        key, arguments = reservation.key, [reservation.name, spent]
+        if any(_bounds(key)):
+            self._go_on(self._insisted(self._settle, key, arguments))
+        elif key is not ANYONE:
+            self._go_on(self._counted(key, arguments))
 
     def _go_on(self, work: Coroutine[Any, Any, None]) -> None:
         """Do `work` behind the caller's back."""
@@ -190,6 +205,14 @@ class RedisQuotas:
         await asyncio.sleep(WAIT_S)
         await self._insisted(self._forget, key, [name])
 
+    async def _counted(self, key: Key, arguments: Sequence[Any]) -> None:
+        """Tell the others what a key used that has no limit here: once, since its requests do not wait for Redis."""
+        try:
+            await self._asked(self._count, key, arguments)
+        except ApiError as error:
+            extra = {"key": key.name, "error": str(error.__cause__)[:300]}
+            _log.warning("what a key without limits used is not counted", extra=extra)
+
     async def _insisted(self, script: Any, key: Key, arguments: Sequence[Any]) -> None:
         """Run a script once Redis answers, as long as what was set aside would stand there."""
         until = time.monotonic() + self._held_s
@@ -209,6 +232,12 @@ class RedisQuotas:
             return await asyncio.wait_for(script(keys=_places(key.name), args=arguments), WAIT_S)
         except _failures() as exc:
             raise unavailable("quotas_unavailable", "the quotas of this key are out of reach", retry_after_s=5) from exc
+
+
+def _bounds(key: Key) -> tuple[int | None, ...]:
+    """What is counted of `key`, in the order of the script."""
+    limits = key.limits
+    return limits.requests_per_minute, limits.tokens_per_minute, limits.max_searches
 
 
 def _places(name: str) -> list[str]:

@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
-from serve.operator.keys import Key, KeyLimits, key_from_secret
+from serve.operator.keys import ANYONE, Key, KeyLimits, key_from_secret
 from serve.requests.errors import ApiError
 from serve.running import shared_quotas
 from serve.running.admission import Admission
 from serve.running.quotas import LocalQuotas, Quotas, Reservation, too_many_requests, too_many_searches
-from serve.running.shared_quotas import ENV, RedisQuotas, find_quotas, open_quotas
+from serve.running.shared_quotas import ENV, PLACES, RedisQuotas, find_quotas, open_quotas
 from tests.serve.running import chat, running, scripted, served
 from ttc.core import Usage
 from ttc.errors import ConfigError
@@ -155,6 +155,60 @@ def test_one_process_and_redis_decide_alike(url: str) -> None:
         assert local[-1][0] == "rate_limit_exceeded"
 
     asyncio.run(both())
+
+
+def test_what_a_key_used_where_nothing_bounds_it_counts_where_its_limit_stands(url: str) -> None:
+    def gina(**limits: int) -> Key:
+        return key_from_secret("gina", SECRET, KeyLimits(**limits))
+
+    async def use(quotas: Quotas, key: Key, spent: int, *, search: bool = False) -> None:
+        quotas.settle(await quotas.take(key, spent, search=search), spent)
+        await asyncio.sleep(0.1)  # Redis hears of it behind our back
+
+    async def go() -> None:
+        free, bounded = await open_quotas(url, 600), await open_quotas(url, 600)
+        await use(free, gina(), 30)
+        await use(free, gina(requests_per_minute=9), 25, search=True)
+        with pytest.raises(ApiError) as refusal:
+            await bounded.take(gina(tokens_per_minute=100), 50, search=False)
+        assert refusal.value.code == "token_limit_exceeded"
+        await use(bounded, gina(tokens_per_minute=100), 45)
+        with pytest.raises(ApiError, match="3 requests a minute"):
+            await bounded.take(gina(requests_per_minute=3), 0, search=False)
+        await use(bounded, gina(max_searches=1), 0, search=True)  # none runs any more
+        await free.close()
+        await bounded.close()
+
+    asyncio.run(go())
+
+
+def test_a_key_without_limits_is_served_while_redis_is_away_and_leaves_no_list_that_grows(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def go() -> None:
+        from redis.asyncio import Redis
+
+        with redis(tmp_path) as address:
+            quotas, other = await open_quotas(address, 60), Redis.from_url(address)
+            await other.zadd("ttc:{alice}:requests", {"old": time.time() - 61})
+            await other.zadd("ttc:{alice}:spent", {"old:5": time.time() - 61})
+            quotas.settle(await quotas.take(alice(), 5, search=False), 4)
+            quotas.settle(await quotas.take(ANYONE, 5, search=False), 4)
+            await asyncio.sleep(0.1)
+            assert [await other.zcard(f"ttc:{{alice}}:{place}") for place in PLACES] == [1, 1, 0, 0]
+            assert not await other.keys("*anyone*")
+            await other.aclose()
+        quotas.settle(await quotas.take(alice(), 5, search=False), 4)
+        await quotas.close()
+
+    asyncio.run(go())
+    assert "what a key without limits used is not counted" in caplog.text
+
+
+def test_what_a_key_used_before_it_had_a_limit_counts_for_the_limit_it_is_given() -> None:
+    quotas = LocalQuotas(Clock())
+    quotas.settle(asyncio.run(quotas.take(alice(), 80, search=False)), 80)
+    assert refused(quotas, alice(tokens_per_minute=100), 21).code == "token_limit_exceeded"
 
 
 def test_two_processes_and_forty_parallel_requests_never_pass_a_quota(
