@@ -4,7 +4,7 @@ Thinking budgets and strategies are parameters of a request.
 
 Without MODEL it serves the packaged model, so it answers on a fresh laptop. `--config` reads models, presets, keys and
 limits from a TOML file; `--upstream URL` puts the same surface in front of a server that runs already. SIGTERM and
-Ctrl-C drain: running requests finish, new ones are refused; a second one ends them too.
+Ctrl-C drain: running requests finish, new ones are refused after a few seconds; a second one ends them too.
 """
 
 from __future__ import annotations

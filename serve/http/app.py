@@ -33,7 +33,7 @@ from serve.operator.keys import Key
 from serve.operator.metrics import configure_tracing
 from serve.requests.errors import ApiError, from_error, json_bytes
 from serve.running.catalogue import Catalogue
-from serve.running.service import InferenceService
+from serve.running.service import NOTICE_S, InferenceService
 from serve.running.shared_quotas import find_quotas
 from ttc import __version__
 from ttc.errors import ConfigError, MissingExtra
@@ -109,7 +109,8 @@ def create_app(config: ServeConfig, catalogue: Catalogue, service: InferenceServ
     _add_state(app, service)
     _add_refusals(app, service)
     refusals = {dialect.path: dialect.refuse for dialect in DIALECTS}
-    guard = AccessGuard(app, service.keys, frozenset(page.path.encode() for page in pages), refusals, config.http)
+    open_paths = frozenset(page.path.encode() for page in pages)
+    guard = AccessGuard(app, service.keys, open_paths, refusals, config.http, lambda: service.leaving)
     return _shared_with(guard, config.http.cors_origins, None if config.keys else _LOOPBACK)
 
 
@@ -202,8 +203,8 @@ def _add_state(app: FastAPI, service: InferenceService) -> None:
 
     async def ready(response: Response) -> dict[str, Any]:
         reachable, behind = service.catalogue.reachable, service.catalogue.upstreams
-        response.status_code = 503 if service.draining or not reachable else 200
-        status = "draining" if service.draining else "ready" if reachable else "no server behind answers"
+        response.status_code = 503 if service.leaving or not reachable else 200
+        status = "draining" if service.leaving else "ready" if reachable else "no server behind answers"
         told = {name: {"servers": len(servers), "healthy": servers.num_healthy} for name, servers in behind.items()}
         return {"status": status, **({"behind": told} if told else {})}
 
@@ -365,7 +366,7 @@ async def serve(
     await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
     watching.cancel()
-    await service.drain(hurried)
+    await service.drain(hurried, NOTICE_S)
     server.should_exit = True
     await running
     await quotas.close()

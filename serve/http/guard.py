@@ -36,10 +36,14 @@ class AccessGuard:
         open_paths: frozenset[bytes] = frozenset(),
         refusals: Mapping[str, Callable[[ApiError], Any]] | None = None,
         http: HttpSettings | None = None,
+        leaving: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Without `keys` anyone may ask; `open_paths` need none either. `refusals` are bodies of errors by path."""
+        """Without `keys` anyone may ask; `open_paths` need none either. `refusals` are bodies of errors by path.
+
+        While it is `leaving`, the server ends each connection with the reply: the next request finds another one.
+        """
         self._app, self._keys, self._open = app, keys, OPEN | open_paths
-        self._http = http or HttpSettings()
+        self._http, self._leaving = http or HttpSettings(), leaving
         self._refusals = dict(refusals or {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,6 +67,8 @@ class AccessGuard:
                 headers = [*message.get("headers", ()), (b"x-request-id", name.encode())]
                 if ignored := scope[NOTES].get("ignored"):
                     headers.append((b"x-ttc-ignored", ", ".join(ignored).encode()))
+                if self._leaving():
+                    headers.append((b"connection", b"close"))
                 message = {**message, "headers": headers}
             await send(message)
 

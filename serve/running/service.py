@@ -53,6 +53,8 @@ from ttc.errors import ConfigError, UnknownName
 _log = logging.getLogger("serve")
 _ENDING_S = 5.0
 """How long requests that were stopped may take to end."""
+NOTICE_S = 5.0
+"""How long a server that goes still takes requests, while any runs: a balancer hears of it meanwhile."""
 
 
 class InferenceService:
@@ -67,7 +69,8 @@ class InferenceService:
         self.offers = check_presets(config, {model.name: tuple(model.scorers) for model in catalogue})
         self.admission = Admission(config.limits.max_sequences, quotas)
         self.keys = KeyRing(config.keys)
-        self.draining = False
+        self.leaving = self.draining = False
+        self._until = 0.0
         self._jobs: set[ActiveRequest] = set()
         self.metrics = ServerMetrics(self._gauges())
         for model in catalogue:
@@ -85,7 +88,8 @@ class InferenceService:
         routed, notes = route(request, self.catalogue, self.config)
         plan = await self.plan(routed, key)
         if self.draining:
-            raise unavailable("draining", "the server is shutting down", retry_after_s=self.config.limits.drain_s)
+            left_s = max(self._until - time.monotonic(), 1.0)
+            raise unavailable("draining", "the server is shutting down", retry_after_s=left_s)
         ticket = await self.admission.admit(key, plan.sequences, search=plan.sequences > 1, most=plan.most_tokens)
         plan = plan.within(ticket.tokens)
         job = ActiveRequest(self, plan, ticket, name, RequestSpan(plan.model.name, plan.strategy, headers or {}), notes)
@@ -126,19 +130,25 @@ class InferenceService:
                     for reason, count in servers.retried.counts.items()
                 },
             ),
-            "ttc_draining": ("Whether the server is shutting down.", lambda: {(): self.draining}),
+            "ttc_draining": ("Whether the server is shutting down.", lambda: {(): self.leaving}),
         }
 
-    async def drain(self, hurried: asyncio.Event | None = None) -> None:
-        """Take nothing new, let what runs finish until the deadline or until `hurried` is set, then abort it."""
+    async def drain(self, hurried: asyncio.Event | None = None, notice_s: float = 0.0) -> None:
+        """Take nothing new, let what runs finish until the deadline or until `hurried` is set, then abort it.
+
+        For `notice_s`, at most half of that time, it takes what comes while anything runs.
+        """
+        begun, drain_s = time.monotonic(), self.config.limits.drain_s
+        self.leaving, self._until = True, begun + drain_s
+        await self._until_idle(begun + min(notice_s, drain_s / 2), hurried)
         self.draining = True
-        deadline = time.monotonic() + self.config.limits.drain_s
-        while self._jobs and time.monotonic() < deadline and not (hurried and hurried.is_set()):
-            await asyncio.sleep(0.05)
+        await self._until_idle(self._until, hurried)
         for job in list(self._jobs):
             job.stop(unavailable("shutting_down", "the server is shutting down", retry_after_s=_ENDING_S))
-        deadline = time.monotonic() + _ENDING_S
-        while self._jobs and time.monotonic() < deadline:
+        await self._until_idle(time.monotonic() + _ENDING_S)
+
+    async def _until_idle(self, deadline: float, hurried: asyncio.Event | None = None) -> None:
+        while self._jobs and time.monotonic() < deadline and not (hurried and hurried.is_set()):
             await asyncio.sleep(0.02)
 
 

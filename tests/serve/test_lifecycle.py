@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
@@ -191,6 +192,28 @@ def test_draining_refuses_new_requests_lets_running_ones_finish_and_aborts_at_th
             thread.join()
     assert all("shutting_down" in answer.text for answer in answers.values())
     assert (answers[False].status_code, answers[False].headers["retry-after"]) == (503, "5")
+
+
+def test_a_server_that_goes_says_so_and_takes_what_comes_until_balancers_have_heard_of_it() -> None:
+    engine = GatedEngine(max_concurrency=8)
+    limits = ServeLimits(drain_s=20)
+    with running(served(engine), limits=limits) as server, server.client() as client, ThreadPoolExecutor() as pool:
+        assert "connection" not in client.get("/health").headers
+        before = pool.submit(server.ask, chat())
+        assert until(lambda: engine.num_live == 1)
+        drained = asyncio.run_coroutine_threadsafe(server.service.drain(notice_s=0.5), server.loop)
+        assert until(lambda: server.service.leaving)
+        assert client.get("/ready").status_code == 503
+        meanwhile = pool.submit(server.ask, chat())
+        assert until(lambda: engine.num_live == 2)
+        assert until(lambda: server.service.draining)
+        late = server.ask(chat())
+        engine.let_through(server.loop, 2)
+        drained.result(5)
+        replies = [before.result(), meanwhile.result(), late]
+    assert [reply.status_code for reply in replies] == [200, 200, 503]
+    assert {reply.headers["connection"] for reply in replies} == {"close"}
+    assert int(late.headers["retry-after"]) in (18, 19)
 
 
 def test_the_command_serves_the_packaged_model_and_a_second_signal_ends_it_cleanly_at_once() -> None:
