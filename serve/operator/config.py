@@ -275,7 +275,7 @@ def load_config(path: pathlib.Path) -> ServeConfig:
     file = build(_File, load_toml(path))
     if not file.models:
         raise ConfigError(f"{path}: no [models.NAME] table")
-    models = tuple(_model(name, table) for name, table in file.models.items())
+    models = tuple(_model(name, table, file.limits) for name, table in file.models.items())
     return ServeConfig(
         models=models,
         default=models[0].name if file.default is None else file.default,
@@ -300,14 +300,20 @@ def _thinking(table: Mapping[str, Any]) -> ThinkingPolicy:
     return replace(policy, efforts=laid_over(policy.efforts, efforts))
 
 
-def _model(name: str, values: Mapping[str, Any]) -> ModelSpec:
+def _model(name: str, values: Mapping[str, Any], limits: ServeLimits) -> ModelSpec:
     table = build(_Model, values, where=f"models.{name}.")
     scorers = {
         label: PartChoice.of(SCORERS, scorer.kind or label, scorer.params, scorer.model)
         for label, scorer in table.scorers.items()
     }
-    engine = PartChoice.of(ENGINES, table.engine, table.params, table.model)
+    engine = _engine(table.engine, table.params, table.model, limits)
     return ModelSpec(name, engine, scorers, table.cost, table.fallback, table.fallback_after_s)
+
+
+def _engine(name: str, params: Mapping[str, Any], model: str | None, limits: ServeLimits) -> PartChoice:
+    """An engine; of a server behind, strategies bear no longer silence than chats that are passed through."""
+    silence = {"idle_s": limits.upstream_first_s} if name == "openai" else {}
+    return PartChoice.of(ENGINES, name, {**silence, **params}, model)
 
 
 def _preset(name: str, table: Mapping[str, Any]) -> PresetSpec:
@@ -361,11 +367,12 @@ def from_options(
         choice = PartChoice.of(SCORERS, scorer, tables["scorer"])
         scorers[choice.name] = choice
     presets = {**VOTES, **(RANKED if scorers else {})}
+    limits = build(ServeLimits, tables["limits"], where="limits.")
     return ServeConfig(
-        models=(ModelSpec(name, PartChoice.of(ENGINES, engine, tables["engine"], model), scorers),),
+        models=(ModelSpec(name, _engine(engine, tables["engine"], model, limits), scorers),),
         default=name,
         presets=tuple(PresetSpec(f"{name}:{label}", name, *preset) for label, preset in presets.items()),
-        limits=build(ServeLimits, tables["limits"], where="limits."),
+        limits=limits,
         thinking=_thinking(merge({}, tables["thinking"])),
         http=build(HttpSettings, tables["http"], where="http."),
         keys=read_keys({}, "the environment"),

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -101,7 +102,7 @@ class Upstreams:
                 if not failure.is_of_connection:
                     failures.add(url)
                 _log.warning("a server behind failed", extra={"attempt": tried, "error": str(failure)[:300]})
-                busy = failure if failure.status == 429 else busy
+                busy = _sooner(busy, failure)
                 again = self._again(tried, failure) and not shown()
                 if not again:
                     raise _told(busy or failure) from failure  # to come back helps where one was only busy
@@ -174,6 +175,17 @@ def home_of(messages: Sequence[Any]) -> str:
 def misconfigured() -> ApiError:
     """What a client hears of a fault that is the operator's."""
     return ApiError(502, "upstream_misconfigured", "the server behind refuses this server: its operator must look")
+
+
+def _sooner(busy: Transient | None, failure: Transient) -> Transient | None:
+    """Of servers that are busy, the one that says when it has room, and has it first."""
+    if failure.status != 429 or (busy is not None and _wish_s(busy) <= _wish_s(failure)):
+        return busy
+    return failure
+
+
+def _wish_s(failure: Transient) -> float:
+    return math.inf if failure.retry_after_s is None else failure.retry_after_s
 
 
 def _silent(failure: Transient) -> bool:

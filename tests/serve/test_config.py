@@ -21,6 +21,12 @@ from tests.serve.running import scripted, served
 from ttc.config.recipes import overrides
 from ttc.errors import ConfigError
 
+BEHIND = """
+[limits]
+upstream_first_s = 7
+[models.m]
+engine = "openai"
+"""
 FULL = """
 default = "big"
 strategies = ["direct", "majority", "tree"]
@@ -269,3 +275,16 @@ def test_a_model_that_cannot_work_as_written_stops_the_start(tmp_path: pathlib.P
     (tmp_path / "serve.toml").write_text(tables)
     with pytest.raises(ConfigError, match=message):
         load_config(tmp_path / "serve.toml")
+
+
+def test_strategies_bear_no_longer_silence_of_a_server_behind_than_chats_that_are_passed_through(
+    tmp_path: pathlib.Path,
+) -> None:
+    def of_file(text: str) -> object:
+        file = tmp_path / "serve.toml"
+        file.write_text(text)
+        return load_config(file).models[0].engine.params["idle_s"]
+
+    options = from_options(None, None, None, None, "http://x/v1", {"limits.upstream_first_s": "7"})
+    assert options.models[0].engine.params["idle_s"] == of_file(BEHIND) == 7
+    assert of_file(BEHIND + "params = { idle_s = 9 }") == 9

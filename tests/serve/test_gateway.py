@@ -444,6 +444,13 @@ def test_a_server_that_is_busy_is_not_asked_again_in_place_of_one_that_fails() -
             assert len(busy.asked) == number and number <= len(bad.asked) <= 2 * number
 
 
+def test_of_servers_that_are_all_busy_the_one_that_has_room_first_says_when_to_come_back() -> None:
+    first, late = says("429 X", "retry-after: 3"), says("429 X", "retry-after: 40")
+    for plays in ((first, late), (late, first), (first, says("429 X"))):
+        with faulty(plays[0]) as one, faulty(plays[1]) as two, gateway(one, two) as server:
+            assert server.ask(chat()).headers["retry-after"] == "3"
+
+
 def test_metrics_count_what_a_strategy_sends_again_beside_what_is_passed_through() -> None:
     with faulty(breaks_once(says("500 X"))) as behind, gateway(behind) as server, server.client() as client:
         assert server.ask(chat()).status_code == 200

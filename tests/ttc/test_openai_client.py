@@ -308,3 +308,15 @@ def test_a_server_with_tls_is_asked_where_its_certificate_is_trusted_and_only_th
         asyncio.run(ask())
     monkeypatch.setenv("SSL_CERT_FILE", str(own))
     assert asyncio.run(ask()) == {"n": 1}
+
+
+def test_a_reply_that_breaks_off_is_told_in_our_words() -> None:
+    async def broken(writer: asyncio.StreamWriter) -> None:
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n5\r\ndata"
+        )
+        await writer.drain()
+        writer.close()
+
+    with pytest.raises(Transient, match=r"^http://[^ ]+ broke off in the midst of its reply$"):
+        asked(broken, chunks_of)

@@ -16,6 +16,7 @@ import contextlib
 import json
 import math
 import os
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ DRAIN_S = 0.1
 """How long the end of a stream may follow its `[DONE]` before the connection is given up."""
 PATIENCE = 10
 """A whole answer may take so many times the idle time, as long as its server answers other questions."""
+_COUNTS = re.compile(r"\d+ of \d+ bytes")
 ACCOUNT = {"OPENAI_ORG_ID": "openai-organization", "OPENAI_PROJECT_ID": "openai-project"}
 """Variables of the SDK that say who pays, and the headers that tell it."""
 
@@ -223,6 +225,10 @@ class Client:
         except aiohttp.ServerTimeoutError as exc:
             error = EngineTimeout(f"{self._url} took no connection in {self._access.connect_s:g} s")
             raise Transient(error) from exc
+        except aiohttp.ClientPayloadError as exc:
+            counts = _COUNTS.search(str(exc))
+            how = f" ({counts[0]})" if counts else ""
+            raise Transient(EngineError(f"{self._url} broke off in the midst of its reply{how}")) from exc
         except (aiohttp.ClientError, EngineError, OSError) as exc:
             words = self._access.hide(str(exc) or type(exc).__name__)
             raise Transient(EngineError(f"{self._url} cannot be reached: {words}")) from exc
