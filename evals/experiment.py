@@ -27,7 +27,7 @@ from typing import Any, Protocol, TypeAlias
 
 import ttc
 from evals.numbers.summary import put_summary, summarise, with_dollars
-from evals.run_folder import CONTENTS, SERVED, Solve, check_folder, claim, evaluate
+from evals.run_folder import CONTENTS, SERVED, Solve, check_folder, evaluate, held
 from evals.task import Item, Task, problems_digest
 from ttc.cli.rehearsal import rehearse
 from ttc.config.choices import PartChoice, StrategyChoice
@@ -328,18 +328,18 @@ class _Running:
         concurrency = self.concurrency or problems_in_flight(self.engine, arm.choice)
         solver: Solve = partial(solving, strategy=self.strategy(arm), budget=experiment.budget)
         if self.spend_total is not None and self.spends_total(arm):
-            claim(arm.folder, config)
-            solver = await self.spend_total(
-                arm.folder,
-                [item.problem for item in experiment.items],
-                solving,
-                arm.choice.params,
-                scorer=self.scorer if arm.choice.takes_scorer else None,
-                max_tokens=experiment.sampling.max_tokens,
-                seed=experiment.seed,
-                concurrency=concurrency,
-                on_spent=partial(self.watcher.spent, arm),
-            )
+            with held(arm.folder, config):
+                solver = await self.spend_total(
+                    arm.folder,
+                    [item.problem for item in experiment.items],
+                    solving,
+                    arm.choice.params,
+                    scorer=self.scorer if arm.choice.takes_scorer else None,
+                    max_tokens=experiment.sampling.max_tokens,
+                    seed=experiment.seed,
+                    concurrency=concurrency,
+                    on_spent=partial(self.watcher.spent, arm),
+                )
         records = await evaluate(
             arm.folder,
             config,

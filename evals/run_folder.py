@@ -26,6 +26,7 @@ import re
 import time
 from array import array
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableSequence, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -110,8 +111,7 @@ async def evaluate(
         PluginError: a strategy or scorer of the user's own failed each of the first `MAX_STREAK` problems.
         VerifierError: the verifier itself is broken.
     """
-    claim(folder, config, items)
-    with store.RecordFile(folder / RECORDS) as file:
+    with held(folder, config, items) as file:
         before: dict[int, Usage] = {}
         places, sessions = _found(file.path, items, folder, retry_errors, before)
         on_kept(sum(place >= 0 for place in places))
@@ -249,7 +249,7 @@ def check_folder(
     """
     config_there = stored_config(folder)
     if config_there is None:
-        if (folder / RECORDS).exists():
+        if (folder / RECORDS).exists() and (folder / RECORDS).stat().st_size:
             raise ConfigError(f"{folder} holds {RECORDS} but no {CONFIG}; choose another --out")
         return
     if CONTENTS in config and CONTENTS not in config_there:
@@ -302,12 +302,24 @@ def _before_growth(there: Mapping[str, Any], config: Mapping[str, Any], items: S
     return {**config, "limit": before, CONTENTS: contents}
 
 
-def claim(folder: Path, config: Mapping[str, Any], items: Sequence[Item] = ()) -> None:
-    """Check the folder, and create it with its run.json where it is new; where the run grows, write what it is now."""
+@contextmanager
+def held(folder: Path, config: Mapping[str, Any], items: Sequence[Item] = ()) -> Iterator[store.RecordFile]:
+    """Hold a folder, made where there is none, against other processes, its run.json written; with its open records.
+
+    Raises ConfigError where another process holds it, and like `check_folder`.
+    """
+    check_folder(folder, config, items, names_problem=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    with store.RecordFile(folder / RECORDS) as file:
+        _claim(folder, config, items)
+        yield file
+
+
+def _claim(folder: Path, config: Mapping[str, Any], items: Sequence[Item]) -> None:
+    """Write run.json where the folder is new or the run grows; by now another process may have made it another run."""
     check_folder(folder, config, items, names_problem=False)
     there = stored_config(folder)
     if there is None or digest(there) != digest(config):
-        folder.mkdir(parents=True, exist_ok=True)
         replace_text(folder / CONFIG, json.dumps({"digest": digest(config), "config": config}, indent=2) + "\n")
 
 
