@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from evals.numbers.summary import total_usage, usage_of
-from evals.run_folder import CONFIG, RECORDS, digest, evaluate, read_run
+from evals.run_folder import CONFIG, RECORDS, digest, evaluate, held, read_run
 from evals.task import Item
 from evals.tasks.simulated import simulated as simulated_task
 from tests.evals.runs import BoxVerifier, timeless
@@ -274,6 +274,16 @@ def test_a_doubled_record_and_a_missing_configuration_are_named(tmp_path: Path) 
         read_run(folder)
     with pytest.raises(ConfigError, match=r"records.jsonl but no run.json"):
         run(folder, items(2))
+
+
+def test_a_folder_that_another_process_takes_at_the_same_moment_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with held(folder, SETTINGS):
+        (folder / CONFIG).unlink()  # as the other one has not written it yet
+        with pytest.raises(ConfigError, match="is being written by another process"):
+            run(folder, items(2))
+        assert not (folder / CONFIG).exists()
+    assert len(run(folder, items(2))) == 2, "and what is killed at that moment leaves a folder that can be used"
 
 
 def test_sessions_are_numbered_and_timed(tmp_path: Path) -> None:

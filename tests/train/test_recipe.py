@@ -161,6 +161,21 @@ def test_a_resume_with_another_field_is_refused_by_the_field(cipher_model, tmp_p
         claim(changed, options)
 
 
+def test_a_second_run_in_the_folder_of_one_that_is_running_is_refused_at_once(tmp_path):
+    recipe = read_recipe(write(tmp_path, GOOD))
+    options = RunOptions(tmp_path / "run", 1, None, "cpu", 1)
+    refusals = []
+
+    def log(text):
+        if text.startswith("stage 1"):
+            with pytest.raises(ConfigError, match=r"run/run\.lock is being written by another process") as refusal:
+                run_recipe(recipe, options, lambda text: None)
+            refusals.append(refusal)
+
+    assert len(run_recipe(recipe, options, log)) == 2
+    assert len(refusals) == 1
+
+
 def test_a_recipe_file_that_is_not_there_is_told_as_a_file():
     with pytest.raises(ConfigError, match=r"recipe file mine/own\.toml does not exist"):
         read_recipe("mine/own.toml")

@@ -3,16 +3,17 @@
 A run folder holds `run.json` (what was asked, and digests of what it is made of: `train.recipe.contents`), one folder
 per stage (`1-pretrain`, `2-grpo`, ..) and `model`, a link to the last stage's model. Run again with other settings, or
 over other weights, files or problems, it is refused, not overwritten; a run that failed before anything was made leaves
-no claim on its folder. A finished stage is not run again, but its models
-are read to see that they are as it wrote them. At the end every stage's model is measured on all held-out tasks, where
-the recipe asks for it (`train.measure.retention`).
+no claim on its folder. While it runs, no other process may run there (`run.lock`). A finished stage is not run again,
+but its models are read to see that they are as it wrote them. At the end every stage's model is measured on all
+held-out tasks, where the recipe asks for it (`train.measure.retention`).
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,9 @@ from ttc.config.recipes import differences, dump
 from ttc.durable import is_scratch, replace_link, replace_text
 from ttc.errors import ConfigError, TrainingError
 from ttc.identity.digests import differing
+from ttc.records import LineFile
 
-RUN = "run.json"
+RUN, LOCK = "run.json", "run.lock"
 CONTENTS = "contents"
 _BY_CONTENT = (CONTENTS, "model")
 
@@ -51,7 +53,7 @@ def run_recipe(recipe: Recipe, options: RunOptions, log: Callable[[str], None]) 
     """Run all stages; returns their results.
 
     Raises:
-        ConfigError: a stage cannot work, or the folder holds another run.
+        ConfigError: a stage cannot work, or the folder holds another run, or one that is running.
         TrainingError: a stage cannot go on.
     """
     has_model = options.model is not None
@@ -62,13 +64,15 @@ def run_recipe(recipe: Recipe, options: RunOptions, log: Callable[[str], None]) 
         has_model = True
         if options.model is not None and hasattr(step.stage, "check_family"):
             step.stage.check_family(options.model)
-    is_new = options.world.main and claim(recipe, options)
-    try:
+    if not options.world.main:
         return _run_stages(recipe, options, log)
-    except BaseException:
-        if is_new:
-            _release(options.out)
-        raise
+    with _claimed(recipe, options) as is_new:
+        try:
+            return _run_stages(recipe, options, log)
+        except BaseException:
+            if is_new:
+                _release(options.out)
+            raise
 
 
 def _run_stages(recipe: Recipe, options: RunOptions, log: Callable[[str], None]) -> list[StageResult]:
@@ -168,20 +172,35 @@ def read_asked(out: Path) -> dict[str, Any]:
 
 
 def claim(recipe: Recipe, options: RunOptions) -> bool:
-    """Write what is asked and what it is made of, or compare both with what the folder was made for; tells if written.
+    """Write what is asked into the folder, or compare it with what is there; tells if it was new; raises like a run."""
+    with _claimed(recipe, options) as is_new:
+        return is_new
+
+
+@contextmanager
+def _claimed(recipe: Recipe, options: RunOptions) -> Iterator[bool]:
+    """Hold the folder against other processes, what is asked and what it is made of written there; tells if it is new.
 
     Raises:
         ConfigError: the folder holds another run, naming the setting or the content that differs, or something else.
     """
     settings = _asked(recipe, options)
-    path = options.out / RUN
-    if path.is_file():
+    _check_place(recipe, options, settings)
+    options.out.mkdir(parents=True, exist_ok=True)
+    with LineFile(options.out / LOCK):
+        is_new = _check_place(recipe, options, settings)  # by now another process may have made it another run's
+        if is_new:
+            replace_text(options.out / RUN, json.dumps(settings, indent=1) + "\n")
+        yield is_new
+
+
+def _check_place(recipe: Recipe, options: RunOptions, settings: dict[str, Any]) -> bool:
+    """Compare a folder with what is asked; tells whether it holds no run yet."""
+    if (options.out / RUN).is_file():
         _compare(options.out, _reworded(read_asked(options.out), recipe), settings)
         return False
     if options.out.exists() and (not options.out.is_dir() or not _is_fresh(options.out)):
         raise ConfigError(f"{options.out} is a file, or not empty, and holds no run; give another --out")
-    options.out.mkdir(parents=True, exist_ok=True)
-    replace_text(path, json.dumps(settings, indent=1) + "\n")
     return True
 
 
@@ -197,7 +216,7 @@ def _release(out: Path) -> None:
 
 def _is_fresh(out: Path) -> bool:
     """Whether a folder holds nothing but what a killed run left, and the model that it was to start from."""
-    return all(is_scratch(path) or path.name == START for path in out.iterdir())
+    return all(is_scratch(path) or path.name in (START, LOCK) for path in out.iterdir())
 
 
 def _asked(recipe: Recipe, options: RunOptions) -> dict[str, Any]:
