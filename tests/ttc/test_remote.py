@@ -204,6 +204,23 @@ def test_a_request_is_answered_by_the_other_server_when_the_first_is_down() -> N
     assert asked == ["a", "b"]
 
 
+@pytest.mark.parametrize("status", [503, 429])
+def test_the_pause_that_one_server_asks_for_holds_back_nobody_whom_another_can_answer(status: int) -> None:
+    asked: list[str] = []
+
+    async def attempt(url: str) -> str:
+        asked.append(url)
+        if url == "a":
+            raise Transient(EngineError("it goes"), retry_after_s=30.0, status=status)
+        return url
+
+    balancer, retry = Balancer(["a", "b"]), Retry(base_s=0.001)
+    assert asyncio.run(asyncio.wait_for(balancer.send("key", attempt, retry), 5)) == "b"
+    assert asked == ["a", "b"]
+    with pytest.raises(EngineError, match="it wants to be asked again in 30 s"):
+        asyncio.run(Balancer(["a"]).send("key", attempt, Retry(max_total_s=10)))
+
+
 def test_what_is_sent_again_is_counted_by_why_and_what_is_given_up_is_not() -> None:
     balancer = Balancer(["a", "b"], rest_s=0.0)
     failures = iter([Transient(EngineError("down"), status=503), Transient(EngineError("reset"))])

@@ -13,8 +13,9 @@ seconds, and no problem fails by it.
 Trying again (`Retry`): transient failures only, bounded in attempts and in seconds, with exponential back-off and full
 jitter (Brooker 2015, "Exponential Backoff And Jitter", AWS Architecture Blog). The jitter comes from the operating
 system's entropy: it moves only when a request is sent, never what is sampled. A server's own wish (`Retry-After`,
-`retry-after-ms`) is honoured up to a cap. What cannot pass by waiting (a bad request, a missing key, a prompt beyond
-the context) is never sent again. Cost: the tokens that a killed attempt had decoded, charged as `overrun`.
+`retry-after-ms`) is honoured up to a cap, unless another server takes requests. What cannot pass by waiting (a bad
+request, a missing key, a prompt beyond the context) is never sent again. Cost: the tokens that a killed attempt had
+decoded, charged as `overrun`.
 
 Left out: weights of unequal servers, moving a key for the sake of balance.
 """
@@ -274,8 +275,13 @@ class Balancer:
                 if pause > max(retry.max_total_s, retry.max_wish_s):
                     raise _told_to_wait(self._choose(key).url, pause)
                 await asyncio.sleep(pause)
-            with self.lease(key) as url:
-                return await attempt(url)
+            try:
+                with self.lease(key) as url:
+                    return await attempt(url)
+            except Transient as failure:
+                if any(self._takes(server) for server in self._servers):  # what one asks for is not another's
+                    failure.retry_after_s = None
+                raise
 
         return await retrying(once, retry, lambda: sum(server.answered for server in self._servers), self.retried.add)
 
@@ -309,6 +315,10 @@ class Balancer:
             server.failures = 0
         else:
             self._fail(server, None)
+
+    def _takes(self, server: ServerState) -> bool:
+        now = self._clock()
+        return server.available(now) and not server.wait_s(now)
 
     def _choose(self, key: str, avoid: Collection[str] = ()) -> ServerState:
         now, home = self._clock(), self._home.get(key)
