@@ -68,7 +68,10 @@ def _compare(plan: JobPlan, stored: Mapping[str, Any], fresh: Mapping[str, Any])
         )
     for name in _MODELS:
         if stored["fixed"][name] != fresh["fixed"][name]:
-            raise ConfigError(f"{folder} holds another job: its {name} ran with other settings; give another --out")
+            raise ConfigError(
+                f"{folder} holds another job: its {name} ran with other settings, or in an older version; give another "
+                "--out"
+            )
     for name, cap in stored["max_tokens"].items():
         if fresh["max_tokens"].get(name, cap) < cap and _has_answers(folder):
             raise ConfigError(
