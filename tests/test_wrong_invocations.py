@@ -116,3 +116,64 @@ def _faults(wrong: WrongInvocation, names: dict[str, str]) -> Iterator[str]:
 def command_names(wrong: WrongInvocation) -> bool:
     """Whether the line has no other fault."""
     return wrong.words[0] in NAMING or wrong.words[:2] in (("train", "plan"), ("distill", "plan"))
+
+
+WRITING = {
+    "eval": ("eval", "--engine", "simulated", "--strategy", "direct", "--limit", "1", "--out"),
+    "train run": ("train", "run", "cipher-grpo", "--seed", "1", "--out"),
+    "train adapt": ("train", "adapt", str(MODEL), "--out"),
+    "train merge": ("train", "merge", str(MODEL), "adapter", "--out"),
+    "distill plan": ("distill", "plan", "{spec}", "--out"),
+    "distill run": ("distill", "run", "{spec}", "--out"),
+}
+"""Commands that write a folder, whose name comes next."""
+BAD_FOLDERS = {
+    "itself": ("itself", "{there} is a link that leads back to itself; delete it, or name another"),
+    "inside itself": ("itself/run", "{there} is a link that leads back to itself; delete it, or name another"),
+    "broken link": ("broken", "{there} is a link to what is not there; make that folder, or name another"),
+    "inside a broken link": ("broken/run", "{there} is a link to what is not there; make that folder, or name"),
+    "file": ("file", "{there} is a file; name a folder"),
+    "inside a file": ("file/run", "{there} is a file; name a folder"),
+    "inside what nobody writes to": ("/proc/self/run", "/proc/self cannot be written to"),
+    "too long": ("x" * 300, " cannot be written to (File name too long); name another"),
+}
+
+
+@pytest.mark.parametrize("command", WRITING)
+@pytest.mark.parametrize("kind", BAD_FOLDERS)
+def test_a_folder_that_cannot_be_written_is_told_by_option_reason_and_fix(
+    command: str, kind: str, places: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "itself").symlink_to("itself")
+    (tmp_path / "broken").symlink_to("unmounted")
+    (tmp_path / "file").write_text("text")
+    before = sorted(tmp_path.rglob("*"))
+    name, reason = BAD_FOLDERS[kind]
+    out, there = tmp_path / name, tmp_path / name.partition("/")[0]
+    code, err = outcome([*(word.replace("{spec}", places["spec"]) for word in WRITING[command]), str(out)])
+    told = err.strip().splitlines()
+    assert code == 2 and told[-1].startswith(f"ttc: error: --out {out}: "), err
+    assert reason.format(there=there) in told[-1]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("fix", ["make that folder", "delete the link", "name another"])
+def test_what_is_said_to_be_done_about_a_folder_lets_the_command_run(fix: str, tmp_path: Path) -> None:
+    out = tmp_path / "link"
+    out.symlink_to("unmounted" if fix == "make that folder" else "link")
+    assert outcome([*WRITING["eval"], str(out)])[0] == 2
+    if fix == "make that folder":
+        (tmp_path / "unmounted").mkdir()
+    elif fix == "delete the link":
+        out.unlink()
+    out = tmp_path / "another" if fix == "name another" else out
+    assert outcome([*WRITING["eval"], str(out)])[0] == 0
+    assert list(out.rglob("records.jsonl"))
+
+
+@pytest.mark.parametrize("command", ["train", "distill"])
+def test_a_page_goes_into_a_file_and_is_refused_where_that_is_a_folder(
+    command: str, places: dict[str, str], tmp_path: Path
+) -> None:
+    code, err = outcome([command, "report", places["run"], "--out", str(tmp_path)])
+    assert (code, err) == (2, f"ttc: error: --out {tmp_path} is a folder; name a file in it\n")

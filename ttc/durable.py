@@ -25,6 +25,8 @@ _FOREIGN = re.compile(
     r"No space left on device|Disk quota exceeded|File too large"
     r"|PytorchStreamWriter failed writing|inline_container\.cc\S* \. unexpected pos"  # torch's ways to say so
 )
+SCRATCH = ".partial"
+"""How the name of what is not whole yet ends; it begins with a dot."""
 _SCRATCH = re.compile(r"\..+\.(partial|old)")
 
 

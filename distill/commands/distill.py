@@ -79,8 +79,10 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
 
 def _spec(args: argparse.Namespace) -> JobSpec:
     from distill.spec.spec import read_spec
+    from ttc.cli.parts import check_writable
     from ttc.engines.shared.folder import resolve
 
+    check_writable("--out", args.out)
     keys = {key for _, key, _, _ in _FLAGS}
     flags = {key: value for key, value in vars(args).items() if key in keys and value is not None}
     spec = read_spec(args.spec, {**flags, **overrides(args.settings)})
@@ -154,7 +156,10 @@ def _status(args: argparse.Namespace) -> int:
 def _report(args: argparse.Namespace) -> int:
     from distill.report.page import write_page
     from distill.report.tables import render
+    from ttc.cli.parts import check_file
 
+    if args.out is not None:
+        check_file("--out", args.out)
     print(render(args.folder), end="")
     print(f"wrote {write_page(args.folder, args.out)}", file=sys.stderr)
     return 0

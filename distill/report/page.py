@@ -16,8 +16,9 @@ from ttc.durable import replace_text
 
 def write_page(folder: Path, out: Path | None) -> Path:
     """Write the page of a job and return its path; JOB/report.html by default."""
-    path = out or folder / "report.html"
-    replace_text(path, render_page(read_job(folder)))
+    path, page = out or folder / "report.html", render_page(read_job(folder))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(path, page)
     return path
 
 

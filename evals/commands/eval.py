@@ -193,8 +193,8 @@ def evaluate(options: EvalOptions, out: Path) -> tuple[int, list[Result]]:
         ConfigError: a name, parameter or file that cannot be used; nothing was started.
         TTCError: the engine or the verifier is broken; the run can be continued.
     """
-    experiment = plan(options, out)
     check_writable("--out", out)
+    experiment = plan(options, out)
     if experiment.engine.name == DEFAULT_ENGINE:
         keep_little()
     if experiment.task.note:

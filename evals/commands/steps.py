@@ -32,7 +32,7 @@ from evals.numbers.step_metrics import (
 )
 from evals.tasks.arithmetic import arithmetic
 from ttc.cli.options import add_options, option, read_options
-from ttc.cli.parts import EngineOptions, check_writable, resolve_engine, resolve_scorer, settings
+from ttc.cli.parts import EngineOptions, check_file, resolve_engine, resolve_scorer, settings
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.recipes import sections
 from ttc.config.registry import VERIFIERS
@@ -130,9 +130,7 @@ def run_label(args: argparse.Namespace) -> int:
     options = read_options(LabelOptions, args)
     _check(options, ("engine",))
     at_least("steps label", 1, rollouts=options.rollouts)
-    if options.out.is_dir():
-        raise ConfigError(f"--out {options.out} is a folder; name a file")
-    check_writable("--out", options.out.parent)
+    check_file("--out", options.out)
     read = _read(options)
     engine_choice = resolve_engine(options, options.settings)
 

@@ -70,7 +70,7 @@ def test_a_finished_job_holds_a_student_that_the_toolkit_reads(finished, capsys)
     assert set(found["measured"]) == {"start", "student", "teacher"}
 
 
-def test_status_report_trace_and_verify_tell_the_job(finished, capsys):
+def test_status_report_trace_and_verify_tell_the_job(finished, tmp_path, capsys):
     folder, _ = finished
     assert main(["distill", "status", str(folder)]) == 0
     assert "finished, not promoted" in capsys.readouterr().out
@@ -87,6 +87,9 @@ def test_status_report_trace_and_verify_tell_the_job(finished, capsys):
         assert title in told
     page = (folder / "report.html").read_text()
     assert page.startswith("<!doctype html>") and str(folder) not in page and "<script" not in page
+    assert main(["distill", "report", str(folder), "--out", str(tmp_path / "pages" / "job.html")]) == 0
+    assert (tmp_path / "pages" / "job.html").read_text() == page
+    capsys.readouterr()
     assert main(["distill", "trace", str(folder), "0"]) == 0
     told = capsys.readouterr().out
     assert "teacher teacher, draw" in told and "correct" in told and "in row 0" in told

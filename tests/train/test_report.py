@@ -64,7 +64,7 @@ def copy(run, tmp_path):
 
 def test_the_page_is_self_contained_and_the_same_for_the_same_run(run, tmp_path):
     first = write_report(run, tmp_path / "a.html").read_text()
-    assert first == write_report(run, tmp_path / "b.html").read_text()
+    assert first == write_report(run, tmp_path / "pages" / "b.html").read_text()
     assert not re.search(r"https?://|<script|src=|@import|url\(", first)
     assert "default-src 'none'" in first and "<b>cipher</b>" not in first
 

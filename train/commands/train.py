@@ -118,6 +118,7 @@ def _run(args: argparse.Namespace) -> int:
     from train.recipe.adapt import adaptation, adapted
     from train.recipe.recipe import START, read_recipe
     from train.recipe.run import RunOptions, run_recipe
+    from ttc.cli.parts import check_writable
     from ttc.concurrent import StopRequest
     from ttc.engines.embedded.core.model import pick_device
     from ttc.engines.shared.folder import resolve
@@ -125,6 +126,7 @@ def _run(args: argparse.Namespace) -> int:
     check_place("train", args.device, args.threads)
     check_seed("train", seed=args.seed)
     at_least("train", 1, processes=args.processes)
+    check_writable("--out", args.out)
     pick_device(args.device)
     transformers_logging.disable_progress_bar()
     if args.data is not None:
@@ -211,8 +213,10 @@ def _plan(args: argparse.Namespace) -> int:
 
 def _adapt(args: argparse.Namespace) -> int:
     from train.recipe.adapt import Adaptation, adapt
+    from ttc.cli.parts import check_writable
     from ttc.engines.shared.folder import resolve
 
+    check_writable("--out", args.out)
     if args.out.exists():
         raise ConfigError(f"--out {args.out} exists; choose another folder")
     wanted = Adaptation(args.open, args.close, args.tokens, args.form)
@@ -223,8 +227,10 @@ def _adapt(args: argparse.Namespace) -> int:
 
 def _merge(args: argparse.Namespace) -> int:
     from train.base.adapters import merge_adapter
+    from ttc.cli.parts import check_writable
     from ttc.engines.shared.folder import resolve
 
+    check_writable("--out", args.out)
     digest = merge_adapter(resolve(args.model), args.adapter, args.out)
     print(f"wrote {args.out}: weights {digest}")
     return 0
@@ -255,9 +261,12 @@ def _rescore(args: argparse.Namespace) -> int:
 
     from train.base.rollout import write_rollouts
     from train.replay.replay import change_lines, differences, judged_again, verifier_of
+    from ttc.cli.parts import check_file
 
-    if args.out is not None and args.out.exists():
-        raise ConfigError(f"--out {args.out} exists; choose another file")
+    if args.out is not None:
+        check_file("--out", args.out)
+        if args.out.exists():
+            raise ConfigError(f"--out {args.out} exists; choose another file")
     service = verifier_of(args.folder, args.stage, args.verifier, overrides(args.settings))
 
     async def work() -> list[Any]:
@@ -278,7 +287,12 @@ def _rescore(args: argparse.Namespace) -> int:
 def _report(args: argparse.Namespace) -> int:
     from train.report import read_run, render_summary, write_report
     from train.report.data import to_tensorboard, to_wandb
+    from ttc.cli.parts import check_file, check_writable
 
+    if args.out is not None:
+        check_file("--out", args.out)
+    if args.tensorboard is not None:
+        check_writable("--tensorboard", args.tensorboard)
     page = write_report(args.folder, args.out)
     data = read_run(args.folder)
     if args.tensorboard is not None:

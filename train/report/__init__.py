@@ -22,6 +22,7 @@ def write_report(run: Path, out: Path | None = None) -> Path:
         ConfigError: `run` is not a training run, or has not logged anything yet.
         RecordError: a line of its files is broken.
     """
-    page = out or run / "report.html"
-    replace_text(page, render_page(read_run(run)), "replace")
-    return page
+    path, page = out or run / "report.html", render_page(read_run(run))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(path, page, "replace")
+    return path

@@ -9,8 +9,11 @@ signature, but loads no model: every name and every parameter is refused or acce
 
 from __future__ import annotations
 
+import errno
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -22,6 +25,7 @@ from ttc.config.registry import ENGINES, SCORERS, STRATEGIES
 from ttc.config.signatures import options_of, wants_logprobs
 from ttc.config.values import build, nearest
 from ttc.core import MAX_TOKENS, Budget, Sampling
+from ttc.durable import SCRATCH
 from ttc.errors import ConfigError
 from ttc.search.tree import make_policy
 from ttc.session.thinking import MAX_WAITS, Thinking
@@ -226,21 +230,37 @@ def by_part(settings: Mapping[str, T], parts: Sequence[str]) -> dict[str, dict[s
     return sections(settings, parts)
 
 
+_LINKS = {
+    errno.ENOENT: "a link to what is not there; make that folder",
+    errno.ELOOP: "a link that leads back to itself; delete it",
+}
+"""What a link is that cannot be followed, and what to do about it."""
+
+
 def check_writable(option: str, folder: Path) -> None:
     """Refuse a folder that cannot be made or written to; leaves nothing behind."""
-    places = (folder, *folder.absolute().parents)
-    there = next(place for place in places if place.exists() or place.is_symlink())
-    if not there.exists():
-        raise ConfigError(
-            f"{option} {folder}: {there} is a link to what is not there; make that folder, or name another"
-        )
+    there = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
+    try:
+        there.stat()
+    except OSError as exc:
+        link = _LINKS.get(exc.errno or 0, f"a link that cannot be followed ({exc.strerror}); mend it")
+        raise ConfigError(f"{option} {folder}: {there} is {link}, or name another") from exc
     if not there.is_dir():
         raise ConfigError(f"{option} {folder}: {there} is a file; name a folder")
-    try:
-        with tempfile.TemporaryDirectory(dir=there):
-            return
+    try:  # what is tried is named so that another process, which looks meanwhile, passes it over
+        with tempfile.TemporaryDirectory(prefix=".", suffix=SCRATCH, dir=there):
+            pass
+        with suppress(FileNotFoundError, NotADirectoryError):
+            folder.lstat()  # its name may be too long
     except OSError as exc:
         raise ConfigError(f"{option} {folder}: {there} cannot be written to ({exc.strerror}); name another") from exc
+
+
+def check_file(option: str, path: Path) -> None:
+    """Refuse a file that cannot be made or replaced; leaves nothing behind."""
+    if path.is_dir():
+        raise ConfigError(f"{option} {path} is a folder; name a file in it")
+    check_writable(option, path.parent)
 
 
 def resolve_thinking(options: ThinkingOptions, settings: Mapping[str, object]) -> Thinking:
