@@ -10,6 +10,7 @@ import os
 
 from distill.preflight import Finding, fine, num_weights, reads_tokens, refused
 from distill.spec.method import DistillJob
+from ttc.config.values import storage
 
 _STUDENT = 5
 """Tensors per weight of the student."""
@@ -20,7 +21,7 @@ def memory(job: DistillJob) -> Finding:
     sizes = [num_weights(teacher.folder) for teacher in job.teachers if teacher.folder is not None]
     teachers = sum(sizes) if reads_tokens(job) else max(sizes, default=0)
     needed, there = 4 * (_STUDENT * num_weights(job.student) + teachers), _available(job.spec.device)
-    text = f"{needed / 1e9:.2f} GB of weights and optimiser, {there / 1e9:.2f} GB of memory on {job.spec.device}"
+    text = f"{storage(needed)} of weights and optimiser, {storage(there)} of memory on {job.spec.device}"
     if needed > there:
         return refused(text, "take a smaller student or teacher, or put the teacher behind a server")
     return fine(text)

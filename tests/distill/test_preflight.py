@@ -215,7 +215,9 @@ def test_a_disk_or_memory_that_is_too_small_is_refused(pair, tmp_path, monkeypat
     monkeypatch.setattr("shutil.disk_usage", lambda place: Space(free=1000))
     monkeypatch.setattr("distill.preflight.memory._available", lambda device: 1000)
     findings = found(*pair, tmp_path)
+    assert " MB are needed and 0.001 MB are free where" in refusal(findings, "disk")
     assert "--out on another disk" in refusal(findings, "disk")
+    assert " MB of weights and optimiser, 0.001 MB of memory on cpu" in refusal(findings, "memory")
     assert "smaller student or teacher" in refusal(findings, "memory")
 
 

@@ -14,6 +14,7 @@ from train.recipe.plan import StageCost, config_of, counts_of, lines, plan_recip
 from train.recipe.recipe import read_recipe
 from ttc import nano
 from ttc.cli.cli import main
+from ttc.config.values import storage
 
 QWEN25 = Qwen2Config(
     vocab_size=151_936, hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12,
@@ -72,11 +73,25 @@ def test_tokens_of_a_plan_are_said_to_be_bounds() -> None:
     assert next(lines([cost])) == "1-sft: 6 steps, at most 0 tokens sampled and 30,720 trained"
 
 
+def test_the_memory_of_a_small_model_is_said_in_megabytes() -> None:
+    cost = StageCost("1-sft", {"weights": 0.0037, "head": 0.25}, 24.0, 0, 30720, 6, None, None)
+    assert list(lines([cost]))[1] == "    254 MB of 24 GB a device: weights 3.7 MB, head 250 MB"
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 MB"), (1000, "0.001 MB"), (3_700_000, "3.7 MB"), (999_400_000, "999 MB"), (999_600_000, "1.00 GB"),
+     (7_204_000_000, "7.20 GB"), (1_500_000_000_000, "1,500.00 GB")],
+)  # fmt: skip
+def test_a_size_has_the_unit_in_which_it_is_a_number(size: int, text: str) -> None:
+    assert storage(size) == text
+
+
 def test_the_command_measures_a_model_and_says_hours_of_every_stage(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "plan", "r1-zero", "--model", str(nano.path("teacher")), "--scale", "cpu"]
     assert main(words) == 0
     measured = capsys.readouterr().out
-    assert " h at the probe's speed" in measured and "GB a device: weights" in measured
+    assert " h at the probe's speed" in measured and " MB a device: weights" in measured
     assert main([*words, "--no-probe"]) == 0
     assert "probe" not in capsys.readouterr().out
     assert main([*words, "--no-probe", "--memory", "0.001"]) == 3

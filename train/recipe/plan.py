@@ -26,7 +26,7 @@ from train.registries import STAGES, make_task
 from train.update.logprobs import chunk_size
 from ttc.config.recipes import parse_spec
 from ttc.config.signatures import options_of, parsed
-from ttc.config.values import counted
+from ttc.config.values import counted, storage
 from ttc.errors import ConfigError
 
 GB = 1e9
@@ -364,9 +364,9 @@ def lines(costs: Sequence[StageCost]) -> Iterator[str]:
         hours = "" if cost.hours is None else f", {cost.hours:.3g} h at the probe's speed"
         tokens = f"at most {cost.sampled:,} tokens sampled and {cost.trained:,} trained"
         yield f"{cost.name}: {counted(cost.steps, 'step')}, {tokens}{hours}"
-        parts = ", ".join(f"{name} {size:.2f}" for name, size in cost.memory.items())
-        of = "" if cost.limit is None else f" of {cost.limit:g}"
-        yield f"    {cost.total:.2f}{of} GB a device: {parts}"
+        parts = ", ".join(f"{name} {storage(size * GB)}" for name, size in cost.memory.items())
+        of = "" if cost.limit is None else f" of {cost.limit:g} GB"
+        yield f"    {storage(cost.total * GB)}{of} a device: {parts}"
         if cost.fits:
             continue
         if not cost.fix:
