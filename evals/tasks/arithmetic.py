@@ -71,14 +71,18 @@ class ArithmeticProblem:
 
     @property
     def split(self) -> Split:
-        """Return the split that this expression belongs to, decided by a hash of its text."""
-        digest = hashlib.sha256(self.text.encode()).digest()
-        return "eval" if digest[0] % _EVAL_SHARE == 0 else "train"
+        """Return the split that this expression belongs to."""
+        return split_of(self.text)
 
     @property
     def prompt(self) -> str:
         """Return the question as it is asked."""
         return PROMPT.format(expression=self.text)
+
+
+def split_of(text: str) -> Split:
+    """Return the split that an expression belongs to, decided by a hash of its text."""
+    return "eval" if hashlib.sha256(text.encode()).digest()[0] % _EVAL_SHARE == 0 else "train"
 
 
 def sample_expression(rng: random.Random, level: int, split: Split) -> ArithmeticProblem:
@@ -92,21 +96,19 @@ def sample_expression(rng: random.Random, level: int, split: Split) -> Arithmeti
     spec = LEVELS[level]
     while True:
         draft = _draw(rng, rng.randint(spec.min_ops, spec.max_ops), spec)
-        if draft is None:
-            continue
-        expression = ArithmeticProblem(draft[0], draft[2])
-        if expression.split == split:
-            return expression
+        if draft is not None and split_of(draft[0]) == split:
+            return ArithmeticProblem(draft[0], draft[2])
 
 
 def _draw(rng: random.Random, ops: int, spec: Level) -> tuple[str, str, int] | None:
     """Draw (text, kind, value) with exactly `ops` operations; None when out of range."""
     if ops == 0:
-        value = rng.randint(1, spec.max_operand)
+        value = rng.randrange(1, spec.max_operand + 1)
         return str(value), "number", value
-    operator = rng.choices("+-*", (40, 30, 30))[0]
-    if operator == "*":
+    percent = 100 * rng.random()
+    if percent >= 70:
         return _draw_product(rng, ops, spec)
+    operator = "+" if percent < 40 else "-"
     left_ops = rng.randrange(ops)
     left = _draw(rng, left_ops, spec)
     right = _draw(rng, ops - 1 - left_ops, spec)
@@ -122,7 +124,7 @@ def _draw_product(rng: random.Random, ops: int, spec: Level) -> tuple[str, str, 
     inner = _draw(rng, ops - 1, spec)
     if inner is None or not 2 <= inner[2] <= 999:
         return None
-    factor = rng.randint(2, spec.max_factor if rng.random() < 0.3 else 9)
+    factor = rng.randrange(2, (spec.max_factor if rng.random() < 0.3 else 9) + 1)
     value = inner[2] * factor
     if value > spec.max_value:
         return None
@@ -164,6 +166,18 @@ def arithmetic(*, level: int = DEFAULT_LEVEL, split: Split = "eval", wording: Wo
     )
 
 
+_UNREACHED = 20
+"""Draws of a level reach all but this part of its problems before they repeat themselves too often."""
+
+
+def _single_operations(spec: Level) -> set[str]:
+    """Every expression of one operation: a level of those alone has so few that they can run out."""
+    operands, factors = range(1, spec.max_operand + 1), range(2, spec.max_factor + 1)
+    sums = {f"{left}{sign}{right}" for left in operands for right in operands for sign in "+-"}
+    pairs = ((str(operand), str(factor)) for operand in operands[1:] for factor in factors)
+    return sums | {text for pair in pairs for text in ("*".join(pair), "*".join(reversed(pair)))}
+
+
 def _spaced(item: Item) -> Item:
     """The same item with spaces around its operators."""
     (message,) = item.problem.messages
@@ -175,11 +189,17 @@ _WORDINGS = MappingProxyType({"bare": lambda item: item, "spaced": _spaced})
 
 
 def _items(level: int, split: Split, limit: int, seed: int) -> Iterator[Item]:
+    shortage = f"arithmetic level {level} has fewer than {limit} distinct problems"
+    if level == 1 and limit > DEFAULT_LIMIT:
+        number = sum(split_of(text) == split for text in _single_operations(LEVELS[level]))
+        if limit > number:
+            most = number - number // _UNREACHED
+            raise ConfigError(f"{shortage}, {number:,} in split {split}; lower the limit to {most} or less")
     expressions = distinct(
         lambda i, _: sample_expression(random.Random(seeds.derive(seed, "arithmetic", level, i)), level, split),
         lambda expression: expression.text,
         limit,
-        f"arithmetic level {level} has fewer than {limit} distinct problems",
+        shortage,
     )
     for number, expression in enumerate(expressions):
         name = f"arithmetic-l{level}-s{seed}-{'' if split == 'eval' else 'train-'}{number}"

@@ -12,9 +12,9 @@ import pytest
 
 from evals.data.worked_steps import evaluate, parse
 from evals.experiment import check_golds
-from evals.task import INSTRUCTIONS, Task
+from evals.task import INSTRUCTIONS, Split, Task, problems_digest
 from evals.tasks import TASKS, load_task
-from evals.tasks.arithmetic import ArithmeticProblem, arithmetic
+from evals.tasks.arithmetic import LEVELS, ArithmeticProblem, Wording, arithmetic
 from evals.tasks.gsm8k import gsm8k
 from evals.tasks.simulated import simulated
 from evals.tasks.svamp import svamp
@@ -54,8 +54,34 @@ def test_arithmetic_refuses_levels_and_limits_that_do_not_exist() -> None:
         arithmetic(level=9)
     with pytest.raises(ConfigError, match="limit must be >= 1"):
         arithmetic(level=1).items(0, 0)
-    with pytest.raises(ConfigError, match="fewer than 100000 distinct problems"):
-        arithmetic(level=1).items(100_000, 0)
+
+
+@pytest.mark.parametrize(("split", "number", "most"), [("eval", 2727, 2591), ("train", 18_379, 17_461)])
+def test_too_few_problems_are_told_without_drawing_them_and_the_limit_that_is_said_has_enough(
+    split: Split, number: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = arithmetic(level=1, split=split)
+    if split == "eval":  # the other takes seconds
+        assert len(task.items(most, 0)) == most
+    monkeypatch.setattr("evals.tasks.arithmetic.sample_expression", None)
+    with pytest.raises(ConfigError) as error:
+        task.items(100_000, 0)
+    assert f"fewer than 100000 distinct problems, {number:,} in split {split}; lower the limit to {most}" in str(error)
+
+
+PLAYED: tuple[tuple[Split, Wording, int], ...] = (("eval", "bare", 3), ("train", "spaced", 4))
+
+
+def test_the_problems_of_a_seed_stay_those_that_they_were() -> None:
+    digests = [
+        problems_digest(arithmetic(level=level, split=split, wording=wording).items(60, seed))[:12]
+        for level in LEVELS
+        for split, wording, seed in PLAYED
+    ]
+    assert digests == [
+        "5f5147632b24", "c9c2562595ab", "4b8800209fe4", "e1b53a60294b", "0dec0d61dd9b", "0f6ed6e85805", "81973ff163a9",
+        "50606492ca37", "6d06a69aa32c", "cdba2f1d3134", "532c54093eb7", "a2afe8ff53d0", "2a9ded96f387", "ad2f98b21f92",
+    ]  # fmt: skip
 
 
 def test_simulated_targets_are_those_of_the_engine() -> None:
