@@ -15,7 +15,7 @@ system turn, the last one holds, none at all means thinking, and an answer witho
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,8 +28,10 @@ from train.base.stage import Setting
 from train.measure.measure import open_engine
 from ttc.answers import kind_of
 from ttc.concurrent import gather
+from ttc.config.values import counted
 from ttc.core import Engine, Message, Sampling, Submission, Verifier
 from ttc.engines.shared.text import Text
+from ttc.errors import ConfigError
 from ttc.session.session import Session
 from ttc.session.thinking import CLOSE, OPEN, Thinking
 
@@ -147,10 +149,35 @@ _MODES = "think", "no_think"
 """The cases whose accuracy is told."""
 
 
-def obedience_names(*, turns: bool) -> list[str]:
-    """What the numbers of `obedience` are called; earlier turns are asked about only where they fit the context."""
-    cases = [*_CASES, *(["last_flag"] if turns else [])]
+def obedience_names(job: DistillJob, flags: Flags, *, turns: bool) -> list[str]:
+    """What the numbers of `obedience` are called; earlier turns are asked about only where they fit the context.
+
+    Raises:
+        ConfigError: a gate bounds what earlier turns show, and none fits.
+    """
+    items = measured_items(job)
+    if not items:
+        return []
+    cases = list(_CASES)
+    if turns:
+        needs = [needed for *_, needed in _turns(items, job, job.student, flags)]
+        room = _context(job.student)
+        if min(needs) <= room:
+            cases.append("last_flag")
+        elif _LAST in job.spec.gates["measured"]:
+            raise ConfigError(f"gates.measured.{_LAST}: {_unfit(items, job, min(needs) - room)}")
     return ["obedience", *(f"obedience_{name}" for name in cases), *(f"accuracy_{name}" for name in _MODES)]
+
+
+_LAST = "obedience_last_flag"
+
+
+def _unfit(items: Sequence[tuple[Task, Item]], job: DistillJob, excess: int) -> str:
+    """That no problem fits behind an earlier turn, and what to do; `excess` tokens too many are in the shortest."""
+    most = min(job.spec.sampling_of(task.sampling).max_tokens for task, _ in items) - excess
+    fix = f"lower sampling.max_tokens to {most} or less" if most > 0 else "take a student with a longer context"
+    room = f"the student's context of {counted(_context(job.student), 'token')}"
+    return f"no held-out problem and its answer fit {room} behind an earlier turn; {fix}, or leave the gate out"
 
 
 def obedience(job: DistillJob, model: Path, setting: Setting, flags: Flags, *, turns: bool) -> dict[str, float]:
@@ -164,7 +191,9 @@ def obedience(job: DistillJob, model: Path, setting: Setting, flags: Flags, *, t
     questions = {name: [(task, _question(item, name, flags)) for task, item in items] for name in _CASES}
     wants: dict[str, list[bool]] = {name: [thinks] * len(items) for name, thinks in _CASES.items()}
     if turns:
-        conversations = _turns(items, model, flags)
+        room = _context(model)
+        all_turns = _turns(items, job, model, flags)
+        conversations = [(task, item, messages) for task, item, messages, needed in all_turns if needed <= room]
         questions["last_flag"] = [(task, Variant(item, messages, _AUTO)) for task, item, messages in conversations]
         wants["last_flag"] = [flags.read(messages) for _, _, messages in conversations]
     replies = ask_all(model, job, setting, questions)
@@ -188,10 +217,15 @@ def _question(item: Item, case: str, flags: Flags) -> Variant:
     return Variant(item, flags.write(item.problem.messages, flag), _OFF if case == "switch" else _AUTO)
 
 
-def _turns(items: Sequence[tuple[Task, Item]], model: Path, flags: Flags) -> list[tuple[Task, Item, list[Message]]]:
-    """Every problem after its neighbour, the four ways of flags in turn; those that fit the model's context."""
-    text, room = Text(model), int(load_tokenizer(model).model_max_length)
-    conversations = []
+def _context(model: Path) -> int:
+    return int(load_tokenizer(model).model_max_length)
+
+
+def _turns(
+    items: Sequence[tuple[Task, Item]], job: DistillJob, model: Path, flags: Flags
+) -> Iterator[tuple[Task, Item, list[Message], int]]:
+    """Every problem after its neighbour, the four ways of flags in turn, with the tokens that it may take in all."""
+    text = Text(model)
     for number, (task, item) in enumerate(items):
         earlier = items[number - 1][1]
         first = number % 2 == 0
@@ -200,9 +234,7 @@ def _turns(items: Sequence[tuple[Task, Item]], model: Path, flags: Flags) -> lis
             earlier, gold_text(earlier.target) or str(earlier.target), item.problem.messages, flags, first, last
         )
         length = len(text.render(messages, None).token_ids or ())
-        if length + task.sampling.max_tokens <= room:
-            conversations.append((task, item, messages))
-    return conversations
+        yield task, item, messages, length + job.spec.sampling_of(task.sampling).max_tokens
 
 
 def _obeys(reply: VariantReply, thinks: bool) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from distill.measure.obedience import Flags, measured_items, obedience, obedience_names, two_turns
+from distill.measure.obedience import Flags, obedience, obedience_names, two_turns
 from distill.methods._stages import BaseMethod, check_teachers
 from distill.spec.method import Assignment, DistillJob, Method
 from distill.spec.sample import Sample, TrainingRow
@@ -126,7 +126,7 @@ class _Fusion(BaseMethod):
 
     def numbers(self, job: DistillJob) -> Sequence[str]:
         """See `Method.numbers`."""
-        return obedience_names(turns=self.shares["turns"] > 0) if measured_items(job) else ()
+        return obedience_names(job, self.flags, turns=self.shares["turns"] > 0)
 
 
 class _Builder:

@@ -143,5 +143,5 @@ class Method(Protocol):
         ...
 
     def numbers(self, job: DistillJob) -> Sequence[str]:
-        """The names of what `measure` tells, for gates."""
+        """The names of what `measure` tells, for gates; raises ConfigError for a gate that this job cannot measure."""
         ...

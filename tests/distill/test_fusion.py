@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -141,6 +142,36 @@ def test_mixtures_that_cannot_be_are_refused(given, message):
 def test_one_mode_without_an_answer_is_refused(folder):
     with pytest.raises(ConfigError, match="no answer without thinking is left"):
         fusion().rows([s for s in samples(4) if s.label == "think"], job(folder))
+
+
+def test_a_gate_on_earlier_turns_is_refused_before_the_job_where_none_fits_and_its_fix_lets_it_fit(folder, tmp_path):
+    def planned(max_tokens, **more):
+        spec = {**TABLE, "student": str(folder), "teacher": str(folder), "limit": 4, "eval": {"limit": 4}, **more}
+        spec |= {"task": "arithmetic:split=train", "held_out": "arithmetic"}
+        return resolve(parse_spec({**spec, "sampling": {"max_tokens": max_tokens}}), tmp_path / "job")
+
+    gates = {"measured": {"obedience_last_flag": 0.9}}
+    with pytest.raises(ConfigError) as error:
+        planned(2040, gates=gates)
+    told = re.fullmatch(
+        r"gates\.measured\.obedience_last_flag: no held-out problem and its answer fit the student's context of [\d,]+ "
+        r"tokens behind an earlier turn; lower sampling\.max_tokens to (\d+) or less, or leave the gate out",
+        str(error.value),
+    )
+    assert told is not None, error.value
+    plan = planned(int(told[1]), gates=gates)
+    assert "obedience_last_flag" in plan.method.numbers(plan.job)
+    with pytest.raises(ConfigError, match=f"lower sampling.max_tokens to {told[1]} or less"):
+        planned(int(told[1]) + 1, gates=gates)
+    without = planned(2040, gates={"measured": {"obedience": 0.9}})
+    assert "obedience_last_flag" not in without.method.numbers(without.job)
+
+
+def test_the_numbers_that_gates_may_bound_are_those_that_are_measured(folder, tmp_path):
+    spec = {**TABLE, "student": str(folder), "teacher": str(folder), "eval": {"limit": 4}}
+    spec |= {"task": "arithmetic:split=train", "held_out": "arithmetic", "limit": 4, "sampling": {"max_tokens": 4}}
+    plan = resolve(parse_spec(spec), tmp_path / "job")
+    assert set(plan.method.measure(plan.job, folder, setting(tmp_path, folder))) == set(plan.method.numbers(plan.job))
 
 
 @pytest.mark.slow
