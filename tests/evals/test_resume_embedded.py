@@ -13,6 +13,7 @@ from evals.run_folder import RECORDS, evaluate
 from evals.tasks.arithmetic import arithmetic
 from ttc.core import Answer, Problem, Record, Sampling
 from ttc.engines.embedded.engine import embedded
+from ttc.records import read
 from ttc.scorers.prm import prm
 from ttc.scorers.reward_models.backends import EmbeddedCore
 from ttc.session.solve import solve
@@ -64,3 +65,5 @@ def test_a_run_cut_in_the_middle_of_a_record_resumes_to_the_same_records(tmp_pat
     path.write_bytes(b"".join(lines[:1]) + lines[1][: len(lines[1]) // 2])
     resumed = run(tmp_path / "cut", 3, 2)
     assert [timeless(record) for record in resumed] == [timeless(record) for record in whole]
+    on_disk = {record.problem.id: timeless(record) for record in read(path)}  # nothing of the torn line is in the way
+    assert on_disk == {record.problem.id: timeless(record) for record in whole}
