@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,11 @@ from typing import Any
 from distill.data.pipeline import Funnel, Prompts, kind_of
 from distill.spec.sample import Sample, TrainingRow
 from distill.spec.spec import MixSpec
-from train.examples.examples import Example, read_example, rows_of
+from evals.data.sources import NamedRows
+from train.examples.examples import Example, is_remote, read_example, read_turns, read_weight, rows_of
 from ttc import seeds
 from ttc.config.values import counted
-from ttc.core import Message
+from ttc.core import ToolMessage
 from ttc.durable import replace_text
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError
@@ -96,6 +97,27 @@ def funnel_of(
     return {"prompts": [problems], "answers": stages, "rows": num_rows}
 
 
+def check_mix(mix: MixSpec) -> None:
+    """Refuse files of [mix] that are missing, empty or broken, before anything is spent; those of a hub are not read.
+
+    Raises:
+        ConfigError, RecordError: names the file, and line and field.
+    """
+    for path in (Path(place).expanduser() for place in mix.data):
+        if is_remote(path):
+            continue
+        if not path.is_file() and NamedRows.of(str(path)) is None:
+            raise ConfigError(f"mix.data: {path} is no file; name one of JSON lines, or leave it out")
+        if not list(_foreign_rows(path)):
+            raise ConfigError(f"mix.data: {path} holds no row; leave it out")
+
+
+def _foreign_rows(path: Path) -> Iterator[tuple[str, TrainingRow]]:
+    """Every row of a file of [mix], and where it stands."""
+    for where, row in rows_of(path, {"completion", "thinking", "weight"}):
+        yield where, _foreign(row, where)
+
+
 def mixed_in(mix: MixSpec, num_rows: int, seed: int) -> list[TrainingRow]:
     """Rows from the files of [mix], as many as their share of all rows allows; the seed decides which.
 
@@ -103,9 +125,9 @@ def mixed_in(mix: MixSpec, num_rows: int, seed: int) -> list[TrainingRow]:
         ConfigError, RecordError: a file is missing or broken.
     """
     candidates = [
-        (seeds.derive(seed, "mix", where.rpartition("/")[2]), _foreign(row, where))
+        (seeds.derive(seed, "mix", where.rpartition("/")[2]), row)
         for path in mix.data
-        for where, row in rows_of(Path(path).expanduser(), {"completion", "thinking", "weight"})
+        for where, row in _foreign_rows(Path(path).expanduser())
     ]
     most = int(mix.share / (1 - mix.share) * num_rows)
     return [row for _, row in sorted(candidates, key=lambda entry: entry[0])[:most]]
@@ -149,16 +171,15 @@ def _line_of(sample: Sample) -> dict[str, Any]:
 
 
 def _foreign(row: Mapping[str, Any], where: str) -> TrainingRow:
-    turns = row.get("messages", [{"role": "user", "content": row.get("prompt")}])
-    try:
-        messages = tuple(Message(turn["role"], turn["content"]) for turn in turns)
-        name = f"mix/{row.get('id', where.rpartition('/')[2])}"
-        return TrainingRow(
-            name, messages, row["completion"], row.get("thinking"), row.get("mode", "auto"),
-            float(row.get("weight", 1.0)), (where.rpartition("/")[2],),
-        )  # fmt: skip
-    except (KeyError, TypeError, ValueError) as exc:
-        raise RecordError(f"{where}: not a row of examples ({exc!r})") from exc
+    messages, _, tools = read_turns(row, where)
+    if tools or any(isinstance(message, ToolMessage) or message.role == "tool" for message in messages):
+        raise RecordError(f"{where}: calls of functions are not mixed in; leave the row out of mix.data")
+    completion, thinking = row.get("completion"), row.get("thinking")
+    if not isinstance(completion, str) or not isinstance(thinking, str | None):
+        raise RecordError(f"{where}: completion must be a text, and thinking a text or absent")
+    place = where.rpartition("/")[2]
+    name, mode, weight = f"mix/{row.get('id', place)}", row.get("mode", "auto"), read_weight(row, where)
+    return TrainingRow(name, messages, completion, thinking, mode, weight, (place,))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from distill.data.dataset import check_mix
 from distill.data.pipeline import (
     Context,
     Filter,
@@ -156,6 +157,7 @@ def resolve(spec: JobSpec, folder: Path) -> JobPlan:
     for place in spec.ledgers:
         if not (Path(place).expanduser() / LEDGER).is_file():
             raise ConfigError(f"ledgers: {place} is not the folder of a job: it has no {LEDGER}")
+    check_mix(spec.mix)
     gates = read_job_gates(spec)
     measured_tasks = _measured(spec)
     teachers = [resolve_teacher(teacher, spec) for teacher in spec.teachers]

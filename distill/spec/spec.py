@@ -169,7 +169,7 @@ class JobSpec:
 
 def read_spec(path: Path | None, settings: Mapping[str, object]) -> JobSpec:
     """Read a file (None: none) with dotted `settings` from the command line laid over it; see `parse_spec`."""
-    table = {} if path is None else load_toml(path)
+    table = {} if path is None else load_toml(path.expanduser(), "job file")
     table.setdefault("name", "distillation" if path is None else path.stem)
     if isinstance(table.get("teacher"), str):
         table["teacher"] = {"model": table["teacher"]}

@@ -19,7 +19,7 @@ from tests.distill.models import TASK
 from tests.fresh import heavy_modules_of
 from ttc.cli.cli import main
 from ttc.concurrent import Interrupted, StopRequest
-from ttc.errors import ConfigError, UnknownName
+from ttc.errors import ConfigError, TTCError, UnknownName
 
 
 def spec(student, teacher, **more):
@@ -349,6 +349,28 @@ def test_difficulty_asks_the_student_and_mixing_adds_rows(tmp_path, guesser, wal
     assert 0 < len(foreign) <= 0.25 * len(lineage) + 1
     samples = [json.loads(line) for line in (folder / "data" / "samples.jsonl").read_text().splitlines()]
     assert sum(row["label"] == "probe" for row in samples) == 32
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (None, "is no file; name one of JSON lines, or leave it out"),
+        ([], "holds no row; leave it out"),
+        ([{"prompt": "s1n1="}], "line 1: completion must be a text"),
+        ([{"messages": [{"role": "usr", "content": "s1"}], "completion": "s1"}], "line 1: messages[0]: role must be"),
+        ([{"prompt": "s1n1=", "completion": "s1", "weight": "heavy"}], "line 1: weight must be a number"),
+        ([{"prompt": "s1n1=", "completion": "s1", "tools": [{"type": "function", "function": {"name": "f"}}]}],
+         "line 1: calls of functions are not mixed in"),
+    ],
+    ids=["missing", "empty", "no completion", "unknown role", "weight", "tools"],
+)  # fmt: skip
+def test_rows_that_cannot_be_mixed_in_are_refused_before_anything_is_spent(tmp_path, guesser, walker, lines, told):
+    extra = tmp_path / "extra.jsonl"
+    if lines is not None:
+        extra.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(TTCError) as error:
+        plan_job(spec(guesser, walker, n=1, limit=4, mix={"data": [str(extra)]}), tmp_path / "j")
+    assert told in str(error.value) and str(extra) in str(error.value) and not (tmp_path / "j").exists()
 
 
 def test_search_learns_what_a_vote_agrees_on_without_a_key(tmp_path, walker):

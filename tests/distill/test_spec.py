@@ -20,6 +20,13 @@ def test_flags_and_a_file_give_the_same_spec(tmp_path):
     assert read_spec(path, {"n": "2"}).n == 2
 
 
+def test_a_job_file_that_is_not_there_is_told_as_one(tmp_path):
+    with pytest.raises(ConfigError, match=r"^job file '.*nofile\.toml' does not exist$"):
+        read_spec(tmp_path / "nofile.toml", {})
+    with pytest.raises(ConfigError, match=r"^job file '.*' is a folder; name a TOML file$"):
+        read_spec(tmp_path, {})
+
+
 def test_a_teacher_is_a_folder_a_table_or_several():
     assert [t.model for t in parse_spec(PLAIN).teachers] == ["t"]
     one = parse_spec({**PLAIN, "teacher": {"strategy": "majority:n=4"}}).teachers[0]

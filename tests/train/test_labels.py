@@ -117,6 +117,13 @@ def test_calls_that_the_template_shows_in_other_words_are_refused_by_line_and_fi
         ({"messages": [{"role": "user", "content": "a", "function_call": {}}]}, "unknown field 'function_call'"),
         ({"messages": [{"role": "user", "content": "a", "tool_calls": [CALL]}]}, "tool_calls are the assistant's"),
         ({"messages": [{**TOOL_TURNS[1], "tool_calls": [{"name": "calc"}]}]}, r"tool_calls\[0\]: needs function.name"),
+        (
+            {"messages": [{"role": "usr", "content": "a"}]},
+            r"messages\[0\]: role must be one of system, user, "
+            r"assistant, tool, developer, got 'usr'; did you mean 'user'\?",
+        ),
+        ({"messages": [*TURNS[:1], {"role": "narrator", "content": "a"}]}, r"messages\[1\]: .*, got 'narrator'$"),
+        ({"messages": [{"role": "", "content": "a"}]}, r"messages\[0\]: role must be one of .*, got ''"),
         ({"messages": "hello"}, "messages must be a list"),
         ({"prompt": "a", "tools": {"calc": 1}}, "tools must be a list"),
         ({"prompt": "a", "mode": ["on"]}, "mode must be one of"),
@@ -125,6 +132,15 @@ def test_calls_that_the_template_shows_in_other_words_are_refused_by_line_and_fi
 def test_what_is_no_text_is_refused_by_line_and_field(base: Path, tmp_path: Path, row: Any, message: str) -> None:
     with pytest.raises(RecordError, match=f"line 1: .*{message}"):
         read_examples(write(tmp_path / "rows.jsonl", [{**row, "completion": "x"}]), Text(base), 1)
+
+
+def test_what_a_developer_says_is_learnt_as_what_the_system_says(base: Path, tmp_path: Path) -> None:
+    rows = [
+        {"messages": [{"role": role, "content": "be brief"}, *TURNS[:1]], "completion": "x"}
+        for role in ("developer", "system")
+    ]
+    first, second = read_examples(write(tmp_path / "rows.jsonl", rows), Text(base), 1)
+    assert first.prompt_ids == second.prompt_ids and "be brief" in Text(base).decode(first.prompt_ids)
 
 
 def test_rows_of_one_prompt_are_held_out_together_whatever_their_id_and_mode(base: Path, tmp_path: Path) -> None:

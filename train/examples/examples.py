@@ -12,7 +12,8 @@ every turn of the assistant, each after all that stands before it, as the templa
 earlier thoughts are kept to. A thought at the head of a turn, between <think> and </think>, becomes one of the model's.
 Text parts of a content are joined. Functions that may be called (`tools`), calls (`tool_calls`) and results (role tool)
 go through the chat template; calls are learnt as the model's family writes them, and only where its template shows them
-in these very words. Left out: images, and calls of families that write no JSON.
+in these very words. Other roles are system, user, assistant, and developer, which is the system. Left out: images, and
+calls of families that write no JSON.
 
 Held out are whole prompts, whatever their `id` or mode. Rows that are held-out problems too, or longer than the model
 reads, are refused. Instead of a file, rows of a published data set may be named (`evals.data.sources.NamedRows`).
@@ -39,7 +40,7 @@ from train.base.rollout import Rollout, read_rollouts
 from train.base.stage import Setting
 from ttc.config.plugins import PluginShape
 from ttc.config.registry import Registry
-from ttc.config.values import counted
+from ttc.config.values import counted, nearest
 from ttc.core import Message, Problem, Prompt, ToolCall, ToolMessage, Tools, half_character
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.toolformats import TOOL_FORMATS
@@ -138,7 +139,7 @@ def read_example(row: Mapping[str, Any], text: Text, end: int, where: str) -> Ex
 
 def read_prompt(row: Mapping[str, Any], text: Text, where: str) -> tuple[str, Prompt]:
     """The name of a row's prompt, which is what it says whatever its mode, and its rendered form."""
-    messages, mode, tools = _prompt(row, where)
+    messages, mode, tools = read_turns(row, where)
     rendered = text.render(messages, mode, tools)
     plain = rendered if mode is None else text.render(messages, None, tools)
     return hashlib.sha256(plain.text.encode("utf-8", "replace")).hexdigest()[:16], rendered
@@ -155,7 +156,7 @@ def check_rows(
         ConfigError: rows that are held-out problems.
         RecordError: a broken line; names file, line and field.
     """
-    if path is None or _remote(path) != late:
+    if path is None or is_remote(path) != late:
         return
     rows = [(where, message.content) for where, row in rows_of(path, fields) for message in _asked(row, where)]
     shared = _shared([text for _, text in rows], held_out)
@@ -190,7 +191,7 @@ def check_prompts(stage: str, where: str, examples: Iterable[Example], text: Tex
         )
 
 
-def _remote(path: Path) -> bool:
+def is_remote(path: Path) -> bool:
     """Whether rows are those of a published data set that has no local copy."""
     rows = NamedRows.of(str(path))
     return rows is not None and rows.file() is None
@@ -198,7 +199,7 @@ def _remote(path: Path) -> bool:
 
 def _asked(row: Mapping[str, Any], where: str) -> Iterator[Message]:
     """What the user says in a row."""
-    return (message for message in _prompt(row, where)[0] if message.role == "user")
+    return (message for message in read_turns(row, where)[0] if message.role == "user")
 
 
 def _shared(texts: Sequence[str], held_out: Sequence[Item]) -> list[int]:
@@ -408,7 +409,7 @@ def _examples(row: Mapping[str, Any], text: Text, end: int, where: str) -> list[
 def _said(row: Mapping[str, Any], at: int, text: Text, where: str) -> str:
     """What the assistant writes in turn `at`, its calls as the model's family writes them."""
     upto = {**row, "messages": row["messages"][: at + 1]}
-    messages, mode, tools = _prompt(upto, where)
+    messages, mode, tools = read_turns(upto, where)
     turn = messages[at]
     if not isinstance(turn, ToolMessage) or not turn.calls:
         return turn.content
@@ -445,8 +446,12 @@ def read_weight(row: Mapping[str, Any], where: str) -> float:
     return float(weight)
 
 
-def _prompt(row: Mapping[str, Any], where: str) -> tuple[tuple[Message, ...], bool | None, Tools]:
-    """What a row asks: its turns, whether thinking is asked for, and the functions that may be called."""
+def read_turns(row: Mapping[str, Any], where: str) -> tuple[tuple[Message, ...], bool | None, Tools]:
+    """What a row asks: its turns, whether thinking is asked for, and the functions that may be called.
+
+    Raises:
+        RecordError: names `where`, and the field that is broken.
+    """
     mode = row.get("mode", "auto")
     if not isinstance(mode, str) or mode not in MODES:
         raise RecordError(f"{where}: mode must be one of {', '.join(MODES)}, got {mode!r}")
@@ -463,11 +468,21 @@ def _prompt(row: Mapping[str, Any], where: str) -> tuple[tuple[Message, ...], bo
 
 _TURN = ("role", "content", "name", "tool_calls", "tool_call_id")
 """What a message may have; `name` decides nothing."""
+_SPEAKERS = ("system", "user", "assistant", "tool")
+"""The roles that chat templates know: of a turn of another one, some write nothing."""
+_OURS = {"developer": "system"}
+"""Roles that the server takes for others, too."""
 
 
 def _message(turn: Any, where: str) -> Message:
     if not isinstance(turn, Mapping) or not isinstance(turn.get("role"), str):
         raise RecordError(f"{where}: a message needs role and content as text, got {_short(turn)}")
+    role = _OURS.get(turn["role"], turn["role"])
+    if role not in _SPEAKERS:
+        spoken = (*_SPEAKERS, *_OURS)
+        raise RecordError(
+            f"{where}: role must be one of {', '.join(spoken)}, got {turn['role']!r}{nearest(turn['role'], spoken)}"
+        )
     for name, value in turn.items():
         if name not in _TURN and value is not None:
             raise RecordError(f"{where}: unknown field {name!r} of a message (known: {', '.join(_TURN)})")
@@ -477,11 +492,11 @@ def _message(turn: Any, where: str) -> Message:
     if not isinstance(call_id, str) or not isinstance(calls, (list, tuple)):
         raise RecordError(f"{where}: tool_calls must be a list, and tool_call_id a text")
     if not calls and not call_id:
-        return Message(turn["role"], content)
-    if calls and turn["role"] != "assistant":
+        return Message(role, content)
+    if calls and role != "assistant":
         raise RecordError(f"{where}: tool_calls are the assistant's, and its role is {turn['role']!r}")
     own = tuple(_call(call, f"{where}: tool_calls[{number}]") for number, call in enumerate(calls))
-    return ToolMessage(turn["role"], content, own, call_id)
+    return ToolMessage(role, content, own, call_id)
 
 
 def _content(value: Any, where: str) -> str:

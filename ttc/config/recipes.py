@@ -127,8 +127,8 @@ def _temperature(text: str) -> str:
         return f"t{text}"
 
 
-def load_toml(path: pathlib.Path) -> dict[str, Any]:
-    """Return the tables of a TOML file.
+def load_toml(path: pathlib.Path, what: str = "file") -> dict[str, Any]:
+    """Return the tables of a TOML file; `what` says in messages what it is.
 
     Raises:
         ConfigError: the file is missing, unreadable or not TOML; names the file and the line.
@@ -136,7 +136,9 @@ def load_toml(path: pathlib.Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
-        raise ConfigError(f"recipe {str(path)!r} does not exist") from None
+        raise ConfigError(f"{what} {str(path)!r} does not exist") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{what} {str(path)!r} is a folder; name a TOML file") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
         raise ConfigError(f"{path} cannot be read: {exc}") from exc
 
