@@ -73,6 +73,8 @@ CHECKS: Mapping[str, VerifierSpec] = {
 }
 """The verifier of each answer kind."""
 
+MAX_LIMIT = 10_000_000
+"""More problems than any task holds; a task that makes its problems would go on making them."""
 Loader = Callable[[int | None, int], Iterable[Item]]
 """(limit or None for all, seed of a procedural task) -> items."""
 
@@ -106,8 +108,8 @@ class Task:
 
     def sequence(self, limit: int | None, seed: int) -> Sequence[Item]:
         """`items`, but where the loader's own sequence makes each item as it is looked at, that sequence itself."""
-        if limit is not None and limit < 1:
-            raise ConfigError(f"limit must be >= 1 or absent, got {limit}")
+        if limit is not None and not 1 <= limit <= MAX_LIMIT:
+            raise ConfigError(f"limit must be >= 1 and <= {MAX_LIMIT}, or absent, got {limit}")
         loaded = self.load(limit, seed)
         items = loaded if isinstance(loaded, Sequence) else list(loaded)
         if not items:

@@ -35,7 +35,7 @@ from evals.experiment import Arm, Experiment, Result, TotalSpender, execute
 from evals.numbers.summary import SUMMARY, read_summary, write_summary
 from evals.report import render_table, write_report
 from evals.run_folder import CONTENTS, Run, read_run, stored_config
-from evals.task import Task
+from evals.task import MAX_LIMIT, Task
 from evals.tasks import ROWS, TASKS, load_task, task_file
 from ttc.cli.options import add_options, add_recipe_option, option, read_options
 from ttc.cli.parts import (
@@ -92,8 +92,6 @@ UNREAD = {
 LAST_NUMBER = "; where the last number of a text is its answer and the rows name no kind: --set task.kind=number"
 """What helps where a user's rows are of maths."""
 GREEDY = "direct:temperature=0"
-MAX_LIMIT = 10_000_000
-"""More problems than any task holds; a task that makes its problems would go on making them."""
 MAX_CONCURRENCY = 65536
 """Problems in flight that still fit into memory; no engine runs as many at once."""
 

@@ -52,8 +52,9 @@ def test_arithmetic_problems_are_held_out_exact_and_the_same_for_every_limit(lev
 def test_arithmetic_refuses_levels_and_limits_that_do_not_exist() -> None:
     with pytest.raises(ConfigError, match=r"level must be one of \[1, 2, 3, 4, 5, 6, 7\], got 9"):
         arithmetic(level=9)
-    with pytest.raises(ConfigError, match="limit must be >= 1"):
-        arithmetic(level=1).items(0, 0)
+    for limit in (0, 10**20):
+        with pytest.raises(ConfigError, match="limit must be >= 1 and <= 10000000, or absent"):
+            arithmetic(level=4).items(limit, 0)
 
 
 @pytest.mark.parametrize(("split", "number", "most"), [("eval", 2727, 2591), ("train", 18_379, 17_461)])
