@@ -259,9 +259,10 @@ def _lines(path: Path, *, whole: bool = False) -> Iterator[tuple[int, int, Any]]
                 return
             if line.strip():
                 try:
-                    yield number, start, json.loads(line)
-                except ValueError as exc:
+                    data = json.loads(line)
+                except (ValueError, RecursionError) as exc:
                     raise RecordError(f"{path}, line {number}: not JSON ({exc})") from exc
+                yield number, start, data
             start += len(line)
 
 

@@ -125,6 +125,7 @@ def test_calls_that_the_template_shows_in_other_words_are_refused_by_line_and_fi
         ({"messages": [*TURNS[:1], {"role": "narrator", "content": "a"}]}, r"messages\[1\]: .*, got 'narrator'$"),
         ({"messages": [{"role": "", "content": "a"}]}, r"messages\[0\]: role must be one of .*, got ''"),
         ({"messages": "hello"}, "messages must be a list"),
+        ({"prompt": "a", "weight": float("inf")}, "weight must be a number above 0 and finite, got inf"),
         ({"prompt": "a", "tools": {"calc": 1}}, "tools must be a list"),
         ({"prompt": "a", "mode": ["on"]}, "mode must be one of"),
     ],

@@ -73,11 +73,27 @@ def test_a_folder_of_another_run_is_refused_and_left_alone(tmp_path):
         (("task = ", "task = 'nothing'\n#"), "nothing"),
         (('about = "x"', 'abuot = "x"'), "about"),
         (("lr = 1e-3", ""), "lr"),
+        (('about = "x"', "retention = 3"), r"recipe.toml: retention must be a table \[retention\], got 3"),
+        (('about = "x"', "adapt = 3"), r"recipe.toml: adapt must be a table \[adapt\], got 3"),
+        (("lr = 1e-3\n", "lr = 1e-3\nhealth = 3\n"), r"health must be a table \[stage.health\], got 3"),
+        (
+            ("lr = 1e-3\n", "lr = 1e-3\nhealth.truncation = 3\n"),
+            r"health.truncation must be a table \[stage.health.truncation\], got 3",
+        ),
+        (("lr = 1e-3\n", "lr = 1e-3\nstart = 3\n"), "start must be the name of a stage before it, got 3"),
     ],
 )
 def test_a_broken_recipe_is_refused_by_the_name_of_what_is_wrong(tmp_path, change, message):
     with pytest.raises(ConfigError, match=message):
         read_recipe(write(tmp_path, GOOD.replace(*change)))
+
+
+def test_stages_and_scales_that_are_no_tables_are_refused_by_name(tmp_path):
+    with pytest.raises(ConfigError, match=r"recipe.toml: stage 1 must be a table \[\[stage\]\], got 1"):
+        read_recipe(write(tmp_path, "stage = [1]\n"))
+    scaled = GOOD.replace("lr = 1e-3\n", "lr = 1e-3\nsmall = 3\n")
+    with pytest.raises(ConfigError, match=r"scale small must be a table \[stage.small\], got 3"):
+        read_recipe(write(tmp_path, scaled), scale="small")
 
 
 def test_a_stage_in_the_wrong_place_is_refused_before_work(tmp_path):

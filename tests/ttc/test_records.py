@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ttc.core import Answer, Candidate, Event, Message, Problem, Record, Usage, Verdict
 from ttc.errors import ConfigError, RecordError
-from ttc.records import RecordFile, from_json, read, to_json
+from ttc.records import RecordFile, from_json, iterate, read, to_json
 
 
 def make_record(name: str = "p-1", text: str = "so \\boxed{4}") -> Record:
@@ -86,6 +86,13 @@ def test_a_torn_last_line_is_ignored_by_readers_and_cut_by_the_next_writer(tmp_p
         with RecordFile(path) as file:
             file.append(make_record("c"))
         assert [record.problem.id for record in read(path)] == ["a", "c"]
+
+
+def test_a_line_that_nests_without_end_is_refused_by_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("{}\n" + "[" * 100_000 + "\n")
+    with pytest.raises(RecordError, match=r"rows.jsonl, line 2: not JSON \(maximum recursion depth"):
+        list(iterate(path))
 
 
 def test_a_file_that_is_one_torn_line_becomes_empty(tmp_path: Path) -> None:

@@ -147,16 +147,20 @@ RULES: tuple[HealthRule, ...] = (
 )  # fmt: skip
 
 
-def configured(changes: Mapping[str, Mapping[str, Any]]) -> tuple[HealthRule, ...]:
+def configured(changes: object) -> tuple[HealthRule, ...]:
     """The rules with the fields that a recipe changes; `enabled = false` drops one.
 
     Raises:
         ConfigError: an unknown rule or field, or a value of the wrong kind.
     """
     rules = {rule.name: rule for rule in RULES}
+    if not isinstance(changes, Mapping):
+        raise ConfigError(f"health must be a table [stage.health], got {changes!r}")
     for name, change in changes.items():
         if name not in rules:
             raise UnknownName("health rule", name, rules)
+        if not isinstance(change, Mapping):
+            raise ConfigError(f"health.{name} must be a table [stage.health.{name}], got {change!r}")
         if change.get("enabled", True) is False:
             del rules[name]
             continue

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -441,8 +442,8 @@ def _example(row: Mapping[str, Any], text: Text, end: int, where: str) -> Exampl
 def read_weight(row: Mapping[str, Any], where: str) -> float:
     """What a row counts; 1 where it does not say."""
     weight = row.get("weight", 1.0)
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not weight > 0:
-        raise RecordError(f"{where}: weight must be a number above 0, got {weight!r}")
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < math.inf:
+        raise RecordError(f"{where}: weight must be a number above 0 and finite, got {weight!r}")
     return float(weight)
 
 

@@ -125,6 +125,10 @@ def read_recipe(name: str, *, scale: str | None = None, overrides: Mapping[str, 
     tables = data.get("stage", [])
     if not isinstance(tables, list) or not tables:
         raise ConfigError(f"{path.name} has no [[stage]]")
+    for number, table in enumerate(tables, start=1):
+        _check_table(table, f"{path.name}: stage {number}", "[[stage]]")
+    for name in ("retention", "adapt"):
+        _check_table(data.get(name, {}), f"{path.name}: {name}", f"[{name}]")
     hardware = load_toml(_SCALES)
     _check_scale(tables, scale, hardware, path.name)
     tables = _renamed(tables, [_is_there(table, scale, hardware) for table in tables], scale, hardware)
@@ -137,6 +141,12 @@ def read_recipe(name: str, *, scale: str | None = None, overrides: Mapping[str, 
     retention = None if retention_table is None else read_retention(_scaled(retention_table, scale), path.name)
     gates = None if scale in hardware else _gates(data, scale, path.name)
     return Recipe(path.stem, str(data.get("about", "")), steps, gates, retention, data.get("adapt"))
+
+
+def _check_table(value: object, name: str, form: str) -> None:
+    """Raise ConfigError for what is written as a value where a table is read."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name} must be a table {form}, got {value!r}")
 
 
 def scales() -> Mapping[str, Any]:
@@ -232,7 +242,9 @@ def _scaled(table: Mapping[str, Any], scale: str | None, hardware: Mapping[str, 
     values = dict(plain)
     if scale is not None and hardware and scale in hardware:
         values |= {**table.get(_FULL, {}), **hardware[scale].get(table.get("kind"), {})}
-    values |= table.get(scale, {}) if scale is not None else {}
+    own = table.get(scale, {}) if scale is not None else {}
+    _check_table(own, f"scale {scale}", f"[stage.{scale}]")
+    values |= own
     return {key: value for key, value in values.items() if value != ""}
 
 
@@ -260,11 +272,13 @@ def bind_stage(table: Mapping[str, Any], where: str) -> RecipeStep:
     """Bind one stage's table, its kind and its fields; raises ConfigError naming `where` and what does not fit."""
     if "kind" not in table:
         raise ConfigError(f"{where}: kind is missing (one of {', '.join(STAGES.names())})")
-    kind = str(table["kind"])
+    kind, start = str(table["kind"]), table.get("start")
+    if not isinstance(start, str | None):
+        raise ConfigError(f"{where}: start must be the name of a stage before it, got {start!r}")
     fields = {key: value for key, value in table.items() if key not in ("kind", "start")}
     supply = {"health": fields.pop("health")} if "health" in fields else {}
     try:
         stage: Stage = STAGES.create(kind, fields, supply=supply)
     except ConfigError as exc:
         raise type(exc)(f"{where}: {exc}") if type(exc) is ConfigError else exc from exc
-    return RecipeStep(kind, {**fields, **supply}, stage, table.get("start"))
+    return RecipeStep(kind, {**fields, **supply}, stage, start)
