@@ -88,6 +88,13 @@ def test_a_broken_recipe_is_refused_by_the_name_of_what_is_wrong(tmp_path, chang
         read_recipe(write(tmp_path, GOOD.replace(*change)))
 
 
+@pytest.mark.parametrize("scale", [None, "nano"])
+def test_a_table_of_a_stage_that_sets_what_the_stage_has_not_is_refused_at_every_scale(tmp_path, scale):
+    strange = GOOD + "[stage.sampling]\ntemprature = 1\n"
+    with pytest.raises(ConfigError, match=r"stage 2: \[stage.sampling\] is read .* has no field 'temprature'"):
+        read_recipe(write(tmp_path, strange), scale=scale)
+
+
 def test_stages_and_scales_that_are_no_tables_are_refused_by_name(tmp_path):
     with pytest.raises(ConfigError, match=r"recipe.toml: stage 1 must be a table \[\[stage\]\], got 1"):
         read_recipe(write(tmp_path, "stage = [1]\n"))

@@ -127,6 +127,7 @@ def read_recipe(name: str, *, scale: str | None = None, overrides: Mapping[str, 
         raise ConfigError(f"{path.name} has no [[stage]]")
     for number, table in enumerate(tables, start=1):
         _check_table(table, f"{path.name}: stage {number}", "[[stage]]")
+        _check_scales(table, f"{path.name}, stage {number}")
     for name in ("retention", "adapt"):
         _check_table(data.get(name, {}), f"{path.name}: {name}", f"[{name}]")
     hardware = load_toml(_SCALES)
@@ -147,6 +148,21 @@ def _check_table(value: object, name: str, form: str) -> None:
     """Raise ConfigError for what is written as a value where a table is read."""
     if not isinstance(value, Mapping):
         raise ConfigError(f"{name} must be a table {form}, got {value!r}")
+
+
+def _check_scales(table: Mapping[str, Any], where: str) -> None:
+    """Refuse a table of a stage that sets what the stage has not, also one of a scale that is not asked for."""
+    kind = str(table.get("kind"))
+    if kind not in STAGES.names():  # told when the stage is made
+        return
+    known = {"kind", "start", "health", *options_of(STAGES.load(kind))}
+    for scale, fields in table.items():
+        unknown = sorted(set(fields) - known) if scale != "health" and isinstance(fields, Mapping) else []
+        if unknown:
+            raise ConfigError(
+                f"{where}: [stage.{scale}] is read as what the stage sets at the scale {scale}, and {kind} has no "
+                f"field {unknown[0]!r}{nearest(unknown[0], sorted(known))}"
+            )
 
 
 def scales() -> Mapping[str, Any]:
