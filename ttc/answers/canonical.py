@@ -33,13 +33,13 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from ttc.answers.grammar import parse, parse_expression
-from ttc.answers.nodes import CONSTANTS, Term, approximate, duration, exact
+from ttc.answers.nodes import CONSTANTS, Term, approximate, duration, exact, num
 from ttc.answers.tokens import MAX_CHARS, TooLarge, Unparsed, plain
 
 _REALS = frozenset(
@@ -64,12 +64,21 @@ def _words(node: Term) -> Term:
 
 
 def _scalar(node: Term) -> Term:
+    if node.op == "mul" and len(node.args) == 2 and _is_point(*node.args):
+        return Term("named", (node.args[0].args[0], shape(node.args[1])))
     if node == Term("sym", ("set:R",)):
         return Term("tuple", (Term("scalar", (Term("neg", (_INFINITE,)),)), Term("scalar", (_INFINITE,))))
     node, unit = _lift_unit(node)
+    if not unit and node.has("quantity"):
+        node = in_letters(node)
     if _num_signs(node) == 1:
         return Term("set", (_with_unit(_with_sign(node, "neg"), unit), _with_unit(_with_sign(node, ""), unit)))
     return _with_unit(node, unit)
+
+
+def _is_point(name: Term, place: Term) -> bool:
+    """A capital letter before coordinates: A(1, 2)."""
+    return name.op == "sym" and str(name.args[0])[0].isupper() and place.op == "seq" and place.args[:2] == ("(", ")")
 
 
 def _num_signs(node: Term) -> int:
@@ -97,6 +106,31 @@ def _lift_unit(node: Term) -> tuple[Term, str]:
         inner, unit = _lift_unit(node.args[-1])
         return Term(node.op, (*node.args[:-1], inner)), unit
     return node, ""
+
+
+_LETTER_UNIT = re.compile(r"([A-Za-z])(?:\^([23]))?")
+
+
+def in_letters(node: Term) -> Term:
+    """A term whose units are all single letters, with these as variables: in (3 m)/2 - 1 the m is none of metres."""
+    units = list(_units_of(node))
+    return _with_letters(node) if units and all(map(_LETTER_UNIT.fullmatch, units)) else node
+
+
+def _units_of(node: Term) -> Iterator[str]:
+    if node.op == "quantity":
+        yield node.args[1]
+    for child in node.children():
+        yield from _units_of(child)
+
+
+def _with_letters(node: Term) -> Term:
+    if node.op != "quantity":
+        return Term(node.op, tuple(_with_letters(arg) if isinstance(arg, Term) else arg for arg in node.args))
+    letter, _, power = node.args[1].partition("^")
+    symbol = Term("sym", (letter,))
+    factor = Term("pow", (symbol, num(int(power)))) if power else symbol
+    return Term("mul", (_with_letters(node.args[0]), factor))
 
 
 def _sequence(node: Term) -> Term:

@@ -588,6 +588,8 @@ class _Grammar:
             return self._function(FUNCTIONS[name])
         if len(name) > MAX_PRODUCT_WORD or not name.isascii():
             raise Unparsed(f"the word {name[:40]!r}")
+        if name == "C" and self.peek.text == "(" and not self.peek.spaced and (chosen := self._chosen()):
+            return chosen
         if len(name) == 1:
             return Term("sym", (self._marked(name),))
         if self._among_words(token) or self._is_shortened():
@@ -596,6 +598,15 @@ class _Grammar:
         self.at -= 1
         self.found[self.at] = Token("word", name[1:])
         return Term("sym", (name[0],))
+
+    def _chosen(self) -> Term | None:
+        """The two numbers of C(10, 3), a binomial coefficient or a point named C; None for any other bracket."""
+        start, depth, kept = self.at, self.depth, self.found[self.at :]
+        inside = self.group()
+        if inside.op == "seq" and inside.args[:2] == ("(", ")") and len(inside.args) == 4:
+            return Term("fn", ("choose", *inside.args[2:]))
+        self.at, self.depth, self.found[start:] = start, depth, kept
+        return None
 
     def _among_words(self, token: Token) -> bool:
         """Whether white space parts a word from another or from a number, as in a sentence."""

@@ -5,7 +5,8 @@ Operators and their arguments:
     num        value: Fraction, digits: int | None (significant digits of a decimal literal, None for an integer)
     sym        name; `e`, `i` and `pi` are constants
     add mul    nodes...          neg  node           div pow  node, node
-    fn         name, nodes...    (sqrt, root, sin, log, abs, floor, ceil, factorial, binom, ...)
+    fn         name, nodes...    (sqrt, root, sin, log, abs, floor, ceil, factorial, binom, ...);
+                                 choose is the binom that is written C(n, k), which may be a point, too
     pm         node, node        a plus-minus b
     inf        no arguments      empty  no arguments (the empty set)
     seq        opening, closing, nodes...    ( ) [ ] { } < > with two or more items, or a set with any number
@@ -197,6 +198,7 @@ _EXACT: Mapping[str, Any] = {
     "max": max,
     "factorial": _exact_factorial,
     "binom": _exact_binom,
+    "choose": _exact_binom,
     "gcd": lambda values: Fraction(math.gcd(*map(int, values))) if _integers(values) else None,
     "lcm": lambda values: _small(Fraction(math.lcm(*map(int, values)))) if _integers(values) else None,
 }
@@ -311,6 +313,9 @@ class _Evaluation:
         if abs(value) > 10_000:
             raise TooCostly("a huge factorial")
         return self.ctx.factorial(value)
+
+    def _fn_choose(self, upper: Any, lower: Any) -> Any:
+        return self._fn_binom(upper, lower)
 
     def _fn_binom(self, upper: Any, lower: Any) -> Any:
         if max(abs(upper), abs(lower)) > 10_000:

@@ -52,6 +52,11 @@ _SPACED = re.compile(r"(?<![\w.,^_}/\\])\d{1,3}(?:(?:\\ |[~\xa0])\d{3})+(?![\d/^
 _CALCULATED = re.compile(r"<<[^<>]*>>")
 """The calculation that GSM8K writes before its result: 4*2=<<4*2=8>>8."""
 _NESTED_BOX = re.compile(r"\\f?box(?:ed)?\s*\{")
+_CHOSEN = re.compile(
+    r"(?:(?:\\binom)?\{\s*\})?\s*[_^]\s*(?:\{\s*(?P<braced>\w{1,9})\s*\}|(?P<upper>\w))\s*C\s*"
+    r"_\s*(?:\{\s*(?P<below>\w{1,9})\s*\}|(?P<lower>\w))"
+)
+"""A binomial coefficient as the letter C between its numbers."""
 _PRIME = re.compile(r"\^(?:\{(?:\s*\\prime)+\s*\}|\s*\\prime(?![A-Za-z]))")
 _ORDINAL = re.compile(r"(?<=\d)(?:\^\{\\(?:text|mathrm)\{(?:st|nd|rd|th)\}\}|\^?\\(?:text|mathrm)\{(?:st|nd|rd|th)\})")
 _VALUE_IN_TEXT = re.compile(r"\\(?:text|mbox|textbf|textrm|mathrm|mathbf)\s*\{([^{}A-Za-z]*\d[^{}]*)\}")
@@ -122,6 +127,8 @@ def plain(text: str) -> str:
         text = f"{european[1].replace('.', '')}.{european[2]}{text[european.end() :]}"
     text = _FRAC.sub(r"\\frac", text)
     text = _OVER.sub(r"\\frac{\1}{\2}", text) if r"\over" in text else text
+    if "C" in text and "_" in text:
+        text = _CHOSEN.sub(_binomial, text)
     text = _PRIME.sub(lambda match: "'" * match[0].count("prime"), text)
     for pattern, replacement in _ALIASES:
         text = pattern.sub(replacement, text)
@@ -136,6 +143,10 @@ def plain(text: str) -> str:
         text = text[lead.end() :]
     text = _unbraced(_POWERED.sub(_unwrapped, text).strip())
     return text.rstrip(" .,;:。、").strip() if not text.endswith("...") else text
+
+
+def _binomial(match: re.Match[str]) -> str:
+    return rf"\binom{{{match['braced'] or match['upper']}}}{{{match['below'] or match['lower']}}}"
 
 
 def _unwrapped(match: re.Match[str]) -> str:

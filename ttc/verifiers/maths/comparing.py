@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
-from ttc.answers.canonical import text_key
+from ttc.answers.canonical import in_letters, text_key
 from ttc.answers.nodes import UNITS, Term, duration, exact, unit
 
 Ternary: TypeAlias = bool | None
@@ -77,6 +77,7 @@ class Comparison:
         """Compare two shapes."""
         if left == right:
             return True
+        left, right = read_alike(left, right)
         if left.op == "named" or right.op == "named":
             return self._named(left, right)
         left, right = _as_duration(left, right), _as_duration(right, left)
@@ -274,6 +275,38 @@ class Comparison:
 
         equal = multiples(first[1], second[1], positive)
         return equal if equal is not None else self.decide.proportional(first[1], second[1], positive)
+
+
+def read_alike(left: Term, right: Term) -> tuple[Term, Term]:
+    """Two shapes, each read as the kind that the other is where its spelling leaves that open."""
+    if left.op == right.op:
+        return left, right
+    if reading := _READINGS.get((right.op, left.op)):
+        return left, reading(right, left)
+    if reading := _READINGS.get((left.op, right.op)):
+        return reading(left, right), right
+    return left, right
+
+
+def _in_letters(node: Term, beside: Term) -> Term:
+    """A quantity beside an expression in the letter of its unit: 2 g is 2 times g."""
+    written = in_letters(Term("quantity", node.args))
+    return Term("scalar", (written,)) if beside.symbols() and written.symbols() == beside.symbols() else node
+
+
+def _as_point(node: Term, beside: Term) -> Term:
+    """C(1, 2) beside a pair: a point of that name, where no binomial coefficient has such numbers."""
+    inner = node.args[0]
+    if inner.op != "fn" or inner.args[0] != "choose" or exact(inner):
+        return node
+    return Term("tuple", tuple(Term("scalar", (item,)) for item in inner.args[1:]))
+
+
+_READINGS: Mapping[tuple[str, str], Callable[[Term, Term], Term]] = {
+    ("quantity", "scalar"): _in_letters,
+    ("scalar", "tuple"): _as_point,
+}
+"""How a shape of the first kind is read beside one of the second."""
 
 
 def all_of(values: Sequence[Ternary]) -> Ternary:

@@ -122,7 +122,7 @@ _MOST_LITERALS = 6
 MAX_NODES = 300
 """Nodes of both sides beyond which nothing is sampled."""
 _BREAKS = frozenset(
-    {"abs", "min", "max", "floor", "ceil", "sqrt", "root", "ln", "log", "factorial", "binom", "gcd", "lcm"}
+    {"abs", "min", "max", "floor", "ceil", "sqrt", "root", "ln", "log", "factorial", "binom", "choose", "gcd", "lcm"}
 )
 _WIDE = (Fraction(10), Fraction(100), Fraction(10**4), Fraction(10**7), Fraction(10**12))
 _WHOLE = (0, 1, 2, 3, 4, 6, 9, 10, 25, 99, 1000, 10**6, -1, -2, -5, -10, -1000)

@@ -1,0 +1,52 @@
+"""One answer written in many ways, kind by kind: each way beside its near misses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.ttc.kept_verifiers import KeptVerifiers
+from ttc.core import Target
+from ttc.verifiers.math import math
+
+KEPT = KeptVerifiers(math)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ended() -> Iterator[None]:
+    """No worker stays behind."""
+    yield
+    KEPT.close()
+
+
+def misjudged(gold: str, right: list[str], wrong: list[str], question: str = "") -> dict[str, str]:
+    """The answers whose verdict is not what it should be, with that verdict."""
+    wanted = {**dict.fromkeys(right, True), **dict.fromkeys(wrong, False)}
+    verdicts = KEPT.judge([(Target(gold, question), rf"\boxed{{{answer}}}") for answer in wanted])
+    return {
+        answer: verdict.status
+        for (answer, is_right), verdict in zip(wanted.items(), verdicts, strict=True)
+        if verdict.correct != is_right
+    }
+
+
+def test_a_binomial_coefficient_is_one_however_it_is_written() -> None:
+    spellings = [r"C(10,3)", r"{10 \choose 3}", r"\dbinom{10}{3}", r"^{10}C_3", r"{}_{10}C_{3}", r"_{10}C_3", "120"]
+    assert misjudged(r"\binom{10}{3}", spellings, ["C(10,4)", "C(3,10)", "(10,3)", "30", r"^{10}C_4"]) == {}
+    assert misjudged("C(10,3)", ["120", r"\binom{10}{3}"], ["720", "(10,3)", r"\binom{3}{10}"]) == {}
+    assert misjudged(r"\binom{n}{2}", ["C(n,2)", "n(n-1)/2"], ["C(n,3)", r"\frac{n(n+1)}{2}"]) == {}
+
+
+def test_a_capital_letter_before_coordinates_names_a_point() -> None:
+    assert misjudged("(1,2)", ["A(1,2)", "P(1, 2)", "C(1,2)", "Q = (1,2)"], ["A(2,1)", "C(2,1)", "A(1,3)"]) == {}
+
+
+def test_a_letter_beside_a_number_in_an_expression_is_no_unit() -> None:
+    right = [r"\frac{3m}{2}-1", r"\frac{3m-2}{2}", "1.5m - 1", "(3m-2)/2"]
+    assert misjudged("(3 m)/2 - 1", right, [r"\frac{3m}{2}+1", "3m-1", "(3m-1)/2", r"\frac{3}{2}-1"]) == {}
+    assert misjudged("3 h^2 + 2 h", ["h(3h+2)", "2h+3h^2"], ["3h^2-2h", "5"]) == {}
+    assert misjudged("2 g", [r"2 \cdot g", "2g"], [r"3 \cdot g", r"2 \cdot h", "g"]) == {}
+    assert misjudged("8 m", ["8 m", "8", "800 cm"], ["8 cm", "5 m + 2 m"]) == {}
+
+
