@@ -50,3 +50,21 @@ def test_a_letter_beside_a_number_in_an_expression_is_no_unit() -> None:
     assert misjudged("8 m", ["8 m", "8", "800 cm"], ["8 cm", "5 m + 2 m"]) == {}
 
 
+def test_a_vector_is_a_column_a_tuple_or_a_list() -> None:
+    column = r"\begin{pmatrix}1\\2\end{pmatrix}"
+    right = ["(1,2)", "[1,2]", r"\langle 1,2\rangle", "[[1],[2]]", "(1,2)^T", r"[1,2]^\top", r"\binom{1}{2}"]
+    wrong = ["(2,1)", "[[2],[1]]", "(1,2,0)", r"\{1,2\}", "1", "(1,-2)", "(1,2]", r"\begin{pmatrix}1&2\end{pmatrix}"]
+    assert misjudged(column, right, [*wrong, r"\binom{2}{1}", "2"]) == {}
+    assert misjudged("(1,2)", [column, r"\begin{pmatrix}1&2\end{pmatrix}"], [r"\begin{pmatrix}2\\1\end{pmatrix}"]) == {}
+    row = r"\begin{pmatrix}1&2&3\end{pmatrix}"
+    assert misjudged(row, ["(1,2,3)", "[[1,2,3]]", "[1,2,3]"], ["[[1],[2],[3]]", "(3,2,1)", "[1,2]"]) == {}
+
+
+def test_a_matrix_may_be_a_list_of_its_rows() -> None:
+    matrix = r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"
+    right = ["[[1,2],[3,4]]", "((1,2),(3,4))", "[(1,2),(3,4)]", "A = [[1,2],[3,4]]", "[1, 2; 3, 4]"]
+    wrong = ["[[1,3],[2,4]]", "[1,2,3,4]", "(1,2,3,4)", "[[1,2],[3,5]]", "[[3,4],[1,2]]", "-2", "[[1,2],[3,4],[5,6]]"]
+    assert misjudged(matrix, [*right, r"\begin{pmatrix}1&3\\2&4\end{pmatrix}^T"], wrong) == {}
+    assert misjudged("[[1,2],[3,4]]", [matrix, "[[1, 2], [3, 4]]"], ["[[1,2],[4,3]]", "[[1,3],[2,4]]"]) == {}
+
+

@@ -7,7 +7,7 @@ A shape is what kind of mathematical object a parsed answer is, with the spellin
     named     name, shape          x = 5 is the shape of 5 under the name x
     set       shapes...            also a list without brackets, an or of solutions, a plus-minus; in braces each once
     tuple     shapes...            (a, b), also an open interval, which is written alike; <a, b>
-    brackets  shapes...            [a, b, c]
+    brackets  shapes...            [a, b, c], and a list of lists
     interval  low, high, closed on the left, closed on the right (never open on both sides: that is a tuple)
     time      hour, minute, half of the day (am, pm or empty)
     duration  node, unit           a time in several units
@@ -140,9 +140,35 @@ def _sequence(node: Term) -> Term:
         return Term("set", tuple(dict.fromkeys(_flat(shapes))))
     if (opening, closing) == ("(", ")"):
         return Term("tuple", shapes)
-    if len(shapes) == 2:
+    if len(shapes) == 2 and not (opening + closing == "[]" and entries(shapes[0])):
         return Term("interval", (*shapes, opening == "[", closing == "]"))
     return Term("brackets", shapes)
+
+
+_TURN = Term("sym", ("T",))
+
+
+def _turned(node: Term) -> Term | None:
+    """The transpose of a matrix or of a row: (1, 2)^T; None for any other power."""
+    base, exponent = node.args
+    if exponent != _TURN or base.op not in ("seq", "matrix"):
+        return None
+    inner = shape(base)
+    rows = inner.args if inner.op == "matrix" else matrix_rows(inner) or (entries(inner),)
+    return Term("matrix", tuple(zip(*rows, strict=True)))
+
+
+def entries(node: Term) -> tuple[Term, ...]:
+    """The entries of what is written like a vector: (1, 2), [1, 2], <1, 2, 3>; nothing for any other shape."""
+    if node.op == "interval":
+        return node.args[:2] if node.args[2] and node.args[3] else ()
+    return node.args if node.op in ("tuple", "brackets") else ()
+
+
+def matrix_rows(node: Term) -> tuple[tuple[Term, ...], ...]:
+    """The rows of a matrix that is written as a list of lists; nothing for any other shape."""
+    rows = tuple(map(entries, entries(node)))
+    return rows if rows and rows[0] and len({*map(len, rows)}) == 1 else ()
 
 
 def _flat(shapes: tuple[Term, ...]) -> tuple[Term, ...]:
@@ -317,7 +343,7 @@ def _between(operators: tuple[str, ...], first: Term, last: Term) -> tuple[Term,
 
 
 _SHAPE_RULES: Mapping[str, Callable[[Term], Term]] = {
-    "seq": _sequence, "list": _list, "union": _union, "rel": _relation, "meet": lambda node: _meet(node),
+    "seq": _sequence, "pow": lambda node: _turned(node) or _scalar(node), "list": _list, "union": _union, "rel": _relation, "meet": lambda node: _meet(node),
     "matrix": lambda node: Term("matrix", tuple(tuple(shape(cell) for cell in row) for row in node.args)),
     "ratio": lambda node: Term("ratio", tuple(shape(item) for item in node.args)),
     "text": _words, **dict.fromkeys(("base", "empty", "time", "duration", "designation"), lambda node: node),

@@ -657,14 +657,22 @@ class _Grammar:
         self.sink()
         bars, self.bars = self.bars, 0
         items: list[Term] = []
+        rows: list[list[Term]] = [items]
         closings = (")", "]") if opening in "([" else (SETS[opening],)
+        is_row = opening == "[" and self.ahead(-2).text in ("[", ",", ";")
         while not self.accept(*closings):
-            if items and not self.accept(",", ";"):
+            if rows[-1] and not self.accept(",", ";"):
                 raise Unparsed(f"expected a separator, found {self.peek.text[:40]!r}")
-            items.append(self.relation())
+            if rows[-1] and self.last.text == ";":
+                rows.append([])
+            rows[-1].append(self.relation())
         closing = self.last.text
         self.depth -= 1
         self.bars = bars
+        items = _rows(rows) if opening + closing == "[]" else [item for row in rows for item in row]
+        is_row &= self.peek.text in (",", ";", "]")
+        if opening + closing == "[]" and len(items) == 1 and (is_row or items[0].args[:2] == ("[", "]")):
+            return Term("seq", ("[", "]", items[0]))
         if opening == r"\{":
             return Term("seq", ("{", "}", *items)) if items else Term("empty")
         if len(items) == 1 and (opening, closing) in (("(", ")"), ("[", "]")):
@@ -817,6 +825,13 @@ def _begins_value(first: Token, name: str) -> bool:
     if head in UNITS:
         return first.spaced or len(head) > 1
     return first.spaced and len(head) > 2
+
+
+def _rows(rows: list[list[Term]]) -> list[Term]:
+    """What stands in square brackets: the rows of [1, 2; 3, 4], or all items where a semicolon parts each."""
+    if len(rows) == 1 or not all(len(row) == len(rows[0]) > 1 for row in rows):
+        return [item for row in rows for item in row]
+    return [Term("seq", ("[", "]", *row)) for row in rows]
 
 
 def _quotient(above: list[Term], below: list[Term]) -> Term:

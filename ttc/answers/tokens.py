@@ -110,6 +110,7 @@ _ALIASES = (
     (re.compile(r"\\(?:lvert|rvert|vert)(?![A-Za-z])"), "|"),
     (re.compile(r"\\(?:degree|degrees)(?![A-Za-z])"), r"^\\circ "),
     (re.compile(r"\\(?:varphi)(?![A-Za-z])"), r"\\phi "),
+    (re.compile(r"\^\{?\s*(?:\\top|\\intercal|\\(?:text|mathrm|mathsf)\{T\})(?![A-Za-z])\s*\}?"), "^T"),
     (re.compile(r"\\(?:ast|star)(?![A-Za-z])"), "*"),
     (re.compile(r"\*\*(?=[\w({\\-])"), "^"),
     (re.compile(r"(?<=\d) x (?=[\d$])|(?<=\d)x(?=10(?:\^|\*\*))"), r" \\times "),

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
-from ttc.answers.canonical import in_letters, text_key
+from ttc.answers.canonical import entries, in_letters, matrix_rows, text_key
 from ttc.answers.nodes import UNITS, Term, duration, exact, unit
 
 Ternary: TypeAlias = bool | None
@@ -302,9 +302,30 @@ def _as_point(node: Term, beside: Term) -> Term:
     return Term("tuple", tuple(Term("scalar", (item,)) for item in inner.args[1:]))
 
 
+def _as_matrix(node: Term, beside: Term) -> Term:
+    """A list of lists, or a vector in brackets, as a matrix; a vector lies or stands as the matrix does."""
+    if rows := matrix_rows(node):
+        return Term("matrix", rows)
+    items = entries(node)
+    if not items or any(map(entries, items)):
+        return node
+    stands = all(len(row) == 1 for row in beside.args)
+    return Term("matrix", tuple((item,) for item in items) if stands else (items,))
+
+
+def _as_column(node: Term, _beside: Term) -> Term:
+    r"""\binom{1}{2} beside a matrix: how a column of two is often typeset."""
+    inner = node.args[0]
+    if inner.op != "fn" or inner.args[0] != "binom":
+        return node
+    return Term("matrix", tuple((Term("scalar", (item,)),) for item in inner.args[1:]))
+
+
 _READINGS: Mapping[tuple[str, str], Callable[[Term, Term], Term]] = {
     ("quantity", "scalar"): _in_letters,
     ("scalar", "tuple"): _as_point,
+    ("scalar", "matrix"): _as_column,
+    **{(kind, "matrix"): _as_matrix for kind in ("tuple", "brackets", "interval")},
 }
 """How a shape of the first kind is read beside one of the second."""
 
