@@ -68,3 +68,61 @@ def test_a_matrix_may_be_a_list_of_its_rows() -> None:
     assert misjudged("[[1,2],[3,4]]", [matrix, "[[1, 2], [3, 4]]"], ["[[1,2],[4,3]]", "[[1,3],[2,4]]"]) == {}
 
 
+def test_an_interval_may_be_a_condition_or_a_set_by_a_condition() -> None:
+    right = [
+        r"\{x : x > 2\}",
+        r"\{x \in \mathbb{R} \mid x>2\}",
+        "x>2",
+        "2<x",
+        r"]2, \infty[",
+        "{x | x > 2}",
+        r"x \in (2,\infty)",
+    ]
+    wrong = [
+        r"x \ge 2",
+        "x<2",
+        r"\{x : x \ge 2\}",
+        r"\{x \in \mathbb{Z} : x > 2\}",
+        "2",
+        r"\{2\}",
+        r"x \ne 2",
+        r"]-2,\infty[",
+    ]
+    assert misjudged(r"(2,\infty)", right, wrong) == {}
+    right = [r"\{x : -2 \le x < 3\}", r"x \ge -2 \text{ and } x < 3", r"\{x : x \ge -2 \text{ and } x < 3\}", "[-2,3["]
+    wrong = ["(-2,3)", "[-2,3]", "-2<x<3", "]-2,3[", r"\{-2,3\}", r"x \le -2 \text{ or } x>3", r"x > -2, x \le 3"]
+    assert misjudged("[-2,3)", [*right, r"x \geq -2, x < 3", r"x \ge -2 \land x < 3"], wrong) == {}
+    right = [r"\{x \mid x < -1 \text{ or } x > 2\}", "x<-1, x>2", r"x < -1 \lor x > 2", r"\mathbb{R}\setminus[-1,2]"]
+    wrong = [
+        r"(-\infty,-1]\cup[2,\infty)",
+        "-1<x<2",
+        r"x<-1 \text{ and } x>2",
+        r"\mathbb{R}\setminus(-1,2)",
+        "x<-1, x<2",
+    ]
+    assert misjudged(r"(-\infty,-1)\cup(2,\infty)", [*right, r"]-\infty,-1[\cup]2,\infty["], wrong) == {}
+
+
+def test_the_reals_without_points_are_a_union_of_intervals() -> None:
+    right = [
+        r"x \ne 2",
+        r"\{x : x\neq 2\}",
+        r"(-\infty,2)\cup(2,\infty)",
+        r"x\in\mathbb{R}, x\neq 2",
+        r"\mathbb{R}-\{2\}",
+    ]
+    wrong = [r"x\neq 3", r"\mathbb{R}", r"(-\infty,2)\cup[2,\infty)", "2", r"(2,\infty)", r"\mathbb{R}\setminus\{2,3\}"]
+    assert misjudged(r"\mathbb{R}\setminus\{2\}", [*right, "all real numbers except 2"], wrong) == {}
+    right = [r"x \ne 1, x \ne -1", r"x \ne 1, -1", r"(-\infty,-1)\cup(-1,1)\cup(1,\infty)"]
+    assert misjudged(r"\mathbb{R}\setminus\{-1,1\}", right, [r"x \ne 1", r"x \ne 1, x = -1", "1, -1"]) == {}
+
+
+def test_french_intervals_are_open_where_the_bracket_looks_away() -> None:
+    assert (
+        misjudged("(1,3)", ["]1,3[", r"\left]1,3\right[", r"x\in]1,3[", "]1;3["], ["[1,3]", "[1,3[", "]3,1[", "]1,4["])
+        == {}
+    )
+    assert misjudged("]1,3[", ["(1,3)", "1<x<3"], ["[1,3]", "]1,3]", "[1,3)"]) == {}
+    assert misjudged("(1,3]", ["]1,3]", r"1<x\le 3"], ["[1,3[", "]1,3["]) == {}
+    french = r"]-\infty,1[ \cup ]3,+\infty["
+    assert misjudged(r"(-\infty,1)\cup(3,\infty)", [french], [french.replace("1[", "1]")]) == {}

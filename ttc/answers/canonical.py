@@ -12,6 +12,7 @@ A shape is what kind of mathematical object a parsed answer is, with the spellin
     time      hour, minute, half of the day (am, pm or empty)
     duration  node, unit           a time in several units
     designation  spelling          a date, a telephone number or a code, which is never computed
+    without    shape, shape        a set without the members of another, where it is no union of intervals
     union ratio matrix rel base empty text   as in `nodes`
 
 Inequalities in one variable become intervals; sets, tuples and intervals stay distinct.
@@ -33,9 +34,10 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 from ttc.answers.grammar import parse, parse_expression
@@ -53,6 +55,10 @@ _FLIP = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 _INFINITE = Term("inf")
 
 
+_ALL = Term("tuple", (Term("scalar", (Term("neg", (_INFINITE,)),)), Term("scalar", (_INFINITE,))))
+"""The real numbers, as an interval."""
+
+
 def shape(node: Term) -> Term:
     """Return the shape of a parsed answer."""
     rule = _SHAPE_RULES.get(node.op)
@@ -67,7 +73,9 @@ def _scalar(node: Term) -> Term:
     if node.op == "mul" and len(node.args) == 2 and _is_point(*node.args):
         return Term("named", (node.args[0].args[0], shape(node.args[1])))
     if node == Term("sym", ("set:R",)):
-        return Term("tuple", (Term("scalar", (Term("neg", (_INFINITE,)),)), Term("scalar", (_INFINITE,))))
+        return _ALL
+    if node.op == "add" and [arg.op for arg in node.args] == ["sym", "neg"] and node.args[0].args == ("set:R",):
+        return _without(Term("without", (node.args[0], node.args[1].args[0])))
     node, unit = _lift_unit(node)
     if not unit and node.has("quantity"):
         node = in_letters(node)
@@ -178,11 +186,91 @@ def _flat(shapes: tuple[Term, ...]) -> tuple[Term, ...]:
 
 def _list(node: Term) -> Term:
     shapes = tuple(shape(item) for item in node.args)
+    if len(shapes) > 1 and any(item.op == "rel" for item in node.args) and (bounded := _conditions(shapes)):
+        return bounded
     names = {item.args[0] for item in shapes if item.op == "named"}
     if len(names) == 1:
         bare = tuple(item.args[1] if item.op == "named" else item for item in shapes)
         return Term("named", (names.pop(), Term("set", _flat(bare))))
     return Term("set", _flat(shapes))
+
+
+def _conditions(shapes: tuple[Term, ...]) -> Term | None:
+    """Conditions on one variable with commas between: x in R, x >= 1, x < 3, and x != 1, 2; None for all else."""
+    names = {item.args[0] for item in shapes if item.op == "named"}
+    if len(names) != 1 or shapes[0].op != "named":
+        return None
+    if (holes := _all_holes(shapes)) is not None:
+        return Term("named", (names.pop(), _pierced(holes)))
+    bodies = [item.args[1] if item.op == "named" else item for item in shapes]
+    bodies = [body for body in bodies if body != _ALL] or bodies[:1]
+    if len(bodies) == 2 and all(item.op == "named" for item in shapes):
+        rays = _met(*bodies) or _met(*bodies[::-1])
+        if rays is not None and (ends := [_size(end) for end in rays.args[:2]]) and None not in ends:
+            disjoint = ends[0] > ends[1]  # type: ignore[operator]
+            return Term("named", (names.pop(), Term("union", tuple(bodies)) if disjoint else rays))
+    return Term("named", (names.pop(), bodies[0])) if len(bodies) == 1 < len(shapes) else None
+
+
+def _all_holes(shapes: tuple[Term, ...]) -> list[Term] | None:
+    """The points of x != 1, x != 2 and of x != 1, 2; None where something else is said of x."""
+    holes = list[Term]()
+    for item in shapes:
+        points = (item,) if item.op == "scalar" else _holes(item.args[1]) if item.op == "named" else ()
+        if not points and item.args[-1] != _ALL:
+            return None
+        holes += points
+    return holes or None
+
+
+def _is_infinite(end: Term) -> bool:
+    return end.op == "scalar" and end.args[0].has("inf")
+
+
+def _size(end: Term) -> float | None:
+    """The value of an end of an interval, for its order alone; None where it has none."""
+    from mpmath import fp
+
+    try:
+        value = exact(end.args[0])
+        return float(value if value is not None else approximate(end.args[0], {}, fp))
+    except (ArithmeticError, ValueError, TypeError):
+        return None
+
+
+def _pierced(points: Sequence[Term]) -> Term:
+    """The reals without some points, as intervals."""
+    sizes = [(_size(point), point) for point in dict.fromkeys(points)]
+    if any(size is None for size, _ in sizes):
+        return Term("without", (_ALL, Term("set", tuple(points))))
+    ends = [_ALL.args[0], *(point for _, point in sorted(sizes, key=lambda pair: pair[0] or 0.0)), _ALL.args[1]]
+    return Term("union", tuple(Term("tuple", pair) for pair in pairwise(ends)))
+
+
+def _holes(union: Term) -> tuple[Term, ...]:
+    """The points that open intervals leave out of the reals; nothing for any other shape."""
+    parts = union.args if union.op == "union" else ()
+    whole = parts and all(part.op == "tuple" and len(part.args) == 2 for part in parts)
+    if not whole or (parts[0].args[0], parts[-1].args[1]) != _ALL.args:
+        return ()
+    linked = all(left.args[1] == right.args[0] for left, right in pairwise(parts))
+    return tuple(part.args[1] for part in parts[:-1]) if linked else ()
+
+
+def _without(node: Term) -> Term:
+    """The reals without points or without an interval as a union; any other difference of sets as it is."""
+    whole, rest = map(shape, node.args)
+    if whole != _ALL:
+        return Term("without", (whole, rest))
+    if rest.op == "set" and all(item.op == "scalar" for item in rest.args):
+        return _pierced(rest.args)
+    if rest.op not in ("tuple", "interval") or (rest.op == "tuple" and len(rest.args) != 2):
+        return Term("without", (whole, rest))
+    low, high = rest.args[:2]
+    left, right = rest.args[2:] or (False, False)
+    below = Term("tuple", (_ALL.args[0], low)) if left else Term("interval", (_ALL.args[0], low, False, True))
+    above = Term("tuple", (high, _ALL.args[1])) if right else Term("interval", (high, _ALL.args[1], True, False))
+    return Term("union", (below, above))
 
 
 def _union(node: Term) -> Term:
@@ -295,15 +383,20 @@ def _meet(node: Term) -> Term:
     ends = [item.args[1] for item in (low, high) if item.op == "named" and item.args[1].op in ("interval", "tuple")]
     if len(ends) < 2 or low.args[0] != high.args[0]:
         return Term("set", (low, high))
-    below = [item for item in ends if item.args[0].args[0].has("inf") and not item.args[1].args[0].has("inf")]
-    above = [item for item in ends if item.args[1].args[0].has("inf") and not item.args[0].args[0].has("inf")]
-    if len(below) != 1 or len(above) != 1:
-        return Term("set", (low, high))
-    left = above[0].op == "interval" and above[0].args[2]
-    right = below[0].op == "interval" and below[0].args[3]
-    start, end = above[0].args[0], below[0].args[1]
-    body = Term("interval", (start, end, left, right)) if left or right else Term("tuple", (start, end))
-    return Term("named", (low.args[0], body))
+    body = _met(*ends) or _met(*ends[::-1])
+    return Term("named", (low.args[0], body)) if body else Term("set", (low, high))
+
+
+def _met(below: Term, above: Term) -> Term | None:
+    """What an interval without a lower end and one without an upper end have in common; None for all others."""
+    if {below.op, above.op} - {"interval", "tuple"} or len(below.args) == len(above.args) == 3:
+        return None
+    if tuple(map(_is_infinite, (*below.args[:2], *above.args[:2]))) != (True, False, False, True):
+        return None
+    left = above.op == "interval" and above.args[2]
+    right = below.op == "interval" and below.args[3]
+    start, end = above.args[0], below.args[1]
+    return Term("interval", (start, end, left, right)) if left or right else Term("tuple", (start, end))
 
 
 def _interval(operators: tuple[str, ...], operands: list[Term]) -> Term | None:
@@ -315,6 +408,8 @@ def _interval(operators: tuple[str, ...], operands: list[Term]) -> Term | None:
     if len(where) != 1 or any(operand.symbols() for i, operand in enumerate(operands) if i != where[0]):
         return None
     at, name = where[0], _name(operands[where[0]])
+    if operators == ("!=",):
+        return Term("named", (name, _pierced([shape(operands[1 - at])])))
     if len(operands) == 2:
         operator = operators[0] if at == 0 else _FLIP.get(operators[0], "")
         limit = shape(operands[1 - at])
@@ -343,8 +438,10 @@ def _between(operators: tuple[str, ...], first: Term, last: Term) -> tuple[Term,
 
 
 _SHAPE_RULES: Mapping[str, Callable[[Term], Term]] = {
-    "seq": _sequence, "pow": lambda node: _turned(node) or _scalar(node), "list": _list, "union": _union, "rel": _relation, "meet": lambda node: _meet(node),
+    "seq": _sequence, "pow": lambda node: _turned(node) or _scalar(node), "list": _list,
+    "union": _union, "rel": _relation, "meet": lambda node: _meet(node),
     "matrix": lambda node: Term("matrix", tuple(tuple(shape(cell) for cell in row) for row in node.args)),
+    "without": _without,
     "ratio": lambda node: Term("ratio", tuple(shape(item) for item in node.args)),
     "text": _words, **dict.fromkeys(("base", "empty", "time", "duration", "designation"), lambda node: node),
 }  # fmt: skip
@@ -515,6 +612,7 @@ _KEY_RULES: Mapping[str, Callable[[Term], str]] = {
     "tuple": lambda node: "(" + ",".join(_member_key(item) for item in node.args) + ")",
     "brackets": lambda node: "[" + ",".join(_member_key(item) for item in node.args) + ",]",
     "interval": _interval_key,
+    "without": lambda node: "\\".join(map(shape_key, node.args)),
     "union": lambda node: "U".join(sorted({shape_key(item) for item in node.args})),
     "ratio": _ratio_key,
     "matrix": lambda node: "M" + ";".join(",".join(shape_key(cell) for cell in row) for row in node.args),

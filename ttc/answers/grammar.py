@@ -20,6 +20,7 @@ from ttc.answers.tokens import Alternatives, Token, TooLarge, Unparsed, tokens
 
 RELATIONS = {"=": "=", "<": "<", ">": ">", r"\le": "<=", r"\ge": ">=", r"\ne": "!=", r"\approx": "~", r"\in": "in"}
 """Spelling of a relation to its operator."""
+SIGNS_OF_LOGIC = {r"\lor": "or", r"\vee": "or", r"\land": "and", r"\wedge": "and"}
 GREEK = frozenset({
     "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "vartheta", "kappa", "lambda",
     "mu", "nu", "xi", "rho", "sigma", "tau", "phi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda",
@@ -44,6 +45,10 @@ INFINITY = frozenset({"inf", "infinity", "infty", "oo", "Infinity"})
 CURRENCIES = frozenset({"USD", "EUR", "GBP", "JPY", "INR"})
 SETS = {"(": ")", "[": "]", r"\{": r"\}", r"\langle": r"\rangle"}
 """Opening bracket to closing one."""
+CLOSINGS = {"(": (")", "]"), "[": ("]", ")"), "]": ("]",)}
+"""What closes an interval that opens so; ]1, 3[ is open at both ends."""
+AFTER_INTERVAL = frozenset({"", r"\cup", "U", ",", ";", ")", "}", r"\}", "and", "or"})
+"""What may follow the bracket that closes [0, 1[."""
 FENCES = {"|": ("|", "abs"), r"\lfloor": (r"\rfloor", "floor"), r"\lceil": (r"\rceil", "ceil")}
 """Opening fence to the closing one and the function that both mean."""
 MATRICES = frozenset({"matrix", "pmatrix", "bmatrix", "vmatrix", "Bmatrix", "array", "smallmatrix"})
@@ -276,6 +281,9 @@ class _Grammar:
 
     def _joiner(self) -> str | None:
         word = self.peek.text.strip().lower()
+        if sign := SIGNS_OF_LOGIC.get(word):
+            self.at += 1
+            return sign
         if self.peek.kind in ("word", "text") and word in ("and", "or"):
             self.at += 1
             return word
@@ -290,10 +298,15 @@ class _Grammar:
         return Term("rel", (tuple(operators), *operands)) if operators else operands[0]
 
     def _union(self) -> Term:
-        items = [self._ratio()]
+        items = [self._difference()]
         while self.accept(r"\cup") or (self._cup() and self.accept("U")):
-            items.append(self._ratio())
+            items.append(self._difference())
         return many("union", items)
+
+    def _difference(self) -> Term:
+        """A set, perhaps without the members of another."""
+        whole = self._ratio()
+        return Term("without", (whole, self._ratio())) if self.accept(r"\setminus") else whole
 
     def _cup(self) -> bool:
         """Whether a letter U stands for the union of two intervals."""
@@ -392,6 +405,8 @@ class _Grammar:
             return True
         if token.kind in ("word", "text"):
             return token.text.lower() not in ("and", "or") and not self._cup()
+        if token.text == "[" and self.ahead(1).text in AFTER_INTERVAL:
+            return False
         if token.kind == "mark":
             return token.text in "([{" or (token.text == "|" and not self.bars)
         name = token.text[1:]
@@ -539,7 +554,7 @@ class _Grammar:
         elif token.text == "{":
             self.at -= 1
             node = self.group()
-        elif token.text in SETS:
+        elif token.text in SETS or token.text == "]":
             node = self._sequence(token.text)
         elif token.text in FENCES:
             node = self._fence(token.text)
@@ -652,15 +667,15 @@ class _Grammar:
 
     # -- brackets --------------------------------------------------------------------------------------------------
     def _sequence(self, opening: str) -> Term:
-        if opening == r"\{" and self.peek.kind == "word" and self.ahead(1).text in ("|", r"\mid", ":"):
+        if opening == r"\{" and self.peek.kind == "word" and self.ahead(1).text in ("|", r"\mid", ":", r"\in"):
             return self._set_builder()
         self.sink()
         bars, self.bars = self.bars, 0
         items: list[Term] = []
         rows: list[list[Term]] = [items]
-        closings = (")", "]") if opening in "([" else (SETS[opening],)
+        closings = CLOSINGS.get(opening) or (SETS[opening],)
         is_row = opening == "[" and self.ahead(-2).text in ("[", ",", ";")
-        while not self.accept(*closings):
+        while not (self.accept(*closings) or (opening in "[]" and sum(map(len, rows)) == 2 and self.accept("["))):
             if rows[-1] and not self.accept(",", ";"):
                 raise Unparsed(f"expected a separator, found {self.peek.text[:40]!r}")
             if rows[-1] and self.last.text == ";":
@@ -669,6 +684,8 @@ class _Grammar:
         closing = self.last.text
         self.depth -= 1
         self.bars = bars
+        is_french = opening == "]" or closing == "["
+        opening, closing = opening.replace("]", "("), closing.replace("[", ")")
         items = _rows(rows) if opening + closing == "[]" else [item for row in rows for item in row]
         is_row &= self.peek.text in (",", ";", "]")
         if opening + closing == "[]" and len(items) == 1 and (is_row or items[0].args[:2] == ("[", "]")):
@@ -677,18 +694,22 @@ class _Grammar:
             return Term("seq", ("{", "}", *items)) if items else Term("empty")
         if len(items) == 1 and (opening, closing) in (("(", ")"), ("[", "]")):
             return items[0]
-        if len(items) < 2 or (opening + closing in ("(]", "[)") and len(items) != 2):
+        if len(items) < 2 or ((is_french or opening + closing in ("(]", "[)")) and len(items) != 2):
             raise Unparsed("brackets without items")
         opening, closing = ("(", ")") if opening == r"\langle" else (opening, closing)
         return Term("seq", (opening, closing, *items))
 
     def _set_builder(self) -> Term:
-        """{x | x > 3} is the solution set of its condition."""
+        """{x | x > 3} and {x in R : x < 1 or x > 3} are the solution sets of their conditions."""
         letter = self.take().text
-        self.take()
-        condition = self.relation()
+        if self.accept(r"\in") and not (self.accept(r"\mathbb") and _name(self.group()) == "R"):
+            raise Unparsed("a set of other than real numbers")
+        if not self.accept("|", r"\mid", ":"):
+            raise Unparsed("a set without a condition")
+        condition = self.answer()
         self.expect(r"\}")
-        if condition.op != "rel" or condition.symbols() != {letter}:
+        sides = (condition,) if condition.op == "rel" else condition.args
+        if any(side.op != "rel" or side.symbols() != {letter} for side in sides):
             raise Unparsed("a set by a condition that is not understood")
         return condition
 

@@ -12,6 +12,7 @@ Operators and their arguments:
     seq        opening, closing, nodes...    ( ) [ ] { } < > with two or more items, or a set with any number
     list       nodes...          items separated by commas without brackets: order does not matter
     rel        operators, nodes...           a chain such as 1 <= x < 2; `~` is about equal
+    without    node, node        a set without the members of another
     union      nodes...          ratio  nodes...     matrix  rows of nodes
     base       digits, base      11_7        time  hour, minute, half of the day (am, pm or empty)
     meet       two relations, both of which hold

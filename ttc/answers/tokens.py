@@ -91,6 +91,8 @@ _OVER = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*?)\\over(?![A-Za-z])((?:[^{}]|\{[^{
 _ALIASES = (
     (re.compile(r"\\\\\[\s?-?[\d.]{1,9}\s?(?:pt|em|ex|mm|cm|in)\s?\]"), r"\\\\"),
     (re.compile(r"\{:\}"), ":"),
+    (re.compile(r"\\(?:backslash|smallsetminus)(?![A-Za-z])"), r"\\setminus "),
+    (re.compile(r"\A\{\s*([A-Za-z])(\s*(?:\||:|\\mid|\\in)(?![A-Za-z]).*)\}\Z", re.DOTALL), r"\\{\1\2\\}"),
     (re.compile(r"\\R(?![A-Za-z])"), r"\\mathbb{R}"),
     (re.compile(r"(?<=\d)\^(?:o|\{o\})(?!\w)"), r"^\\circ "),
     (re.compile(r"\\(?:text|textrm|mbox)\s?\{\s*,\s*\}"), ","),
@@ -113,6 +115,10 @@ _ALIASES = (
     (re.compile(r"\^\{?\s*(?:\\top|\\intercal|\\(?:text|mathrm|mathsf)\{T\})(?![A-Za-z])\s*\}?"), "^T"),
     (re.compile(r"\\(?:ast|star)(?![A-Za-z])"), "*"),
     (re.compile(r"\*\*(?=[\w({\\-])"), "^"),
+    (
+        re.compile(r"\A(?:\\text\{)?(?:x is )?all real numbers,? except (?:for )?(?:x\s*=)?\}?(.*)\Z"),
+        r"\\mathbb{R}\\setminus\\{\1\\}",
+    ),
     (re.compile(r"(?<=\d) x (?=[\d$])|(?<=\d)x(?=10(?:\^|\*\*))"), r" \\times "),
 )
 
@@ -257,7 +263,7 @@ def tokens(text: str) -> list[Token]:
         if text[at].isspace():
             at, spaced = at + 1, True
             continue
-        token, at = _next(text, at, spaced, nested=depth > 0)
+        token, at = _next(text, at, spaced, nested=depth != 0)
         depth += (token.text in _OPENING) - (token.text in _CLOSING)
         items.append(token)
         spaced = False

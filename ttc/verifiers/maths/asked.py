@@ -27,7 +27,7 @@ FORMS: Mapping[Form, frozenset[str]] = {
     "": frozenset(), "any": frozenset(), "expression": frozenset({"scalar", "quantity"}),
     "number": frozenset({"scalar", "quantity"}), "set": frozenset({"set", "empty", "tuple", "brackets", "scalar"}),
     "list": frozenset({"set", "tuple", "brackets"}),
-    "interval": frozenset({"interval", "tuple", "union", "set", "rel"}),
+    "interval": frozenset({"interval", "tuple", "union", "without", "set", "rel"}),
     "matrix": frozenset({"matrix", "tuple", "brackets"}), "equation": frozenset({"rel", "named"}),
     "choice": frozenset({"scalar", "text"}), "time": frozenset({"time"}),
     "quantity": frozenset({"scalar", "quantity", "duration"}),

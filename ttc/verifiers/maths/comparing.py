@@ -97,6 +97,7 @@ class Comparison:
             "set": lambda a, b: self._unordered(a.args, b.args),
             "union": lambda a, b: self._unordered(a.args, b.args),
             "tuple": lambda a, b: self._ordered(a.args, b.args),
+            "without": lambda a, b: self._ordered(a.args, b.args),
             "brackets": lambda a, b: self._ordered(a.args, b.args),
             "interval": lambda a, b: a.args[2:] == b.args[2:] and self._ordered(a.args[:2], b.args[:2]),
             "matrix": self._matrices,
