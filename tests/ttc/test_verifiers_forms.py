@@ -9,6 +9,7 @@ import pytest
 from tests.ttc.kept_verifiers import KeptVerifiers
 from ttc.core import Target
 from ttc.verifiers.math import math
+from ttc.verifiers.maths.asked import with_question
 
 KEPT = KeptVerifiers(math)
 
@@ -126,3 +127,42 @@ def test_french_intervals_are_open_where_the_bracket_looks_away() -> None:
     assert misjudged("(1,3]", ["]1,3]", r"1<x\le 3"], ["[1,3[", "]1,3["]) == {}
     french = r"]-\infty,1[ \cup ]3,+\infty["
     assert misjudged(r"(-\infty,1)\cup(3,\infty)", [french], [french.replace("1[", "1]")]) == {}
+
+
+def test_the_empty_set_is_no_solution() -> None:
+    right = ["no solution", "none", r"\varnothing", r"\{\}", r"\text{No real solutions}", "There are no solutions."]
+    wrong = [
+        "0",
+        r"\{0\}",
+        r"\{\emptyset\}",
+        "one solution",
+        "infinitely many solutions",
+        "no other solution",
+        "not none",
+    ]
+    for gold in (r"\emptyset", r"\text{no solution}", "none"):
+        assert misjudged(gold, [*right, r"\emptyset", "the empty set", "No solution exists"], wrong) == {}
+    assert misjudged("0", ["0"], [r"\emptyset", "no solution"]) == {}
+
+
+def test_a_ratio_of_two_is_their_quotient() -> None:
+    right = ["2/3", "4:6", r"\frac{2}{3}", "2 to 3", r"2 \text{ to } 3", "1:1.5"]
+    assert misjudged("2:3", right, ["3:2", "3/2", "2", "2:3:1", "(2,3)", "3 to 2", "4:9", "2 m to 3"]) == {}
+    assert misjudged(r"\frac{2}{3}", ["2:3", "4:6", "2 to 3"], ["3:2", "2:5"], "What is the ratio of a to b?") == {}
+    assert misjudged("3", ["3:1"], ["1:3", "3:2"]) == {}
+    assert misjudged("1:2:3", ["2:4:6"], ["1:2", "1/2", "3:2:1", "1/6"]) == {}
+
+
+def test_odds_are_no_probability() -> None:
+    question = "What is the probability that the coin falls so?"
+    assert misjudged(r"\frac{2}{3}", ["2/3", "4/6"], ["2:3", "2 to 3"], question) == {}
+    assert with_question(r"\frac{2}{3}", question).question == question
+
+
+def test_a_time_is_the_same_by_both_clocks() -> None:
+    wrong = ["3:30", "3:30 am", "03:30", "15:31", "3:31 pm", "16:30", "15", "12:30"]
+    assert misjudged("15:30", ["3:30 pm", "3:30 PM", r"3:30 \text{ p.m.}", "15:30"], wrong) == {}
+    assert misjudged("3:30 pm", ["15:30", "3:30 p.m.", "3:30"], ["3:30 am", "03:30", "4:30 pm"]) == {}
+    assert misjudged("12:15 am", ["0:15", "00:15"], ["12:15 pm", "0:15 pm", "12:16 am"]) == {}
+    assert misjudged("5 p.m.", ["5:00 pm", "17:00", r"5 \text{ PM}"], ["5 am", "5:01 pm", "5", "6 pm"]) == {}
+    assert misjudged("12:00 pm", ["noon", "12 noon", "12 pm"], ["midnight", "12:00 am", "11 noon"]) == {}

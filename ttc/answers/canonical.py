@@ -40,7 +40,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-from ttc.answers.grammar import parse, parse_expression
+from ttc.answers.grammar import HALVES_AT_TWELVE, parse, parse_expression
 from ttc.answers.nodes import CONSTANTS, Term, approximate, duration, exact, num
 from ttc.answers.tokens import MAX_CHARS, TooLarge, Unparsed, plain
 
@@ -49,6 +49,13 @@ _REALS = frozenset(
     | {f"{the}set of all real{numbers}" for the in ("", "the ") for numbers in ("s", " numbers")}
 )
 """Words for the set of the real numbers."""
+_NOTHING = re.compile(
+    r"none|(?:the )?(?:empty|null) set|(?:(?:the equation|it|this|the system|there) (?:has|is|are|have|exists?) )?"
+    r"no (?:(?:such|real|integer|integral|valid|possible|whole|natural|rational) )*"
+    r"(?:solutions?|roots?|values?|numbers?|integers?|answers?|pairs?|triples?|zeros|x|n)"
+    r"(?: (?:exists?|possible|for x))?"
+)
+"""Words for the empty set."""
 _FUNCTIONS = frozenset("fghFGHP")
 """Letters before a number in brackets that are functions of it: f(3) = 5."""
 _FLIP = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
@@ -66,7 +73,12 @@ def shape(node: Term) -> Term:
 
 
 def _words(node: Term) -> Term:
-    return _scalar(Term("sym", ("set:R",))) if text_key(node.args[0]) in _REALS else node
+    words = text_key(node.args[0])
+    if _NOTHING.fullmatch(words):
+        return Term("empty")
+    if words in HALVES_AT_TWELVE:
+        return Term("time", (12, 0, HALVES_AT_TWELVE[words]))
+    return _scalar(Term("sym", ("set:R",))) if words in _REALS else node
 
 
 def _scalar(node: Term) -> Term:
@@ -585,6 +597,17 @@ def _interval_key(node: Term) -> str:
     return f"{'[' if left else '('}{shape_key(low)},{shape_key(high)}{']' if right else ')'}"
 
 
+def by_clock(node: Term) -> tuple[int, int, str]:
+    """Hour, minute and half of a time; the half is known of 0:15 and 15:30, too."""
+    hour, minute, half = node.args
+    if not half and not 1 <= hour <= _NOON:
+        half = "pm" if hour > _NOON else "am"
+    return (hour - 1) % _NOON + 1, minute, half
+
+
+_NOON = 12
+
+
 def _ratio_key(node: Term) -> str:
     values = [exact(item.args[0]) if item.op == "scalar" else None for item in node.args]
     numbers = [value for value in values if value is not None]
@@ -618,7 +641,7 @@ _KEY_RULES: Mapping[str, Callable[[Term], str]] = {
     "matrix": lambda node: "M" + ";".join(",".join(shape_key(cell) for cell in row) for row in node.args),
     "rel": _relation_key,
     "base": lambda node: f"{node.args[0]}_{node.args[1]}",
-    "time": lambda node: f"{node.args[0]}:{node.args[1]:02d}{node.args[2]}",
+    "time": lambda node: "{}:{:02d}{}".format(*by_clock(node)),
     "empty": lambda node: "{}",
     "text": lambda node: text_key(node.args[0]),
     "designation": lambda node: str(node.args[0]),

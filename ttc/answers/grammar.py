@@ -68,9 +68,12 @@ SIZES = {
 }  # fmt: skip
 """Words of size to the power of ten that they multiply by."""
 HALVES = {"am": "am", "pm": "pm"}
+HALVES_AT_TWELVE = {"noon": "pm", "midnight": "am"}
 PERCENTS = frozenset({"percent", "per cent", "percents", "percentage", "pct"})
 """Words for the percent sign."""
 MAX_UNIT_WORDS = 3
+MAX_HOUR = 12
+"""Of a half of the day."""
 NO_UNITS = frozenset(
     (  # noqa: SIM905
         "a about above add added all almost also am among an and another any anything approximately are around as at "
@@ -318,11 +321,16 @@ class _Grammar:
         items = [self.sum()]
         while self.accept(":"):
             items.append(self.sum())
+        if len(items) == 1 and items[0].op == "num" and self.peek.text == "to" and self.ahead(1).kind == "num":
+            self.at += 1
+            items.append(self.sum())
         return many("ratio", items)
 
     def _time(self) -> Term | None:
         """A time by the clock, 7:05 or 19:30 or 7:05 pm; None when it is not one."""
         hour, colon, minute = (self.ahead(by) for by in range(3))
+        if hour.kind == "num" and (full := self._full_hour(hour.text)):
+            return full
         if colon.text != ":" or not _CLOCK.fullmatch(f"{hour.text}:{minute.text}"):
             return None
         half, length = self._half_of_day(3)
@@ -330,7 +338,19 @@ class _Grammar:
         if not half and not (after.kind == "end" or after.text in (",", ";", "and", "or", ")", "}")):
             return None
         self.at += 3 + length
+        if not half and hour.text.startswith("0"):
+            half = "am"  # 03:30 is written where the day has 24 hours
         return Term("time", (int(hour.text), int(minute.text), half))
+
+    def _full_hour(self, hour: str) -> Term | None:
+        """5 pm and 12 noon as times; None for all else."""
+        half, length = self._half_of_day(1)
+        if not half or not hour.isdigit() or not 1 <= int(hour) <= MAX_HOUR:
+            return None
+        if self.ahead(1).text.lower() in HALVES_AT_TWELVE and int(hour) != MAX_HOUR:
+            return None
+        self.at += 1 + length
+        return Term("time", (int(hour), 0, half))
 
     def _duration(self) -> Term | None:
         """A time in several units, 3 hours 20 minutes; None when it is not one."""
@@ -350,7 +370,8 @@ class _Grammar:
         letters = HALVES.get((first.text + second.text).lower(), "") if dot.text == "." else ""
         if letters:
             return letters, 4 if self.ahead(by + 3).text == "." else 3
-        half = HALVES.get(first.text.replace(".", "").replace(" ", "").lower(), "")
+        name = first.text.replace(".", "").replace(" ", "").lower()
+        half = HALVES.get(name, "") or HALVES_AT_TWELVE.get(name, "")
         return half, 1 if half else 0
 
     # -- arithmetic ------------------------------------------------------------------------------------------------
@@ -404,7 +425,7 @@ class _Grammar:
         if token.kind == "num":
             return True
         if token.kind in ("word", "text"):
-            return token.text.lower() not in ("and", "or") and not self._cup()
+            return token.text.lower() not in ("and", "or", "to") and not self._cup()
         if token.text == "[" and self.ahead(1).text in AFTER_INTERVAL:
             return False
         if token.kind == "mark":

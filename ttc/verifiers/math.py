@@ -44,7 +44,7 @@ from ttc.answers.tokens import TooLarge, Unparsed, plain
 from ttc.config.values import at_least
 from ttc.core import Form, Status, Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.maths.asked import asks_percent, asks_ratio, domains, fault
+from ttc.verifiers.maths.asked import asks_chance, asks_percent, asks_ratio, domains, fault
 from ttc.verifiers.maths.comparing import Comparison, Decide, EqualityPolicy, Percent, Ternary, as_ratio, read_alike
 from ttc.verifiers.shared.contract import (
     ALL_OR_NOTHING,
@@ -236,6 +236,8 @@ def weigh(
         return False, UNPARSED
     first, second = _as_product(left, first, right, second), _as_product(right, second, left, first)
     second = _valued(first, second)
+    if asks_chance(question) and {first.op, second.op} == {"ratio", "scalar"}:
+        return False, "different"  # odds of 2:3 are no probability of 2/3
     first, second = read_alike(first, second)
     if asks_ratio(question):
         first, second = as_ratio(first), as_ratio(second)

@@ -49,6 +49,7 @@ _FACTOR = re.compile(r"(?:^|[.:;]\s+|\b(?:please|completely|fully)\s+)\s*factor(
 _EXPAND = re.compile(r"(?:^|[.:;]\s+)\s*expand\b", re.IGNORECASE)
 _SIMPLIFY = re.compile(r"\bsimplif|simplest (?:radical )?form", re.IGNORECASE)
 _RATIO = re.compile(r"\bratio\b|\bproportion", re.IGNORECASE)
+_CHANCE = re.compile(r"\bprobabilit|\bodds\b|\bchances?\b|\blikel", re.IGNORECASE)
 _TENS, _TEN = re.compile(r"\b10\s*(?:\^|\*\*)"), re.compile(r"10*")
 """A power of ten in a question, which its answer must not repeat, and the digits of one."""
 _INTEGER = re.compile(r"\b(positive )?integers? \$?([a-z])\$?(?![a-z])")
@@ -65,6 +66,11 @@ def asks_percent(question: str) -> bool:
 def asks_ratio(question: str) -> bool:
     """Whether a question speaks of a ratio, so that 10:20 is no time."""
     return bool(_RATIO.search(question))
+
+
+def asks_chance(question: str) -> bool:
+    """Whether a question speaks of chances, where a ratio may be odds."""
+    return bool(question) and bool(_CHANCE.search(question))
 
 
 def domains(question: str) -> tuple[tuple[str, str], ...]:
@@ -84,7 +90,8 @@ def with_question(answer: str, question: str) -> Target:
         return Target(answer)
     settled = bool(golds) and all(map(numeral, golds)) and "%" not in answer
     by_question = asks_percent(question) or (asks_ratio(question) and ":" in answer)
-    needed = not settled or by_question or (bool(_TENS.search(question)) and any(map(_value_of_ten, golds)))
+    odds = asks_chance(question) and any(node.op == "div" for node in golds)
+    needed = not settled or by_question or odds or (bool(_TENS.search(question)) and any(map(_value_of_ten, golds)))
     return Target(answer, question[-MAX_QUESTION:]) if needed else Target(answer)
 
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
-from ttc.answers.canonical import entries, in_letters, matrix_rows, text_key
+from ttc.answers.canonical import by_clock, entries, in_letters, matrix_rows, text_key
 from ttc.answers.nodes import UNITS, Term, duration, exact, unit
 
 Ternary: TypeAlias = bool | None
@@ -186,8 +186,10 @@ class Comparison:
     def _times(self, left: Term, right: Term) -> Ternary:
         """Times by the clock; beside something else, what may be one is a ratio: 10:20 and 1:2."""
         if left.op == right.op:
-            halves = (left.args[2], right.args[2])
-            return left.args[:2] == right.args[:2] and (halves[0] == halves[1] or "" in halves)
+            if not left.args[2] and not right.args[2]:
+                return left.args == right.args
+            first, second = by_clock(left), by_clock(right)
+            return first[:2] == second[:2] and (first[2] == second[2] or "" in (first[2], second[2]))
         sides = as_ratio(left), as_ratio(right)
         return False if "time" in (sides[0].op, sides[1].op) else self.same(*sides)
 
@@ -322,10 +324,20 @@ def _as_column(node: Term, _beside: Term) -> Term:
     return Term("matrix", tuple((Term("scalar", (item,)),) for item in inner.args[1:]))
 
 
+def _as_quotient(node: Term, _beside: Term) -> Term:
+    """A ratio of two beside a number: 2:3 is 2/3."""
+    parts = [_with_unit(item) for item in node.args if item.op in ("scalar", "quantity")]
+    if len(parts) != len(node.args) or len(parts) != 2 or any(unit_name for _, unit_name in parts):
+        return node
+    whole = exact(parts[1][0]) == 1
+    return Term("scalar", (parts[0][0] if whole else Term("div", (parts[0][0], parts[1][0])),))
+
+
 _READINGS: Mapping[tuple[str, str], Callable[[Term, Term], Term]] = {
     ("quantity", "scalar"): _in_letters,
     ("scalar", "tuple"): _as_point,
     ("scalar", "matrix"): _as_column,
+    ("ratio", "scalar"): _as_quotient,
     **{(kind, "matrix"): _as_matrix for kind in ("tuple", "brackets", "interval")},
 }
 """How a shape of the first kind is read beside one of the second."""
