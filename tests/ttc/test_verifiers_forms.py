@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.ttc.kept_verifiers import KeptVerifiers
+from ttc.answers import extract, key
 from ttc.core import Target
 from ttc.verifiers.math import math
 from ttc.verifiers.maths.asked import with_question
@@ -166,3 +167,36 @@ def test_a_time_is_the_same_by_both_clocks() -> None:
     assert misjudged("12:15 am", ["0:15", "00:15"], ["12:15 pm", "0:15 pm", "12:16 am"]) == {}
     assert misjudged("5 p.m.", ["5:00 pm", "17:00", r"5 \text{ PM}"], ["5 am", "5:01 pm", "5", "6 pm"]) == {}
     assert misjudged("12:00 pm", ["noon", "12 noon", "12 pm"], ["midnight", "12:00 am", "11 noon"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("gold", "right", "wrong"),
+    [
+        ("12", ["twelve", r"\text{Twelve}", "a dozen", "twelve apples"], ["thirteen", "two", "twelfth", "not twelve"]),
+        (
+            r"\frac{1}{2}",
+            ["one half", "one-half", "a half", "half"],
+            ["one third", "two halves", "half a dozen", "one"],
+        ),
+        ("25", ["twenty-five", "Twenty Five"], ["twenty", "twenty-six", "fifty-two", "two five"]),
+        ("3/4", ["three fourths", "three-quarters"], ["four thirds", "one quarter", "three", "three four"]),
+        (
+            "1250",
+            ["one thousand, two hundred and fifty", "twelve hundred fifty"],
+            ["one thousand two hundred", "twelve"],
+        ),
+        ("3.5", ["three and a half", "three and one half"], ["three", "half", "three and a quarter", "three halves"]),
+        ("-3", ["negative three", "minus three"], ["three", "three minus"]),
+        ("1", ["one"], ["zero", "two", "none", "one of them", "one or two", "one half"]),
+        ("0", ["zero"], ["none of these", "ten", "one"]),
+        ("twelve", ["12", r"\text{twelve}"], ["13", "eleven", "120"]),
+    ],
+)
+def test_a_number_may_be_in_words(gold: str, right: list[str], wrong: list[str]) -> None:
+    assert misjudged(gold, right, wrong) == {}
+
+
+@pytest.mark.parametrize("kind", ["math", "number"])
+def test_a_number_in_words_is_read_after_an_answer_phrase(kind: str) -> None:
+    assert key(extract("He has 3 and 4, so the answer is seven.", kind).final or "", kind) == "7"
+    assert key(extract("The answer is one of 4 and 5.", kind).final or "", kind) != "1"

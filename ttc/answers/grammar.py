@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from itertools import takewhile
 
 from ttc.answers.nodes import UNITS, Term, duration, many, num
 from ttc.answers.tokens import Alternatives, Token, TooLarge, Unparsed, tokens
@@ -159,10 +160,97 @@ def _span_of_years(text: str) -> bool:
     return first < last if len(match[2]) == 4 else (first + 1) % 100 == last
 
 
+_ONES = {
+    "zero": 0, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
+    "ten": 10, "eleven": 11, "twelve": 12, "thirteen": 13, "fourteen": 14, "fifteen": 15, "sixteen": 16,
+    "seventeen": 17, "eighteen": 18, "nineteen": 19,
+}  # fmt: skip
+_TENS = {
+    "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90,
+}  # fmt: skip
+_LARGE = {"thousand": 10**3, "million": 10**6, "billion": 10**9}
+_PARTS_OF_ONE = {
+    "half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8, "ninth": 9,
+    "tenth": 10, "twelfth": 12, "hundredth": 100, "halves": 2, "thirds": 3, "quarters": 4, "fourths": 4, "fifths": 5,
+    "sixths": 6, "sevenths": 7, "eighths": 8, "ninths": 9, "tenths": 10, "twelfths": 12, "hundredths": 100,
+}  # fmt: skip
+_ALL_SPOKEN = frozenset({"a", "and", "hundred", "dozen", *_ONES, *_TENS, *_LARGE, *_PARTS_OF_ONE})
+_SPOKEN = re.compile(r"(?:[A-Za-z]+(?:-|,? |\Z)){1,16}")
+
+
+def in_words(text: str) -> Term | None:
+    """The number that words alone say, perhaps of something: twelve, two thirds, three and a half, five apples."""
+    if styled := _IN_TEXT.fullmatch(text):
+        text = styled[1].strip()
+    if not text[:1].isalpha() or not _SPOKEN.fullmatch(text):
+        return None
+    words = re.split(r"[-, ]+", text.lower())
+    minus = words[0] in ("minus", "negative")
+    spoken = list(takewhile(_ALL_SPOKEN.__contains__, words[minus:]))
+    value = _mixed_words(spoken)
+    if value is None:
+        return None
+    node = Term("neg", (num(value),)) if minus else num(value)
+    thing = words[minus + len(spoken) :]
+    if not thing:
+        return node
+    return Term("quantity", (node, thing[0])) if len(thing) == 1 and is_unit(thing[0]) else None
+
+
+def _mixed_words(words: list[str]) -> Fraction | None:
+    """A whole number, a fraction, or both with an `and` between them."""
+    if not words or words[-1] not in _PARTS_OF_ONE:
+        whole = _whole_words(words)
+        return None if whole is None else Fraction(whole)
+    joint = max((at for at, word in enumerate(words) if word == "and"), default=-1)
+    whole = _whole_words(words[:joint]) if joint >= 0 else 0
+    counted = words[joint + 1 : -1]
+    above = 1 if counted == ["a"] or (words == ["half"]) else _whole_words(counted)
+    below = _PARTS_OF_ONE[words[-1]]
+    if above is None or whole is None or words[-1].endswith("s") != (above != 1):
+        return None
+    return Fraction(above, below) + whole if joint < 0 or 0 < above < below else None
+
+
+def _whole_words(words: list[str]) -> int | None:
+    """The whole number that is said; None where the words are not what one says for it."""
+    if words and words[-1] == "dozen":
+        count = _whole_words(words[:-1]) if words[:-1] not in ([], ["a"]) else 1
+        return None if count is None else 12 * count
+    total = part = 0
+    plain_words = list[str]()
+    for at, word in enumerate(words):
+        if word == "and" and at < len(words) - 1 and words[at - 1] in ("hundred", *_LARGE):
+            continue
+        if not part and word in ("hundred", *_LARGE):
+            plain_words.append("one")
+        plain_words += [] if word == "a" and not at else [word]
+        part += _ONES.get(word, 0) + _TENS.get(word, 0)
+        part = (part or 1) * 100 if word == "hundred" else part
+        total, part = (total + (part or 1) * _LARGE[word], 0) if word in _LARGE else (total, part)
+    value = total + part
+    hundreds = [*_said(value // 100), "hundred", *(_said(value % 100) if value % 100 else ())]
+    return value if plain_words in (_said(value), hundreds) else None
+
+
+def _said(value: int) -> list[str]:
+    """A whole number in words, without any `and`."""
+    for name, size in reversed(_SIZES_IN_WORDS):
+        if value >= size:
+            return [*_said(value // size), name, *(_said(value % size) if value % size else ())]
+    tens = next((name for name, size in _TENS.items() if size <= value < size + 10), "")
+    rest = value % 10 if tens else value
+    return [word for word in (tens, "" if tens and not rest else _NAMES_OF_ONES[rest]) if word]
+
+
+_NAMES_OF_ONES = list(_ONES)
+_SIZES_IN_WORDS = (("hundred", 100), *_LARGE.items())
+
+
 def parse(text: str) -> Term:
     """Return the tree of a plain answer (see `tokens.plain`). Raises Unparsed, or TooLarge beyond a cap."""
     spelling = designation(text)
-    return Term("designation", (spelling,)) if spelling else parse_expression(text)
+    return Term("designation", (spelling,)) if spelling else in_words(text) or parse_expression(text)
 
 
 def parse_expression(text: str) -> Term:

@@ -43,7 +43,7 @@ from ttc.answers.extract import (
     taken_back,
     usual_rules,
 )
-from ttc.answers.grammar import parse
+from ttc.answers.grammar import in_words, parse
 from ttc.answers.nodes import UNITS
 from ttc.answers.tokens import Alternatives, Unparsed, plain
 from ttc.errors import UnknownName
@@ -283,7 +283,9 @@ def _with_digits(rule: Rule) -> Rule:
 
     def strict(text: str, start: int) -> Hit:
         hit = rule(text, start)
-        return None if hit is not None and hit.final and not re.search(r"\d|\\", plain(hit.final)) else hit
+        if hit is None or not hit.final or re.search(r"\d|\\", plain(hit.final)):
+            return hit
+        return hit if in_words(plain(hit.final)) else None
 
     return strict
 
