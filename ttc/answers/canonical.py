@@ -285,6 +285,15 @@ def _without(node: Term) -> Term:
     return Term("union", (below, above))
 
 
+def _modular(node: Term) -> Term:
+    """A residue under the name of what is congruent to it; a letter alone names one."""
+    residue, modulus, *unknown = node.args
+    body = Term("residue", (shape(residue), shape(modulus)))
+    name = _name(unknown[0]) if unknown else ""
+    unknown = [node for node in unknown if node.symbols()]
+    return Term("named", (name, body)) if name else Term("residue", (*body.args, *unknown))
+
+
 def _union(node: Term) -> Term:
     shapes = [shape(item) for item in node.args]
     names = {item.args[0] for item in shapes if item.op == "named"}
@@ -453,7 +462,7 @@ _SHAPE_RULES: Mapping[str, Callable[[Term], Term]] = {
     "seq": _sequence, "pow": lambda node: _turned(node) or _scalar(node), "list": _list,
     "union": _union, "rel": _relation, "meet": lambda node: _meet(node),
     "matrix": lambda node: Term("matrix", tuple(tuple(shape(cell) for cell in row) for row in node.args)),
-    "without": _without,
+    "without": _without, "mod": _modular,
     "ratio": lambda node: Term("ratio", tuple(shape(item) for item in node.args)),
     "text": _words, **dict.fromkeys(("base", "empty", "time", "duration", "designation"), lambda node: node),
 }  # fmt: skip
@@ -616,6 +625,19 @@ def _ratio_key(node: Term) -> str:
     return ":".join(shape_key(item) for item in node.args)
 
 
+def _residue_key(node: Term) -> str:
+    whole = least_residue(node)
+    residue = shape_key(node.args[0]) if whole is None else str(whole)
+    return " mod ".join((residue, *map(shape_key, node.args[1:2])))
+
+
+def least_residue(node: Term) -> Fraction | None:
+    """The least residue of a class of whole numbers; None where it has none that is known."""
+    values = [exact(item.args[0]) if item.op == "scalar" else None for item in node.args[:2]]
+    residue, modulus = values
+    return residue % modulus if residue is not None and modulus is not None and modulus > 0 else None
+
+
 def _relation_key(node: Term) -> str:
     operators, *operands = node.args
     sides = [shape_key(shape(operand)) for operand in operands]
@@ -640,6 +662,7 @@ _KEY_RULES: Mapping[str, Callable[[Term], str]] = {
     "ratio": _ratio_key,
     "matrix": lambda node: "M" + ";".join(",".join(shape_key(cell) for cell in row) for row in node.args),
     "rel": _relation_key,
+    "residue": lambda node: _residue_key(node),
     "base": lambda node: f"{node.args[0]}_{node.args[1]}",
     "time": lambda node: "{}:{:02d}{}".format(*by_clock(node)),
     "empty": lambda node: "{}",

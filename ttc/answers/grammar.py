@@ -19,7 +19,17 @@ from itertools import takewhile
 from ttc.answers.nodes import UNITS, Term, duration, many, num
 from ttc.answers.tokens import Alternatives, Token, TooLarge, Unparsed, tokens
 
-RELATIONS = {"=": "=", "<": "<", ">": ">", r"\le": "<=", r"\ge": ">=", r"\ne": "!=", r"\approx": "~", r"\in": "in"}
+RELATIONS = {
+    "=": "=",
+    "<": "<",
+    ">": ">",
+    r"\le": "<=",
+    r"\ge": ">=",
+    r"\ne": "!=",
+    r"\approx": "~",
+    r"\in": "in",
+    r"\equiv": "==",
+}
 """Spelling of a relation to its operator."""
 SIGNS_OF_LOGIC = {r"\lor": "or", r"\vee": "or", r"\land": "and", r"\wedge": "and"}
 GREEK = frozenset({
@@ -362,9 +372,10 @@ class _Grammar:
             if self.peek.kind == "end":
                 raise Unparsed("an item is missing after a separator")
             items.append(self.relation())
-        if alternatives and not all(item.op == "rel" for item in items):
+        items = _with_modulus(items)
+        if alternatives and not all(item.op in ("rel", "mod") for item in items):
             raise Alternatives("alternatives")
-        if alternatives and any(item.args[0] != ("=",) for item in items):
+        if alternatives and any(item.op == "rel" and item.args[0] != ("=",) for item in items):
             return Term("union", tuple(items))
         if together and len(items) == 2 and all(item.op == "rel" and item.args[0][0] in "<=>=" for item in items):
             return Term("meet", tuple(items))
@@ -386,6 +397,8 @@ class _Grammar:
         while self.peek.kind in ("mark", "cmd") and self.peek.text in RELATIONS:
             operators.append(RELATIONS[self.take().text])
             operands.append(self._union())
+        if self.accept(r"\pmod"):
+            return _residue(operators, operands, self.group())
         return Term("rel", (tuple(operators), *operands)) if operators else operands[0]
 
     def _union(self) -> Term:
@@ -955,6 +968,25 @@ def _begins_value(first: Token, name: str) -> bool:
     if head in UNITS:
         return first.spaced or len(head) > 1
     return first.spaced and len(head) > 2
+
+
+def _residue(operators: list[str], operands: list[Term], modulus: Term) -> Term:
+    """The class of whole numbers that x = 3 mod 7 and 3 mod 7 tell; of several sides the last is the residue."""
+    if not set(operators) <= {"=", "=="}:
+        raise Unparsed("a modulus behind something else than a residue")
+    return Term("mod", (operands[-1], modulus, *(operands[:1] if operators else ())))
+
+
+def _with_modulus(items: list[Term]) -> list[Term]:
+    """Items of a list that share the modulus of the last one: x = 1, 3 mod 7. Raises Unparsed where none has one."""
+    last = items[-1]
+    if last.op == "mod" and len(last.args) == 2 and not any(item.op == "mod" for item in items[:-1]):
+        shared = last.args[1]
+        pairs = [(item.args[0], list(item.args[1:])) if item.op == "rel" else ((), [item]) for item in items[:-1]]
+        items = [*(_residue(list(operators), sides, shared) for operators, sides in pairs), last]
+    if any(item.op == "rel" and "==" in item.args[0] for item in items):
+        raise Unparsed("a congruence without a modulus")
+    return items
 
 
 def _rows(rows: list[list[Term]]) -> list[Term]:

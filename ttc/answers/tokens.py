@@ -23,7 +23,7 @@ _SYMBOLS = {
     "⟨": r"\langle ", "⟩": r"\rangle ", "〈": r"\langle ", "〉": r"\rangle ", "⌊": r"\lfloor ", "⌋": r"\rfloor ",
     "⌈": r"\lceil ", "⌉": r"\rceil ", "％": "%", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ",
     "φ": r"\phi ", "γ": r"\gamma ", "δ": r"\delta ", "ω": r"\omega ", "μ": r"\mu ", "σ": r"\sigma ", "ℝ": r"\mathbb{R}",
-    "ħ": r"\hbar ", "ℏ": r"\hbar ",
+    "≡": r"\equiv ", "ħ": r"\hbar ", "ℏ": r"\hbar ",
     "“": '"', "”": '"', "‘": "'", "’": "'", "′": "'", "，": ",", "；": ";", "：": ":", "（": "(", "）": ")",
     "€": " EUR ", "£": " GBP ", "¥": " JPY ", "￥": " JPY ", "₹": " INR ",
     "…": r"\dots ", "⋯": r"\dots ", "\u200b": "", "\ufeff": "", "\u2061": "", "\u2062": "", "\u2063": ",",
@@ -57,6 +57,11 @@ _CHOSEN = re.compile(
     r"_\s*(?:\{\s*(?P<below>\w{1,9})\s*\}|(?P<lower>\w))"
 )
 """A binomial coefficient as the letter C between its numbers."""
+_MODULUS = re.compile(
+    r"\(?\s*(?:\\[pb]?mod(?:ulo)?(?![A-Za-z])|(?<![A-Za-z\\])mod(?:ulo)?(?![A-Za-z])|\\(?:text|mathrm|operatorname)\s*\{\s*\(?mod(?:ulo)?\s*\})"
+    r"\s*\{?\s*(?P<modulus>\d{1,18}|[A-Za-z](?![A-Za-z]))\s*\}?\s*\)?"
+)
+"""A modulus in any spelling: \\pmod{7}, (mod 7), mod 7."""
 _PRIME = re.compile(r"\^(?:\{(?:\s*\\prime)+\s*\}|\s*\\prime(?![A-Za-z]))")
 _ORDINAL = re.compile(r"(?<=\d)(?:\^\{\\(?:text|mathrm)\{(?:st|nd|rd|th)\}\}|\^?\\(?:text|mathrm)\{(?:st|nd|rd|th)\})")
 _VALUE_IN_TEXT = re.compile(r"\\(?:text|mbox|textbf|textrm|mathrm|mathbf)\s*\{([^{}A-Za-z]*\d[^{}]*)\}")
@@ -136,6 +141,8 @@ def plain(text: str) -> str:
     text = _OVER.sub(r"\\frac{\1}{\2}", text) if r"\over" in text else text
     if "C" in text and "_" in text:
         text = _CHOSEN.sub(_binomial, text)
+    if "mod" in text:
+        text = _MODULUS.sub(r"\\pmod{\g<modulus>}", text)
     text = _PRIME.sub(lambda match: "'" * match[0].count("prime"), text)
     for pattern, replacement in _ALIASES:
         text = pattern.sub(replacement, text)

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
-from ttc.answers.canonical import by_clock, entries, in_letters, matrix_rows, text_key
+from ttc.answers.canonical import by_clock, entries, in_letters, least_residue, matrix_rows, text_key
 from ttc.answers.nodes import UNITS, Term, duration, exact, unit
 
 Ternary: TypeAlias = bool | None
@@ -103,6 +103,7 @@ class Comparison:
             "matrix": self._matrices,
             "ratio": self._ratios,
             "rel": self._relations,
+            "residue": self._residues,
             "text": lambda a, b: text_key(a.args[0]) == text_key(b.args[0]),
         }
         rule = rules.get(left.op)
@@ -181,6 +182,8 @@ class Comparison:
         if all(names) and not _same_name(*names):
             return False
         bodies = [node.args[1] if node.op == "named" else node for node in (left, right)]
+        if left.op == "named" and bodies[0].op == "residue" != bodies[1].op:
+            return False  # a number is not all that are congruent to it
         return self.same(bodies[0], bodies[1])
 
     def _times(self, left: Term, right: Term) -> Ternary:
@@ -269,6 +272,13 @@ class Comparison:
             ]
         )
 
+    def _residues(self, left: Term, right: Term) -> Ternary:
+        """Classes of whole numbers, by their least members."""
+        least = least_residue(left), least_residue(right)
+        same_modulus = self.same(left.args[1], right.args[1])
+        same_residue = least[0] == least[1] if None not in least else self.same(left.args[0], right.args[0])
+        return all_of([same_modulus, same_residue, len(left.args) == len(right.args)])
+
     def _relations(self, left: Term, right: Term) -> Ternary:
         first, second = _difference(left), _difference(right)
         if first is None or second is None or first[0] != second[0]:
@@ -338,6 +348,7 @@ _READINGS: Mapping[tuple[str, str], Callable[[Term, Term], Term]] = {
     ("scalar", "tuple"): _as_point,
     ("scalar", "matrix"): _as_column,
     ("ratio", "scalar"): _as_quotient,
+    ("residue", "scalar"): lambda node, _beside: node.args[0],
     **{(kind, "matrix"): _as_matrix for kind in ("tuple", "brackets", "interval")},
 }
 """How a shape of the first kind is read beside one of the second."""
