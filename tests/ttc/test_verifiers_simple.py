@@ -48,6 +48,57 @@ def test_choices_are_compared_by_letter(text: str, status: str) -> None:
     assert judge(choice(), "C", text).status == status
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A is too small. Thus, C.",
+        "letter C",
+        "Hence, the letter C.",
+        "Option C is correct because A is wrong.",
+        "The answer is C because A is wrong.",
+        "The answer is (C), not (B).",
+        "The answer is C and not D.",
+        "Option A is wrong, so C.",
+        "A is wrong. It must be C.",
+        "Thus, C is the answer.",
+        "Only (C) is correct.",
+        "We choose C.",
+        "Let's go with C.",
+        "This matches option C.",
+        "The answer is the letter C.",
+    ],
+)
+def test_a_sentence_that_takes_a_letter_is_an_answer(text: str) -> None:
+    assert judge(choice(), "C", text).correct
+    assert judge(choice(), "A", text).status == "incorrect"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "C is wrong",
+        "C is wrong.",
+        "C cannot be correct.",
+        "Thus, not C.",
+        "Thus, C is wrong.",
+        "Thus, B or C.",
+        "Thus, C and D.",
+        "Thus, C?",
+        "The wrong answer is C.",
+        "The least likely answer is C.",
+        "Never pick C.",
+        "I would not choose C.",
+        "This does not match option C.",
+        "This rules out option C.",
+        "Vitamin C",
+        "If A is true, then C.",
+        "Only C fits.",
+    ],
+)
+def test_a_sentence_that_only_mentions_a_letter_is_none(text: str) -> None:
+    assert judge(choice(), "C", text).status == "no_answer"
+
+
 def test_a_choice_target_may_bring_the_text_of_the_option() -> None:
     assert judge(choice(), {"answer": "C", "alternatives": ["Paris"]}, r"\boxed{Paris}").correct
 

@@ -382,14 +382,15 @@ _FOREIGN = re.compile(
     re.IGNORECASE,
 )
 _PHRASE = re.compile(
-    r"(?:\b(?:(?:final|correct|right|best)\s+(?:result|solution|option|choice)|answers?(?:\s(?:choice|option))?)\**\s*"
+    r"(?:\b(?:(?:final|correct|right|best)\s+(?:result|solution|option|choice)"
+    r"|(?<!wrong )(?<!incorrect )(?<!false )(?<!mistaken )(?<!least likely )answers?(?:\s(?:choice|option))?)\**\s*"
     r"(?:(?:is|are|equals|would be|should be|must be)"
     r"(?:\s+(?:therefore|thus|then|simply|just|equal to|approximately|about"
     r"|(?:option|choice)(?!\s(?-i:[AI]\s+[a-z]))))*"
     r"\s*:?|[:：=]|(?:comes|turns|works) out to(?: be)?\b)"
     r"|\bfinal(?:\s+(?:value|number|total))?\**\s*[:：]"
     r"|\bthe\s+(?:only\s+|required\s+|desired\s+)?"
-    r"(?:largest|smallest|greatest|least|maximum|minimum|highest|lowest|total|sum)\b"
+    r"(?:largest|smallest|greatest|least(?! likely)|maximum|minimum|highest|lowest|total|sum)\b"
     r"[^.\n:]{0,60}?\s(?:is|are|equals)\b\s*:?(?=(?:[^\n.!?]|[.](?=\d)){1,80}[.!?]?\s*\Z)"
     r"|(?:最终)?(?:答案|结果)\s*(?:就是|应该是|等于|是|为|[:：])+"
     r"|^[ \t]*(?:#{1,6}[ \t]*)?\**(?:the\s+)?(?:final\s+)?answer\**[ \t]*\n\s*(?=[^\n]{1,200}\s*\Z)"

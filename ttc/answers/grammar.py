@@ -723,6 +723,8 @@ class _Grammar:
             return self._root()
         if name in FUNCTIONS:
             return self._function(FUNCTIONS[name])
+        if name in _ONES and not self._among_words(token):
+            return num(_ONES[name])
         if len(name) > MAX_PRODUCT_WORD or not name.isascii():
             raise Unparsed(f"the word {name[:40]!r}")
         if name == "C" and self.peek.text == "(" and not self.peek.spaced and (chosen := self._chosen()):

@@ -296,7 +296,7 @@ _EXPRESSION_RULES = (last_box(_same_by(expression_key), math_hedge), *_MATH_RULE
 
 # -- letters: (C), C., option C, each with the letter cut out; a second letter beside it is a hedge --------------------
 _LETTER = re.compile(
-    r"\s*(?:\\text(?:bf)?\s*\{|\\mathrm\s*\{|\\mathbf\s*\{|\\\(|[\"'*`$(\[]|\boption\b|\bchoice\b|\banswer\b|\s)*"
+    r"\s*(?:\\text(?:bf)?\s*\{|\\mathrm\s*\{|\\mathbf\s*\{|\\\(|[\"'*`$(\[]|\boption\b|\bchoice\b|\banswer\b|\bletter\b|\s)*"
     r"(?P<letter>[A-Za-zＡ-Ｚ])(?![A-Za-z]|['’][A-Za-z])(?P<rest>.*)\Z",
     re.DOTALL | re.IGNORECASE,
 )
@@ -310,7 +310,7 @@ _BESIDE = re.compile(
 )
 """A second letter without a word between: (B)(C), B C, and A. B. C.; behind C. and C) it is the value of C."""
 _NONE = re.compile(r"[\s)\]*.,(]*\bor\s+none\b", re.IGNORECASE)
-_ALONE = re.compile(r"(?:[Oo]ption|[Cc]hoice)?[\s*$(\[\\{`a-z]*[A-Za-z][\s)\].:}*$,`]")
+_ALONE = re.compile(r"(?:[Oo]ption|[Cc]hoice|[Aa]nswer|[Ll]etter)?[\s*$(\[\\{`a-z]*[A-Za-z][\s)\].:}*$,`]")
 _GAP = re.compile(r"~|\\(?:[ ,;:!]|q?quad(?![A-Za-z]))")
 _APART = re.compile(r"(?<![A-Za-z])\(\s*(?P<letter>[A-Z])\s*\)")
 _ALTERNATIVE = re.compile(r"(?:\bor(?:\s+(?:option|choice))?|或者?)\s*\Z", re.IGNORECASE)
@@ -354,6 +354,8 @@ def _word_of_a_sentence(letter: str, before: str, rest: str) -> bool:
 
 def _second(rest: str) -> str:
     """A second letter that is offered, right beside the first, or with a value between them: "5 or (C) 6"."""
+    if _INSTEAD.match(rest):
+        return ""
     if beside := _SECOND.match(rest) or _BESIDE.match(rest):
         return str(next(filter(None, beside.groups())))
     if _NONE.match(rest):
@@ -372,7 +374,16 @@ def _trim_choice(clause: str) -> tuple[int, int] | None:
     return (start, start + len(rest)) if choice_letter(rest)[0] else None
 
 
-_WRONG = re.compile(r"\b(?:is|are|was)(?: \w+)? (?:not|wrong|incorrect|false)\b|\bisn['’]t\b", re.IGNORECASE)
+_WRONG = re.compile(
+    r"\b(?:is|are|was)(?: \w+)? (?:not|wrong|incorrect|false)\b|\b(?:isn|can|couldn|won)['’]t\b|\bcan ?not\b",
+    re.IGNORECASE,
+)
+_REASON = re.compile(r",?\s+(?:because|since|as)\b", re.IGNORECASE)
+"""What parts a choice from its reasons, which may say that others are wrong."""
+_INSTEAD = re.compile(
+    r"[\s)\]*.,}$]*(?:(?:and|but)\s+)?(?:not|rather than|instead of)\s+(?:(?:option|choice)\s+)?[(*]*[A-Z]\b"
+)
+"""What sets a choice against another: C, not B."""
 
 
 def _bare_choice(text: str, start: int) -> Hit:
@@ -380,21 +391,28 @@ def _bare_choice(text: str, start: int) -> Hit:
     letter, hedged = choice_letter(body)
     if not letter or len(body) > 200 or (len(body) > 1 and not _ALONE.match(body + " ")):
         return None
-    if hedged or taken_back(body) or _WRONG.search(body):
+    if hedged or taken_back(body) or _WRONG.search(_REASON.split(body, maxsplit=1)[0]):
         return Extraction(None, None, "bare", "hedge")
     plain_word = re.match(r"[AI]\s+[a-z]", body)
     return None if plain_word else found(text, start, len(text), "bare")
 
 
 _SENTENCE = 200  # characters of such a sentence at most
-_OPENING = r"(?:\A|[.!?:\n])[\s*_]*(?:(?:[Tt]herefore|[Tt]hus|[Hh]ence|[Ss]o)\b[\s,]*)?"
-_CHOSEN = r"(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s+)?[\"'*(\[]{0,4}(?P<letter>[A-Z])[\"'*)\]]{0,4}"
+_START, _CLAUSE_START = r"(?:\A|[.!?:\n])[\s*_]*", r"(?:\A|[.!?:,;\n])[\s*_]*"
+_SO = r"(?i:(?:therefore|thus|hence|so)\b[\s,]*)"
+_NOUN = r"(?i:(?:the\s+)?(?:option|choice|answer|letter)\s+)?"
+_CHOSEN = _NOUN + r"[\"'*(\[]{0,4}(?P<letter>[A-Z])[\"'*)\]]{0,4}"
 _VERDICTS = tuple(
-    re.compile(_OPENING + sentence + r"[\s.!*]*\Z")
+    re.compile(sentence + r"(?i:,?\s+(?:because|since|as)\b[^.!?\n]*)?[\s.!*]*\Z")
     for sentence in (
-        _CHOSEN + r"\s+is\s+(?:the\s+)?(?:correct|right|best)(?:\s+(?:one|answer|option|choice))?",
-        r"I(?:\s+would|\s+will|['’]d|['’]ll)?\s+(?:choose|pick|select|go\s+with)\s+" + _CHOSEN,
-        r"(?:答案|因此|所以)?(?:故|应)?选(?:择|项)?\s*[:：]?\s*" + _CHOSEN + "。?",
+        rf"{_START}{_SO}?(?i:only\s+)?{_CHOSEN}"
+        r"\s+is\s+(?:the\s+)?(?:(?:correct|right|best)(?:\s+(?:one|answer|option|choice))?|answer)",
+        rf"{_START}{_SO}?(?i:(?:(?:I|we)(?:\s+would|\s+will|['’](?:d|ll|m)|\s+am)?\s+|let['’]s\s+)?"
+        rf"(?:choose|pick|select|go(?:ing)?\s+with)\s+){_CHOSEN}",
+        rf"{_START}{_SO}?(?i:(?:(?:it|this|that)\s+(?:is|must\s+be|matches|corresponds\s+to)|it['’]s"
+        rf"|(?:the\s+)?(?:(?:correct|right)\s+)?letter\s+is)\s+){_CHOSEN}",
+        rf"{_CLAUSE_START}(?:{_SO}(?i:it\s+(?:is|must\s+be)\s+)?|which\s+is\s+){_CHOSEN}",
+        rf"{_START}{_SO}?(?:答案|因此|所以)?(?:故|应)?选(?:择|项)?\s*[:：]?\s*{_CHOSEN}。?",
     )
 )
 """A last sentence that takes one letter and says nothing else: "Therefore, (C) is correct." and "I choose C"."""

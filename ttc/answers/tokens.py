@@ -121,8 +121,11 @@ _ALIASES = (
     (re.compile(r"\\(?:ast|star)(?![A-Za-z])"), "*"),
     (re.compile(r"\*\*(?=[\w({\\-])"), "^"),
     (
-        re.compile(r"\A(?:\\text\{)?(?:x is )?all real numbers,? except (?:for )?(?:x\s*=)?\}?(.*)\Z"),
-        r"\\mathbb{R}\\setminus\\{\1\\}",
+        re.compile(
+            r"\A(?P<text>\\text\{)?(?:x is )?all real numbers,? except (?:for )?(?:x\s*=)?"
+            r"(?P<closed>\})?(?P<points>.*?)(?(text)(?(closed)|\}))\Z"
+        ),
+        r"\\mathbb{R}\\setminus\\{\g<points>\\}",
     ),
     (re.compile(r"(?<=\d) x (?=[\d$])|(?<=\d)x(?=10(?:\^|\*\*))"), r" \\times "),
 )
