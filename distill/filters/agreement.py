@@ -36,5 +36,6 @@ def share_of_votes(sample: Sample) -> float:
     if answer.final is None or not answer.candidates:
         return 0.0
     key = answers.key(answer.final, kind)
-    finals = [candidate.final for candidate in answer.candidates]
-    return sum(final is not None and answers.key(final, kind) == key for final in finals) / len(finals)
+    keys = [answers.key(one.final, kind) for one in answer.candidates if one.final is not None]
+    class_of = answers.classes((key, *keys))
+    return sum(class_of[other] == class_of[key] for other in keys) / len(answer.candidates)

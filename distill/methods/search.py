@@ -92,7 +92,11 @@ def _agreeing(sample: Sample) -> list[TrainingRow]:
     key = answers.key(answer.final, kind)
     rows: dict[tuple[str, str], TrainingRow] = {}
     for one in sorted(answer.candidates, key=lambda one: one.num_tokens):
-        if one.finish_reason == "stop" and one.final is not None and answers.key(one.final, kind) == key:
+        if (
+            one.finish_reason == "stop"
+            and one.final is not None
+            and answers.same_class(answers.key(one.final, kind), key)
+        ):
             other = replace(sample, answer=replace(answer, thinking=one.thinking, text=one.text))
             rows.setdefault((one.thinking, one.text), row_of(other))
     rows.setdefault((answer.thinking, answer.text), row_of(sample))

@@ -27,6 +27,7 @@ import numpy as np
 from evals.run_folder import read_run
 from ttc import answers
 from ttc.allocation.plan import DrawKind, Plan, Route, State, follow, state_of
+from ttc.answers.canonical import UNIT_MARK
 from ttc.choosing.selection import Key, Select, aggregate, by_score, choose, vote
 from ttc.core import Candidate, Record
 from ttc.errors import ConfigError
@@ -227,7 +228,8 @@ def named(candidates: Sequence[Candidate], kind: str) -> tuple[Candidate, ...]:
 
 
 def _class(key: str) -> str:
-    return "class" + hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
+    number, mark, unit = key.partition(UNIT_MARK)
+    return "class" + hashlib.blake2b(number.encode(), digest_size=8).hexdigest() + mark + unit
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ import numpy as np
 
 from evals.numbers.metrics import Vote, best_at_k, majority_at_k, pass_at_k, powers_of_two, weighted_at_k
 from evals.numbers.statistics import Interval, mean_interval, mean_intervals, minimum_detectable, standard_error
+from ttc.answers import classes
 from ttc.answers import key as answer_key
 from ttc.core import Answer, Prices, Record, Usage
 from ttc.durable import replace_text
@@ -145,10 +146,11 @@ def votes(record: Record) -> list[Vote]:
     if record.answer is None:
         return []
     finals = {candidate.final for candidate in record.answer.candidates if candidate.final is not None}
-    keys = {final: answer_key(final, record.problem.kind) for final in finals}
+    keys = {final: answer_key(final, record.problem.kind) for final in sorted(finals)}
+    class_of = classes(keys.values())
     return [
         Vote(
-            key=None if candidate.final is None else keys[candidate.final],
+            key=None if candidate.final is None else class_of[keys[candidate.final]],
             correct=candidate.final is not None and verdict.correct,
             score=None if candidate.final is None else candidate.score,
         )

@@ -119,6 +119,8 @@ async def execute_forward(
 
     replies = await gather(one(index) for index in range(num_draws))
     keys = ["" if plan.direct else reply.key(plan.answer_kind) for reply in replies]
+    class_of = answers.classes(keys)
+    keys = [class_of[key] for key in keys]
     winner = 0 if plan.direct else _vote(keys)
     choices = replies if plan.direct else [replies[winner]]
     shown = [reply.counts for reply in choices]

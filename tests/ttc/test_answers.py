@@ -10,8 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.ttc.hostile import hostile_texts
-from ttc.answers import KINDS, extract, key
+from ttc.answers import KINDS, classes, extract, key
+from ttc.answers.canonical import UNIT_MARK
 from ttc.answers.kinds import choice_key
+from ttc.choosing.selection import tally, vote
+from ttc.core import Candidate
 from ttc.errors import UnknownName
 
 
@@ -143,16 +146,58 @@ SAME = [
 
 
 @pytest.mark.parametrize("spellings", SAME, ids=lambda spellings: spellings[0])
-def test_spellings_of_one_answer_share_a_key(spellings: list[str]) -> None:
-    assert len({key(spelling, "math") for spelling in spellings}) == 1
+def test_spellings_of_one_answer_share_a_class(spellings: list[str]) -> None:
+    joined = classes(key(spelling, "math") for spelling in spellings)
+    assert len({*joined.values()}) == 1
 
 
 @pytest.mark.parametrize("kind", ["math", "number"])
 def test_minutes_and_seconds_are_units_where_they_follow_a_number(kind: str) -> None:
-    assert {key(final, kind) for final in ("15 min", "15 minutes", "15 sec", "15min", "15")} == {"15"}
+    assert len({key(final, kind) for final in ("15 min", "15 minutes", "15min")}) == 1
+    assert len({key(final, kind) for final in ("15 min", "15 sec", "15")}) == 3
     assert extract("The answer is 15 min.", kind).final == "15 min"
     assert key(r"\min(3, 5)", kind) == key("min(3, 5)", kind) == "3"
     assert key("3 sec x", kind) == key(r"3\sec x", kind) != "3"
+
+
+@pytest.mark.parametrize(
+    ("finals", "number"),
+    [
+        (("5 m", "5 metres", "5", "x = 5 m", r"5\text{ m}"), 1),
+        (("5 m", "5 cm"), 2),
+        (("5 m", "5 cm", "5"), 3),
+        (("$18", "18 dollars", "18", r"\$18.00"), 1),
+        (("18 dollars", "18 cents", "18 euros"), 3),
+        (("5 apples", "5", "5 m"), 1),
+        (("45^\\circ", "45 degrees", "45"), 1),
+        (("5 m", "5 m^2", "5 m/s"), 3),
+        (("20 C", r"20^\circ F"), 2),
+        (("3 hours 20 minutes", "200 min", "200"), 1),
+        (("200 min", "200 hours"), 2),
+    ],
+)
+def test_a_vote_tells_units_apart_and_lets_a_bare_number_join_the_only_one(
+    finals: tuple[str, ...], number: int
+) -> None:
+    joined = classes(key(final, "math") for final in finals)
+    assert len({*joined.values()}) == number
+
+
+def test_the_larger_class_of_units_wins_a_vote() -> None:
+    def won(*finals: str) -> str | None:
+        drawn = [Candidate((at,), final, "", final, "stop", 9) for at, final in enumerate(finals)]
+        winner = vote(drawn, lambda final: key(final, "math"))
+        return winner and winner.final
+
+    assert won("5 cm", "7 m", "7 m", "5 m") == "7 m"
+    assert won("7 m", "5", "5 cm", "7 m", "5 cm") == "5"
+    assert tally_of("5 m", "5 cm", "5") == [1.0, 1.0, 1.0]
+    assert tally_of("5 m", "5 m", "5") == [3.0]
+
+
+def tally_of(*finals: str) -> list[float]:
+    drawn = [Candidate((at,), final, "", final, "stop", 9) for at, final in enumerate(finals)]
+    return tally(drawn, lambda final: key(final, "math"))
 
 
 def test_a_date_or_a_code_is_a_class_of_its_own() -> None:
@@ -437,7 +482,8 @@ def test_numbers_are_read_in_the_formats_of_several_countries() -> None:
         "1234": ("1'234", "1{,}234"),
     }
     for value, spellings in same.items():
-        assert {spelling: key(spelling, "math") for spelling in spellings} == dict.fromkeys(spellings, value)
+        numbers = {spelling: key(spelling, "math").partition(UNIT_MARK)[0] for spelling in spellings}
+        assert numbers == dict.fromkeys(spellings, value)
     assert key("1.234", "math") == "617/500"
     assert key("f'(234)", "math") != key("f(234)", "math")
     assert key("3,5", "math") == key("5, 3", "math")

@@ -28,6 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ttc.answers import same_class
 from ttc.choosing.selection import Key, Select, by_score, choose, tally, vote
 from ttc.core import Candidate
 from ttc.durable import replace_text
@@ -197,7 +198,7 @@ def state_of(candidates: Sequence[Candidate], key: Key, cuts: Sequence[float]) -
         return "0.0.0"
     weights = tally(candidates, key, by_score)
     leader = vote(candidates, key, by_score)
-    agree = leader is not None and key(leader.final or "") == key(best.final)
+    agree = leader is not None and same_class(key(leader.final or ""), key(best.final))
     level = 1 + sum(best.score >= cut for cut in cuts)
     return f"{level}.{int(4 * weights[0] / max(math.fsum(weights), 1e-12))}.{1 + agree}"
 

@@ -2,6 +2,7 @@ r"""Blind reading of answers: extract the final one from a text, and group equal
 
     extract(text, kind) -> Extraction      the final answer, its place, the rule that found it, or the reason for none
     key(final, kind) -> str                equal keys are one voting class
+    classes(keys) -> dict                  the class of each key in a vote, where 5 may join 5 m
 
 Neither sees a target, evaluates text, or raises for any text; both are linear in the text up to a cap. The kinds are
 `math`, `number`, `choice`, `exact`, `expression`, `code` and `format`. Cost: tens of microseconds a
@@ -10,7 +11,8 @@ text, a fraction of a millisecond a key.
 
 from __future__ import annotations
 
+from ttc.answers.canonical import classes, same_class
 from ttc.answers.extract import Extraction
 from ttc.answers.kinds import KINDS, Kind, extract, key, kind_of
 
-__all__ = ["KINDS", "Extraction", "Kind", "extract", "key", "kind_of"]
+__all__ = ["KINDS", "Extraction", "Kind", "classes", "extract", "key", "kind_of", "same_class"]

@@ -20,8 +20,10 @@ Inequalities in one variable become intervals; sets, tuples and intervals stay d
 A key is made from the shape: exact rationals as such, other constants and expressions by their value
 (nine digits, at three fixed points per variable), sets sorted, tuples and intervals in order, words case-folded; text
 that is not in the grammar by its cleaned spelling. So equality of keys is an equivalence relation by construction.
-Policy: units, currency, percent signs, degrees and the name on the left of `x = 5` are dropped, since the answers to
-one question share them. Never raises; linear, with a cap, beyond which the key is a hash of the text.
+Policy: percent signs, words that are no known unit, units inside lists, and the name on the left of `x = 5` are
+dropped, since the answers to one question share them. 5 m, 5 cm and $5 have keys of their own, and `classes` lets a 5
+without a unit vote with the only unit that there is. Never raises; linear, with a cap, beyond which the key is a hash
+of the text.
 
 In a numbers game the answer is the expression itself (`(3+5)*2`, `\frac{24}{3} \times 1`, `6 ÷ (1 − 3/4) = 24`):
 `read_expression` gives its exact value, the whole numbers it uses and what it claims to equal, and its key is made of
@@ -34,14 +36,14 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
 from ttc.answers.grammar import HALVES_AT_TWELVE, parse, parse_expression
-from ttc.answers.nodes import CONSTANTS, Term, approximate, duration, exact, num
+from ttc.answers.nodes import CONSTANTS, Term, approximate, duration, exact, num, unit
 from ttc.answers.tokens import MAX_CHARS, TooLarge, Unparsed, plain
 
 _REALS = frozenset(
@@ -241,7 +243,7 @@ def _is_infinite(end: Term) -> bool:
 
 def _size(end: Term) -> float | None:
     """The value of an end of an interval, for its order alone; None where it has none."""
-    from mpmath import fp
+    from mpmath import fp  # type: ignore[import-untyped]
 
     try:
         value = exact(end.args[0])
@@ -325,7 +327,7 @@ def _approximation(operators: tuple[str, ...], operands: list[Term]) -> Term:
 
 def _near(left: Term, right: Term) -> bool:
     """Whether a rounded value stands for the one before it: to one unit in its last place."""
-    from mpmath import fp  # type: ignore[import-untyped]
+    from mpmath import fp
 
     if left.symbols() or right.symbols():
         return bool(_name(left))
@@ -485,9 +487,40 @@ def math_key(final: str) -> str:
         return hashed(final)
     text = plain(final)
     try:
-        return shape_key(shape(parse(text)))
+        node = shape(parse(text))
+        return shape_key(node) + _unit_key(node)
     except (Unparsed, RecursionError):
         return spelling_key(text)
+
+
+UNIT_MARK = "\x1f"
+"""Between the number and the unit of a key; no text has it, since it counts as white space."""
+
+
+def _unit_key(node: Term) -> str:
+    """The measure of a quantity, metres or metre, behind the mark; empty where a word is no known unit."""
+    body = node.args[1] if node.op == "named" else node
+    body = duration(body.args) or body if body.op == "set" else body
+    if body.op not in ("quantity", "duration") or body.args[1] == "%":
+        return ""
+    measure = unit(body.args[1])
+    return f"{UNIT_MARK}{measure.dimension} {measure.factor}" if measure.dimension else ""
+
+
+def classes(keys: Iterable[str]) -> dict[str, str]:
+    """The class of each key in a vote: a number without a unit joins the only unit that others give to it."""
+    all_keys = list(dict.fromkeys(keys))
+    with_units: dict[str, list[str]] = {}
+    for key in all_keys:
+        number, mark, _ = key.partition(UNIT_MARK)
+        if mark:
+            with_units.setdefault(number, []).append(key)
+    return {key: with_units[key][0] if len(with_units.get(key, ())) == 1 else key for key in all_keys}
+
+
+def same_class(first: str, second: str) -> bool:
+    """Whether two keys alone are one class: 5 is 5 m, which is not 5 cm."""
+    return len({*classes((first, second)).values()}) == 1
 
 
 # A space that parts two numbers, or a number from a fraction, is part of the spelling.

@@ -727,8 +727,8 @@ class _Grammar:
             return num(_ONES[name])
         if len(name) > MAX_PRODUCT_WORD or not name.isascii():
             raise Unparsed(f"the word {name[:40]!r}")
-        if name == "C" and self.peek.text == "(" and not self.peek.spaced and (chosen := self._chosen()):
-            return chosen
+        if name == "C" and self.peek.text == "(" and not self.peek.spaced and (coefficient := self._chosen()):
+            return coefficient
         if len(name) == 1:
             return Term("sym", (self._marked(name),))
         if self._among_words(token) or self._is_shortened():

@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ttc.answers.canonical import expression_key, hashed, math_key, shape, text_key
+from ttc.answers.canonical import expression_key, hashed, math_key, same_class, shape, text_key
 from ttc.answers.extract import (
     MAX_FINAL,
     OR,
@@ -63,7 +63,7 @@ class Kind:
 
 def _same_by(key: Callable[[str], str]) -> Callable[[str, str], bool]:
     """Whether two boxes say one thing: the same text, or one class."""
-    return lambda left, right: left.strip() == right.strip() or key(left) == key(right)
+    return lambda left, right: left.strip() == right.strip() or same_class(key(left), key(right))
 
 
 # -- mathematics and numbers -------------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ domain. A `window` forgets early steps: a min or a product then no longer falls 
 verdict stays without one.
 
 Votes are over answer-equivalence classes, plain (Wang et al. 2022, "Self-Consistency Improves Chain of Thought
-Reasoning") or weighted: two finals are in one class when their keys are equal. A candidate without a final answer (none
+Reasoning") or weighted: two finals are in one class when their keys are equal, or when one is a number without a unit
+and the other the only quantity of that number. A candidate without a final answer (none
 found, hedged, or cut by length) abstains: it can neither win nor count. A tie goes to the class that holds the shortest
 path, then the first in path order: (tokens, path), never completion order.
 
@@ -29,6 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
+from ttc.answers import classes
 from ttc.core import Candidate, Score
 from ttc.errors import ConfigError
 
@@ -198,15 +200,18 @@ def tally(candidates: Sequence[Candidate], key: Key, weight: Weight = even) -> l
 
 
 def _classes(candidates: Sequence[Candidate], key: Key, weight: Weight) -> dict[str, list[tuple[float, Candidate]]]:
-    classes: dict[str, list[tuple[float, Candidate]]] = {}
+    members: dict[str, list[tuple[float, Candidate]]] = {}
     keys: dict[str, str] = {}  # most finals are spelt alike, and a key costs more than all else here
     for candidate in candidates:
         value = weight(candidate)
         if candidate.final is not None and value is not None:
             if candidate.final not in keys:
                 keys[candidate.final] = key(candidate.final)
-            classes.setdefault(keys[candidate.final], []).append((value, candidate))
-    return classes
+            members.setdefault(keys[candidate.final], []).append((value, candidate))
+    class_of = classes(members)
+    for name in [name for name, other in class_of.items() if other != name]:
+        members[class_of[name]] += members.pop(name)
+    return members
 
 
 def _best(members: list[tuple[float, Candidate]]) -> Candidate:

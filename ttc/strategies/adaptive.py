@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
+from ttc.answers import classes
 from ttc.choosing.selection import Key, fallback, tally, vote
 from ttc.config.values import at_least
 from ttc.core import Answer, Candidate, Problem
@@ -120,4 +121,5 @@ def _gamma_below(x: float, shape: int) -> float:
 def unanimous(keys: Sequence[str | None], window: int) -> bool:
     """Whether the last `window` answers are one and the same; an abstention agrees with nothing."""
     last = keys[-window:]
-    return len(last) == window and last[0] is not None and len(set(last)) == 1
+    names = [key for key in last if key is not None]
+    return len(names) == window and len({*classes(names).values()}) == 1

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ttc.answers import same_class
 from ttc.choosing.selection import by_length, fallback
 from ttc.concurrent import gather
 from ttc.config.values import at_least, at_most
@@ -66,7 +67,7 @@ class _Match:
         """Return the winner; a match that the budget does not cover is decided like a draw."""
         first, second = pair
         key = self._session.key
-        if key(first.final or "") == key(second.final or ""):
+        if same_class(key(first.final or ""), key(second.final or "")):
             return min(pair, key=by_length)
         lead = await (self._asked(pair, number) if self._scorer is None else self._scored(pair, self._scorer))
         return first if lead > 0 else second if lead < 0 else min(pair, key=by_length)

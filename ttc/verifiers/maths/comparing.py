@@ -303,8 +303,8 @@ def read_alike(left: Term, right: Term) -> tuple[Term, Term]:
 
 def _in_letters(node: Term, beside: Term) -> Term:
     """A quantity beside an expression in the letter of its unit: 2 g is 2 times g."""
-    written = in_letters(Term("quantity", node.args))
-    return Term("scalar", (written,)) if beside.symbols() and written.symbols() == beside.symbols() else node
+    product = in_letters(Term("quantity", node.args))
+    return Term("scalar", (product,)) if beside.symbols() and product.symbols() == beside.symbols() else node
 
 
 def _as_point(node: Term, beside: Term) -> Term:
