@@ -210,3 +210,78 @@ def test_a_residue_is_a_class_of_whole_numbers() -> None:
     assert misjudged("3", [r"3 \pmod 7", r"2^{10} \equiv 3 \pmod 7"], [r"4 \pmod 7", r"10 \pmod 7"]) == {}
     right = [r"x \equiv 3, 1 \pmod 7", r"x \equiv 1 \pmod 7 \text{ or } x \equiv 3 \pmod 7"]
     assert misjudged(r"1, 3 \pmod 7", right, [r"x\equiv 1 \pmod 7", r"x \equiv 1,4 \pmod 7", r"1, 3 \pmod 8"]) == {}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        r"\color{red}{42}",
+        r"\textcolor{blue}{42}",
+        r"\underline{42}",
+        r"\large 42",
+        r"\boldsymbol{42}",
+        r"\mathbf{\text{42}}",
+        r"\boxed{\boxed{42}}",
+        r"42\ ",
+        r" 42.\ ",
+    ],
+)
+def test_looks_mean_nothing(answer: str) -> None:
+    assert misjudged("42", [answer], [answer.replace("42", "43"), answer.replace("42", r"\overline{42}")]) == {}
+
+
+def test_a_box_in_a_box_is_one() -> None:
+    assert misjudged(r"12 m^{2} n", [r"\boxed{12 m^{2} n}"], [r"\boxed{12 m^{2}}"]) == {}
+    assert misjudged("22.1cm^{2}", [r"\boxed{22.1cm^{2}}"], [r"\boxed{22.1cm^{3}}"]) == {}
+    assert misjudged("{1,2,3}", ["{1,2,3}.", r"\{3,2,1\}"], ["{1,2}."]) == {}
+
+
+def test_repeating_decimals_have_dots_above_or_behind_them() -> None:
+    assert (
+        misjudged(r"\frac{1}{3}", ["0.333...", r"0.3333\ldots", r"0.\dot{3}"], ["0.333", "0.343...", "3.33..."]) == {}
+    )
+    assert misjudged(r"\frac{1}{6}", ["0.1666..."], ["0.1616...", "0.666..."]) == {}
+    assert misjudged(r"0.\overline{27}", ["0.272727...", r"0.\dot{2}\dot{7}", "3/11"], ["0.277...", "0.2727"]) == {}
+    assert misjudged(r"\pi", [r"\pi"], ["3.14159...", "3.1415..."]) == {}
+
+
+def test_angles_may_have_minutes_and_seconds() -> None:
+    assert (
+        misjudged(r"5^\circ 30'", [r"5.5^\circ", r"5^{\circ}30^{\prime}", "5°30′"], [r"5.3^\circ", r"30^\circ 5'"])
+        == {}
+    )
+    assert misjudged(r"10^\circ 0' 36''", [r"10.01^\circ"], [r"10.36^\circ", r"10^\circ 36'"]) == {}
+
+
+def test_units_are_fractions_products_and_signs() -> None:
+    assert misjudged("60 km/h", [r"60\ \frac{\text{km}}{\text{h}}"], [r"60\ \frac{\text{m}}{\text{s}}"]) == {}
+    right = [r"9.8 \frac{\text{m}}{\text{s}^2}", r"9.8 \text{ m s}^{-2}"]
+    assert misjudged(r"9.8 \text{ m/s}^2", right, [r"9.8 \frac{\text{m}}{\text{s}}", r"9.8 \text{ m s}^{-1}"]) == {}
+    assert misjudged(r"\$18", ["US$18", r"US\$ 18.00"], ["18¢", "US$19"]) == {}
+    assert misjudged("75 cents", ["75¢", "$0.75"], ["75 euros", "$75"]) == {}
+
+
+def test_a_vector_may_be_a_sum_over_i_j_and_k() -> None:
+    right = [r"\mathbf{i}+2\mathbf{j}-3\mathbf{k}", r"\hat{i}+2\hat{j}-3\hat{k}", "i+2j-3k", "<1,2,-3>"]
+    wrong = ["i+2j+3k", "2i+j-3k", "i+2j", "i+2j-3k+4", "<2,1,-3>"]
+    assert misjudged(r"\langle 1,2,-3\rangle", right, wrong) == {}
+    assert misjudged("(2,0)", ["2i+0j"], ["2i", "2j", "2"]) == {}
+    assert misjudged(r"\begin{pmatrix}1\\2\\-3\end{pmatrix}", right, wrong) == {}
+
+
+def test_names_that_mean_nothing_may_differ() -> None:
+    assert misjudged("f(x) = x^2", ["f(t)=t^2"], ["f(t)=t^3", "g(t)=t^2", "f(t)=x^2"]) == {}
+    assert misjudged("x^2 + C", ["x^2 + c", "K + x^2"], ["x^2", "x^2 + y", "x^2 - C", "x^3 + c", "x^2 + 2"]) == {}
+    assert misjudged(r"\pm 3", ["x_1 = 3, x_2 = -3", "x_1 = -3, x_2 = 3"], ["x_1 = 3, x_2 = 3", "x = 3, y = -3"]) == {}
+    assert misjudged(r"1011_2", [r"1011_{\text{two}}"], [r"1011_{\text{three}}", r"101_{\text{two}}"]) == {}
+
+
+def test_words_that_say_the_same_are_the_same() -> None:
+    assert misjudged("DNE", ["does not exist", "The limit does not exist."], ["0", r"\infty", "exists"]) == {}
+    assert misjudged(r"\infty", [r"\text{infinity}"], [r"-\infty", "infinitely many"]) == {}
+    assert misjudged("infinitely many", ["Infinitely many solutions"], ["none", "finitely many", "one"]) == {}
+
+
+def test_a_list_without_spaces_is_no_number() -> None:
+    assert misjudged("36,36,108", ["36, 36, 108", r"36, 36 \text{ and } 108"], ["36, 36108", "36, 108"]) == {}
+    assert misjudged("1234567", ["1 234 567", "1,234,567"], ["1 234 568", "1 234"]) == {}

@@ -42,7 +42,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-from ttc.answers.grammar import HALVES_AT_TWELVE, parse, parse_expression
+from ttc.answers.grammar import HALVES_AT_TWELVE, INFINITY, parse, parse_expression
 from ttc.answers.nodes import CONSTANTS, Term, approximate, duration, exact, num, unit
 from ttc.answers.tokens import MAX_CHARS, TooLarge, Unparsed, plain
 
@@ -51,6 +51,12 @@ _REALS = frozenset(
     | {f"{the}set of all real{numbers}" for the in ("", "the ") for numbers in ("s", " numbers")}
 )
 """Words for the set of the real numbers."""
+_SAME_WORDS = {
+    "dne": "does not exist", "the limit does not exist": "does not exist", "it does not exist": "does not exist",
+    "infinitely many solutions": "infinitely many", "there are infinitely many solutions": "infinitely many",
+    "infinite solutions": "infinitely many", "an infinite number": "infinitely many",
+}  # fmt: skip
+"""Words that say the same."""
 _NOTHING = re.compile(
     r"none|(?:the )?(?:empty|null) set|(?:(?:the equation|it|this|the system|there) (?:has|is|are|have|exists?) )?"
     r"no (?:(?:such|real|integer|integral|valid|possible|whole|natural|rational) )*"
@@ -78,6 +84,10 @@ def _words(node: Term) -> Term:
     words = text_key(node.args[0])
     if _NOTHING.fullmatch(words):
         return Term("empty")
+    if words in INFINITY:
+        return _scalar(_INFINITE)
+    if same := _SAME_WORDS.get(words):
+        return Term("text", (same,))
     if words in HALVES_AT_TWELVE:
         return Term("time", (12, 0, HALVES_AT_TWELVE[words]))
     return _scalar(Term("sym", ("set:R",))) if words in _REALS else node

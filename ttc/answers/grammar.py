@@ -580,7 +580,11 @@ class _Grammar:
         return Term("pow", (node, exponent))
 
     def _based(self, digits: Term) -> Term:
-        base = self.group()
+        braced = self.peek.text == "{" and self.ahead(1).kind == "text" and self.ahead(1).text in _ONES
+        if braced:
+            base, self.at = num(_ONES[self.ahead(1).text]), self.at + 3
+        else:
+            base = self.group()
         if base.op != "num" or base.args[0].denominator != 1 or not _whole(digits):
             raise Unparsed("a base that is not an integer")
         return Term("base", (str(digits.args[0]), int(base.args[0])))
@@ -634,6 +638,9 @@ class _Grammar:
         while self.peek.kind in ("word", "text") and self.peek.text.lower() not in ("and", "or"):
             word = self.take().text
             minus, power = self._unit_power() if self.accept("^") else (False, "")
+            if minus and " " in word:
+                first, _, word = word.rpartition(" ")  # the power in \text{m s}^{-2} is that of s alone
+                above.append(first)
             (below if minus else above).append(word + power)
             if self.peek.text in ("/", r"\cdot") and self.ahead(1).kind in ("word", "text"):
                 slash = self.take().text == "/"
@@ -705,6 +712,8 @@ class _Grammar:
         inner = token.text.strip("() ")
         if inner in CURRENCIES:
             return Term("quantity", (self.signed(), inner))
+        if inner in INFINITY:
+            return Term("inf")
         if inner in FUNCTIONS:
             return self._function(FUNCTIONS[inner])
         if len(inner) == 1 and inner.isalpha():
@@ -955,7 +964,8 @@ def is_unit(name: str) -> bool:
     words = re.split(r"[\s/]+", name.lower().strip())
     if name.lower() in PERCENTS or all(word.partition("^")[0] in UNITS or word == "per" for word in words):
         return True
-    plain_words = all(_WORD.fullmatch(word) for word in words)
+    # A letter that is no unit is a variable beside the others: 12 m^2 n is no area.
+    plain_words = all(_WORD.fullmatch(word) and (len(word.partition("^")[0]) > 1 or word in UNITS) for word in words)
     return plain_words and len(words) <= MAX_UNIT_WORDS and not NO_UNITS.intersection(words)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass
+from fractions import Fraction
 
 from ttc.answers.nodes import UNITS
 
@@ -25,7 +26,7 @@ _SYMBOLS = {
     "φ": r"\phi ", "γ": r"\gamma ", "δ": r"\delta ", "ω": r"\omega ", "μ": r"\mu ", "σ": r"\sigma ", "ℝ": r"\mathbb{R}",
     "≡": r"\equiv ", "ħ": r"\hbar ", "ℏ": r"\hbar ",
     "“": '"', "”": '"', "‘": "'", "’": "'", "′": "'", "，": ",", "；": ";", "：": ":", "（": "(", "）": ")",
-    "€": " EUR ", "£": " GBP ", "¥": " JPY ", "￥": " JPY ", "₹": " INR ",
+    "€": " EUR ", "£": " GBP ", "¥": " JPY ", "￥": " JPY ", "₹": " INR ", "¢": " cents ",
     "…": r"\dots ", "⋯": r"\dots ", "\u200b": "", "\ufeff": "", "\u2061": "", "\u2062": "", "\u2063": ",",
     "\u2009": r"\,", "\u202f": r"\,",
 }  # fmt: skip
@@ -49,9 +50,29 @@ _EUROPEAN = re.compile(r"(-?\s?(?:EUR|USD|\$)?\s?\d{1,3}(?:\.\d{3})+),(\d{1,2})(
 """Numbers whose thousands points part: 1.234.567, and 1.234,50 as the whole answer."""
 _SPACED = re.compile(r"(?<![\w.,^_}/\\])\d{1,3}(?:(?:\\ |[~\xa0])\d{3})+(?![\d/^_!])(?!\s*\\frac)")
 """A number whose thousands a space parts that no line breaks at: 3 125/1000 is a mixed number, 12 345 may be two."""
+_SPACED_TWICE = re.compile(r"-?\d{1,3}(?: \d{3}){2,}")
+"""A whole answer of three groups or more is one number."""
 _CALCULATED = re.compile(r"<<[^<>]*>>")
 """The calculation that GSM8K writes before its result: 4*2=<<4*2=8>>8."""
-_NESTED_BOX = re.compile(r"\\f?box(?:ed)?\s*\{")
+_NESTED_BOX = re.compile(
+    r"\\(?:f?box(?:ed)?|underline|bm|boldsymbol|ensuremath|textcolor\s*\{[a-z]{1,20}\}|color\s*\{[a-z]{1,20}\}(?=\s*\{))\s*\{"
+)
+_LOOKS = re.compile(r"\\(?:tiny|small|large|Large|LARGE|huge|Huge|normalsize|color\s*\{[a-z]{1,20}\})(?![A-Za-z{])")
+"""Sizes and colours, which mean nothing."""
+_UNIT_FRACTION = re.compile(
+    r"\\frac\s*\{\s*\\text\s*\{([A-Za-z ]{1,20})\}\s*\}\s*\{\s*\\text\s*\{([A-Za-z ]{1,20})\}(\^\{?[23]\}?)?\s*\}"
+)
+"""A unit as a fraction of units."""
+_STYLED_TEXT = re.compile(r"\\(?:mathbf|mathrm|textbf|boldsymbol)\s*\{\s*(\\text\s*\{[^{}]*\})\s*\}")
+_DMS = re.compile(
+    r"(\d{1,4})\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)\s*(\d{1,2})\s*'(?!')(?:\s*(\d{1,2}(?:\.\d{1,6})?)\s*(?:''|\"))?"
+)
+"""An angle in degrees, minutes and seconds."""
+_CYCLE = re.compile(
+    r"(?<![\d.])(\d*\.\d{0,12}?)(?P<cycle>\d{1,6}?)(?P=cycle){2,12}\s*(?:\.{3}|\\(?:l|c|)dots(?![A-Za-z]))(?!\d)"
+)
+_DOTTED = re.compile(r"(?<=[.\d])\\dot\s?\{(\d)\}(?:(\d{0,8})\\dot\s?\{(\d)\})")
+"""A repeating decimal with dots behind it, 0.1666..., or dots above the ends of its cycle."""
 _CHOSEN = re.compile(
     r"(?:(?:\\binom)?\{\s*\})?\s*[_^]\s*(?:\{\s*(?P<braced>\w{1,9})\s*\}|(?P<upper>\w))\s*C\s*"
     r"_\s*(?:\{\s*(?P<below>\w{1,9})\s*\}|(?P<lower>\w))"
@@ -94,46 +115,54 @@ _FRAC = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _OVER = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*?)\\over(?![A-Za-z])((?:[^{}]|\{[^{}]*\})*)\}")
 """A fraction as TeX writes it, {1 \\over 2}."""
 _ALIASES = (
-    (re.compile(r"\\\\\[\s?-?[\d.]{1,9}\s?(?:pt|em|ex|mm|cm|in)\s?\]"), r"\\\\"),
-    (re.compile(r"\{:\}"), ":"),
-    (re.compile(r"\\(?:backslash|smallsetminus)(?![A-Za-z])"), r"\\setminus "),
-    (re.compile(r"\A\{\s*([A-Za-z])(\s*(?:\||:|\\mid|\\in)(?![A-Za-z]).*)\}\Z", re.DOTALL), r"\\{\1\2\\}"),
-    (re.compile(r"\\R(?![A-Za-z])"), r"\\mathbb{R}"),
-    (re.compile(r"(?<=\d)\^(?:o|\{o\})(?!\w)"), r"^\\circ "),
-    (re.compile(r"\\(?:text|textrm|mbox)\s?\{\s*,\s*\}"), ","),
-    (re.compile(r"\\(?:text|textrm|mbox)\s?\{\s*,\s*(and|or)\s*\}"), r", \\text{\1}"),
-    (re.compile(r"\\(?:text|textrm|mbox)\s?\{([A-Za-z ]{2,40}?)(,?) (and|or)\s*\}"), r"\\text{\1}\2 \\text{\3}"),
-    (re.compile(r"\\(?:leq|leqslant|leqq)(?![A-Za-z])"), r"\\le "),
-    (re.compile(r"\\(?:geq|geqslant|geqq)(?![A-Za-z])"), r"\\ge "),
-    (re.compile(r"\\(?:neq|not\s*=)(?![A-Za-z])"), r"\\ne "),
-    (re.compile(r"\\(?:emptyset|O)(?![A-Za-z])"), r"\\varnothing "),
-    (re.compile(r"\\(?:lt)(?![A-Za-z])"), "<"),
-    (re.compile(r"\\(?:gt)(?![A-Za-z])"), ">"),
-    (re.compile(r"<="), r"\\le "),
-    (re.compile(r">="), r"\\ge "),
-    (re.compile(r"!="), r"\\ne "),
-    (re.compile(r"\\(?:lbrace)(?![A-Za-z])"), r"\\{"),
-    (re.compile(r"\\(?:rbrace)(?![A-Za-z])"), r"\\}"),
-    (re.compile(r"\\(?:lvert|rvert|vert)(?![A-Za-z])"), "|"),
-    (re.compile(r"\\(?:degree|degrees)(?![A-Za-z])"), r"^\\circ "),
-    (re.compile(r"\\(?:varphi)(?![A-Za-z])"), r"\\phi "),
-    (re.compile(r"\^\{?\s*(?:\\top|\\intercal|\\(?:text|mathrm|mathsf)\{T\})(?![A-Za-z])\s*\}?"), "^T"),
-    (re.compile(r"\\(?:ast|star)(?![A-Za-z])"), "*"),
-    (re.compile(r"\*\*(?=[\w({\\-])"), "^"),
+    (r"\\[", re.compile(r"\\\\\[\s?-?[\d.]{1,9}\s?(?:pt|em|ex|mm|cm|in)\s?\]"), r"\\\\"),
+    ("{:}", re.compile(r"\{:\}"), ":"),
+    ("\\", re.compile(r"\\(?:backslash|smallsetminus)(?![A-Za-z])"), r"\\setminus "),
+    ("{", re.compile(r"\A\{\s*([A-Za-z])(\s*(?:\||:|\\mid|\\in)(?![A-Za-z]).*)\}\Z", re.DOTALL), r"\\{\1\2\\}"),
+    ("US", re.compile(r"(?<![A-Za-z])US(?=\s?\\?\$\s?\d)"), ""),
+    ("<", re.compile(r"\A<([^<>]*,[^<>]*)>\Z"), r"\\langle \1\\rangle "),
+    (r"\R", re.compile(r"\\R(?![A-Za-z])"), r"\\mathbb{R}"),
+    ("o", re.compile(r"(?<=\d)\^(?:o|\{o\})(?!\w)"), r"^\\circ "),
+    (",", re.compile(r"\\(?:text|textrm|mbox)\s?\{\s*,\s*\}"), ","),
+    (",", re.compile(r"\\(?:text|textrm|mbox)\s?\{\s*,\s*(and|or)\s*\}"), r", \\text{\1}"),
+    ("\\", re.compile(r"\\(?:text|textrm|mbox)\s?\{([A-Za-z ]{2,40}?)(,?) (and|or)\s*\}"), r"\\text{\1}\2 \\text{\3}"),
+    (r"\le", re.compile(r"\\(?:leq|leqslant|leqq)(?![A-Za-z])"), r"\\le "),
+    (r"\ge", re.compile(r"\\(?:geq|geqslant|geqq)(?![A-Za-z])"), r"\\ge "),
+    (r"\n", re.compile(r"\\(?:neq|not\s*=)(?![A-Za-z])"), r"\\ne "),
+    ("\\", re.compile(r"\\(?:emptyset|O)(?![A-Za-z])"), r"\\varnothing "),
+    (r"\lt", re.compile(r"\\(?:lt)(?![A-Za-z])"), "<"),
+    (r"\gt", re.compile(r"\\(?:gt)(?![A-Za-z])"), ">"),
+    ("<=", re.compile(r"<="), r"\\le "),
+    (">=", re.compile(r">="), r"\\ge "),
+    ("!=", re.compile(r"!="), r"\\ne "),
+    ("brace", re.compile(r"\\(?:lbrace)(?![A-Za-z])"), r"\\{"),
+    ("brace", re.compile(r"\\(?:rbrace)(?![A-Za-z])"), r"\\}"),
+    ("vert", re.compile(r"\\(?:lvert|rvert|vert)(?![A-Za-z])"), "|"),
+    ("degree", re.compile(r"\\(?:degree|degrees)(?![A-Za-z])"), r"^\\circ "),
+    ("varphi", re.compile(r"\\(?:varphi)(?![A-Za-z])"), r"\\phi "),
+    ("^", re.compile(r"\^\{?\s*(?:\\top|\\intercal|\\(?:text|mathrm|mathsf)\{T\})(?![A-Za-z])\s*\}?"), "^T"),
+    ("\\", re.compile(r"\\(?:ast|star)(?![A-Za-z])"), "*"),
+    ("**", re.compile(r"\*\*(?=[\w({\\-])"), "^"),
     (
+        "except",
         re.compile(
             r"\A(?P<text>\\text\{)?(?:x is )?all real numbers,? except (?:for )?(?:x\s*=)?"
             r"(?P<closed>\})?(?P<points>.*?)(?(text)(?(closed)|\}))\Z"
         ),
         r"\\mathbb{R}\\setminus\\{\g<points>\\}",
     ),
-    (re.compile(r"(?<=\d) x (?=[\d$])|(?<=\d)x(?=10(?:\^|\*\*))"), r" \\times "),
+    ("x", re.compile(r"(?<=\d) x (?=[\d$])|(?<=\d)x(?=10(?:\^|\*\*))"), r" \\times "),
 )
+"""What a spelling has in it, the spelling, and the one that stands for it."""
 
 
 def plain(text: str) -> str:
     """Return `text` as plain LaTeX-like ASCII where it is mathematics; other characters stay. Never raises."""
+    if text.isdigit() and text.isascii():
+        return text
     text = _SPACED.sub(lambda match: re.sub(r"\D", "", match[0]), _unbold(text.strip()))
+    boxed = _NESTED_BOX.match(text) is not None
+    text = text.replace(" ", "") if _SPACED_TWICE.fullmatch(text) else text
     if not text.isascii():
         text = _ascii(text)
     text = _COMMA.sub(".", _THIN.sub(",", _CALCULATED.sub("", text)))
@@ -147,8 +176,9 @@ def plain(text: str) -> str:
     if "mod" in text:
         text = _MODULUS.sub(r"\\pmod{\g<modulus>}", text)
     text = _PRIME.sub(lambda match: "'" * match[0].count("prime"), text)
-    for pattern, replacement in _ALIASES:
-        text = pattern.sub(replacement, text)
+    text = _rewritten(text)
+    for sign, pattern, replacement in _ALIASES:
+        text = pattern.sub(replacement, text) if sign in text else text
     if labelled := _LABEL_IN_TEXT.fullmatch(text):
         text = labelled[1]
     text = _VALUE_IN_TEXT.sub(r" \1 ", _ORDINAL.sub("", _NESTED_BOX.sub("{", text)))
@@ -158,8 +188,28 @@ def plain(text: str) -> str:
     lead = _LABEL.match(text) or _TITLE.match(text)
     if lead and _NO_TITLE.isdisjoint((lead.groupdict().get("words") or "").lower().split()):
         text = text[lead.end() :]
-    text = _unbraced(_POWERED.sub(_unwrapped, text).strip())
-    return text.rstrip(" .,;:。、").strip() if not text.endswith("...") else text
+    text = _POWERED.sub(_unwrapped, text).strip()
+    if text.endswith("\\") and not text.endswith("\\\\"):
+        text = text[:-1]  # of a control space at the end
+    if not text.endswith("..."):
+        text = text.rstrip(" .,;:。、").strip()
+    return _unbraced(text, whole=boxed)
+
+
+def _rewritten(text: str) -> str:
+    """What is seldom: looks, angles in minutes, repeating decimals; each is sought only where its sign stands."""
+    if "\\" in text:
+        text = _STYLED_TEXT.sub(r"\1", _LOOKS.sub("", text))
+    if r"\frac" in text and "text" in text:
+        text = _UNIT_FRACTION.sub(r"\\text{\1}/\\text{\2}\3", text)
+    if "dot" in text or "..." in text:
+        text = _CYCLE.sub(r"\1\\overline{\g<cycle>}", _DOTTED.sub(r"\\overline{\1\2\3}", text))
+    return _DMS.sub(_degrees, text) if "'" in text else text
+
+
+def _degrees(match: re.Match[str]) -> str:
+    degrees = Fraction(match[1]) + Fraction(match[2]) / 60 + Fraction(match[3] or 0) / 3600
+    return rf"{degrees}^\circ "
 
 
 def _binomial(match: re.Match[str]) -> str:
@@ -178,10 +228,14 @@ _WHOLE = re.compile(r"[,=<>]|\\(?:le|ge|ne|in)(?![A-Za-z])")
 """Signs of a list or a relation: what stands in braces without them is one value."""
 
 
-def _unbraced(text: str) -> str:
-    """Drop braces around a whole answer, which LaTeX does not show."""
+def _unbraced(text: str, whole: bool) -> str:
+    """Drop braces around a list or a relation, or around a `whole` answer that was in a box, as LaTeX shows none."""
     for _ in range(MAX_BRACES):
-        if not (text.startswith("{") and text.endswith("}")) or text.endswith(r"\}") or not _WHOLE.search(text):
+        if (
+            not (text.startswith("{") and text.endswith("}"))
+            or text.endswith(r"\}")
+            or not (whole or _WHOLE.search(text))
+        ):
             break
         depth = 0
         for at, char in enumerate(text):
@@ -297,11 +351,15 @@ def _next(text: str, at: int, spaced: bool, nested: bool) -> tuple[Token, int]:
     return Token("mark", char, spaced), at + 1
 
 
+_IN_A_LIST = re.compile(r"\d,\Z")
+"""A number right behind 36, is an item of a list: of 36,36,108 the last two are no 36108."""
+
+
 def _number(text: str, at: int, spaced: bool, nested: bool) -> tuple[Token, int]:
     match = _NUMBER.match(text, at)
     if match is None:
         raise Unparsed(f"digit {text[at]!r} not understood")
-    if nested and match.lastgroup == "grouped":
+    if match.lastgroup == "grouped" and (nested or _IN_A_LIST.search(text, max(at - 2, 0), at)):
         end = at + len(match[0].partition(",")[0])
         return Token("num", text[at:end], spaced), end
     return Token("num", match[0], spaced), match.end()

@@ -32,7 +32,7 @@ from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from ttc.answers.canonical import by_clock, entries, in_letters, least_residue, matrix_rows, text_key
-from ttc.answers.nodes import UNITS, Term, duration, exact, unit
+from ttc.answers.nodes import UNITS, Term, duration, exact, many, num, unit
 
 Ternary: TypeAlias = bool | None
 """True, False, or None: not decided."""
@@ -120,6 +120,7 @@ class Comparison:
             return True
         if left.has("inf") or right.has("inf"):
             return False
+        right = _with_constant(right, left)
         first, second = exact(left), exact(right)
         if first is not None and second is not None:
             return first == second or abs(first - second) <= self._slack(left, right, first, second)
@@ -184,6 +185,11 @@ class Comparison:
         bodies = [node.args[1] if node.op == "named" else node for node in (left, right)]
         if left.op == "named" and bodies[0].op == "residue" != bodies[1].op:
             return False  # a number is not all that are congruent to it
+        arguments = [name.partition("(")[2].removesuffix(")") for name in names]
+        if all(argument.isalpha() for argument in arguments) and arguments[0] != arguments[1]:
+            if arguments[0] in bodies[1].symbols() or arguments[1] in bodies[0].symbols():
+                return False
+            bodies[1] = _renamed(bodies[1], arguments[1], arguments[0])
         return self.same(bodies[0], bodies[1])
 
     def _times(self, left: Term, right: Term) -> Ternary:
@@ -211,6 +217,10 @@ class Comparison:
             return names[0] == names[1] and all_of([self.same(a, b) for a, b in zip(first, second, strict=True)])
         if left.op not in ("set", "tuple", "brackets") or right.op not in ("set", "tuple", "brackets"):
             return False
+        roots = [_ROOTS.fullmatch(str(item.args[0])) for item in (*left.args, *right.args) if item.op == "named"]
+        if all(roots) and len({root[1] for root in roots if root}) == 1 and left.op == right.op == "set":
+            bare = [[item.args[1] if item.op == "named" else item for item in side.args] for side in (left, right)]
+            return self._unordered(*bare)
         return self._ordered(left.args, right.args)
 
     def _ordered(self, left: Sequence[Term], right: Sequence[Term]) -> Ternary:
@@ -307,12 +317,40 @@ def _in_letters(node: Term, beside: Term) -> Term:
     return Term("scalar", (product,)) if beside.symbols() and product.symbols() == beside.symbols() else node
 
 
-def _as_point(node: Term, beside: Term) -> Term:
-    """C(1, 2) beside a pair: a point of that name, where no binomial coefficient has such numbers."""
+def _as_point(node: Term, _beside: Term) -> Term:
+    """A vector by its i, j and k; C(1, 2) beside a pair, where no binomial coefficient has such numbers."""
     inner = node.args[0]
+    if components := _components(inner, len(_beside.args)):
+        return Term("tuple", tuple(Term("scalar", (item,)) for item in components))
     if inner.op != "fn" or inner.args[0] != "choose" or exact(inner):
         return node
     return Term("tuple", tuple(Term("scalar", (item,)) for item in inner.args[1:]))
+
+
+_AXES = {f"{mark}{letter}": at for mark in ("", "hat:", "vec:") for at, letter in enumerate("ijk")}
+
+
+def _components(node: Term, number: int) -> list[Term]:
+    """The components of 2i - 3j + k; nothing where a term has none of these letters, or one has two terms.
+
+    An i alone is the imaginary unit.
+    """
+    if node.symbols().isdisjoint(_AXES):
+        return []
+    components: list[Term | None] = [None] * 3
+    for term in node.args if node.op == "add" else (node,):
+        minus = term.op == "neg"
+        factors = term.args[0] if minus else term
+        factors = factors.args if factors.op == "mul" else (factors,)
+        axes = [_AXES[item.args[0]] for item in factors if item.op == "sym" and item.args[0] in _AXES]
+        if len(axes) != 1 or components[axes[0]] is not None:
+            return []
+        rest = [item for item in factors if item.op != "sym" or item.args[0] not in _AXES]
+        size = many("mul", rest) if rest else num(1)
+        components[axes[0]] = Term("neg", (size,)) if minus else size
+    if number not in (2, 3) or any(components[number:]):
+        return []
+    return [num(0) if item is None else item for item in components[:number]]
 
 
 def _as_matrix(node: Term, beside: Term) -> Term:
@@ -329,6 +367,8 @@ def _as_matrix(node: Term, beside: Term) -> Term:
 def _as_column(node: Term, _beside: Term) -> Term:
     r"""\binom{1}{2} beside a matrix: how a column of two is often typeset."""
     inner = node.args[0]
+    if components := _components(inner, len(_beside.args)):
+        return Term("matrix", tuple((Term("scalar", (item,)),) for item in components))
     if inner.op != "fn" or inner.args[0] != "binom":
         return node
     return Term("matrix", tuple((Term("scalar", (item,)),) for item in inner.args[1:]))
@@ -352,6 +392,10 @@ _READINGS: Mapping[tuple[str, str], Callable[[Term, Term], Term]] = {
     **{(kind, "matrix"): _as_matrix for kind in ("tuple", "brackets", "interval")},
 }
 """How a shape of the first kind is read beside one of the second."""
+
+
+_ROOTS = re.compile(r"([xz])_\d")
+"""Names of the solutions of one equation, in no order."""
 
 
 def all_of(values: Sequence[Ternary]) -> Ternary:
@@ -460,6 +504,28 @@ def _equation(node: Term) -> Term | None:
     if node.op == "named" and node.args[1].op == "scalar" and len(node.args[0]) == 1:
         return Term("rel", (("=",), Term("sym", (node.args[0],)), node.args[1].args[0]))
     return None
+
+
+def _renamed(node: Term, name: str, other: str) -> Term:
+    """A tree with another name for one of its variables."""
+    if node == Term("sym", (name,)):
+        return Term("sym", (other,))
+    return Term(node.op, tuple(_renamed(arg, name, other) if isinstance(arg, Term) else arg for arg in node.args))
+
+
+_ANY_CONSTANT = Term("sym", ("C",))
+
+
+def _with_constant(node: Term, gold: Term) -> Term:
+    """A sum whose c, k or K, alone in it, is the gold's constant of integration."""
+    if node.op != "add" or gold.op != "add" or _ANY_CONSTANT not in gold.args:
+        return node
+    names = [item.args[0] for item in node.args if item.op == "sym" and item.args[0] in ("c", "k", "K")]
+    if len(names) != 1 or names[0] in gold.symbols() or "C" in node.symbols():
+        return node
+    rest = [item for item in node.args if item != Term("sym", (names[0],))]
+    uses = any(names[0] in item.symbols() for item in rest)
+    return node if uses else _renamed(node, names[0], "C")
 
 
 def _difference(node: Term) -> tuple[str, Term] | None:
