@@ -13,6 +13,7 @@ A shape is what kind of mathematical object a parsed answer is, with the spellin
     duration  node, unit           a time in several units
     designation  spelling          a date, a telephone number or a code, which is never computed
     without    shape, shape        a set without the members of another, where it is no union of intervals
+    residue    shape, shape        3 mod 7; a third node is congruent to it, where that is more than a name
     union ratio matrix rel base empty text   as in `nodes`
 
 Inequalities in one variable become intervals; sets, tuples and intervals stay distinct.

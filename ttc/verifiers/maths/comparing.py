@@ -1,7 +1,9 @@
 """Compare the shapes of two answers under a policy: equal, different, or not decided without a numeric check.
 
-Symmetric: the gold answer and the submitted one are treated alike. Sets, tuples, intervals, bases and ratios are equal
-only to their own kind; sets in any order, tuples in order. What needs more than exact arithmetic is handed to
+The gold answer and the submitted one are treated alike, but for per cent and residues. Sets, tuples, intervals and
+bases are equal only to their own kind; sets in any order, tuples in order. Where a spelling leaves its kind open, it is read
+as the kind of the other side (`read_alike`): a tuple, a list of rows or a sum over i, j and k beside a matrix, 2:3
+beside a number, 2 g beside a product with g. What needs more than exact arithmetic is handed to
 `decide`, which the worker implements with many digits and this process leaves open.
 
 Policy:
@@ -17,8 +19,9 @@ Policy:
 
 An answer without a unit equals one with; two units must agree (5 cm is not 5 m, 500 cm is 5 m). Dates, telephone
 numbers and codes are equal by their spelling, 2019-2020 is not -1. Times are equal as times, 10:20
-is not 5:10; a time in several units equals one with a unit, 3 h 20 min is 200 min but not 200. A ratio with a zero
-equals only itself. Of `x=1, y=2` the names, or their order, are wanted.
+is not 5:10, 15:30 is 3:30 pm; a time in several units equals one with a unit, 3 h 20 min is 200 min but not 200. A
+ratio with a zero equals only itself. 3 mod 7 is 10 mod 7, and 3; but x = 3 is no answer where x = 3 mod 7 is the gold.
+Of `x=1, y=2` the names, or their order, are wanted.
 """
 
 from __future__ import annotations
