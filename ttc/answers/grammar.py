@@ -4,8 +4,9 @@ Every token must be consumed: a partial parse is a refusal, never a smaller expr
 time is linear, nothing is evaluated. Mixed numbers, thousands, percent, units, sets, tuples, intervals, unions,
 inequality chains, sets by a condition, residues, numbers in words, ratios, times by the clock and in several units,
 words of size (5 million), bases, matrices, plus-minus and the usual functions are understood; so are units of
-measurement and currency that follow or precede a number. White space never joins digits, and words after a number are its unit only where they can be one. A whole answer
-that is spelt as a date, a telephone number or a code (`designation`) is no sum: it stands for its spelling.
+measurement and currency that follow or precede a number. White space never joins digits, and words after a number are
+its unit only where they can be one. A whole answer that is spelt as a date, a telephone number or a code
+(`designation`) is no sum: it stands for its spelling.
 Left out: sums, products, integrals, limits, sequences with dots (`math-verify` may know them, in a worker).
 """
 

@@ -1,10 +1,10 @@
 """Compare the shapes of two answers under a policy: equal, different, or not decided without a numeric check.
 
 The gold answer and the submitted one are treated alike, but for per cent and residues. Sets, tuples, intervals and
-bases are equal only to their own kind; sets in any order, tuples in order. Where a spelling leaves its kind open, it is read
-as the kind of the other side (`read_alike`): a tuple, a list of rows or a sum over i, j and k beside a matrix, 2:3
-beside a number, 2 g beside a product with g. What needs more than exact arithmetic is handed to
-`decide`, which the worker implements with many digits and this process leaves open.
+bases are equal only to their own kind; sets in any order, tuples in order. Where a spelling leaves its kind open, it is
+read as the kind of the other side (`read_alike`): a tuple, a list of rows or a sum over i, j and k beside a matrix, 2:3
+beside a number, 2 g beside a product with g. What needs more than exact arithmetic is handed to `decide`, which the
+worker implements with many digits and this process leaves open.
 
 Policy:
     percent    `gold`: 50 % equals 0.5, and where it is the gold, which may go without its sign, 50 too; `either`: 50 %
@@ -13,15 +13,14 @@ Policy:
                approximates to one unit in its last place; 0 turns this off. Two decimals are never equal by rounding
     relative, absolute    tolerances on numbers
     reading    what a bracketed or bare list is: as written (empty), always a `set`, always a `tuple`
-
     domain     what a variable runs over: pairs of a name and `integer`, `positive`, `positive integer`
     multiset   whether members of a set count as often as they stand there
 
 An answer without a unit equals one with; two units must agree (5 cm is not 5 m, 500 cm is 5 m). Dates, telephone
-numbers and codes are equal by their spelling, 2019-2020 is not -1. Times are equal as times, 10:20
-is not 5:10, 15:30 is 3:30 pm; a time in several units equals one with a unit, 3 h 20 min is 200 min but not 200. A
-ratio with a zero equals only itself. 3 mod 7 is 10 mod 7, and 3; but x = 3 is no answer where x = 3 mod 7 is the gold.
-Of `x=1, y=2` the names, or their order, are wanted.
+numbers and codes are equal by their spelling, 2019-2020 is not -1. Times are equal as times, 10:20 is not 5:10, 15:30
+is 3:30 pm; a time in several units equals one with a unit, 3 h 20 min is 200 min but not 200. A ratio with a zero
+equals only itself. 3 mod 7 is 10 mod 7, and 3 where that is submitted; 3 mod 7 is no answer for 3, nor x = 3 for
+x = 3 mod 7. Of `x=1, y=2` the names, or their order, are wanted.
 """
 
 from __future__ import annotations
@@ -307,6 +306,8 @@ def read_alike(left: Term, right: Term) -> tuple[Term, Term]:
     """Two shapes, each read as the kind that the other is where its spelling leaves that open."""
     if left.op == right.op:
         return left, right
+    if right.op == "residue":
+        return left, right  # all that are congruent to a number are not that number
     if reading := _READINGS.get((right.op, left.op)):
         return left, reading(right, left)
     if reading := _READINGS.get((left.op, right.op)):
