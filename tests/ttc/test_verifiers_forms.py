@@ -207,7 +207,11 @@ def test_a_residue_is_a_class_of_whole_numbers() -> None:
     wrong = [r"x \equiv 4 \pmod 7", r"3 \pmod 8", r"7 \pmod 3", r"x\equiv 3 \pmod{14}", "7", "10", r"x \equiv 3"]
     assert misjudged(r"3 \pmod 7", [*right, r"3 \text{ mod } 7", "3"], [*wrong, r"y \not\equiv 3 \pmod 7"]) == {}
     assert misjudged(r"x \equiv 3 \pmod{7}", [r"3 \pmod 7", r"x \equiv 10 \pmod 7"], [*wrong, "3", "x = 3"]) == {}
-    assert misjudged("3", [], [r"3 \pmod 7", r"4 \pmod 7", r"10 \pmod 7"]) == {}
+    question = "What is the remainder when $2^{10}$ is divided by $7$?"
+    right = [r"3 \pmod 7", r"2^{10} \equiv 3 \pmod 7", r"x \equiv 3 \pmod 7"]
+    assert misjudged("3", right, [r"4 \pmod 7", r"10 \pmod 7", r"3 \pmod 2"], question) == {}
+    assert with_question("3", question).question == question
+    assert misjudged("3", [], right) == {}
     right = [r"x \equiv 3, 1 \pmod 7", r"x \equiv 1 \pmod 7 \text{ or } x \equiv 3 \pmod 7"]
     assert misjudged(r"1, 3 \pmod 7", right, [r"x\equiv 1 \pmod 7", r"x \equiv 1,4 \pmod 7", r"1, 3 \pmod 8"]) == {}
 

@@ -44,8 +44,17 @@ from ttc.answers.tokens import TooLarge, Unparsed, plain
 from ttc.config.values import at_least
 from ttc.core import Form, Status, Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.maths.asked import asks_chance, asks_percent, asks_ratio, domains, fault
-from ttc.verifiers.maths.comparing import Comparison, Decide, EqualityPolicy, Percent, Ternary, as_ratio, read_alike
+from ttc.verifiers.maths.asked import asks_chance, asks_percent, asks_ratio, asks_residue, domains, fault
+from ttc.verifiers.maths.comparing import (
+    Comparison,
+    Decide,
+    EqualityPolicy,
+    Percent,
+    Ternary,
+    as_ratio,
+    read_alike,
+    read_residues,
+)
 from ttc.verifiers.shared.contract import (
     ALL_OR_NOTHING,
     MAX_S,
@@ -238,6 +247,7 @@ def weigh(
     second = _valued(first, second)
     if asks_chance(question) and {first.op, second.op} == {"ratio", "scalar"}:
         return False, "different"  # odds of 2:3 are no probability of 2/3
+    first, second = read_residues(first, second, asked=asks_residue(question))
     first, second = read_alike(first, second)
     if asks_ratio(question):
         first, second = as_ratio(first), as_ratio(second)

@@ -50,6 +50,7 @@ _EXPAND = re.compile(r"(?:^|[.:;]\s+)\s*expand\b", re.IGNORECASE)
 _SIMPLIFY = re.compile(r"\bsimplif|simplest (?:radical )?form", re.IGNORECASE)
 _RATIO = re.compile(r"\bratio\b|\bproportion", re.IGNORECASE)
 _CHANCE = re.compile(r"\bprobabilit|\bodds\b|\bchances?\b|\blikel", re.IGNORECASE)
+_RESIDUE = re.compile(r"\bremainder|\bmodulo|\\?[bp]?mod\b|\bcongruen|\bresidue", re.IGNORECASE)
 _TENS, _TEN = re.compile(r"\b10\s*(?:\^|\*\*)"), re.compile(r"10*")
 """A power of ten in a question, which its answer must not repeat, and the digits of one."""
 _INTEGER = re.compile(r"\b(positive )?integers? \$?([a-z])\$?(?![a-z])")
@@ -73,6 +74,11 @@ def asks_chance(question: str) -> bool:
     return bool(question) and bool(_CHANCE.search(question))
 
 
+def asks_residue(question: str) -> bool:
+    """Whether a question speaks of remainders, so that 3 mod 7 answers it as 3 does."""
+    return bool(question) and bool(_RESIDUE.search(question))
+
+
 def domains(question: str) -> tuple[tuple[str, str], ...]:
     """Variables that a question calls integers: "for every positive integer $n$"."""
     return tuple((match[2], "positive integer" if match[1] else "integer") for match in _INTEGER.finditer(question))
@@ -91,7 +97,8 @@ def with_question(answer: str, question: str) -> Target:
     settled = bool(golds) and all(map(numeral, golds)) and "%" not in answer
     by_question = asks_percent(question) or (asks_ratio(question) and ":" in answer)
     odds = asks_chance(question) and any(node.op == "div" for node in golds)
-    needed = not settled or by_question or odds or (bool(_TENS.search(question)) and any(map(_value_of_ten, golds)))
+    by_question |= odds or asks_residue(question)
+    needed = not settled or by_question or (bool(_TENS.search(question)) and any(map(_value_of_ten, golds)))
     return Target(answer, question[-MAX_QUESTION:]) if needed else Target(answer)
 
 

@@ -19,8 +19,8 @@ Policy:
 An answer without a unit equals one with; two units must agree (5 cm is not 5 m, 500 cm is 5 m). Dates, telephone
 numbers and codes are equal by their spelling, 2019-2020 is not -1. Times are equal as times, 10:20 is not 5:10, 15:30
 is 3:30 pm; a time in several units equals one with a unit, 3 h 20 min is 200 min but not 200. A ratio with a zero
-equals only itself. 3 mod 7 is 10 mod 7, and 3 where that is submitted; 3 mod 7 is no answer for 3, nor x = 3 for
-x = 3 mod 7. Of `x=1, y=2` the names, or their order, are wanted.
+equals only itself. 3 mod 7 is 10 mod 7, and 3 where that is submitted; 3 mod 7 is an answer for 3 only where a
+remainder is asked for, and x = 3 none for x = 3 mod 7. Of `x=1, y=2` the names, or their order, are wanted.
 """
 
 from __future__ import annotations
@@ -185,8 +185,6 @@ class Comparison:
         if all(names) and not _same_name(*names):
             return False
         bodies = [node.args[1] if node.op == "named" else node for node in (left, right)]
-        if left.op == "named" and bodies[0].op == "residue" != bodies[1].op:
-            return False  # a number is not all that are congruent to it
         arguments = [name.partition("(")[2].removesuffix(")") for name in names]
         if all(argument.isalpha() for argument in arguments) and arguments[0] != arguments[1]:
             if arguments[0] in bodies[1].symbols() or arguments[1] in bodies[0].symbols():
@@ -306,13 +304,21 @@ def read_alike(left: Term, right: Term) -> tuple[Term, Term]:
     """Two shapes, each read as the kind that the other is where its spelling leaves that open."""
     if left.op == right.op:
         return left, right
-    if right.op == "residue":
-        return left, right  # all that are congruent to a number are not that number
     if reading := _READINGS.get((right.op, left.op)):
         return left, reading(right, left)
     if reading := _READINGS.get((left.op, right.op)):
         return reading(left, right), right
     return left, right
+
+
+def read_residues(gold: Term, answer: Term, asked: bool) -> tuple[Term, Term]:
+    """A residue beside a number: 3 answers 3 mod 7, and 3 mod 7 answers 3 where a remainder is `asked`."""
+    body = answer.args[1] if answer.op == "named" else answer
+    if gold.op == "residue" and body.op == "scalar":
+        return gold.args[0], answer
+    if asked and gold.op == "scalar" and body.op == "residue" and least_residue(body) == exact(body.args[0].args[0]):
+        return gold, body.args[0]
+    return gold, answer
 
 
 def _in_letters(node: Term, beside: Term) -> Term:
@@ -392,7 +398,6 @@ _READINGS: Mapping[tuple[str, str], Callable[[Term, Term], Term]] = {
     ("scalar", "tuple"): _as_point,
     ("scalar", "matrix"): _as_column,
     ("ratio", "scalar"): _as_quotient,
-    ("residue", "scalar"): lambda node, _beside: node.args[0],
     **{(kind, "matrix"): _as_matrix for kind in ("tuple", "brackets", "interval")},
 }
 """How a shape of the first kind is read beside one of the second."""
