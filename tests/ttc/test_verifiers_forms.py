@@ -164,6 +164,7 @@ def test_a_time_is_the_same_by_both_clocks() -> None:
     wrong = ["3:30", "3:30 am", "03:30", "15:31", "3:31 pm", "16:30", "15", "12:30"]
     assert misjudged("15:30", ["3:30 pm", "3:30 PM", r"3:30 \text{ p.m.}", "15:30"], wrong) == {}
     assert misjudged("3:30 pm", ["15:30", "3:30 p.m.", "3:30"], ["3:30 am", "03:30", "4:30 pm"]) == {}
+    assert misjudged("0.5", ["1:2"], ["15:30", "12:24"]) == {}
     assert misjudged("12:15 am", ["0:15", "00:15"], ["12:15 pm", "0:15 pm", "12:16 am"]) == {}
     assert misjudged("5 p.m.", ["5:00 pm", "17:00", r"5 \text{ PM}"], ["5 am", "5:01 pm", "5", "6 pm"]) == {}
     assert misjudged("12:00 pm", ["noon", "12 noon", "12 pm"], ["midnight", "12:00 am", "11 noon"]) == {}

@@ -200,7 +200,8 @@ class Comparison:
             first, second = by_clock(left), by_clock(right)
             return first[:2] == second[:2] and (first[2] == second[2] or "" in (first[2], second[2]))
         sides = as_ratio(left), as_ratio(right)
-        return False if "time" in (sides[0].op, sides[1].op) else self.same(*sides)
+        # 15:30 is no half, as 1:2 is.
+        return False if {"time", "scalar"} & {sides[0].op, sides[1].op} else self.same(*sides)
 
     def _durations(self, left: Term, right: Term) -> Ternary:
         """Times in several units; a bare number says nothing of its unit."""
