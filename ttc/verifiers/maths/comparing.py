@@ -317,8 +317,10 @@ def read_residues(gold: Term, answer: Term, asked: bool) -> tuple[Term, Term]:
     body = answer.args[1] if answer.op == "named" else answer
     if gold.op == "residue" and body.op == "scalar":
         return gold.args[0], answer
-    if asked and gold.op == "scalar" and body.op == "residue" and least_residue(body) == exact(body.args[0].args[0]):
-        return gold, body.args[0]
+    if asked and gold.op == "scalar" and body.op == "residue" and body.args[0].op == "scalar":
+        least = least_residue(body)
+        if least is not None and least == exact(body.args[0].args[0]):  # 10 mod 7 is no remainder
+            return gold, body.args[0]
     return gold, answer
 
 
