@@ -68,4 +68,4 @@ def test_an_example_of_the_hub_is_planned_with_a_small_model_in_its_place(
     plan = resolve(replace(spec, teachers=tuple(teachers)), tmp_path / "job")
     assert sum(len(prompts.items) for prompts in plan.prompts.values()) == 16
     text = "\n".join(_training(plan))
-    assert "GB" in text and "steps" in text
+    assert "B a device" in text and "steps" in text
