@@ -368,14 +368,15 @@ class Record:
     """The results, written after every row."""
 
     def __init__(self, path: Path | None, facts: dict[str, Any], again: bool) -> None:
-        self._path, self._facts = path, facts
+        self._path, self._facts, self._again = path, facts, again
         self.rows: dict[str, Any] = {}
-        if path is not None and path.is_file() and not again:
+        if path is not None and path.is_file():
             self.rows = json.loads(path.read_text(encoding="utf-8")).get("rows", {})
 
     def __contains__(self, name: str) -> bool:
         row = self.rows.get(name, {})
-        return bool(row) and all(row.get(key) == value for key, value in self._facts.items() if key != "date")
+        same = all(row.get(key) == value for key, value in self._facts.items() if key != "date")
+        return bool(row) and same and not self._again
 
     def add(self, name: str, figures: dict[str, Any], aims: dict[str, str]) -> None:
         """Keep a row and print it."""
