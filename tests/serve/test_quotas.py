@@ -185,11 +185,11 @@ def test_what_a_key_used_where_nothing_bounds_it_counts_where_its_limit_stands(u
 def test_a_key_without_limits_is_served_while_redis_is_away_and_leaves_no_list_that_grows(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def go() -> None:
-        from redis.asyncio import Redis
+    library = pytest.importorskip("redis.asyncio")
 
+    async def go() -> None:
         with redis(tmp_path) as address:
-            quotas, other = await open_quotas(address, 60), Redis.from_url(address)
+            quotas, other = await open_quotas(address, 60), library.Redis.from_url(address)
             await other.zadd("ttc:{alice}:requests", {"old": time.time() - 61})
             await other.zadd("ttc:{alice}:spent", {"old:5": time.time() - 61})
             quotas.settle(await quotas.take(alice(), 5, search=False), 4)
