@@ -179,6 +179,8 @@ def _beyond_the_grammar() -> Iterator[tuple[str, str]]:
     yield "big matrix power", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}^{1000000}"
     yield "determinant", r"\det\begin{pmatrix}1&2\\3&4\end{pmatrix}"
     yield "modulus", r"7^{10^{10}} \bmod 13"
+    yield "modulus before spaces", "mod" + " " * 3000
+    yield "matrix of unlike rows, turned", r"\begin{pmatrix}1&2\\3\end{pmatrix}^T"
     yield "congruence", r"x\equiv 3 \pmod{10^{100}}"
     yield "sum with a long body", r"\sum_{k=1}^{n} " + "+".join(["k"] * 300)
     yield "many commands", r"\alpha\beta" * 400

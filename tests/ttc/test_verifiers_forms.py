@@ -68,6 +68,8 @@ def test_a_matrix_may_be_a_list_of_its_rows() -> None:
     wrong = ["[[1,3],[2,4]]", "[1,2,3,4]", "(1,2,3,4)", "[[1,2],[3,5]]", "[[3,4],[1,2]]", "-2", "[[1,2],[3,4],[5,6]]"]
     assert misjudged(matrix, [*right, r"\begin{pmatrix}1&3\\2&4\end{pmatrix}^T"], wrong) == {}
     assert misjudged("[[1,2],[3,4]]", [matrix, "[[1, 2], [3, 4]]"], ["[[1,2],[4,3]]", "[[1,3],[2,4]]"]) == {}
+    ragged = r"\begin{pmatrix}1&3\\2\end{pmatrix}^T"
+    assert misjudged(matrix, [], [ragged, r"\begin{pmatrix}\end{pmatrix}^T", "()^T"]) == {}
 
 
 def test_an_interval_may_be_a_condition_or_a_set_by_a_condition() -> None:

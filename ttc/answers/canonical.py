@@ -188,7 +188,7 @@ def _turned(node: Term) -> Term | None:
         return None
     inner = shape(base)
     rows = inner.args if inner.op == "matrix" else matrix_rows(inner) or (entries(inner),)
-    return Term("matrix", tuple(zip(*rows, strict=True)))
+    return Term("matrix", tuple(zip(*rows, strict=True))) if len({*map(len, rows)}) == 1 else None
 
 
 def entries(node: Term) -> tuple[Term, ...]:

@@ -79,8 +79,8 @@ _CHOSEN = re.compile(
 )
 """A binomial coefficient as the letter C between its numbers."""
 _MODULUS = re.compile(
-    r"\(?\s*(?:\\[pb]?mod(?:ulo)?(?![A-Za-z])|(?<![A-Za-z\\])mod(?:ulo)?(?![A-Za-z])|\\(?:text|mathrm|operatorname)\s*\{\s*\(?mod(?:ulo)?\s*\})"
-    r"\s*\{?\s*(?P<modulus>\d{1,18}|[A-Za-z](?![A-Za-z]))\s*\}?\s*\)?"
+    r"\(?\s{0,8}(?:\\[pb]?mod(?:ulo)?(?![A-Za-z])|(?<![A-Za-z\\])mod(?:ulo)?(?![A-Za-z])|\\(?:text|mathrm|operatorname)\s*\{\s*\(?mod(?:ulo)?\s*\})"
+    r"\s{0,8}\{?\s{0,8}(?P<modulus>\d{1,18}|[A-Za-z](?![A-Za-z]))\s*\}?\s*\)?"
 )
 """A modulus in any spelling: \\pmod{7}, (mod 7), mod 7."""
 _PRIME = re.compile(r"\^(?:\{(?:\s*\\prime)+\s*\}|\s*\\prime(?![A-Za-z]))")
