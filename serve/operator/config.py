@@ -26,6 +26,7 @@ from ttc.answers import KINDS
 from ttc.config.choices import DEFAULT_ENGINE, DEFAULT_SCORER, PartChoice
 from ttc.config.recipes import load_toml, merge, sections, split_model
 from ttc.config.registry import ENGINES, SCORERS
+from ttc.config.signatures import options_of
 from ttc.config.values import build, nearest, parse
 from ttc.errors import ConfigError, UnknownName
 
@@ -312,7 +313,8 @@ def _model(name: str, values: Mapping[str, Any], limits: ServeLimits) -> ModelSp
 
 def _engine(name: str, params: Mapping[str, Any], model: str | None, limits: ServeLimits) -> PartChoice:
     """An engine; of a server behind, strategies bear no longer silence than chats that are passed through."""
-    silence = {"idle_s": limits.upstream_first_s} if name == "openai" else {}
+    takes_silence = "idle_s" in options_of(ENGINES.load(split_model(name)[0]))
+    silence = {"idle_s": limits.upstream_first_s} if takes_silence else {}
     return PartChoice.of(ENGINES, name, {**silence, **params}, model)
 
 

@@ -288,3 +288,4 @@ def test_strategies_bear_no_longer_silence_of_a_server_behind_than_chats_that_ar
     options = from_options(None, None, None, None, "http://x/v1", {"limits.upstream_first_s": "7"})
     assert options.models[0].engine.params["idle_s"] == of_file(BEHIND) == 7
     assert of_file(BEHIND + "params = { idle_s = 9 }") == 9
+    assert of_file(BEHIND.replace('"openai"', '"openai:llama"')) == 7
