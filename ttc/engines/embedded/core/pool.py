@@ -270,7 +270,6 @@ class PagePool:
         """`kernels` is what `compute.native` gives, where the model computes with it: then it also copies."""
         self.shelf = Shelf(dims, dtype, device, page_size)
         self._kernels = kernels
-        self._repeats = kernels is not None and page_size == SHEET  # a smaller page is for less memory
         self.returned: deque[list[int]] = deque()
         self.version = 0
         """Raised whenever pages of a segment in use may lie elsewhere."""
@@ -279,6 +278,11 @@ class PagePool:
     def copies_fast(self) -> bool:
         """Whether `carry` is a compiled kernel's."""
         return self._kernels is not None
+
+    @property
+    def _repeats(self) -> bool:
+        """Whether segments repeat anything: copies must be cheap, and a smaller page is for less memory."""
+        return self._kernels is not None and self.shelf.size == SHEET
 
     @property
     def slack(self) -> int:

@@ -68,7 +68,6 @@ class DevicePool(PagePool):
     def __init__(self, dims: Dims, dtype: torch.dtype, device: torch.device, num_pages: int, send: Send) -> None:
         self.shelf = DeviceShelf(dims, dtype, device, num_pages)
         self._kernels = None
-        self._repeats = False
         self.returned: deque[list[int]] = deque()
         self.version = 0
         self._send = send
