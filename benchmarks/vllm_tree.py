@@ -4,7 +4,8 @@
     VLLM_PYTHON -m benchmarks.vllm_tree --scorer prm --boundary step --n 16 --max-tokens 256 [--save FILE.json]
     VLLM_PYTHON -m benchmarks.vllm_tree --model smollm2 --scorer prm --judge FOLDER --n 16 --max-tokens 64 --plain
 
-Three sides alternate in one process, all with vLLM's core in this process and blocks of 32 tokens. *Tree*: DVTS with a
+Three sides alternate, all with vLLM's core in this process and blocks of 32 tokens; with `--apart` in a process of its
+own, as vLLM has it on a GPU (`in_process=false`). *Tree*: DVTS with a
 constant scorer, `--problems` problems in flight, through the toolkit's engine. Steps have exactly `--step-tokens`
 tokens (`--boundary tokens`), or end with the first sentence that ends after so many (`--boundary sentence`; vLLM's own
 `min_tokens` sees to that, and raw vLLM then turns ids into text as well), or where the model ends them (`--boundary
@@ -14,7 +15,7 @@ longer, so that the later ones begin just behind the start or the middle of a bl
 time-averaged number of draws that the tree had in flight; `raw_same` asks for what the toolkit asks for (a seed per
 request, log-probabilities; with `--plain` neither, as a command without `--seed` does), `raw_bare` for neither. Prefix
 caches are emptied before every side. Medians over the rounds. Beside tokens per second stand tokens per second of
-processor time of the whole process, which other programs on the machine disturb less.
+processor time of this process and its children, which other programs on the machine disturb less.
 
 `--scorer prm` is the packaged reward model, or that in the folder `--judge`, one thread of this process beside vLLM's;
 then there is no raw side, since nothing there scores. Left out: scorers of several models, and those on a server.
@@ -47,7 +48,7 @@ from ttc.engines.vllm.options import VllmOptions
 from ttc.session.solve import solve
 from ttc.strategies.tree import tree
 
-UNSAID = {"scorer": "constant", "judge": None, "plain": False}
+UNSAID = {"scorer": "constant", "judge": None, "plain": False, "apart": False, "dtype": "auto"}
 """What older rows were measured with."""
 
 
@@ -65,6 +66,14 @@ class AtLeast:
         for request in requests:
             request.params.min_tokens = min(self._num, request.params.max_tokens)
         self._inner.submit(requests)
+
+
+def processor_seconds() -> float:
+    """Of this process and of those below it, where vLLM's cores may be."""
+    import psutil  # vLLM brings it
+
+    times = [process.cpu_times() for process in psutil.Process().children(recursive=True)]
+    return time.process_time() + sum(entry.user + entry.system for entry in times)
 
 
 def steps_of(args: argparse.Namespace) -> dict[str, Any]:
@@ -85,9 +94,9 @@ async def run_tree(
     before = engine.counters()
     sampling = Sampling(max_tokens=args.max_tokens)
     run = partial(solve, engine=watched, strategy=strategy, seed=seed, sampling=sampling, shared={})
-    started, used = time.perf_counter(), time.process_time()
+    started, used = time.perf_counter(), processor_seconds()
     await asyncio.gather(*(run(problem) for problem in problems))
-    wall, used = time.perf_counter() - started, time.process_time() - used
+    wall, used = time.perf_counter() - started, processor_seconds() - used
     after = engine.counters()
     again = after.prompt - before.prompt - after.cached + before.cached
     return {
@@ -104,12 +113,12 @@ async def run_tree(
 class Raw:
     """VLLM alone, with so many sequences at once."""
 
-    def __init__(self, folder: Path, live: int, threads: int, max_context: int) -> None:
+    def __init__(self, folder: Path, live: int, threads: int, max_context: int, dtype: str) -> None:
         import torch
         from vllm import LLM
 
         torch.set_num_threads(threads)
-        args = VllmOptions(max_num_seqs=live, max_context=max_context).engine_args(folder, on_cpu=True)
+        args = VllmOptions(max_num_seqs=live, max_context=max_context, dtype=dtype).engine_args(folder, on_cpu=True)
         self._llm = LLM(**{name: value for name, value in args.items() if name != "worker_extension_cls"})
 
     def run(
@@ -133,9 +142,9 @@ class Raw:
             )
             for i in range(len(jobs))
         ]
-        started, used = time.perf_counter(), time.process_time()
+        started, used = time.perf_counter(), processor_seconds()
         done = self._llm.generate([{"prompt_token_ids": list(ids)} for ids, _ in jobs], params, use_tqdm=False)
-        wall, used = time.perf_counter() - started, time.process_time() - used
+        wall, used = time.perf_counter() - started, processor_seconds() - used
         tokens = sum(len(output.token_ids) for request in done for output in request.outputs)
         return {"tok_s": tokens / wall, "tok_cpu_s": tokens / used}
 
@@ -148,6 +157,8 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
         max_context=args.max_context,
         seeded=not args.plain,
         logprobs=not args.plain,
+        in_process=not args.apart,
+        dtype=args.dtype,
     )
     engine: Any = vllm(args.model, options)
     scorer: Any = SCORERS.load(args.scorer)(*([args.judge] if args.judge else []))
@@ -190,7 +201,7 @@ class RawSides:
         folder = Path(args.model) if args.model else nano.path("teacher")
         self._args, self._stops = args, engine.capabilities.eos_ids
         self._prompts = [engine.render(problem.messages, None).token_ids for problem in problems]
-        self._raw = Raw(folder, live, args.threads, args.max_context)
+        self._raw = Raw(folder, live, args.threads, args.max_context, args.dtype)
         self._raw.run(self._prompts[:8], self._stops, args, 998, not args.plain)
 
     def run(self, seed: int, tree: Mapping[str, float]) -> dict[str, float]:
@@ -213,6 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="model folder; the packaged teacher without it")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dtype", default="auto", help="of vLLM's weights; float32 where the processor has no bf16")
     parser.add_argument("--problems", type=int, default=64)
     parser.add_argument("--n", type=int, default=4)
     parser.add_argument("--step-tokens", type=int, default=16)
@@ -221,6 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--judge", help="folder of the reward model of --scorer prm; the packaged one without it")
     parser.add_argument("--plain", action="store_true", help="no seeds and no log-probabilities")
     parser.add_argument("--align", action="store_true")
+    parser.add_argument("--apart", action="store_true", help="vLLM's core in a process of its own")
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--max-context", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=3)
@@ -230,7 +243,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if args.judge and args.scorer != "prm":
         parser.error("--judge is the folder of --scorer prm: add that, or leave --judge out")
     os.environ.update(
-        VLLM_ENABLE_V1_MULTIPROCESSING="0",
+        VLLM_ENABLE_V1_MULTIPROCESSING="1" if args.apart else "0",
+        VLLM_WORKER_MULTIPROC_METHOD="spawn",
         OMP_NUM_THREADS=str(args.threads),
         VLLM_CPU_OMP_THREADS_BIND="nobind",
         VLLM_LOGGING_LEVEL="ERROR",
@@ -239,7 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     result = asyncio.run(measure(args))
     print(line(result))
     if args.save:
-        used = round(time.process_time())
+        used = round(processor_seconds())
         row = {
             **facts(),
             "cpu_seconds": used,
@@ -250,7 +264,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         row["judge"] = Path(args.judge).name if args.judge else None
         rows = json.loads(args.save.read_text(encoding="utf-8")) if args.save.exists() else []
         same = ("machine", "model", "threads", "step_tokens", "n", "boundary", "align", "max_tokens", "scorer", "judge")
-        kept = [old for old in rows if any(old.get(key, UNSAID.get(key)) != row[key] for key in (*same, "plain"))]
+        same = (*same, "plain", "apart", "dtype")
+        kept = [old for old in rows if any(old.get(key, UNSAID.get(key)) != row[key] for key in same)]
         args.save.parent.mkdir(parents=True, exist_ok=True)
         args.save.write_text(json.dumps([*kept, row], indent=1) + "\n", encoding="utf-8")
 

@@ -153,7 +153,7 @@ def run_all(wanted: Iterable[Row], args: argparse.Namespace, kind: Any, suffix: 
     if not missing:
         return
     folder = nano.path("teacher") if args.model == "packaged" else Path(args.model)
-    line = server.command(args.vllm, folder, missing[0].model, args.port, template_of(missing[0].model))
+    line = server.command(args.vllm, folder, missing[0].model, args.port, template_of(missing[0].model), args.dtype)
     with server.serving(line, args.port, args.out / "server.log") as url:
         for row in missing:
             result = kind(row, args, url, folder)
@@ -193,6 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="folder of the rows")
     parser.add_argument("--vllm", type=Path, help="python of an environment with vLLM")
     parser.add_argument("--model", default="packaged", help="packaged, or a folder")
+    parser.add_argument("--dtype", default="bfloat16", help="of the server; float32 where a processor has no bf16")
     parser.add_argument("--limit", type=int, default=400)
     parser.add_argument("--draws", default="8=5,4=1,16=1", help="N=number of draws, by commas; for cap: a number")
     parser.add_argument("--systems", default=",".join(SYSTEMS))

@@ -29,13 +29,13 @@ KEPT = ("prompt_tokens_total", "generation_tokens_total", "prefix_cache_hits_tot
 GAUGES = ("num_requests_running", "num_requests_waiting")
 
 
-def command(python: Path, folder: Path, name: str, port: int, template: Path | None) -> list[str]:
+def command(python: Path, folder: Path, name: str, port: int, template: Path | None, dtype: str) -> list[str]:
     """What starts the server; `template` is None where the folder's own is used."""
     reasoning = {"reasoning_start_str": "<think>", "reasoning_end_str": HANDOVER}
     own = ["--reasoning-config", json.dumps(reasoning), "--chat-template", str(template)] if template else []
     return [
         *(str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)),
-        *("--served-model-name", name, "--port", str(port), "--dtype", "bfloat16", "--max-model-len", "2048"),
+        *("--served-model-name", name, "--port", str(port), "--dtype", dtype, "--max-model-len", "2048"),
         *("--max-num-seqs", "256", "--enforce-eager", "--block-size", "32", "--no-enable-chunked-prefill"),
         *("--enable-prompt-tokens-details", "--trust-request-chat-template", *own),
     ]
