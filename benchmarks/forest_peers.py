@@ -135,5 +135,5 @@ AIMS: dict[str, dict[str, str]] = {
     "threads": {"processes_wall_ratio": ">= 1.0"},
     **{name: {"ratio": ">= 1.0"} for name in TREES},
 }
-"""What is asked; for shared prompts, what was measured before keys and values lay in pages, on one AMD processor, with
-prompts that a cache held after the first round: `before` is the same code on the machine and the prompts at hand."""
+"""What is asked; for shared prompts, what was measured before keys and values lay in pages, on another processor, with
+the same prompt in every round: `before` is that code on the machine and the prompts at hand."""
