@@ -52,7 +52,9 @@ class Watched:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        value = getattr(self._inner, name)
+        setattr(self, name, value)  # looked up once: the search alone would pay for this
+        return value
 
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
         """Pass on, and count."""

@@ -347,13 +347,13 @@ def _finite(scorer: Scorer, score: Score) -> Score:
     if score.value is None:
         return score
     values = (score.value, *score.steps)
+    if all(type(value) is float and math.isfinite(value) for value in values):
+        return score
     if not all(isinstance(value, float | numbers.Real) for value in values):
         raise PluginError(f"{_named('scorer', scorer)} gave {score!r}; its value and steps must be numbers")
     odd = next((value for value in values if not math.isfinite(value)), None)
     if odd is not None:
         return Score(None, note=f"{odd} is not a finite score")
-    if all(type(value) is float for value in values):
-        return score
     return replace(score, value=float(score.value), steps=tuple(float(step) for step in score.steps))
 
 

@@ -318,11 +318,15 @@ class OwnPrefixes:
 
     def length(self, ids: Sequence[int]) -> int:
         """How many ids at the start of `ids` are known."""
+        return self.match(ids)[0]
+
+    def match(self, ids: Sequence[int]) -> tuple[int, tuple[int, int]]:
+        """How many ids at the start of `ids` are known, and where their whole blocks end, for `add`."""
         state = start = 0
         while True:
             block, seen = tuple(ids[start : start + _BLOCK]), self._blocks.get(state, set())
             if len(block) < _BLOCK or block not in seen:
-                return start + max((_common(block, other) for other in seen), default=0)
+                return start + max((_common(block, other) for other in seen), default=0), (state, start)
             state, start = hash((state, block)), start + _BLOCK
 
     def add(self, ids: Sequence[int], after: tuple[int, int] = (0, 0)) -> tuple[int, int]:
@@ -339,10 +343,13 @@ class OwnPrefixes:
         return state, start
 
 
-def _common(first: Sequence[int], second: Sequence[int]) -> int:
-    """Ids that both begin with."""
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((at for at, (one, other) in pairs if one != other), min(len(first), len(second)))
+def _common(first: tuple[int, ...], second: tuple[int, ...]) -> int:
+    """Ids that both begin with, by halving."""
+    least, most = 0, min(len(first), len(second))
+    while least < most:
+        middle = (least + most + 1) // 2
+        least, most = (middle, most) if first[:middle] == second[:middle] else (least, middle - 1)
+    return least
 
 
 class _Bill:
@@ -369,8 +376,8 @@ async def generate_alone(
     ids, shape = prompt.token_ids, engine.capabilities.shape
     if ids is None or shape is None:
         return await engine.generate(prompt, sampling, draws, on_usage)
-    own = prefixes.length(ids)
-    end = prefixes.add(ids)  # before the first await: of two requests at once, one pays
+    own, known = prefixes.match(ids)
+    end = prefixes.add(ids, known)  # before the first await: of two requests at once, one pays
     bill = _Bill(shape, own, len(ids) - own, on_usage)
     completions = await engine.generate(prompt, sampling, draws, bill)
     for completion in completions:

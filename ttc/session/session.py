@@ -385,13 +385,14 @@ class Session:
         """What the draws of a prompt ask of the budget."""
         length = len(prompt.token_ids or ())
         closable = not piece and self._can_close(thinking)
+        stops = self._answer_stops(prompt, sampling, thinking)
         control = replace(thinking, max_tokens=sampling.max_tokens) if closable and not thinking.active else thinking
         return Request(
             num_draws=num_draws,
             max_tokens=sampling.max_tokens,
             price=self._meter.price(prompt, scorer),
             prompt=prompt.path,
-            calls=max(control.calls_each, 3 if self._parted(prompt, sampling, thinking) else 1),
+            calls=max(control.calls_each, 3 if self._parted(prompt, sampling, stops) else 1),
             injected=control.count_injected(self._engine) if self.rationed else 0,
             opening=not piece,
             draw_flops=lambda num_tokens: self.capabilities.flops(length + num_tokens, 0),
@@ -450,7 +451,7 @@ class Session:
         generate = partial(generate_alone, self._engine, self._prefixes)
         stops = self._answer_stops(prompt, sampling, thinking)
         counted = thinking.active and thinking.template is not False
-        if counted or self._parted(prompt, sampling, thinking):
+        if counted or self._parted(prompt, sampling, stops):
             completions = await gather(
                 controlled(
                     self._engine,
@@ -494,11 +495,10 @@ class Session:
         """Most ids that a draw of `prompt` may have, what is injected included; None: only sampled ones are capped."""
         return None
 
-    def _parted(self, prompt: Prompt, sampling: Sampling, thinking: Thinking) -> bool:
-        """Whether a thought is drawn apart from its answer, about which alone stop strings and a grammar are."""
+    def _parted(self, prompt: Prompt, sampling: Sampling, stops: Sequence[str]) -> bool:
+        """Whether a thought is drawn apart from its answer, about which alone `stops` and a grammar are."""
         guided = isinstance(sampling, ExtraSampling) and sampling.grammar is not None
-        inside = guided and split_prompt(prompt, self.capabilities).inside
-        return inside or bool(self._answer_stops(prompt, sampling, thinking))
+        return bool(stops) or (guided and split_prompt(prompt, self.capabilities).inside)
 
     def _answer_stops(self, prompt: Prompt, sampling: Sampling, thinking: Thinking) -> tuple[str, ...]:
         """The stop strings that are about the answer, for a draw that may think; a strategy's own end its steps."""
