@@ -47,54 +47,32 @@ class AccessGuard:
         self._refusals = dict(refusals or {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check and pass on a request; everything that is not HTTP goes straight through, but for WebSockets."""
+        """Check and pass on a request; the application's start and end go straight through, WebSockets are refused."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        name, status, started = _request_id(scope), 0, time.monotonic()
+        started = time.monotonic()
         raw_path = scope.get("raw_path", scope["path"].encode())
         scope["path"] = _SLASHES.sub("/", scope["path"]).rstrip("/") or "/"
-        scope[REQUEST_ID], scope[NOTES] = name, {}
+        scope[REQUEST_ID], scope[NOTES] = _request_id(scope), {}
         body_of: Callable[[ApiError], Any] = self._refusals.get(scope["path"], ApiError.to_json)
-
-        async def send_noted(message: MutableMapping[str, Any]) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                headers = [*message.get("headers", ()), (b"x-request-id", name.encode())]
-                if ignored := scope[NOTES].get("ignored"):
-                    headers.append((b"x-ttc-ignored", ", ".join(ignored).encode()))
-                if self._leaving():
-                    headers.append((b"connection", b"close"))
-                message = {**message, "headers": headers}
-            await send(message)
-
+        reply = _Reply(scope, send, self._leaving)
         try:
             scope[KEY] = self._key(scope, raw_path)
-            await self._app(scope, receive, send_noted)
+            await self._app(scope, receive, reply.send)
         except ApiError as refusal:
-            if not status:
-                await send_json(send_noted, refusal.status, body_of(refusal), refusal.headers())
+            if not reply.status:
+                await send_json(reply.send, refusal.status, body_of(refusal), refusal.headers())
         except Exception:
-            _log.exception("internal error", extra={"request_id": name})
-            if not status:
+            _log.exception("internal error", extra={"request_id": scope[REQUEST_ID]})
+            if not reply.status:
                 error = ApiError(500, "internal_error", "an error of the server itself; its log says more")
-                await send_json(send_noted, 500, body_of(error))
+                await send_json(reply.send, 500, body_of(error))
         finally:
-            _log.info(
-                "request",
-                extra={
-                    "request_id": name,
-                    "method": scope["method"],
-                    "path": scope["path"][:200],
-                    "status": status or 499,
-                    "ms": round(1000 * (time.monotonic() - started), 1),
-                    **scope[NOTES],
-                },
-            )
+            _log_request(scope, reply.status, started)
 
     def _key(self, scope: Scope, path: bytes) -> Key:
         """Who asks for a path as it is written; raises ApiError, 401, when a key is needed and none is right."""
@@ -112,6 +90,42 @@ class AccessGuard:
         if key is None:
             raise ApiError(401, "invalid_api_key", "the key is not known here")
         return key
+
+
+class _Reply:
+    """What is sent in answer to one request, with the headers that every reply has; private to it, so it may change."""
+
+    def __init__(self, scope: Scope, send: Send, leaving: Callable[[], bool]) -> None:
+        self._scope, self._send, self._leaving = scope, send, leaving
+        self.status = 0
+        """0 until the reply has begun."""
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        """Send a message of the application, the headers of the first one completed."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = [*message.get("headers", ()), (b"x-request-id", self._scope[REQUEST_ID].encode())]
+            if ignored := self._scope[NOTES].get("ignored"):
+                headers.append((b"x-ttc-ignored", ", ".join(ignored).encode()))
+            if self._leaving():
+                headers.append((b"connection", b"close"))
+            message = {**message, "headers": headers}
+        await self._send(message)
+
+
+def _log_request(scope: Scope, status: int, started: float) -> None:
+    """Write the line of a request that has ended; status 499 is that of a client that left before any reply."""
+    _log.info(
+        "request",
+        extra={
+            "request_id": scope[REQUEST_ID],
+            "method": scope["method"],
+            "path": scope["path"][:200],
+            "status": status or 499,
+            "ms": round(1000 * (time.monotonic() - started), 1),
+            **scope[NOTES],
+        },
+    )
 
 
 def check_neighbour(scope: Scope, http: HttpSettings) -> None:

@@ -155,23 +155,17 @@ async def make_plan(
     width = width_of(offer.function, arguments)
     request, adjusted = _with_temperature(request, preset, width)
     _check_support(request, strategy, offer.parameters.model_fields, width)
-    if request.num_replies > config.limits.max_choices:
-        number = shown(request.num_replies)
-        name, what = ("prompt", "prompts x n") if len(request.prompts) > 1 else ("n", "n")
-        raise invalid(name, f"{what} must be at most {config.limits.max_choices}, this server's limit, got {number}")
+    _check_replies(request, config.limits)
     form = request.form if model.tools is not None else None
     if form is not None:
         _check_form(form, request, strategy)
         request = replace(request, forward={})
     if request.prefill is not None:
         request = _begun(request, strategy, model)
-    # An engine of messages refuses stop strings as the steps of a search; the server behind takes them for an answer's.
-    whole = strategy == DIRECT or (strategy in FORWARDED_BY and bool(request.sampling.stop))
-    if whole and form is None and not request.forward and _streams_behind(request, model):
-        request = replace(request, forward={"messages": [dump(message) for message in request.messages]})
-    limit = min(config.limits.max_total_tokens, key.limits.max_total_tokens or config.limits.max_total_tokens)
-    total = wish.max_total_tokens or (preset.max_total_tokens if preset else None)
-    most = _most_tokens(request, config.limits, limit if strategy == DIRECT and total is None else None)
+    if form is None and not request.forward:
+        request = _left_to_server(request, strategy, model)
+    total = _total_limit(request, preset, key, config.limits)
+    most = _most_tokens(request, config.limits, total.limit if strategy == DIRECT and total.asked is None else None)
     if request.forward:
         _check_forward(request, strategy, model.forward is not None, model.name)
         settled, sampling = _as_it_came(request, model, most)
@@ -181,13 +175,7 @@ async def make_plan(
         fill = functools.partial(with_extras, sampling, request, key, model, strategy, settled.control)
         sampling = await asyncio.to_thread(fill) if form is not None and form.held else fill()  # a schema may be large
     kind = STRUCTURED if form is not None and form.held else config.answer_kind
-    whose = "this server's limit" if limit == config.limits.max_total_tokens else f"the limit of key {key.name}"
-    if total is not None and total > limit:
-        raise invalid("ttc.max_total_tokens", f"ttc.max_total_tokens = {total} exceeds {whose} of {limit}")
-    if strategy == DIRECT and total is None and request.num_replies * sampling.max_tokens > limit:
-        name = request.sampling.max_tokens_field
-        place, what = (name, name) if request.num_replies == 1 else ("n", f"n x {name}")
-        raise invalid(place, f"{what} = {request.num_replies * sampling.max_tokens} exceeds {whose} of {limit} tokens")
+    _check_total(total, request, strategy, sampling)
     return RequestPlan(
         request=request,
         model=model,
@@ -197,7 +185,7 @@ async def make_plan(
         call=functools.partial(offer.function, **arguments),
         sampling=sampling,
         settled=settled,
-        budget=Budget(tokens=max((total or limit) // request.num_replies, 1)),
+        budget=Budget(tokens=max((total.asked or total.limit) // request.num_replies, 1)),
         seed=secrets.randbits(SEED_BITS) if wish.seed is None else wish.seed,
         answer_kind=wish.answer_kind or (preset and preset.answer_kind) or kind,
         progress=wish.progress or "off",
@@ -205,6 +193,34 @@ async def make_plan(
         sequences=width * request.num_replies,
         adjusted=adjusted,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _TotalLimit:
+    """Most tokens of all choices of a request: those asked for, if any, the limit that holds, and whose it is."""
+
+    asked: int | None
+    limit: int
+    whose: str
+
+
+def _total_limit(request: ServeRequest, preset: PresetSpec | None, key: Key, limits: ServeLimits) -> _TotalLimit:
+    limit = min(limits.max_total_tokens, key.limits.max_total_tokens or limits.max_total_tokens)
+    whose = "this server's limit" if limit == limits.max_total_tokens else f"the limit of key {key.name}"
+    asked = request.search.max_total_tokens or (preset.max_total_tokens if preset else None)
+    return _TotalLimit(asked, limit, whose)
+
+
+def _check_total(total: _TotalLimit, request: ServeRequest, strategy: str, sampling: Sampling) -> None:
+    """Refuse a total, or plain draws without one, above the limit; raises ApiError."""
+    limit, whose = total.limit, total.whose
+    if total.asked is not None and total.asked > limit:
+        raise invalid("ttc.max_total_tokens", f"ttc.max_total_tokens = {total.asked} exceeds {whose} of {limit}")
+    num_tokens = request.num_replies * sampling.max_tokens
+    if strategy == DIRECT and total.asked is None and num_tokens > limit:
+        name = request.sampling.max_tokens_field
+        place, what = (name, name) if request.num_replies == 1 else ("n", f"n x {name}")
+        raise invalid(place, f"{what} = {num_tokens} exceeds {whose} of {limit} tokens")
 
 
 async def count_prompt(request: ServeRequest, catalogue: Catalogue, config: ServeConfig) -> int:
@@ -248,8 +264,8 @@ def _with_temperature(
     own = preset.temperature
     used = Sampling().temperature if own is None else own
     sampling = replace(request.sampling, temperature=own if asked is None else used)
-    told = {} if asked is None else {"temperature": {"asked": asked, "used": used}}
-    return replace(request, sampling=sampling), told
+    adjusted = {} if asked is None else {"temperature": {"asked": asked, "used": used}}
+    return replace(request, sampling=sampling), adjusted
 
 
 def _scorer(
@@ -291,6 +307,23 @@ def _check_support(request: ServeRequest, strategy: str, parameters: Mapping[str
         raise unsupported(
             "stop", f"stop: strategy {strategy} ends its steps at strings of its own; leave it out, or ask for another"
         )
+
+
+def _check_replies(request: ServeRequest, limits: ServeLimits) -> None:
+    """Refuse more replies than this server gives to one request; raises ApiError."""
+    if request.num_replies > limits.max_choices:
+        name, what = ("prompt", "prompts x n") if len(request.prompts) > 1 else ("n", "n")
+        number = shown(request.num_replies)
+        raise invalid(name, f"{what} must be at most {limits.max_choices}, this server's limit, got {number}")
+
+
+def _left_to_server(request: ServeRequest, strategy: str, model: ServedModel) -> ServeRequest:
+    """The request, with its messages to be forwarded where a plain chat is best left to a server behind."""
+    # An engine of messages refuses stop strings as the steps of a search; the server behind takes them for an answer's.
+    whole = strategy == DIRECT or (strategy in FORWARDED_BY and bool(request.sampling.stop))
+    if not whole or not _streams_behind(request, model):
+        return request
+    return replace(request, forward={"messages": [dump(message) for message in request.messages]})
 
 
 def _streams_behind(request: ServeRequest, model: ServedModel) -> bool:

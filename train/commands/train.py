@@ -36,6 +36,18 @@ def register(subparsers: Any) -> None:
     """Add `ttc train`."""
     parser = subparsers.add_parser("train", description=__doc__)
     verbs = parser.add_subparsers(metavar="ACTION", required=True)
+    _add_run(verbs)
+    _add_plan(verbs)
+    _add_adapt(verbs)
+    _add_merge(verbs)
+    _add_list(verbs)
+    _add_replay(verbs)
+    _add_rescore(verbs)
+    _add_report(verbs)
+    _add_gate(verbs)
+
+
+def _add_run(verbs: Any) -> None:
     run = verbs.add_parser("run", help="run a recipe; run it again to resume")
     run.add_argument("recipe", help="name of a packaged recipe, or a TOML file")
     run.add_argument("--out", type=Path, required=True, help="folder of the run")
@@ -46,10 +58,11 @@ def register(subparsers: Any) -> None:
     run.add_argument("--device", default="cpu", help="cpu or cuda")
     run.add_argument("--threads", type=int, default=1, help="compute threads on a CPU")
     run.add_argument("--processes", type=int, default=1, help="processes that share rollouts and updates")
-    run.add_argument(
-        "--set", action="append", default=[], metavar="STAGE.FIELD=VALUE", dest="settings", help="change a field"
-    )
+    _add_settings(run, "STAGE.FIELD", "change a field")
     run.set_defaults(run=_run, continues=True)
+
+
+def _add_plan(verbs: Any) -> None:
     plan = verbs.add_parser("plan", help="say what a recipe takes: memory by part, tokens, hours; trains nothing")
     plan.add_argument("recipe", help="name of a packaged recipe, or a TOML file")
     plan.add_argument("--model", required=True, help="model folder or hub id; a folder with a config.json will do")
@@ -58,10 +71,11 @@ def register(subparsers: Any) -> None:
     plan.add_argument("--device", default="cpu", help="where the probe runs: cpu or cuda")
     plan.add_argument("--threads", type=int, default=1, help="compute threads of the probe on a CPU")
     plan.add_argument("--no-probe", action="store_true", help="measure nothing: no hours")
-    plan.add_argument(
-        "--set", action="append", default=[], metavar="STAGE.FIELD=VALUE", dest="settings", help="change a field"
-    )
+    _add_settings(plan, "STAGE.FIELD", "change a field")
     plan.set_defaults(run=_plan)
+
+
+def _add_adapt(verbs: Any) -> None:
     adapt = verbs.add_parser("adapt", help="copy a model with thinking markers and a prompt form")
     adapt.add_argument("model", help="model folder or hub id")
     adapt.add_argument("--out", type=Path, required=True, help="folder of the copy")
@@ -70,13 +84,22 @@ def register(subparsers: Any) -> None:
     adapt.add_argument("--tokens", action="store_true", help="make the two tokens of their own")
     adapt.add_argument("--form", help="how problems are asked: r1-zero, think-answer or boxed")
     adapt.set_defaults(run=_adapt)
+
+
+def _add_merge(verbs: Any) -> None:
     merge = verbs.add_parser("merge", help="write a model with the adapter of a stage merged into it")
     merge.add_argument("model", help="model folder or hub id that the adapter was trained from")
     merge.add_argument("adapter", type=Path, help="folder of the adapter, or the model folder that it stands in")
     merge.add_argument("--out", type=Path, required=True, help="folder of the merged model")
     merge.set_defaults(run=_merge)
+
+
+def _add_list(verbs: Any) -> None:
     listing = verbs.add_parser("list", help="list recipes")
     listing.set_defaults(run=_list)
+
+
+def _add_replay(verbs: Any) -> None:
     replay = verbs.add_parser("replay", help="compute one update again from its recorded rollouts")
     replay.add_argument("folder", type=Path, help="folder of the run")
     replay.add_argument("--stage", type=int, help="number of the stage; the last that has rollouts by default")
@@ -84,21 +107,28 @@ def register(subparsers: Any) -> None:
     replay.add_argument("--step", type=int, required=True, help="the update, from 0")
     replay.add_argument("--device", default="cpu", help="where it is computed; that of the run, for equal numbers")
     replay.set_defaults(run=_replay)
+
+
+def _add_rescore(verbs: Any) -> None:
     rescore = verbs.add_parser("rescore", help="judge recorded rollouts again, with another verifier or version")
     rescore.add_argument("folder", type=Path, help="folder of the run")
     rescore.add_argument("--stage", type=int, help="number of the stage; the last that has rollouts by default")
     rescore.add_argument("--verifier", metavar="NAME", help="default: the one of the stage's task")
-    rescore.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="parameter of the verifier"
-    )
+    _add_settings(rescore, "KEY", "parameter of the verifier")
     rescore.add_argument("--out", type=Path, metavar="FILE", help="write the rollouts with their new rewards")
     rescore.set_defaults(run=_rescore)
+
+
+def _add_report(verbs: Any) -> None:
     report = verbs.add_parser("report", help="write the dashboard of a run, and print its summary")
     report.add_argument("folder", type=Path, help="folder of the run; it may still be going on")
     report.add_argument("--out", type=Path, help="where to write the page; RUN/report.html by default")
     report.add_argument("--tensorboard", type=Path, metavar="DIR", help="also write the metrics for TensorBoard")
     report.add_argument("--wandb", metavar="PROJECT", help="also send the metrics to Weights & Biases")
     report.set_defaults(run=_report)
+
+
+def _add_gate(verbs: Any) -> None:
     gate = verbs.add_parser("gate", help="measure the recipe's gates, and promote the model when all of them pass")
     gate.add_argument("folder", type=Path, help="folder of a finished run")
     gate.add_argument("--gates", type=Path, metavar="FILE", help="a TOML file with a table [gates]; else the recipe's")
@@ -107,6 +137,11 @@ def register(subparsers: Any) -> None:
     gate.add_argument("--device", default="cpu", help="cpu or cuda")
     gate.add_argument("--threads", type=int, default=1, help="compute threads on a CPU")
     gate.set_defaults(run=_gate)
+
+
+def _add_settings(parser: argparse.ArgumentParser, name: str, text: str) -> None:
+    """Add `--set NAME=VALUE`, which may be given several times."""
+    parser.add_argument("--set", action="append", default=[], metavar=f"{name}=VALUE", dest="settings", help=text)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -136,14 +171,14 @@ def _run(args: argparse.Namespace) -> int:
     model = None if args.model is None else resolve(args.model)
     if own and model is None:
         raise ConfigError("--set thinking.KEY is about the model of --model, and there is none")
-    wanted = adaptation(recipe, model, own)
+    copy = adaptation(recipe, model, own)
     if args.processes > 1 and not torch.distributed.is_torchelastic_launched():
         return relaunch(args.processes, without("--processes", sys.argv[1:]), StopRequest(armed=True))
     torch.set_num_threads(args.threads)
     world = joined(args.device)
-    if wanted is not None and model is not None:
+    if copy is not None and model is not None:
         if world.main:
-            adapted(model, args.out / START, wanted)
+            adapted(model, args.out / START, copy)
         world.wait()
         model = args.out / START
     stop = StopRequest(armed=True, apart_s=0.0 if world.size == 1 else HANDED_ON_S)
@@ -219,8 +254,8 @@ def _adapt(args: argparse.Namespace) -> int:
     check_writable("--out", args.out)
     if args.out.exists():
         raise ConfigError(f"--out {args.out} exists; choose another folder")
-    wanted = Adaptation(args.open, args.close, args.tokens, args.form)
-    opening, closing = adapt(resolve(args.model), args.out, wanted)
+    form = Adaptation(args.open, args.close, args.tokens, args.form)
+    opening, closing = adapt(resolve(args.model), args.out, form)
     print(f"wrote {args.out}: thinks between {opening} and {closing}")
     return 0
 
