@@ -54,25 +54,25 @@ def run(args: argparse.Namespace) -> int:
     source = {"runs": [digest(read_run(source).config) for source in args.sources]}
     plan = fit(runs, pilot=args.pilot, seed=args.seed, source=source)
     save_plan(plan, args.out)
-    known = routes(runs)[0].by_id
+    problems = routes(runs)[0].by_id
     states = sum(len(rung) for route in plan.routes for rung in route.rungs)
     print(
-        f"{counted(len(known), 'problem')}, {counted(len(plan.routes), 'route')}, {counted(states, 'state')}, "
+        f"{counted(len(problems), 'problem')}, {counted(len(plan.routes), 'route')}, {counted(states, 'state')}, "
         f"{counted(plan.spent, 'token')} of calibration: "
         f"{args.out}"
     )
-    if len(known) < MIN_POOLS:
+    if len(problems) < MIN_POOLS:
         print(f"  fewer than {MIN_POOLS} problems: what the plan is worth cannot be cross-fitted", file=sys.stderr)
         return 0
     least = max(half.first for half, _ in halves(runs, seed=args.seed, pilot=args.pilot))
-    most = max(pools.spent for pools in routes(runs)) / len(known)
+    most = max(pools.spent for pools in routes(runs)) / len(problems)
     for tokens in (MARGIN * least * 2**i for i in range(ROWS)):
         if tokens > MARGIN**2 * most:
             break
         right, spent = worth(runs, tokens, pilot=args.pilot, seed=args.seed)
-        found = mean_interval(right, range(len(right)), seed=args.seed)
+        accuracy = mean_interval(right, range(len(right)), seed=args.seed)
         print(
-            f"  tokens={tokens:7.0f}  accuracy {100 * found.value:.1f} % "
-            f"({100 * found.low:.1f} to {100 * found.high:.1f}), {sum(spent) / len(spent):.0f} tokens spent"
+            f"  tokens={tokens:7.0f}  accuracy {100 * accuracy.value:.1f} % "
+            f"({100 * accuracy.low:.1f} to {100 * accuracy.high:.1f}), {sum(spent) / len(spent):.0f} tokens spent"
         )
     return 0

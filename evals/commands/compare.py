@@ -54,8 +54,8 @@ def run(args: argparse.Namespace) -> int:
 def _runs(folder: Path) -> list[tuple[Mapping[str, Any], Sequence[Record]]]:
     """Return the runs of a folder with their entries: all of an evaluation, or the one that an unfinished run holds."""
     if not (folder / SUMMARY).is_file():
-        found = read_run(folder)
-        return [(_entry(found.config), found.records)]
+        run = read_run(folder)
+        return [(_entry(run.config), run.records)]
     return [(entry, read_run(folder / str(entry.get("records", "."))).records) for entry in read_summary(folder)]
 
 

@@ -53,10 +53,10 @@ def load(folder: Path) -> list[tuple[dict[str, Any], Sequence[Record]]]:
 
     if (folder / SUMMARY).is_file():
         return [(entry, read_run(folder / str(entry.get("records", "."))).records) for entry in read_summary(folder)]
-    found = read_run(folder)
-    if not found.records:
+    run = read_run(folder)
+    if not run.records:
         raise ConfigError(f"{folder} holds no records yet; continue the run with ttc eval --out {folder}")
-    return [(summarise(found.records, found.config), found.records)]
+    return [(summarise(run.records, run.config), run.records)]
 
 
 def _out_dir(out: Path | None, runs: Sequence[Path]) -> Path:

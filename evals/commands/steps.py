@@ -115,11 +115,11 @@ def run_eval(args: argparse.Namespace) -> int:
             engine = engine_choice.create_engine()
             stack.push_async_callback(engine.close)
             rows, sampled = await _rows(options, engine, read)
-            judged, scored = await score_rows(rows, engine, scorer_choice.create_scorer(engine), seed=options.seed)
-            return rows, judged, sampled + scored
+            scored, cost = await score_rows(rows, engine, scorer_choice.create_scorer(engine), seed=options.seed)
+            return rows, scored, sampled + cost
 
-    rows, judged, usage = asyncio.run(work())
-    report = _report(rows, judged, threshold, options.seed)
+    rows, scored, usage = asyncio.run(work())
+    report = _report(rows, scored, threshold, options.seed)
     report |= {"scorer": scorer_choice.label, "data": Path(options.data).name, "usage": asdict(usage)}
     print(json.dumps(report) if options.json else _text(report))
     return 0
@@ -200,24 +200,24 @@ def _threshold(text: str) -> float | None:
         raise ConfigError(f"--threshold must be a number or fit, got {text!r}") from None
 
 
-def _report(rows: Sequence[Labelled], judged: Sequence[Judged], threshold: float | None, seed: int) -> dict[str, Any]:
+def _report(rows: Sequence[Labelled], scored: Sequence[Judged], threshold: float | None, seed: int) -> dict[str, Any]:
     _refuse_unlabelled(rows)
-    told = judged
+    reported = scored
     if threshold is None:
-        fitted_on, told = split(judged)
+        fitted_on, reported = split(scored)
         threshold = fit_threshold(fitted_on)
     groups = {row.problem.id: row.group for row in rows}
     names = sorted(set(groups.values()))
-    by_group = {name: [row for row in told if groups[row.name] == name] for name in names if len(names) > 1}
-    bins = calibration(told, seed=seed)
+    by_group = {name: [row for row in reported if groups[row.name] == name] for name in names if len(names) > 1}
+    bins = calibration(reported, seed=seed)
     return {
-        "num": len(told),
-        "num_fitted_on": len(judged) - len(told),
-        "first_error": asdict(first_error(told, threshold, seed=seed)),
+        "num": len(reported),
+        "num_fitted_on": len(scored) - len(reported),
+        "first_error": asdict(first_error(reported, threshold, seed=seed)),
         "by_group": {name: asdict(first_error(part, threshold, seed=seed)) for name, part in by_group.items()},
         "calibration": [asdict(item) for item in bins],
         "calibration_error": calibration_error(bins),
-        "auc": ranking(told),
+        "auc": ranking(reported),
     }
 
 

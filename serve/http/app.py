@@ -205,8 +205,8 @@ def _add_state(app: FastAPI, service: InferenceService) -> None:
         reachable, behind = service.catalogue.reachable, service.catalogue.upstreams
         response.status_code = 503 if service.leaving or not reachable else 200
         status = "draining" if service.leaving else "ready" if reachable else "no server behind answers"
-        told = {name: {"servers": len(servers), "healthy": servers.num_healthy} for name, servers in behind.items()}
-        return {"status": status, **({"behind": told} if told else {})}
+        pools = {name: {"servers": len(servers), "healthy": servers.num_healthy} for name, servers in behind.items()}
+        return {"status": status, **({"behind": pools} if pools else {})}
 
     ready.__annotations__["response"] = Response
     drains: dict[int | str, dict[str, Any]] = {503: {"description": "Shutting down, or no server behind answers."}}

@@ -118,10 +118,10 @@ def from_error(error: BaseException) -> ApiError:
     """Translate an error of `ttc`; anything else is a defect and told as such, without its text."""
     if isinstance(error, ApiError):
         return error
-    said = str(error)
+    message = str(error)
     if isinstance(error, EngineError | ScorerError):
-        said = _URL.sub("the server behind", said)
-    text = _FOLDER.sub("", said)
+        message = _URL.sub("the server behind", message)
+    text = _FOLDER.sub("", message)
     if isinstance(error, ServerRefused):
         text = "the server behind refuses this server: its operator must look"
     refused = _REFUSED.search(text) if type(error) is EngineError else None

@@ -123,13 +123,13 @@ async def execute_forward(
     keys = [class_of[key] for key in keys]
     winner = 0 if plan.direct else _vote(keys)
     choices = replies if plan.direct else [replies[winner]]
-    shown = [reply.counts for reply in choices]
+    counts = [reply.counts for reply in choices]
     for index, reply in enumerate(choices):
         _finish(index, _with_ids(reply, plan.seed, index), request, emit, written=is_shown)
-    written = sum(shown, TokenCounts())
+    written = sum(counts, TokenCounts())
     price = sum((reply.counts for reply in replies), TokenCounts())  # as often as the server behind was asked
     rejected = price.completion - written.completion
-    result = {**_result(plan, replies, keys, winner), "returned": TokenCounts.joined(shown).returned()}
+    result = {**_result(plan, replies, keys, winner), "returned": TokenCounts.joined(counts).returned()}
     emit(Done(replace(price, rejected=rejected), result))
 
 
@@ -235,10 +235,10 @@ class _Reading:
 
     def lost(self, count: Callable[[Sequence[Message], str], Usage] | None, messages: Sequence[Message]) -> Usage:
         """What a reply that broke off cost: nothing of it is kept. In tokens where they are counted, else in chunks."""
-        told = self._usage
-        if not told.generated and count is not None:
-            told = count(messages, "".join([*self._thought, *self._answer, *self._apart.end()]))
-        return Usage(prompt=told.prompt, cached=told.cached, overrun=told.generated or self._num_parts, attempts=1)
+        usage = self._usage
+        if not usage.generated and count is not None:
+            usage = count(messages, "".join([*self._thought, *self._answer, *self._apart.end()]))
+        return Usage(prompt=usage.prompt, cached=usage.cached, overrun=usage.generated or self._num_parts, attempts=1)
 
     def reply(self) -> _Reply:
         """The reply; raises Transient where the server did not end it."""

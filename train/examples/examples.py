@@ -401,8 +401,8 @@ def _examples(row: Mapping[str, Any], text: Text, end: int, where: str) -> list[
     rows = []
     for at in ends:
         answer, thinking = _thought_of(_said(row, at, text, where))
-        said = {} if thinking is None else {"thinking": thinking}
-        rows.append({**row, "messages": turns[:at], "completion": answer, **said})
+        thought = {} if thinking is None else {"thinking": thinking}
+        rows.append({**row, "messages": turns[:at], "completion": answer, **thought})
     first, _ = read_prompt(rows[0], text, where)
     return [replace(_example(each, text, end, where), key=first) for each in rows]
 

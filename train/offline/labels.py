@@ -108,8 +108,8 @@ class MarkedUpdater:
             total += float(loss.detach())
             ratios += (batch.logprob.detach() - batch.reference).tolist()
         kinds = [self._rows[row].good for row in numbers]
-        told = {"good_ratio": _mean(ratios, kinds, True), "bad_ratio": _mean(ratios, kinds, False), "kl": float(kl)}
-        return {"loss": total, **told, "grad_norm": self._optimiser.step()}
+        measures = {"good_ratio": _mean(ratios, kinds, True), "bad_ratio": _mean(ratios, kinds, False), "kl": float(kl)}
+        return {"loss": total, **measures, "grad_norm": self._optimiser.step()}
 
     def _batch(self, part: Sequence[int], kl: torch.Tensor) -> LabelledBatch:
         rows = [self._rows[row] for row in part]

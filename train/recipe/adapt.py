@@ -154,9 +154,11 @@ def adapted(folder: Path, out: Path, wanted: Adaptation) -> Path:
     left = out.is_symlink() and not (out.parent / RUN).exists()
     if left or not (out / "config.json").is_file():
         adapt(folder, out, wanted)
-    made = _read(out / "config.json").get("ttc", {}).get("adapted")
-    if made != dump(wanted):
-        raise ConfigError(f"{out} was made with {made}, and {dump(wanted)} is asked: delete it, or give another --out")
+    earlier = _read(out / "config.json").get("ttc", {}).get("adapted")
+    if earlier != dump(wanted):
+        raise ConfigError(
+            f"{out} was made with {earlier}, and {dump(wanted)} is asked: delete it, or give another --out"
+        )
     return out
 
 

@@ -189,12 +189,12 @@ class _Forms:
         self.work += len(left) * len(right)
         if self.work > MAX_TERMS:
             raise TooLong("too many terms")
-        made: Polynomial = {}
+        product: Polynomial = {}
         for one, first in left.items():
             for other, second in right.items():
                 mono, factor = _joined(one, other)
-                made[mono] = made.get(mono, Fraction(0)) + first * second * factor
-        return {mono: value for mono, value in made.items() if value}
+                product[mono] = product.get(mono, Fraction(0)) + first * second * factor
+        return {mono: value for mono, value in product.items() if value}
 
 
 def _constant(value: Fraction) -> Quotient:
@@ -202,10 +202,10 @@ def _constant(value: Fraction) -> Quotient:
 
 
 def _sum(left: Polynomial, right: Polynomial) -> Polynomial:
-    made = dict(left)
+    total = dict(left)
     for mono, value in right.items():
-        made[mono] = made.get(mono, Fraction(0)) + value
-    return {mono: value for mono, value in made.items() if value}
+        total[mono] = total.get(mono, Fraction(0)) + value
+    return {mono: value for mono, value in total.items() if value}
 
 
 def _joined(left: Monomial, right: Monomial) -> tuple[Monomial, Fraction]:
@@ -228,15 +228,15 @@ def _joined(left: Monomial, right: Monomial) -> tuple[Monomial, Fraction]:
 
 def _primes(value: int) -> Mapping[int, int] | None:
     """Primes to exponents; None when a factor is too large to be sure of."""
-    found: dict[int, int] = {}
+    exponents: dict[int, int] = {}
     prime = 2
     while prime <= MAX_PRIME and prime * prime <= value:
         while value % prime == 0:
             value //= prime
-            found[prime] = found.get(prime, 0) + 1
+            exponents[prime] = exponents.get(prime, 0) + 1
         prime += 1 if prime == 2 else 2
     if value > MAX_PRIME * MAX_PRIME:
         return None
     if value > 1:
-        found[value] = found.get(value, 0) + 1
-    return found
+        exponents[value] = exponents.get(value, 0) + 1
+    return exponents

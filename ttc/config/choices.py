@@ -1,4 +1,4 @@
-"""What was named on a command line or in a spec and checked, but not yet loaded: parts of a run, and strategies."""
+"""Choices: parts of a run and strategies that were named and checked, but not yet loaded."""
 
 from __future__ import annotations
 
@@ -159,15 +159,15 @@ def _parted(
     owner: str, options: Sequence[str], params: Mapping[str, object]
 ) -> tuple[dict[str, object], dict[str, StrategyChoice]]:
     """Part what is said of options that are strategies (`of=NAME`, `of.KEY=VALUE`, a table) from all else."""
-    said = {option: {k: v for k, v in params.items() if k.partition(".")[0] == option} for option in options}
-    chosen = {option: _chosen(f"{owner}.{option}", option, said[option]) for option in options}
-    inner = {option: choice for option, choice in chosen.items() if choice is not None}
+    by_option = {option: {k: v for k, v in params.items() if k.partition(".")[0] == option} for option in options}
+    choices = {option: _chosen(f"{owner}.{option}", option, by_option[option]) for option in options}
+    inner = {option: choice for option, choice in choices.items() if choice is not None}
     return {k: v for k, v in params.items() if k.partition(".")[0] not in inner}, inner
 
 
-def _chosen(where: str, option: str, said: Mapping[str, object]) -> StrategyChoice | None:
+def _chosen(where: str, option: str, params: Mapping[str, object]) -> StrategyChoice | None:
     """The strategy that an option names; None where it names none, or holds a function already."""
-    value, own = said.get(option), section(said, option)
+    value, own = params.get(option), section(params, option)
     if isinstance(value, Mapping):
         own = {**value, **own}
         value = own.pop("strategy", None)
