@@ -188,7 +188,7 @@ class PoolSession(Session):
         candidate = replace(self._pool[whole.path[0]].candidate, score=score)
         if finish_reason != "stop" and candidate.finish_reason == "stop":
             candidate = replace(candidate, final=None, finish_reason="length", num_tokens=num_tokens)
-        self._closed[candidate.path] = candidate
+        self._candidates[candidate.path] = candidate
         return candidate
 
 

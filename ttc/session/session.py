@@ -132,16 +132,19 @@ class Session:
         self._meter = Meter(budget, clock=clock)
         self._draws = DrawBook()
         self._prefixes = OwnPrefixes()
-        self._ends: dict[Path, tuple[Prompt, Completion]] = {}
+        self._finished_draws: dict[Path, tuple[Prompt, Completion]] = {}
+        """Draws that the model ended itself, with their prompts: in hand when the budget ends before the strategy."""
         self._scores: dict[Path, Score] = {}
-        self._closed: dict[Path, Candidate] = {}
+        self._candidates: dict[Path, Candidate] = {}
         self._events: list[Event] = []
         self._scorers: list[Scorer] = []
         # Asked once a part and not once a path: isinstance of a protocol looks at every attribute.
         self._aware: list[SearchAware] = [engine] if isinstance(engine, SearchAware) else []
         self._shared: Shared = {} if shared is None else shared
-        self._held: list[Enforced] = []
-        self._inner: dict[Path, Prompt] = {}
+        self._enforcements: list[Enforced] = []
+        """How the thinking budget of each draw was held."""
+        self._run_prompts: dict[Path, Prompt] = {}
+        """The whole paths of candidates of `run`, which may answer another question than the problem itself."""
         self.root: Path = ()
 
     @property
@@ -164,7 +167,7 @@ class Session:
         """How the thinking budget was held."""
         if not self.thinking.active:
             return "none"
-        return "native" if self._held and set(self._held) == {"native"} else "ids"
+        return "native" if self._enforcements and set(self._enforcements) == {"native"} else "ids"
 
     def render(self, thinking: Thinking | None = None) -> Prompt:
         """Render the problem as the root of the tree; `thinking` overrides the session's."""
@@ -234,7 +237,7 @@ class Session:
         Raises:
             ConfigError: the candidate did not come from `Session.candidate`.
         """
-        whole, root = self._inner.get(candidate.path), self.render()
+        whole, root = self._run_prompts.get(candidate.path), self.render()
         if whole is None:
             raise ConfigError(
                 f"no session has drawn path {list(candidate.path)}: make candidates with session.candidate"
@@ -404,7 +407,7 @@ class Session:
         Only while nothing has finished: a forced answer is worth more than none, but not as much as a vote.
         """
         model = self.capabilities
-        if self._ends:
+        if self._finished_draws:
             return False
         open_ended = thinking.template is not False and thinking.at_cap == "handover"
         return self._meter.budget.tokens is not None and open_ended and bool(model.think_close) and model.token_ids
@@ -461,7 +464,7 @@ class Session:
                     thinking,
                     self._meter.add,
                     max_calls,
-                    self._held.append if counted else None,
+                    self._enforcements.append if counted else None,
                     stops,
                     self.room(prompt),
                     generate,
@@ -510,7 +513,7 @@ class Session:
     def record(self, prompt: Prompt, completions: Sequence[Completion]) -> None:
         """Remember what was drawn and has ended: it is in hand when the budget ends before the strategy does."""
         if prompt.messages == self.problem.messages:  # a question of the strategy's own has no answer to the problem
-            self._ends.update({one.path: (prompt, one) for one in completions if one.finished})
+            self._finished_draws.update({one.path: (prompt, one) for one in completions if one.finished})
 
     async def score(self, scorer: Scorer, prompts: Sequence[Prompt]) -> list[Score]:
         """Score the generated part of each prompt; the scorer's tokens and FLOPs are charged here.
@@ -580,19 +583,19 @@ class Session:
             score=score,
             logprob=sum(logprobs) if logprobs else None,
         )
-        self._closed[candidate.path] = candidate
+        self._candidates[candidate.path] = candidate
         if self.root:
-            self._inner[candidate.path] = whole
+            self._run_prompts[candidate.path] = whole
         return candidate
 
     def best_so_far(self) -> Answer:
         """What is in hand when the budget ended before the strategy did: the best score, else the vote."""
         here = len(self.root)
-        for path, (prompt, completion) in self._ends.items():
-            if path not in self._closed and path[:here] == self.root:
+        for path, (prompt, completion) in self._finished_draws.items():
+            if path not in self._candidates and path[:here] == self.root:
                 score = self._scores.get(path)
                 self.candidate(prompt, completion, None if score is None else score.value)
-        candidates = [self._closed[path] for path in sorted(self._closed) if path[:here] == self.root]
+        candidates = [self._candidates[path] for path in sorted(self._candidates) if path[:here] == self.root]
         best = choose(candidates, self.key, "argmax") or vote(candidates, self.key) or fallback(candidates)
         return self.answer(best, candidates, "budget")
 
