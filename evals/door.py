@@ -9,7 +9,7 @@ Problems are rows: a list of dictionaries or a data frame, with the columns of a
 `question` (or `prompt`, `problem`, `messages`) and `answer` (or `target`), optionally `id`, `kind`, `cluster`,
 `difficulty`. Numbers are those of `ttc eval`: the same verifiers, draws and intervals.
 
-Cost: the strategy's, and a millisecond a verdict. Left out: run folders, so nothing is resumed (`ttc eval --data FILE`
+Cost: the strategy's, and a millisecond a verdict. Left out: run folders, so nothing is resumed (`ttc eval --task FILE`
 keeps one), and several strategies at once: two results over the same rows are paired by their ids.
 """
 

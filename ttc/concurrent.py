@@ -1,7 +1,8 @@
-"""Coroutines at once: results in order, the first failure bare, siblings cancelled and awaited; ends awaited.
+"""Run coroutines at once, and end them cleanly.
 
-Also the event loop for a thread that does nothing else: uvloop's where it is installed, which costs about half as much.
-And what a signal asks of work that ends between two steps (`StopRequest`).
+Results come in order; the first failure is raised as it is, and its siblings are cancelled and awaited. Also here: the
+event loop for a thread that does nothing else (uvloop's where it is installed, which costs about half as much), and
+what a signal asks of work that can end between two steps (`StopRequest`).
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 
 Both are one function in `distill/filters/` or `distill/select/`, an entry point of `ttc.filters` or `ttc.selectors`, or
 `path.py:function`. Most filters look at one answer at a time (`each`); duplicates and the like look at all that are
-left. Where a filter stands is said by itself (`placed`): routing first, then ends and verdicts, then texts, then
-duplicates, then difficulty; those that say nothing come last, by name. The usual ones run unless a spec drops them
+left. A filter states its own place in the order (`placed`): routing first, then ends and verdicts, then texts, then
+duplicates, then difficulty; those that state none come last, by name. The usual ones run unless a spec drops them
 (`verdict = false` in [filters]), the others where a spec or the method names them.
 
     [select]

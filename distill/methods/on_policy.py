@@ -1,9 +1,9 @@
 """On-policy distillation: the student writes, its teacher supervises every token; see `distill.stages.on_policy`.
 
 Agarwal et al. 2024 (GKD, arXiv:2306.13649), Gu et al. 2024 (MiniLLM, arXiv:2306.08543). There is no data set: prompts
-are all it takes, and the ledger stays empty. All that the stage takes may stand in [train]: steps, lr, divergence,
-reward_weight, prompts, n, .. Cost: per update, prompts x n completions of the student and one prefill of each by the
-teacher. A base student needs imitation first (`rejection`), or it never writes what the teacher could judge.
+are all it takes, and the ledger stays empty. Every field of the stage may stand in [train]: steps, lr, divergence and
+so on. Cost: per update, prompts x n completions of the student and one prefill of each by the teacher. A base student
+needs imitation first (`rejection`), or it never writes what the teacher could judge.
 """
 
 from __future__ import annotations

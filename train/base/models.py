@@ -22,7 +22,7 @@ Nothing that is loaded here has dropout, whatever its configuration says, nor no
 is a pure function of weights and rows, so that a run repeats itself and goes on bit for bit, and the log-probabilities
 of an update are those of the sampler. A folder that is written says 0.
 
-They are written apart, too, and merged again elsewhere by `train.base.adapters`.
+Adapters are also written by themselves (`save_adapter`); `train.base.adapters` merges them again elsewhere.
 
 Some families scale or soften what their head gives (`HEADS`): all scoring asks `logits_of`, which does the same. A
 loaded model's own forward pass on a few tokens must agree with it, or the model is refused. Cost: two passes over them.
@@ -31,8 +31,7 @@ Attention is torch's fused kernel, in fp32 on a CPU whose bf16 kernel is the slo
 longer in bf16 than in fp32, so under autocast queries, keys and values go up to fp32 there, which also rounds less. A
 gradient of SmolLM2 takes 0.83 of the time (`benchmarks.train_step`). Memory: the three in fp32, kept for the gradient.
 
-Left out: quantised weights; sharding critics and references, and folders too
-large for one process's memory.
+Left out: quantised weights; sharding critics and references, and folders too large for one process's memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Make the embedded family: `python -m train.nano --out DIR --seed 1`.
+"""Make the packaged family: `python -m train.nano --out DIR --seed 1`.
 
 Stages, in order: tokenizer, teacher, prm, student; `--stage all` runs those whose result is not there yet, so an
 interrupted run goes on where it stopped. What the family can do is measured by `python -m benchmarks.strategies`.

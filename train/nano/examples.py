@@ -1,8 +1,8 @@
 """From procedural problems to token ids: what the teacher and the student are trained on.
 
-Every example is a pure function of (seed, index), so a run can resume at any step and two runs with one
-seed see the same data. Only expressions of the `train` split are drawn.
-Cost: about 0.5 ms per example. Left out: packing several examples in a row (rows are sorted by length).
+Every example is a pure function of (seed, index), so a run can resume at any step and two runs with one seed see the
+same data. Only expressions of the `train` split are drawn. Cost: about 0.5 ms per example. Left out: packing several
+examples in a row (rows are sorted by length).
 """
 
 import random

@@ -1,7 +1,7 @@
 """Shapes of the family, and how its folders are written and read.
 
-All are Qwen3 (grouped queries, q/k norms, tied embeddings, heads of 64), so that transformers, vLLM and
-the embedded engine load them unchanged; weights are saved in bf16.
+All are Qwen3 (grouped queries, q/k norms, tied embeddings, heads of 64), so that transformers, vLLM and the embedded
+engine load them unchanged; weights are saved in bf16.
 """
 
 import copy

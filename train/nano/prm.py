@@ -4,9 +4,8 @@ The teacher's layers below, two more above that begin as the identity, trained o
 wrong results are shown but never learnt. The score of a path says how far its tokens are from what this model would
 have written (`ttc.scorers.prm`, kind `likelihood`): it falls where the generator slipped and this model knows better.
 
-Tried and left out: a two-label classifier on exact step labels, which at this size and budget did not learn to check a
-sum, and the likelihood ratio against the generator, whose maximum over
-many candidates prefers odd ones. Cost: `ttc/nano/README.md`.
+Left out: a two-label classifier on exact step labels, which at this size and budget did not learn to check a sum; the
+likelihood ratio against the generator, whose maximum over many candidates prefers odd ones. Cost: `ttc/nano/README.md`.
 """
 
 import torch

@@ -1,8 +1,8 @@
 """A byte-level tokenizer whose digits stay single, with a Qwen3-style chat template.
 
-What: 256 bytes, the empty line and a few fixed words as merges, so that a problem costs about a third fewer
-tokens, and the markers of Qwen3. Any text round-trips. The think block is opened by the template, not
-by the model: `enable_thinking=false` closes it at once.
+Its tokens are 256 bytes, the empty line and a few fixed words as merges, so that a problem costs about a third fewer
+tokens, and the markers of Qwen3. Any text round-trips. The think block is opened by the template, not by the model:
+`enable_thinking=false` closes it at once.
 
 Cost: 0.1 s to build. Left out: tool calls, and keeping the thinking of earlier turns.
 """

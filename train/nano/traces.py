@@ -1,11 +1,10 @@
 """Training texts of the teacher: one expression becomes a prompt, a thinking trace and an answer.
 
-What: short local steps in a random valid order, products split at random, so that sampled paths err
-independently; wrong steps that are noticed after `Wait`; a second pass after `Wait` at the end; traces
-cut at a random token by the hand-over sentence; answers without thinking.
-Paper: the `Wait` extension is that of s1 (arXiv 2501.19393), the hand-over sentence follows Qwen3
-(arXiv 2505.09388), the noticed mistakes follow "Physics of language models 2.2" (arXiv 2408.16293).
-Cost: about 0.2 ms per trace. Left out: several turns in one text.
+A trace has short local steps in a random valid order, with products split at random, so that sampled paths err
+independently. Some traces have wrong steps that are noticed after `Wait` ("Physics of language models 2.2", arXiv
+2408.16293), a second pass after `Wait` at the end (s1, arXiv 2501.19393), or are cut at a random token by the hand-over
+sentence (Qwen3, arXiv 2505.09388); some answers have no thinking. Cost: about 0.2 ms per trace. Left out: several
+turns in one text.
 """
 
 import itertools

@@ -19,8 +19,8 @@
     [adapt]                          a model without thinking markers gets some, and a prompt form, before all else;
     form = "r1-zero"                 see `train.recipe.adapt`
 
-    [retention]                      measure every stage's model on every stage's held-out task; see
-    `train.measure.retention` limit = 128
+    [retention]                      measure every stage's model on every stage's held-out task:
+    limit = 128                      see `train.measure.retention`
 
 A stage with `only = "nano"` is there at that scale alone: a toy run makes the base model that a real run is given. One
 with `only = "toy"` is there where no hardware is named. One with `start = "1-pretrain"` starts from that stage's model

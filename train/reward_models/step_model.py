@@ -3,9 +3,9 @@
 A row is the ids that a model reads, and the positions at which it is asked whether the path is right so far: the last
 token of every step. The positions are found by the same code that reads the trained model (`ttc.scorers`), so training
 and scoring cannot disagree. Rows come from a JSON-lines file (`evals.data.steps`) or from rollouts
-(`train.stages.prm`). A label is in [0, 1], so the loss is the cross-entropy of a share; a step without
-one is not learnt from. Two forms, both read by the scorer `prm`: a head of two labels on the body (`label`), or a
-language model that says a good token rather than a bad one (`token`).
+(`train.stages.prm`). A label is in [0, 1], so the loss is the cross-entropy of a share; a step
+without one is not learnt from. Two forms, both read by the scorer `prm`: a head of two labels on the body (`label`), or
+a language model that says a good token rather than a bad one (`token`).
 
 In reinforcement learning (Wang et al. 2024, "Math-Shepherd", arXiv:2312.08935; Shao et al. 2024, arXiv:2402.03300,
 section 4.1.3) every step of a rollout is worth the model's probability that the path is right so far; the advantage

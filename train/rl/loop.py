@@ -24,11 +24,11 @@ whatever the number of epochs and mini-batches in each. It is held by admission,
 arXiv:2505.24298): at most `plan.max_staleness + 1` rounds are on their way, from their first draw until the weights
 they led to are pushed, so nothing that was drawn is ever too old and none is thrown away; with a limit of 0 the run is
 the synchronous one, bit for bit where that one repeats itself. The correction of `train.update.terms` weighs every
-token by the trainer's probability over the sampler's. Weights are pushed between two rounds of
-rollouts, never during one, so each rollout has one version. Gains when verdicts or updates take as long as rollouts.
-Rollouts in processes of their own need an engine there: on a CPU `embedded:processes=1`, on several machines
-`ray_workers`; weights go to them by message. Left out: exact resume of an overlapped run (the order of rounds and
-pushes depends on time; a checkpoint resumes with an empty buffer).
+token by the trainer's probability over the sampler's. Weights are pushed between two rounds of rollouts, never during
+one, so each rollout has one version. It is worth while when verdicts or updates take as long as rollouts. Rollouts in
+processes of their own need an engine there: on a CPU `embedded:processes=1`, on several machines `ray_workers`; weights
+go to them by message. Left out: exact resume of an overlapped run (the order of rounds and pushes depends on time; a
+checkpoint resumes with an empty buffer).
 """
 
 from __future__ import annotations

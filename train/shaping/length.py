@@ -1,8 +1,8 @@
 """Kimi k1.5's length reward: among the rollouts of one prompt, shorter is better; a wrong one never gains by it.
 
 Kimi Team 2025 (arXiv:2501.12599), section 2.3.3: lambda = 0.5 - (len - min) / (max - min); a right rollout gets
-lambda, a wrong one min(0, lambda). It slows early training, so it starts at `start`
-and grows to full strength over `warmup`.
+lambda, a wrong one min(0, lambda). It slows early training, so it starts at `start` and grows to full strength over
+`warmup`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
     Use = async (argument: str) -> str
 
 A tool is one file of `ttc/tools/`, with a function of its name that makes it, or an entry point of `ttc.tools`. What
-goes wrong in it is told to the model and never ends the run. A tool sees the problem, never its target.
+goes wrong in it is reported to the model and never ends the run. A tool sees the problem, never its target.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ opened by the greedy answer) and a ladder of how many of them. At each rung the 
 the table knows how often an answer given there is right and where the next draws lead. A plan is fitted in
 `evals.allocation.calibrate` and persisted as JSON.
 
-
 Damani et al. 2024, "Learning How Hard to Think" (arXiv 2410.04707), with the marginal gain looked up at every step
 rather than once. A state is the share of the leading answer and its margin; with a scorer, how good the best one is and
 whether the votes agree with it.

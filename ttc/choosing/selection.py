@@ -14,9 +14,9 @@ verdict stays without one.
 
 Votes are over answer-equivalence classes, plain (Wang et al. 2022, "Self-Consistency Improves Chain of Thought
 Reasoning") or weighted: two finals are in one class when their keys are equal, or when one is a number without a unit
-and the other the only quantity of that number. A candidate without a final answer (none
-found, hedged, or cut by length) abstains: it can neither win nor count. A tie goes to the class that holds the shortest
-path, then the first in path order: (tokens, path), never completion order.
+and the other the only quantity of that number. A candidate without a final answer (none found, hedged, or cut by
+length) abstains: it can neither win nor count. A tie goes to the class that holds the shortest path, then to the first
+in path order: (tokens, path), never completion order.
 
 Small `beta` tends to argmax, large `beta` to a uniform draw. Ties: (tokens, path). A candidate without a final answer
 or without a score cannot be chosen. Left out: rejection sampling against the true normaliser, which needs a stream of

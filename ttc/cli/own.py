@@ -4,8 +4,7 @@
 `ttc` finds them in one place only, beside the package `ttc` that it runs, whatever the working folder and PYTHONPATH
 hold. What an installer has overwritten there is noticed by our distribution's record of files and digests; who did it,
 by the records of the others. Cost: at the start one small file, and four digests; records of others are read only to
-name a culprit. Left out: a file `ttc.py` that `python -m ttc` takes for us;
-which of two copies of this toolkit runs.
+name a culprit. Left out: a file `ttc.py` that `python -m ttc` takes for us; which of two copies of this toolkit runs.
 """
 
 from __future__ import annotations

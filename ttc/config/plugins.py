@@ -5,11 +5,11 @@ are plain factories. What a factory makes is named by the types that describe it
 of them are async, what they take), a class, or a `Callable` alias (how many arguments). So a shape cannot drift from
 what the toolkit calls. Cost: reading signatures.
 
-An exception of the user's own code is told as theirs, with their file and line. A module that a registry loaded from a
-file carries what it was loaded as (`LABEL`); other distributions are known by their entry points. An exception whose
-last frame of ours or theirs is theirs becomes a `PluginError`; one that our own code raises, also when theirs called
-it, stays what it is, with a note of where it was called. Calling a strategy and reading what a scorer gave go through
-here as well, so that what they return is checked.
+An exception of the user's own code is reported as theirs, with file and line. Code is theirs when its module was loaded
+from a file by a registry, which marks it (`LABEL`), or when its distribution has entry points of the toolkit's. Of the
+frames of an exception that are ours or theirs the last one decides: where it is theirs, the exception becomes a
+`PluginError`; where it is ours, also when their code called it, the exception stays what it is, with a note of where it
+was called. Strategies are called and scores are read through here as well, so that what they return is checked.
 
 Left out: the types of arguments and of what methods return; functions handed over in Python, which no registry has
 named, whose exceptions go through untouched.
@@ -302,7 +302,7 @@ def check_answer(strategy: Callable[..., Any], answer: object) -> Answer:
 
 
 def checked_return(kind: str, plugin: object, returned: object, form: type[T], num: int | None = None) -> T:
-    """Return what a plug-in of this kind returned; raises PluginError where it is no `wanted`, or not `num` of them."""
+    """Return what a plug-in of this kind returned; raises PluginError where it is no `form`, or not `num` of them."""
     if not isinstance(returned, form):
         raise PluginError(f"{_named(kind, plugin)} returned {_kind(returned)}; return a {form.__name__}")
     if num is not None and len(cast("Sequence[object]", returned)) != num:

@@ -272,7 +272,7 @@ def at_most(owner: str, most: float, name: str = "", /, **values: float | None) 
 
 
 def above(owner: str, limit: float, /, **values: float | None) -> None:
-    """Raise ConfigError that names the first parameter not above `bound`."""
+    """Raise ConfigError that names the first parameter not above `limit`."""
     _check(owner, f"> {limit:g}", values, lambda value: value > limit)
 
 

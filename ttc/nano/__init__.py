@@ -1,8 +1,7 @@
-"""The embedded model family: weights that ship with the package.
+"""The packaged model family: weights that ship with the toolkit.
 
-`teacher` thinks or not, `prm` scores its steps, `student` is the small base that distillation starts
-from; each is a Hugging Face folder. `README.md` beside them is the model card; `python -m train.nano`
-makes them.
+`teacher` thinks or not, `prm` scores its steps, `student` is the small base that distillation starts from; each is a
+Hugging Face folder. `README.md` beside them is the model card; `python -m train.nano` makes them.
 """
 
 from importlib import resources
@@ -19,8 +18,8 @@ def path(name: str) -> Path:
     """Return the folder of one model of the family.
 
     Raises:
-        ttc.errors.UnknownName: a `ConfigError`; no such model; the message names the nearest.
+        UnknownName: no such model; names the nearest.
     """
     if name not in NAMES:
-        raise UnknownName("embedded model", name, NAMES)
+        raise UnknownName("packaged model", name, NAMES)
     return Path(str(resources.files(__name__))) / name

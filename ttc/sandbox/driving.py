@@ -1,7 +1,7 @@
 """Run the tests of a program in a process where the program is not: its functions are called through the host.
 
 Test code is trusted but may be wrong, so it is confined like a program. Each assert counts for itself: a failed one is
-noted and the next one runs. How calls are made and what comes of them says `remote`.
+noted and the next one runs. `remote` says how calls are made and what comes of them.
 
 Random arguments are drawn from a declared specification, the same for the same seed:
 

@@ -2,11 +2,11 @@
 
 A search that starts at full width under a budget that ends too soon finishes no path and answers nothing. Here the
 first path is drawn whole and unscored, as any single sample would be: that puts an answer in hand at the price of one,
-and shows what a path takes. What is left pays for a search of so many paths, which narrows as it
-goes, and for another one after it while that is at least three paths wide. The rest scores what has no score yet, and
-draws plain samples. A budget that pays for fewer than three guided paths is plain sampling; one that surely pays for
-the whole search leaves it as it is without a budget. Related: budget-aware tree search
-(arXiv 2602.09574, arXiv 2603.12634).
+and shows what a path costs. What is left pays for a search as wide as that cost allows, which narrows as it goes, and
+for another search after it while that is at least three paths wide. The rest scores finished paths that have no score
+yet, and draws plain samples. A budget that pays for fewer than three guided paths is spent on plain samples; one that
+surely pays for the whole search leaves the search as it is without a budget. Related: budget-aware tree search (arXiv
+2602.09574, arXiv 2603.12634).
 
 The length of the first path stands for all. Level by level a search compares what is left with what its live paths need
 to their end: it goes on with all of them, or with fewer, or it stops scoring and finishes the best as they are.

@@ -1,9 +1,9 @@
 """Refusals and prohibited content by rules: a cheap gate, and a penalty in a reward. Not a safety classifier.
 
-A rule is a list of phrases, of kind `refusal` or `prohibited`. Each
-prohibited rule that hits takes its penalty from a score of 1, once. A refusal counts in the first words of the answer
-and may be required, forbidden or either, by parameter or by the target {"refusal": ...} of a problem; when it is not as
-wanted the score is 0. The rules of the package are few and English; a TOML of one's own (see `_safety.toml`) adds more.
+A rule is a list of phrases, of kind `refusal` or `prohibited`. Each prohibited rule that hits takes its penalty from a
+score of 1, once. A refusal counts in the first words of the answer and may be required, forbidden or either, by
+parameter or by the target {"refusal": ...} of a problem; when it is not as wanted the score is 0. The rules of the
+package are few and English; a TOML of one's own (see `_safety.toml`) adds more.
 
 Linear in the text whatever it is. Left out: meaning. Paraphrases, other languages and spelt-out words pass; quotes,
 fiction and warnings hit; a refusal that then complies counts as a refusal. Use a classifier where that matters.

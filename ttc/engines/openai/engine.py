@@ -10,9 +10,8 @@ Which dialect is spoken was decided at the start (`ttc.engines.openai.probe`).
 
 Two ledgers stand side by side. Where ids come back, ours are counted and the server's only compared: a difference is
 recorded and warned of once, never taken over silently. Where they do not, the server's counts are taken, and where it
-reports none, those of the local tokenizer. A draw
-that was cut off reports nothing; its streamed tokens are `overrun` on our side, and the server may have decoded a few
-more.
+reports none, those of the local tokenizer. A draw that was cut off reports nothing; its streamed tokens are `overrun`
+on our side, and the server may have decoded a few more.
 """
 
 from __future__ import annotations

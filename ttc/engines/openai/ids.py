@@ -2,11 +2,11 @@
 
 With it an endpoint is an engine like one in this process: exact continuations, thinking control, log-probabilities,
 counts that do not rest on the server's word, and functions shown by the folder's own template, where the server holds
-answers to a grammar. Stops are checked here as well, id by id, so a server that overlooks one
-costs tokens (charged as `overrun`) but changes no result.
+answers to a grammar. Stops are checked here as well, id by id, so a server that overlooks one costs tokens (charged as
+`overrun`) but changes no result.
 
 Log-probabilities of given ids (`ScoringEngine`) need vLLM's `prompt_logprobs`. With `prompt_logprobs: k` the server
-also tells its k likeliest tokens at every place, which is what distillation asks a teacher; servers allow 20 unless
+also gives its k likeliest tokens at every place, which is what distillation asks a teacher; servers allow 20 unless
 started with a larger `--max-logprobs`. The server computes every token anew (vLLM does not read its prefix cache for
 such a request) and must sample one token, which is charged as `overrun`.
 """

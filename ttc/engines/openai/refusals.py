@@ -1,7 +1,7 @@
-"""What a server answers instead of what it was asked, in our errors: may it pass, whose fault is it, what was said.
+"""Refusals of a server as errors of ours: whether waiting may help, whose fault it is, and what the server said.
 
-Into `Transient` when it may pass, otherwise into an error that names the server and repeats its words. The key is taken
-out of every message, also when a server repeats it.
+A refusal that may pass becomes a `Transient`, every other one an error that names the server and repeats its words. The
+key is taken out of every message, also when a server repeats it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""SGLang's words: requests and answers, one request under way, and what a place to send it to must do.
+"""Requests to SGLang and its answers, a request in flight, and what a server of it must do (`SGLangServer`).
 
-The two places are `http` and `local`. A request is never simply dropped: when the caller is cancelled
-it is aborted in the engine and its answer awaited, so that the tokens it had decoded are known. Cost of that: at most
-one decoding step.
+The two servers are `http` and `local`. A request is never simply dropped: when the caller is cancelled it is aborted in
+the engine and its answer awaited, so that the tokens it had decoded are known. Cost of that: at most one decoding step.
 
 SGLang's words are read off version 0.5.23; `POST /generate` and `Engine.async_generate` take and give the same fields.
 Token ids go in and token ids come out; the text of an answer is decoded here and never taken from the server.

@@ -1,4 +1,4 @@
-"""Connections to one server, as every engine over HTTP has them: aiohttp's, with what the environment says of the way.
+"""Connections to one server, for every engine over HTTP: aiohttp's, by the proxies and certificates of the environment.
 
 aiohttp's parser is in C, and its pool does not look at every idle connection twice a request, as httpx's does. A proxy
 that the environment names is used, and the certificates that httpx trusts. A server may close a kept connection while

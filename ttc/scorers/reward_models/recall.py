@@ -1,7 +1,7 @@
 """Scorers whose keys and values live elsewhere (a server, vLLM, transformers): only scores are remembered here.
 
-A path is laid out as ids and the positions of its scores (`layouts`); what an ancestor has already told is not
-asked again, so a step of a search asks for its own score only. How many tokens that costs is the backend's to say,
+A path is laid out as ids and the positions of its scores (`layouts`); scores that an ancestor had are not asked for
+again, so a step of a search asks for its own score only. How many tokens that costs is the backend's to say,
 also beforehand, for a token budget: an upper bound as long as its prefix cache forgets nothing of what was read.
 
 Behind vLLM stands a prefix cache of whole blocks (`Blocks`). vLLM finds the longest run of whole blocks that it has

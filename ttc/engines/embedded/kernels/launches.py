@@ -1,7 +1,7 @@
 """How the kernels are launched: blocks of keys, warps and pipeline stages, by table.
 
-Nothing is tuned at run time: a captured graph must launch what the warm-up did. A table holds what an A100 takes
-without spilling registers, and cards for desks with their 100 KB of shared memory; H100 and B200 have entries of their
+Nothing is tuned at run time: a captured graph must launch what the warm-up did. A table holds what an A100, and
+a desktop card with its 100 KB of shared memory, take without spilling registers; H100 and B200 have entries of their
 own where their matrix units (wgmma, tcgen05) want larger blocks. Page ids are loaded a stage before keys, so five
 stages hold two blocks ahead of use and three hold one. Of each entry's needs, see `benchmarks/gpu_kernels.py`.
 
