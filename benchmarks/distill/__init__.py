@@ -1,4 +1,4 @@
-"""What distillation buys on the embedded family: one claim per file, three seeds, a CPU.
+"""What distillation buys on the packaged family: one claim per file, three seeds, a CPU.
 
     python -m benchmarks.distill --seeds 1 2 3 --out runs/distill --save benchmarks/results/distill.json
 

@@ -15,7 +15,7 @@ Expressions of +, - and * over whole numbers, by level:
 Splits: a hash of the expression's text, which is also its identity, decides between `train` and `eval`; an expression
 therefore belongs to one split whatever the level, seed or wording. Problems never run out and cost microseconds;
 problem i of a seed is the same whatever the limit. The question is bare (`Compute (23+48)*3-17.`): that is what the
-embedded family was trained on. Written with spaces (`Compute (23 + 48) * 3 - 17.`) it is a wording that the family
+packaged family was trained on. Written with spaces (`Compute (23 + 48) * 3 - 17.`) it is a wording that the family
 never saw. Left out: division and fractions. How an expression is worked out step by step is in
 `evals.data.worked_steps`.
 """

@@ -1,4 +1,4 @@
-"""The tokenizer of the embedded family and its chat template."""
+"""The tokenizer of the packaged family and its chat template."""
 
 import pytest
 from hypothesis import given, settings

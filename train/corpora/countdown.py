@@ -15,7 +15,7 @@ try, and `back` gives up the numbers that the last open line made:
 The larger number stands first. Wrong ways are rather such as come near the target, so there is a sense of direction to
 learn; how many come before the right one is geometric, so that the length of a search says nothing about its end.
 Problems are of the part `train`. It is a corpus of turns: prompts go through the chat template of the model that
-learns it. From nothing it comes with the byte-level tokenizer of the embedded family, whose digits, like those of
+learns it. From nothing it comes with the byte-level tokenizer of the packaged family, whose digits, like those of
 SmolLM2, are tokens of their own: a thought has about as many tokens as characters. Cost: 0.2 ms a search of three
 numbers, 20 ms of four. Left out: searches that fail, breadth first, errors of arithmetic.
 """

@@ -2,7 +2,7 @@
 
 Levels up to `max_level` are shown, with steps that are wrong with probability `noise` (a digit off, and the text goes
 on as if nothing were), so that the base knows the form and errs; harder levels are left to reinforcement. The tokenizer
-and the chat form are those of the embedded family.
+and the chat form are those of the packaged family.
 """
 
 from __future__ import annotations

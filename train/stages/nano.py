@@ -1,4 +1,4 @@
-"""Make the embedded family (`python -m train.nano`): a teacher, a reward model grown from it, and a student.
+"""Make the packaged family (`python -m train.nano`): a teacher, a reward model grown from it, and a student.
 
 The family's training is its own, not a chain of other stages: its texts change with the progress of the run, hide
 tokens that must not be learnt, and its reward model starts with the teacher's layers (`train/nano/`). With equal steps
