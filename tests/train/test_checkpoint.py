@@ -12,10 +12,10 @@ import torch
 from tests.train.cipher_base import make_base, make_parts
 from tests.train.tiny_recipe import GRPO, PRETRAIN, write
 from train.base.checkpoint import Checkpoints
-from train.base.seal import SUMS
 from train.recipe.recipe import read_recipe
 from train.recipe.run import RunOptions, run_recipe
 from train.rl.loop import LoopPlan, learn
+from ttc.durable import SUMS
 from ttc.errors import RecordError, TrainingError
 
 FILES = ("model.safetensors", "optimiser.pt", "state.json", SUMS)

@@ -1,6 +1,6 @@
 """Checkpoints from which a run goes on bit for bit: weights, optimiser, counters, sampler, health.
 
-A checkpoint is written beside its place, brought to the disk, sealed (`train.base.seal`) and renamed, so there is never
+A checkpoint is written beside its place, brought to the disk, sealed (`ttc.durable`) and renamed, so there is never
 half of one; the newest `keep` stay. One that a signal asked for stands in a folder of its own until the next (`keep`),
 so that what an alarm goes back to is the same as without the signal. Reading takes the newest that is whole, and says
 which ones are not. Weights are safetensors and everything else JSON or tensors without code (`weights_only`). Random
@@ -21,8 +21,7 @@ from typing import Any
 import torch
 
 from train.base.models import inner, spread, whole
-from train.base.seal import first_flaw, newest_whole, numbered, seal
-from ttc.durable import replaced_folder
+from ttc.durable import first_flaw, replaced_folder, seal
 from ttc.errors import TrainingError
 
 _NAME = re.compile(r"step-(\d+)")
@@ -112,3 +111,38 @@ class Checkpoints:
                 own[name].copy_(spread(tensor, own[name]))
         optimiser = torch.load(newest / "optimiser.pt", weights_only=True)
         return optimiser, json.loads((newest / "state.json").read_text())
+
+
+def numbered(folder: Path, name: re.Pattern[str]) -> list[tuple[int, Path]]:
+    """The folders in `folder` of such a name, by the number that its first group holds, in their order."""
+    places = folder.iterdir() if folder.is_dir() else ()
+    named = [(name.fullmatch(place.name), place) for place in places if place.is_dir()]
+    return sorted((int(match[1]), place) for match, place in named if match is not None)
+
+
+def newest_whole(
+    folder: Path, name: re.Pattern[str], log: Callable[[str], None], most: int | None = None
+) -> Path | None:
+    """The sealed checkpoint of the highest number, `most` at most, that is whole; None when there is no checkpoint.
+
+    Those above it that are not whole are reported to `log`, with their first flaw and what is used instead.
+
+    Raises:
+        TrainingError: there are checkpoints and none is whole; names the files.
+    """
+    broken: list[str] = []
+    for number, place in reversed(numbered(folder, name)):
+        if most is not None and number > most:
+            continue
+        flaw = first_flaw(place)
+        if not flaw:
+            for text in broken:
+                log(f"{folder.name}/{text}; {place.name} is used instead")
+            return place
+        broken.append(f"{place.name} is not whole: {flaw}")
+    if broken:
+        raise TrainingError(
+            f"{folder} holds no whole checkpoint: {'; '.join(broken)}. Put back the files of one of them, or delete "
+            "the folder to begin the stage anew"
+        )
+    return None

@@ -18,11 +18,10 @@ from typing import Protocol, runtime_checkable
 
 from evals.data.sources import DATA, NamedRows
 from evals.task import Task
-from train.base.seal import flaws, sums_of
 from train.base.world import ALONE, World
 from ttc.concurrent import StopRequest
 from ttc.config.values import counted
-from ttc.durable import replace_link, replace_text
+from ttc.durable import flaws, replace_link, replace_text, sums_of
 from ttc.errors import ConfigError, RecordError
 
 DONE = "done.json"

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from evals.task import Item, Task
+from train.base.checkpoint import newest_whole
 from train.base.health import check_finite
 from train.base.models import load_model, turn_tokenizer
-from train.base.seal import newest_whole, seal
 from train.base.stage import (
     Setting,
     Stage,
@@ -54,7 +54,7 @@ from train.stages.reward_model import ranked_right as rewards_right
 from ttc.concurrent import StopRequest
 from ttc.config.recipes import overrides
 from ttc.config.values import at_least
-from ttc.durable import replace_text, replaced_folder
+from ttc.durable import replace_text, replaced_folder, seal
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, MissingExtra, UnknownName
 
