@@ -56,8 +56,7 @@ from typing import Any, Literal, TypeAlias
 from evals.data.sources import rows_of
 from evals.task import CHECKS, INSTRUCTIONS, Item, Task, VerifierSpec, sample
 from ttc.answers import KINDS
-from ttc.answers.grammar import designation
-from ttc.answers.tokens import plain
+from ttc.answers.tokens import designation, plain
 from ttc.config.recipes import load_toml, parse_spec
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import bind, call

@@ -5,8 +5,7 @@ r"""Blind reading of answers: extract the final one from a text, and group equal
     classes(keys) -> dict                  the class of each key in a vote, where 5 may join 5 m
 
 Neither sees a target, evaluates text, or raises for any text; both are linear in the text up to a cap. The kinds are
-`math`, `number`, `choice`, `exact`, `expression`, `code` and `format`. Cost: tens of microseconds a
-text, a fraction of a millisecond a key.
+those of `ttc.answers.kinds`. Cost: tens of microseconds a text, a fraction of a millisecond a key.
 """
 
 from __future__ import annotations

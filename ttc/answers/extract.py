@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ttc.answers.grammar import is_unit
+from ttc.answers.nodes import is_unit
 
 OR = (
     r"(?:(?<![^\W\d_])(?<!\\)(?:or|oder|ou|или)(?![^\W\d_])"

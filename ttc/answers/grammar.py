@@ -1,12 +1,11 @@
 """Parse a short answer into a `Term`, or refuse it: a recursive-descent grammar over LaTeX and plain notation.
 
 Every token must be consumed: a partial parse is a refusal, never a smaller expression. Depth and sizes are capped, the
-time is linear, nothing is evaluated. Mixed numbers, thousands, percent, units, sets, tuples, intervals, unions,
-inequality chains, sets by a condition, residues, numbers in words, ratios, times by the clock and in several units,
-words of size (5 million), bases, matrices, plus-minus and the usual functions are understood; so are units of
-measurement and currency that follow or precede a number. White space never joins digits, and words after a number are
-its unit only where they can be one. A whole answer that is spelt as a date, a telephone number or a code
-(`designation`) is no sum: it stands for its spelling.
+time is linear, nothing is evaluated. It reads the usual operators and functions, mixed numbers, thousands, percent,
+words of size (5 million), bases, plus-minus; sets, tuples, intervals, unions, matrices; chains of inequalities, sets by
+a condition, residues; ratios, times by the clock and in several units; units of measurement and currencies before or
+after a number. White space never joins digits, and words after a number are its unit only where they can be one. Dates,
+codes and numbers in words are read first, as a whole (`ttc.answers.tokens`).
 Left out: sums, products, integrals, limits, sequences with dots (`math-verify` may know them, in a worker).
 """
 
@@ -15,10 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from itertools import takewhile
 
-from ttc.answers.nodes import UNITS, Term, duration, many, num
-from ttc.answers.tokens import Alternatives, Token, TooLarge, Unparsed, tokens
+from ttc.answers.nodes import PERCENTS, UNITS, Term, duration, is_unit, many, num
+from ttc.answers.tokens import ONES, Alternatives, Token, TooLarge, Unparsed, designation, in_words, tokens
 
 RELATIONS = {
     "=": "=",
@@ -81,181 +79,9 @@ SIZES = {
 """Words of size to the power of ten that they multiply by."""
 HALVES = {"am": "am", "pm": "pm"}
 HALVES_AT_TWELVE = {"noon": "pm", "midnight": "am"}
-PERCENTS = frozenset({"percent", "per cent", "percents", "percentage", "pct"})
-"""Words for the percent sign."""
-MAX_UNIT_WORDS = 3
 MAX_HOUR = 12
 """Of a half of the day."""
-NO_UNITS = frozenset(
-    (  # noqa: SIM905
-        "a about above add added all almost also am among an and another any anything approximately are around as at "
-        "be because been below best between bigger both but by can cannot correct could cubed decreased definitely "
-        "dividing divided do does doesn double doubled dozen dozens each eight either eleven else equal equals even "
-        "ever every except exceeded exactly few fewer fifth fifths first five for four fourth fourths from gold "
-        "greater gross had half halved halves has have how however i if in incorrect increased instead into is isn it "
-        "its just large larger least left less like lower many max maximum may maybe might min minimum minus mistake "
-        "mod modulo more most much must near negative neither never nine no none nor not now number of off on one "
-        "only or other others otherwise over pair pairs perhaps plus pm possible possibly power probably product "
-        "quarter quarters raised rather remainder right root s same score scores seven several should since six small "
-        "smaller so some somewhat somewhere squared subtract sum sure t ten tens than that the their then there "
-        "therefore these third thirds this three times to too triple tripled true twelve twice two uncertain under "
-        "unless unlike up upper was wasn were what when where which while will with without wrong you your zero "
-        "factorial reference target answer nicht oder ou или не ではありません ではない 아닙니다 "
-    ).split()
-)
-"""Words that change, deny or doubt a number, or say something about it: what holds one of them is no unit."""
-_WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*(?:\^[23])?\.?")
 _CLOCK = re.compile(r"\d{1,2}:[0-5]\d")
-
-
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_YEAR, _DAY = r"(?P<year>(?:1[5-9]|20)\d\d)", r"(?P<day>0?[1-9]|[12]\d|3[01])"
-_MONTH = r"(?P<month>0?[1-9]|1[0-2])"
-_MONTH_NAME = (
-    r"(?P<month>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|"
-    r"oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?"
-)
-_DATES = (
-    re.compile(rf"{_YEAR}(?P<mark>[-/.]){_MONTH}(?P=mark){_DAY}"),
-    re.compile(rf"{_DAY}\.{_MONTH}\.{_YEAR}"),
-    re.compile(rf"{_MONTH_NAME} {_DAY}(?:st|nd|rd|th)?,? {_YEAR}", re.IGNORECASE),
-    re.compile(rf"{_DAY}(?:st|nd|rd|th)?(?: of)? {_MONTH_NAME},? {_YEAR}", re.IGNORECASE),
-)
-_DATE_OF_TWO_ORDERS = re.compile(rf"(?P<first>\d\d?)(?P<mark>[-/])(?P<second>\d\d?)(?P=mark){_YEAR}")
-"""The day may come first or second."""
-_PHONE = re.compile(r"(?:\+?\d{1,3}-)?(?:\d{3}-|\(\d{3}\) ?)?[2-9]\d\d-\d{4}")
-_YEARS = re.compile(r"([12]\d{3})-([12]\d{3}|\d\d)")
-_PARTS = r"(?:[A-Za-z]+|\d+)(?:-(?:[A-Za-z]+|\d+))+"
-# A zero in front of digits, a word of capitals, or capitals before two numbers; x-1-2 and AB-2 remain differences.
-_CODE = re.compile(rf"(?=(?:\w+-)*0\d){_PARTS}|(?=[A-Z]{{3,}}-)(?=.*\d){_PARTS}|[A-Z]+(?:-\d+){{2,}}")
-_IN_TEXT = re.compile(r"\\(?:text|textbf|textrm|mbox|mathrm)\s*\{([^{}]*)\}")
-MAX_DESIGNATION = 64
-"""Characters of the longest date or code."""
-
-
-def designation(text: str) -> str:
-    """The date, telephone number or code that a plain text is, by its spelling; empty where it is none of them.
-
-    A date has one spelling however it is written, but 3/4/2024, which may be in March or in April, has its own.
-    """
-    if styled := _IN_TEXT.fullmatch(text):
-        text = styled[1].strip()
-    if len(text) > MAX_DESIGNATION:
-        return ""
-    code = _PHONE.fullmatch(text) or _span_of_years(text) or _CODE.fullmatch(text)
-    return _date(text) or (text if code else "")
-
-
-def _date(text: str) -> str:
-    for match in filter(None, (pattern.fullmatch(text) for pattern in _DATES)):
-        month = match["month"].lower()
-        number = int(month) if month.isdigit() else _MONTHS.index(month[:3]) + 1
-        return f"{match['year']}-{number:02}-{int(match['day']):02}"
-    either = _DATE_OF_TWO_ORDERS.fullmatch(text)
-    return _date_of_two_orders(int(either["first"]), int(either["second"]), either["year"]) if either else ""
-
-
-def _date_of_two_orders(first: int, second: int, year: str) -> str:
-    low, high = sorted((first, second))
-    if low < 1 or low > 12 or high > 31:
-        return ""
-    return f"{year}-{low:02}-{high:02}" if high > 12 or low == high else f"{first}/{second}/{year}"
-
-
-def _span_of_years(text: str) -> bool:
-    """Whether a text is like 2019-2024 or 2019-20: two years in order, or one and the next."""
-    match = _YEARS.fullmatch(text)
-    if match is None:
-        return False
-    first, last = int(match[1]), int(match[2])
-    return first < last if len(match[2]) == 4 else (first + 1) % 100 == last
-
-
-_ONES = {
-    "zero": 0, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
-    "ten": 10, "eleven": 11, "twelve": 12, "thirteen": 13, "fourteen": 14, "fifteen": 15, "sixteen": 16,
-    "seventeen": 17, "eighteen": 18, "nineteen": 19,
-}  # fmt: skip
-_TENS = {
-    "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90,
-}  # fmt: skip
-_LARGE = {"thousand": 10**3, "million": 10**6, "billion": 10**9}
-_PARTS_OF_ONE = {
-    "half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8, "ninth": 9,
-    "tenth": 10, "twelfth": 12, "hundredth": 100, "halves": 2, "thirds": 3, "quarters": 4, "fourths": 4, "fifths": 5,
-    "sixths": 6, "sevenths": 7, "eighths": 8, "ninths": 9, "tenths": 10, "twelfths": 12, "hundredths": 100,
-}  # fmt: skip
-_ALL_SPOKEN = frozenset({"a", "and", "hundred", "dozen", *_ONES, *_TENS, *_LARGE, *_PARTS_OF_ONE})
-_SPOKEN = re.compile(r"(?:[A-Za-z]+(?:-|,? |\Z)){1,16}")
-
-
-def in_words(text: str) -> Term | None:
-    """The number that words alone say, perhaps of something: twelve, two thirds, three and a half, five apples."""
-    if styled := _IN_TEXT.fullmatch(text):
-        text = styled[1].strip()
-    if not text[:1].isalpha() or not _SPOKEN.fullmatch(text):
-        return None
-    words = re.split(r"[-, ]+", text.lower())
-    minus = words[0] in ("minus", "negative")
-    spoken = list(takewhile(_ALL_SPOKEN.__contains__, words[minus:]))
-    value = _mixed_words(spoken)
-    if value is None:
-        return None
-    node = Term("neg", (num(value),)) if minus else num(value)
-    thing = words[minus + len(spoken) :]
-    if not thing:
-        return node
-    return Term("quantity", (node, thing[0])) if len(thing) == 1 and is_unit(thing[0]) else None
-
-
-def _mixed_words(words: list[str]) -> Fraction | None:
-    """A whole number, a fraction, or both with an `and` between them."""
-    if not words or words[-1] not in _PARTS_OF_ONE:
-        whole = _whole_words(words)
-        return None if whole is None else Fraction(whole)
-    joint = max((at for at, word in enumerate(words) if word == "and"), default=-1)
-    whole = _whole_words(words[:joint]) if joint >= 0 else 0
-    counted = words[joint + 1 : -1]
-    above = 1 if counted == ["a"] or (words == ["half"]) else _whole_words(counted)
-    below = _PARTS_OF_ONE[words[-1]]
-    if above is None or whole is None or words[-1].endswith("s") != (above != 1):
-        return None
-    return Fraction(above, below) + whole if joint < 0 or 0 < above < below else None
-
-
-def _whole_words(words: list[str]) -> int | None:
-    """The whole number that is said; None where the words are not what one says for it."""
-    if words and words[-1] == "dozen":
-        count = _whole_words(words[:-1]) if words[:-1] not in ([], ["a"]) else 1
-        return None if count is None else 12 * count
-    total = part = 0
-    plain_words = list[str]()
-    for at, word in enumerate(words):
-        if word == "and" and at < len(words) - 1 and words[at - 1] in ("hundred", *_LARGE):
-            continue
-        if not part and word in ("hundred", *_LARGE):
-            plain_words.append("one")
-        plain_words += [] if word == "a" and not at else [word]
-        part += _ONES.get(word, 0) + _TENS.get(word, 0)
-        part = (part or 1) * 100 if word == "hundred" else part
-        total, part = (total + (part or 1) * _LARGE[word], 0) if word in _LARGE else (total, part)
-    value = total + part
-    hundreds = [*_said(value // 100), "hundred", *(_said(value % 100) if value % 100 else ())]
-    return value if plain_words in (_said(value), hundreds) else None
-
-
-def _said(value: int) -> list[str]:
-    """A whole number in words, without any `and`."""
-    for name, size in reversed(_SIZES_IN_WORDS):
-        if value >= size:
-            return [*_said(value // size), name, *(_said(value % size) if value % size else ())]
-    tens = next((name for name, size in _TENS.items() if size <= value < size + 10), "")
-    rest = value % 10 if tens else value
-    return [word for word in (tens, "" if tens and not rest else _NAMES_OF_ONES[rest]) if word]
-
-
-_NAMES_OF_ONES = list(_ONES)
-_SIZES_IN_WORDS = (("hundred", 100), *_LARGE.items())
 
 
 def parse(text: str) -> Term:
@@ -278,11 +104,11 @@ def parse_expression(text: str) -> Term:
     return node
 
 
-def _only_words(found: list[Token]) -> bool:
+def _only_words(items: list[Token]) -> bool:
     """Words without a sign of mathematics: `Tuesday`, `no solution`; one letter is a variable, `pi` a constant."""
-    words = [token for token in found if token.kind in ("word", "text")]
-    marks = [token.text for token in found if token.kind not in ("word", "text")]
-    if not words or found[0].kind == "mark" or any(mark not in ("-", "'", '"', "?", "!") for mark in marks):
+    words = [token for token in items if token.kind in ("word", "text")]
+    marks = [token.text for token in items if token.kind not in ("word", "text")]
+    if not words or items[0].kind == "mark" or any(mark not in ("-", "'", '"', "?", "!") for mark in marks):
         return False
     first = words[0].text
     if first in FUNCTIONS or (len(words) == 1 and (first in WORDS or first in INFINITY)):
@@ -314,22 +140,22 @@ def number(text: str) -> Term:
 class _Grammar:
     """Reads tokens one by one; the levels of precedence call each other, from `answer` down to `atom`."""
 
-    def __init__(self, found: list[Token]) -> None:
-        self.found, self.at, self.depth, self.bars = found, 0, 0, 0
+    def __init__(self, items: list[Token]) -> None:
+        self.tokens, self.at, self.depth, self.bars = items, 0, 0, 0
 
     @property
     def peek(self) -> Token:
         """The next token."""
-        return self.found[self.at]
+        return self.tokens[self.at]
 
     @property
     def last(self) -> Token:
         """The token before the next one."""
-        return self.found[max(self.at - 1, 0)]
+        return self.tokens[max(self.at - 1, 0)]
 
     def ahead(self, by: int) -> Token:
         """The token `by` places after the next one."""
-        return self.found[min(self.at + by, len(self.found) - 1)]
+        return self.tokens[min(self.at + by, len(self.tokens) - 1)]
 
     def take(self) -> Token:
         """Consume the next token. Raises Unparsed at the end."""
@@ -581,9 +407,9 @@ class _Grammar:
         return Term("pow", (node, exponent))
 
     def _based(self, digits: Term) -> Term:
-        braced = self.peek.text == "{" and self.ahead(1).kind == "text" and self.ahead(1).text in _ONES
+        braced = self.peek.text == "{" and self.ahead(1).kind == "text" and self.ahead(1).text in ONES
         if braced:
-            base, self.at = num(_ONES[self.ahead(1).text]), self.at + 3
+            base, self.at = num(ONES[self.ahead(1).text]), self.at + 3
         else:
             base = self.group()
         if base.op != "num" or base.args[0].denominator != 1 or not _whole(digits):
@@ -592,7 +418,7 @@ class _Grammar:
 
     # -- mixed numbers and units -----------------------------------------------------------------------------------
     def _mixed(self, whole: Term) -> Term | None:
-        start, kept = self.at, self.found[self.at : self.at + 4]
+        start, kept = self.at, self.tokens[self.at : self.at + 4]
         if self.peek.kind == "num" and self.ahead(1).text == "/" and self.ahead(2).kind == "num":
             top, _, bottom = self.take().text, self.take(), self.take().text
         elif self.accept(r"\frac"):
@@ -602,7 +428,7 @@ class _Grammar:
         if top.isdigit() and bottom.isdigit() and int(top) < int(bottom):
             return num(whole.args[0] + Fraction(int(top), int(bottom)))
         self.at = start
-        self.found[start : start + len(kept)] = kept
+        self.tokens[start : start + len(kept)] = kept
         return None
 
     def _digits_group(self) -> str:
@@ -618,7 +444,7 @@ class _Grammar:
             return ""
         if len(token.text) == 2:
             # \frac12: both digits lie in one token; leave the second for the next call.
-            self.found[self.at] = Token("num", token.text[1])
+            self.tokens[self.at] = Token("num", token.text[1])
             return token.text[0]
         return self.take().text
 
@@ -628,7 +454,7 @@ class _Grammar:
             return ""
         start = self.at
         name = self._unit_name()
-        if name and self._ends_item() and _begins_value(self.found[start], name) and is_unit(name):
+        if name and self._ends_item() and _begins_value(self.tokens[start], name) and is_unit(name):
             return "%" if name.lower() in PERCENTS else name
         self.at = start
         return ""
@@ -665,7 +491,7 @@ class _Grammar:
         first, _, rest = self.peek.text.strip().partition(" ")
         size = SIZES.get(first.lower(), 0)
         if size and rest:
-            self.found[self.at] = Token("text", rest.strip(), spaced=True)
+            self.tokens[self.at] = Token("text", rest.strip(), spaced=True)
         elif size:
             self.at += 1
         return size
@@ -733,8 +559,8 @@ class _Grammar:
             return self._root()
         if name in FUNCTIONS:
             return self._function(FUNCTIONS[name])
-        if name in _ONES and not self._among_words(token):
-            return num(_ONES[name])
+        if name in ONES and not self._among_words(token):
+            return num(ONES[name])
         if len(name) > MAX_PRODUCT_WORD or not name.isascii():
             raise Unparsed(f"the word {name[:40]!r}")
         if name == "C" and self.peek.text == "(" and not self.peek.spaced and (coefficient := self._chosen()):
@@ -745,22 +571,22 @@ class _Grammar:
             raise Unparsed(f"the word {name!r} in a sentence")
         # Letters side by side are a product: leave the rest for the next factor.
         self.at -= 1
-        self.found[self.at] = Token("word", name[1:])
+        self.tokens[self.at] = Token("word", name[1:])
         return Term("sym", (name[0],))
 
     def _chosen(self) -> Term | None:
         """The two numbers of C(10, 3), a binomial coefficient or a point named C; None for any other bracket."""
-        start, depth, kept = self.at, self.depth, self.found[self.at :]
+        start, depth, kept = self.at, self.depth, self.tokens[self.at :]
         inside = self.group()
         if inside.op == "seq" and inside.args[:2] == ("(", ")") and len(inside.args) == 4:
             return Term("fn", ("choose", *inside.args[2:]))
-        self.at, self.depth, self.found[start:] = start, depth, kept
+        self.at, self.depth, self.tokens[start:] = start, depth, kept
         return None
 
     def _among_words(self, token: Token) -> bool:
         """Whether white space parts a word from another or from a number, as in a sentence."""
         wordy = ("word", "text", "num")
-        before = self.found[self.at - 2] if self.at > 1 else None
+        before = self.tokens[self.at - 2] if self.at > 1 else None
         after = self.peek.spaced and self.peek.kind in wordy
         return after or (token.spaced and before is not None and before.kind in wordy)
 
@@ -881,7 +707,7 @@ class _Grammar:
         r"""A group; `\frac12` takes one digit at a time."""
         token = self.peek
         if token.kind == "num" and len(token.text) > 1 and token.text.isdigit():
-            self.found[self.at] = Token("num", token.text[1:])
+            self.tokens[self.at] = Token("num", token.text[1:])
             return num(int(token.text[0]))
         return self.group()
 
@@ -958,16 +784,6 @@ _COMMANDS: Mapping[str, Callable[[_Grammar], Term]] = {
     "tbinom": _Grammar._binomial, "mathbb": _Grammar._number_set,
 }  # fmt: skip
 _SIGNS = {"pi": Term("sym", ("pi",)), "infty": Term("inf"), "varnothing": Term("empty")}
-
-
-def is_unit(name: str) -> bool:
-    """Whether words after a number can be its unit: a known one, or a few plain words that say nothing of it."""
-    words = re.split(r"[\s/]+", name.lower().strip())
-    if name.lower() in PERCENTS or all(word.partition("^")[0] in UNITS or word == "per" for word in words):
-        return True
-    # A letter that is no unit is a variable beside the others: 12 m^2 n is no area.
-    plain_words = all(_WORD.fullmatch(word) and (len(word.partition("^")[0]) > 1 or word in UNITS) for word in words)
-    return plain_words and len(words) <= MAX_UNIT_WORDS and not NO_UNITS.intersection(words)
 
 
 def _begins_value(first: Token, name: str) -> bool:

@@ -12,9 +12,9 @@ structured  calls of functions, JSON    the whole text; equal calls and equal va
 A program's block is fenced by ``` or ~~~ and may lack its end, as in a text that was stopped there. Blocks tagged as
 Python (`python`, pandoc's `{.python}`, knitr's `{python}`) come first, then those without a tag; blocks of another
 language (a shell line, an output) are no answer. White space at the left of the first line is kept: a continuation of a
-given function begins indented. Two programs are in one
-class when their syntax trees are the same: comments, quotes and line breaks do not matter, names do. Cost: a parse of
-at most 64 KiB. Left out: programs spread over several blocks, and languages other than Python.
+given function begins indented. Two programs are in one class when their syntax trees are the same: comments, quotes and
+line breaks do not matter, names do. Cost: a parse of at most 64 KiB. Left out: programs spread over several blocks,
+and languages other than Python.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from ttc.answers.extract import (
     taken_back,
     usual_rules,
 )
-from ttc.answers.grammar import in_words, parse
+from ttc.answers.grammar import parse
 from ttc.answers.nodes import UNITS
-from ttc.answers.tokens import Alternatives, Unparsed, plain
+from ttc.answers.tokens import Alternatives, Unparsed, in_words, plain
 from ttc.errors import UnknownName
 
 

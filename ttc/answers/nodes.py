@@ -24,12 +24,13 @@ Operators and their arguments:
 Their values are exact rationals where possible, numbers in a given context of `mpmath` otherwise. Real-valued
 conventions: an odd root of a negative number is the real one; any other step that leaves the real line makes the value
 undefined, unless the expression itself contains the imaginary unit. Work is capped before it is done. A unit of
-measurement or money is a dimension and a factor.
+measurement or money is a dimension and a factor; other plain words may be units, too (`is_unit`).
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -426,3 +427,37 @@ def _simple_unit(text: str) -> Unit:
     if entry is None:
         return Unit("", Fraction(1))
     return entry if power == 1 else Unit(f"{entry.dimension}^{power}", entry.factor**power)
+
+
+PERCENTS = frozenset({"percent", "per cent", "percents", "percentage", "pct"})
+"""Words for the percent sign."""
+MAX_UNIT_WORDS = 3
+NO_UNITS = frozenset(
+    (  # noqa: SIM905
+        "a about above add added all almost also am among an and another any anything approximately are around as at "
+        "be because been below best between bigger both but by can cannot correct could cubed decreased definitely "
+        "dividing divided do does doesn double doubled dozen dozens each eight either eleven else equal equals even "
+        "ever every except exceeded exactly few fewer fifth fifths first five for four fourth fourths from gold "
+        "greater gross had half halved halves has have how however i if in incorrect increased instead into is isn it "
+        "its just large larger least left less like lower many max maximum may maybe might min minimum minus mistake "
+        "mod modulo more most much must near negative neither never nine no none nor not now number of off on one "
+        "only or other others otherwise over pair pairs perhaps plus pm possible possibly power probably product "
+        "quarter quarters raised rather remainder right root s same score scores seven several should since six small "
+        "smaller so some somewhat somewhere squared subtract sum sure t ten tens than that the their then there "
+        "therefore these third thirds this three times to too triple tripled true twelve twice two uncertain under "
+        "unless unlike up upper was wasn were what when where which while will with without wrong you your zero "
+        "factorial reference target answer nicht oder ou или не ではありません ではない 아닙니다 "
+    ).split()
+)
+"""Words that change, deny or doubt a number, or say something about it: what holds one of them is no unit."""
+_WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*(?:\^[23])?\.?")
+
+
+def is_unit(name: str) -> bool:
+    """Whether words after a number can be its unit: a known one, or a few plain words that say nothing of it."""
+    words = re.split(r"[\s/]+", name.lower().strip())
+    if name.lower() in PERCENTS or all(word.partition("^")[0] in UNITS or word == "per" for word in words):
+        return True
+    # A letter that is no unit is a variable beside the others: 12 m^2 n is no area.
+    plain_words = all(_WORD.fullmatch(word) and (len(word.partition("^")[0]) > 1 or word in UNITS) for word in words)
+    return plain_words and len(words) <= MAX_UNIT_WORDS and not NO_UNITS.intersection(words)

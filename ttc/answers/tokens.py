@@ -3,8 +3,13 @@ r"""Bring the many spellings of a short answer to one plain LaTeX-like ASCII for
 Full-width and other Unicode digits, vulgar fractions, superscripts, minus signs, root and relation signs become LaTeX;
 wrappers that carry no meaning (`$..$`, `\left`, `\displaystyle`, bold, thin spaces) are dropped. Tokens are numbers,
 letters, words, commands and marks. A comma between groups of three digits is a thousands separator outside brackets and
-a separator of items inside them. Both are linear in the text; tokens are capped. Left out: any judgement about what the
-text means, which is `grammar`'s; comments, macros, verbatim.
+a separator of items inside them. Both are linear in the text; tokens are capped.
+
+Some answers are read as a whole by their spelling. A date, a telephone number or a code (`designation`) is no sum,
+though it has digits and hyphens, 2019-2020 or 555-0142: it stands for its spelling, of which a date has one however it
+is written. A number in words (`in_words`) may be a fraction, a mixed number or a dozen, and may count something: `three
+and a half`, `five apples`; words that nobody would say for a number (`one two three`) are none. Left out: any judgement
+about what the text means, which is `grammar`'s; comments, macros, verbatim; numbers in words other than English ones.
 """
 
 from __future__ import annotations
@@ -13,8 +18,9 @@ import re
 import unicodedata
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import takewhile
 
-from ttc.answers.nodes import UNITS
+from ttc.answers.nodes import UNITS, Term, is_unit, num
 
 _SYMBOLS = {
     "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-", "⁄": "/", "∕": "/", "÷": "/",
@@ -379,3 +385,154 @@ def _command(text: str, at: int, spaced: bool) -> tuple[Token, int]:
     if match is None:
         raise Unparsed("a lone backslash")
     return Token("cmd", match[0], spaced), match.end()
+
+
+# -- what is read as a whole: dates, telephone numbers and codes; numbers in words -------------------------------------
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_YEAR, _DAY = r"(?P<year>(?:1[5-9]|20)\d\d)", r"(?P<day>0?[1-9]|[12]\d|3[01])"
+_MONTH = r"(?P<month>0?[1-9]|1[0-2])"
+_MONTH_NAME = (
+    r"(?P<month>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|"
+    r"oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?"
+)
+_DATES = (
+    re.compile(rf"{_YEAR}(?P<mark>[-/.]){_MONTH}(?P=mark){_DAY}"),
+    re.compile(rf"{_DAY}\.{_MONTH}\.{_YEAR}"),
+    re.compile(rf"{_MONTH_NAME} {_DAY}(?:st|nd|rd|th)?,? {_YEAR}", re.IGNORECASE),
+    re.compile(rf"{_DAY}(?:st|nd|rd|th)?(?: of)? {_MONTH_NAME},? {_YEAR}", re.IGNORECASE),
+)
+_DATE_OF_TWO_ORDERS = re.compile(rf"(?P<first>\d\d?)(?P<mark>[-/])(?P<second>\d\d?)(?P=mark){_YEAR}")
+"""The day may come first or second."""
+_PHONE = re.compile(r"(?:\+?\d{1,3}-)?(?:\d{3}-|\(\d{3}\) ?)?[2-9]\d\d-\d{4}")
+_YEARS = re.compile(r"([12]\d{3})-([12]\d{3}|\d\d)")
+_PARTS = r"(?:[A-Za-z]+|\d+)(?:-(?:[A-Za-z]+|\d+))+"
+# A zero in front of digits, a word of capitals, or capitals before two numbers; x-1-2 and AB-2 remain differences.
+_CODE = re.compile(rf"(?=(?:\w+-)*0\d){_PARTS}|(?=[A-Z]{{3,}}-)(?=.*\d){_PARTS}|[A-Z]+(?:-\d+){{2,}}")
+_IN_TEXT = re.compile(r"\\(?:text|textbf|textrm|mbox|mathrm)\s*\{([^{}]*)\}")
+MAX_DESIGNATION = 64
+"""Characters of the longest date or code."""
+
+
+def designation(text: str) -> str:
+    """The date, telephone number or code that a plain text is, by its spelling; empty where it is none of them.
+
+    A date has one spelling however it is written, but 3/4/2024, which may be in March or in April, has its own.
+    """
+    if styled := _IN_TEXT.fullmatch(text):
+        text = styled[1].strip()
+    if len(text) > MAX_DESIGNATION:
+        return ""
+    code = _PHONE.fullmatch(text) or _span_of_years(text) or _CODE.fullmatch(text)
+    return _date(text) or (text if code else "")
+
+
+def _date(text: str) -> str:
+    for match in filter(None, (pattern.fullmatch(text) for pattern in _DATES)):
+        month = match["month"].lower()
+        number = int(month) if month.isdigit() else _MONTHS.index(month[:3]) + 1
+        return f"{match['year']}-{number:02}-{int(match['day']):02}"
+    either = _DATE_OF_TWO_ORDERS.fullmatch(text)
+    return _date_of_two_orders(int(either["first"]), int(either["second"]), either["year"]) if either else ""
+
+
+def _date_of_two_orders(first: int, second: int, year: str) -> str:
+    low, high = sorted((first, second))
+    if low < 1 or low > 12 or high > 31:
+        return ""
+    return f"{year}-{low:02}-{high:02}" if high > 12 or low == high else f"{first}/{second}/{year}"
+
+
+def _span_of_years(text: str) -> bool:
+    """Whether a text is like 2019-2024 or 2019-20: two years in order, or one and the next."""
+    match = _YEARS.fullmatch(text)
+    if match is None:
+        return False
+    first, last = int(match[1]), int(match[2])
+    return first < last if len(match[2]) == 4 else (first + 1) % 100 == last
+
+
+ONES = {
+    "zero": 0, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
+    "ten": 10, "eleven": 11, "twelve": 12, "thirteen": 13, "fourteen": 14, "fifteen": 15, "sixteen": 16,
+    "seventeen": 17, "eighteen": 18, "nineteen": 19,
+}  # fmt: skip
+_TENS = {
+    "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90,
+}  # fmt: skip
+_LARGE = {"thousand": 10**3, "million": 10**6, "billion": 10**9}
+_PARTS_OF_ONE = {
+    "half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8, "ninth": 9,
+    "tenth": 10, "twelfth": 12, "hundredth": 100, "halves": 2, "thirds": 3, "quarters": 4, "fourths": 4, "fifths": 5,
+    "sixths": 6, "sevenths": 7, "eighths": 8, "ninths": 9, "tenths": 10, "twelfths": 12, "hundredths": 100,
+}  # fmt: skip
+_ALL_SPOKEN = frozenset({"a", "and", "hundred", "dozen", *ONES, *_TENS, *_LARGE, *_PARTS_OF_ONE})
+_SPOKEN = re.compile(r"(?:[A-Za-z]+(?:-|,? |\Z)){1,16}")
+
+
+def in_words(text: str) -> Term | None:
+    """The number that words alone say, perhaps of something: twelve, two thirds, three and a half, five apples."""
+    if styled := _IN_TEXT.fullmatch(text):
+        text = styled[1].strip()
+    if not text[:1].isalpha() or not _SPOKEN.fullmatch(text):
+        return None
+    words = re.split(r"[-, ]+", text.lower())
+    minus = words[0] in ("minus", "negative")
+    spoken = list(takewhile(_ALL_SPOKEN.__contains__, words[minus:]))
+    value = _mixed_words(spoken)
+    if value is None:
+        return None
+    node = Term("neg", (num(value),)) if minus else num(value)
+    thing = words[minus + len(spoken) :]
+    if not thing:
+        return node
+    return Term("quantity", (node, thing[0])) if len(thing) == 1 and is_unit(thing[0]) else None
+
+
+def _mixed_words(words: list[str]) -> Fraction | None:
+    """A whole number, a fraction, or both with an `and` between them."""
+    if not words or words[-1] not in _PARTS_OF_ONE:
+        whole = _whole_words(words)
+        return None if whole is None else Fraction(whole)
+    joint = max((at for at, word in enumerate(words) if word == "and"), default=-1)
+    whole = _whole_words(words[:joint]) if joint >= 0 else 0
+    counted = words[joint + 1 : -1]
+    above = 1 if counted == ["a"] or (words == ["half"]) else _whole_words(counted)
+    below = _PARTS_OF_ONE[words[-1]]
+    if above is None or whole is None or words[-1].endswith("s") != (above != 1):
+        return None
+    return Fraction(above, below) + whole if joint < 0 or 0 < above < below else None
+
+
+def _whole_words(words: list[str]) -> int | None:
+    """The whole number that is said; None where the words are not what one says for it."""
+    if words and words[-1] == "dozen":
+        count = _whole_words(words[:-1]) if words[:-1] not in ([], ["a"]) else 1
+        return None if count is None else 12 * count
+    total = part = 0
+    plain_words = list[str]()
+    for at, word in enumerate(words):
+        if word == "and" and at < len(words) - 1 and words[at - 1] in ("hundred", *_LARGE):
+            continue
+        if not part and word in ("hundred", *_LARGE):
+            plain_words.append("one")
+        plain_words += [] if word == "a" and not at else [word]
+        part += ONES.get(word, 0) + _TENS.get(word, 0)
+        part = (part or 1) * 100 if word == "hundred" else part
+        total, part = (total + (part or 1) * _LARGE[word], 0) if word in _LARGE else (total, part)
+    value = total + part
+    hundreds = [*_said(value // 100), "hundred", *(_said(value % 100) if value % 100 else ())]
+    return value if plain_words in (_said(value), hundreds) else None
+
+
+def _said(value: int) -> list[str]:
+    """A whole number in words, without any `and`."""
+    for name, size in reversed(_SIZES_IN_WORDS):
+        if value >= size:
+            return [*_said(value // size), name, *(_said(value % size) if value % size else ())]
+    tens = next((name for name, size in _TENS.items() if size <= value < size + 10), "")
+    rest = value % 10 if tens else value
+    return [word for word in (tens, "" if tens and not rest else _NAMES_OF_ONES[rest]) if word]
+
+
+_NAMES_OF_ONES = list(ONES)
+_SIZES_IN_WORDS = (("hundred", 100), *_LARGE.items())
