@@ -61,7 +61,7 @@ class RowStart:
 
 
 def write(record: npt.NDArray[np.int32], row: RowStart, ticket: int) -> None:
-    """Fill a record (FIELDS + table width words) for a row; its limit is set by `allow`."""
+    """Fill a record (FIELDS + table width words) for a row; its limit is written by the step (`device.step`)."""
     words = record.view(np.uint32)
     record[[TICKET, TOKEN, POSITION, FIRST]] = ticket, row.token, row.position, row.first
     inverse = 0.0 if row.temperature == 0 else np.float32(1.0) / np.float32(row.temperature)
