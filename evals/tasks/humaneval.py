@@ -14,7 +14,7 @@ import ast
 
 from evals.data.sources import Row, Source, dataset
 from evals.task import Item, Task, VerifierSpec, code_block, program_question
-from ttc.answers.kinds import syntax
+from ttc.answers.code import syntax
 from ttc.core import Problem, Sampling
 from ttc.errors import RecordError
 

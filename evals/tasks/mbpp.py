@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 from evals.data.sources import Row, Source, dataset
 from evals.task import Item, Task, VerifierSpec, program_question
-from ttc.answers.kinds import syntax
+from ttc.answers.code import syntax
 from ttc.core import Problem, Sampling
 from ttc.errors import ConfigError, RecordError
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ttc.answers.kinds import syntax
+from ttc.answers.code import syntax
 from ttc.core import TargetLike
 from ttc.errors import ConfigError
 from ttc.sandbox import driving
