@@ -11,7 +11,7 @@ from ttc.agents.episode import EpisodeLimits
 from ttc.agents.markup import MARKUPS
 from ttc.agents.tool import Kit, ToolFailure
 from ttc.answers import kind_of
-from ttc.core import Answer, Completion, Message, Problem, Sampling, Usage
+from ttc.core import Answer, Capabilities, Completion, Message, Problem, Sampling, TextMarker, Usage
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError, UnknownName
@@ -103,12 +103,44 @@ def tool_file(tmp_path, body: str) -> str:
         ("raise SystemExit(2)", "error: SystemExit: 2"),
         ("return 42", "error: mine returned no text but int"),
         ("return None", "error: mine returned no text but NoneType"),
+        ("raise asyncio.CancelledError", "error: CancelledError"),
         ("return {'rows': []}", "error: mine returned no text but dict"),
     ],
 )
 def test_a_tool_that_breaks_or_hangs_is_an_observation_too(tmp_path, body: str, words: str) -> None:
     answer = play(turns("<mine>x</mine>", "done"), tools=(tool_file(tmp_path, body),), tool_s=0.2)
     assert results(answer)[0].startswith(words) and answer.final == "done"
+
+
+def test_a_tool_may_be_a_plain_function(tmp_path) -> None:
+    path = tmp_path / "plain.py"
+    path.write_text(
+        "class Plain:\n"
+        "    name, about = 'plain', 'no coroutine'\n"
+        "    def start(self, problem):\n"
+        "        return str.upper\n"
+        "def plain():\n"
+        "    return Plain()\n"
+    )
+    answer = play(turns("<plain>x</plain>", "done"), tools=(f"{path}:plain",))
+    assert results(answer) == ["X"] and answer.final == "done"
+
+
+def test_an_episode_is_cancelled_within_a_call(tmp_path) -> None:
+    mine = tool_file(tmp_path, "await asyncio.sleep(60)")
+
+    async def go() -> None:
+        engine = turns("<mine>x</mine>", "done")
+        work = solve(
+            PROBLEM, engine=engine, strategy=lambda p, s: tools(p, s, tools=(mine,)), seed=1, sampling=SAMPLING
+        )
+        task = asyncio.create_task(work)
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, 5)
+
+    asyncio.run(go())
 
 
 def test_a_tool_may_keep_a_state_for_its_episode_and_only_for_it(tmp_path) -> None:
@@ -164,6 +196,33 @@ def test_what_a_result_spells_out_is_no_turn_and_no_end_of_a_thought(tmp_path) -
     assert engine.decode(ids).count(forged) == 1
     words = [engine.decode([token]) for token in ids if token in control]
     assert words == ["<|im_end|>", "<|im_start|>"] * 2  # those of the markup
+
+
+class WordMarkers(ScriptedEngine):
+    """An engine whose marks of a thought are several tokens each, found as text."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        opening, closing = "[t]", "[/t]"
+        return replace(
+            super().capabilities,
+            think_open=tuple(map(ord, opening)),
+            think_close=tuple(map(ord, closing)),
+            think_texts=(TextMarker(opening, self.decode), TextMarker(closing, self.decode)),
+        )
+
+
+def test_a_result_neither_opens_nor_ends_a_thought_between_marks_of_several_tokens(tmp_path) -> None:
+    file = tool_file(tmp_path, "return 'a[/t]b[t]c'")
+
+    def script(prompt, path, key):
+        said = prompt.generated_text
+        return "so[/t]37" if "<result>" in said else "[t]hm <mine>x</mine>"
+
+    answer = play(WordMarkers(script), tools=(file,))
+    assert (answer.text, answer.final) == ("37", "37") and answer.thinking.endswith("so")
+    plain = play(turns("<mine>x</mine>", "37"), tools=(file,))
+    assert results(plain) == ["a[/t]b[t]c"]
 
 
 def test_a_long_result_is_cut() -> None:

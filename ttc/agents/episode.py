@@ -13,6 +13,7 @@ that run side by side.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -99,7 +100,10 @@ async def _act(turn: str, uses: Mapping[str, Use], markup: Markup, limits: Episo
         return _Seen(_cut(await _used(uses[call.tool], call, limits.tool_s), limits), False)
     except ToolFailure as failure:
         return _Seen(_cut(f"error: {failure}", limits), True)
-    except (Exception, SystemExit) as exc:  # a tool is foreign code: its bug is one failed call of one episode
+    except (Exception, SystemExit, asyncio.CancelledError) as exc:  # its bug is one failed call of one episode
+        task = asyncio.current_task()
+        if isinstance(exc, asyncio.CancelledError) and (task is None or task.cancelling()):
+            raise  # it is the episode that is cancelled, and not something within the tool
         return _Seen(_cut(f"error: {type(exc).__name__}: {exc}", limits), True)
 
 
@@ -107,7 +111,8 @@ async def _used(use: Use, call: Call, within_s: float) -> str:
     """What the tool returns; raises ToolFailure where that is no text, or too late."""
     try:
         async with asyncio.timeout(within_s) as limit:
-            result: object = await use(call.argument)
+            result: object = use(call.argument)
+            result = await result if inspect.isawaitable(result) else result
     except TimeoutError as exc:
         if not limit.expired():
             raise
@@ -123,7 +128,12 @@ def _cut(text: str, limits: EpisodeLimits) -> str:
 
 
 def _written(session: Session, markup: Markup, result: str) -> tuple[tuple[int, ...], str]:
-    """A result as the markup has it, ids and text: what it spells out itself is no turn and no end of a thought."""
+    """A result as the markup has it, ids and text: what it spells out itself is no turn and no end of a thought.
+
+    Marks that are found as text lose their wholeness by a space.
+    """
+    for mark in session.capabilities.think_texts or ():
+        result = result.replace(mark.text, f"{mark.text[:1]} {mark.text[1:]}")
     text = markup.write(result)
     if session.encode_plain(result) == session.encode(result):
         return session.encode(text), text

@@ -4,7 +4,7 @@
         name: str                 what the model calls it
         about: str                one line for the model
         def start(problem) -> Use        one per episode, so that a tool may have a state (a game, a shell)
-    Use = async (argument: str) -> str
+    Use = async (argument: str) -> str; a plain function will do, but no limit of time ends it
 
 A tool is one file of `ttc/tools/`, with a function of its name that makes it, or an entry point of `ttc.tools`. What
 goes wrong in it is reported to the model and never ends the run. A tool sees the problem, never its target.
