@@ -13,11 +13,13 @@ from ttc.answers import kind_of
 from ttc.choosing.selection import choose
 from ttc.core import Answer, Prompt, Score, Usage
 from ttc.engines.scripted import ScriptedEngine
+from ttc.errors import ConfigError
 from ttc.scorers.constant import constant
 from ttc.search.policies.beam import beam
 from ttc.search.policies.entropic import entropic
 from ttc.search.policies.particle import particle
 from ttc.session.solve import solve
+from ttc.session.thinking import Thinking
 from ttc.strategies.aggregate import aggregate
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.no_think_then_think import no_think_then_think
@@ -26,9 +28,9 @@ from ttc.strategies.tools import tools
 from ttc.strategies.tree import tree
 
 
-def scripted(script, strategy, *, thinking: bool = False) -> Answer:
+def scripted(script, strategy, *, thinking: bool = False, control: Thinking | None = None) -> Answer:
     engine = ScriptedEngine(script, thinking=thinking)
-    return asyncio.run(solve(ask("q"), engine=engine, strategy=strategy, seed=2))
+    return asyncio.run(solve(ask("q"), engine=engine, strategy=strategy, seed=2, thinking=control))
 
 
 def attempts(prompt: Prompt) -> list[str]:
@@ -189,6 +191,12 @@ def test_agreement_without_thinking_is_kept_and_disagreement_escalates() -> None
     assert split.usage.generated == sum(c.num_tokens + 1 for c in split.candidates)
     lost = scripted(thinker([one, two, one, two], ["I cannot say anything, sorry."]), strategy, thinking=True)
     assert lost.final == "1"
+
+
+@pytest.mark.parametrize("off", [Thinking(mode="off"), Thinking(max_tokens=0)])
+def test_what_escalates_to_thought_is_refused_where_thinking_is_off(off: Thinking) -> None:
+    with pytest.raises(ConfigError, match="thinking is off"):
+        scripted(thinker(["a"], ["b"]), partial(no_think_then_think, n=1, m=1), thinking=True, control=off)
 
 
 def test_abstentions_do_not_agree() -> None:

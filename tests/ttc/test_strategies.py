@@ -191,6 +191,9 @@ def test_budget_forcing_keeps_the_cap_of_the_run(own: dict[str, int], used: int)
     control = Thinking(max_tokens=5)
     answer = asyncio.run(solve(ask("q", "exact"), engine=engine, strategy=strategy, seed=0, thinking=control))
     assert answer.usage.thinking == used
+    off = Thinking(mode="off")
+    silent = asyncio.run(solve(ask("q", "exact"), engine=engine, strategy=strategy, seed=0, thinking=off))
+    assert silent.usage.thinking == 0, "thinking that is off is a cap of 0"
 
 
 @pytest.mark.parametrize("n", [0, -1])

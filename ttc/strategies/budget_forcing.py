@@ -31,7 +31,7 @@ async def budget_forcing(
         problem: what is asked.
         session: the metered engine; what is absent below is as its thinking control says.
         max_thinking: most tokens inside the think block; then the hand-over sentence follows. The session's cap holds,
-            too: the smaller counts.
+            too (0 where its thinking is off): the smaller counts.
         min_thinking: suppress the end of thinking until so many tokens.
         num_waits: suppress the end of thinking exactly so many times (as far as max_thinking leaves room).
         wait: text put in place of a suppressed end.
@@ -39,7 +39,8 @@ async def budget_forcing(
         temperature: overrides the run's; 0 is greedy.
     """
     own = session.thinking
-    caps = [cap for cap in (max_thinking, own.max_tokens) if cap is not None]
+    held = 0 if own.template is False else own.max_tokens
+    caps = [cap for cap in (max_thinking, held) if cap is not None]
     thinking = replace(
         own,
         mode="on",

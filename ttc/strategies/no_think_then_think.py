@@ -13,6 +13,7 @@ from dataclasses import replace
 from ttc.choosing.selection import fallback, tally, vote
 from ttc.config.values import above, at_most
 from ttc.core import Answer, Candidate, Problem
+from ttc.errors import ConfigError
 from ttc.session.draws import check_n
 from ttc.session.session import Session
 from ttc.session.thinking import Thinking
@@ -31,12 +32,16 @@ async def no_think_then_think(
         agreement: share of the n that must give one answer; the others, and those without an answer, disagree.
 
     Raises:
-        ConfigError: n or m < 1, agreement outside (0, 1], or several samples at temperature 0.
+        ConfigError: n or m < 1, agreement outside (0, 1], several samples at temperature 0, or thinking that is off.
     """
     check_n("no_think_then_think", n, session.sampling)
     check_n("no_think_then_think", m, session.sampling, "m")
     above("no_think_then_think", 0, agreement=agreement)
     at_most("no_think_then_think", 1, agreement=agreement)
+    if session.thinking.template is False:
+        raise ConfigError(
+            "no_think_then_think thinks where its samples disagree, and thinking is off: ask for majority"
+        )
     cheap = await _sample(session, Thinking(mode="off"), range(n))
     votes = tally(cheap, session.key)
     if votes and votes[0] / n >= agreement:
