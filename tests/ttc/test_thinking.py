@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
 from ttc.answers import kind_of
 from ttc.core import Completion, Message, Problem, Sampling
 from ttc.engines.scripted import ScriptedEngine
-from ttc.errors import ConfigError
+from ttc.engines.shared.tokens import check_room
+from ttc.errors import ConfigError, PromptTooLong
 from ttc.session.session import Session
+from ttc.session.solve import solve
 from ttc.session.thinking import Thinking, split_prompt
+from ttc.strategies.early_exit import early_exit
+from ttc.strategies.first_finished import first_finished
 
 PROBLEM = Problem("p", (Message("user", "q"),), kind="exact")
 HANDOVER = "|time</think>"
@@ -122,6 +127,51 @@ def test_max_tokens_spans_all_segments_and_excludes_injected_ids() -> None:
     )
     assert completion.text == "t" * 5 + HANDOVER + "A" * 15
     assert completion.finish_reason == "length"
+
+
+class Narrow(ScriptedEngine):
+    """An engine that refuses a request whose tokens would pass its context, as those with a model do."""
+
+    async def generate(self, prompt, sampling, draws, on_usage):
+        check_room(len(prompt.token_ids), sampling.max_tokens, self.capabilities.max_context)
+        return await super().generate(prompt, sampling, draws, on_usage)
+
+
+def narrow(thought: str, room: int) -> Narrow:
+    """The reasoner, with `room` tokens of context after its prompt."""
+    plain = think_then_answer(thought, "A" * 100)
+    start = len(plain.render(PROBLEM.messages, True).token_ids or ())
+    return Narrow(plain._script, thinking=True, max_context=start + room)
+
+
+@pytest.mark.parametrize("thinking", [Thinking(max_tokens=20, handover=HANDOVER), Thinking(num_waits=1000)])
+def test_what_is_put_in_may_fill_the_context_and_what_was_drawn_is_kept(thinking: Thinking) -> None:
+    _, (cut,) = run(narrow("t" * 30, 50), thinking, Sampling(max_tokens=50))
+    assert (cut.finish_reason, len(cut.token_ids)) == ("length", 50)
+
+
+def test_a_first_request_that_passes_the_context_is_still_refused() -> None:
+    with pytest.raises(PromptTooLong, match=r"lower sampling\.max_tokens to 50"):
+        run(narrow("t" * 30, 50), Thinking(num_waits=1), Sampling(max_tokens=51))
+
+
+GROWING = [(first_finished, {"n": 2, "m": 1, "chunk": 8}), (early_exit, {"chunk": 8, "repeats": 1})]
+
+
+@pytest.mark.parametrize(("strategy", "params"), GROWING)
+def test_draws_that_grow_to_the_end_of_the_context_are_kept(strategy, params: dict[str, object]) -> None:
+    engine, control = narrow("t" * 30, 60), Thinking(max_tokens=20, handover=HANDOVER)
+    answer = asyncio.run(
+        solve(
+            PROBLEM,
+            engine=engine,
+            strategy=partial(strategy, **params),
+            seed=1,
+            sampling=Sampling(max_tokens=58),
+            thinking=control,
+        )
+    )
+    assert answer.finish_reason == "length" and max(c.num_tokens for c in answer.candidates) == 60
 
 
 def test_zero_thinking_is_the_no_think_template_without_a_handover() -> None:

@@ -49,9 +49,12 @@ class Draw:
 
 
 async def grow(session: Session, draw: Draw, num_tokens: int, stop: tuple[str, ...] = ()) -> Draw:
-    """Sample up to `num_tokens` more of `draw`, or up to a `stop` string; when the budget ends, so does the draw."""
-    sampling = session.sampling
-    piece = min(num_tokens, sampling.max_tokens - draw.num_sampled)
+    """Sample up to `num_tokens` more of `draw`, or up to a `stop` string; it ends with the budget and the context."""
+    sampling, most = session.sampling, session.room(draw.prompt)
+    room = min(room_after(session, draw.prompt), sampling.max_tokens if most is None else most)
+    if room < 1:
+        return replace(draw, ended=True)
+    piece = min(num_tokens, sampling.max_tokens - draw.num_sampled, room)
     request = replace(sampling, max_tokens=piece, stop=(*sampling.stop, *stop))
     numbers = range(draw.number, draw.number + 1)
     parts = await session.generate(draw.prompt, numbers, sampling=request, thinking=draw.thinking, least=0)
@@ -69,6 +72,12 @@ async def grow(session: Session, draw: Draw, num_tokens: int, stop: tuple[str, .
         ended=out_of_room or full or (part.finish_reason == "stop" and not paused),
         finish_reason="stop" if part.finish_reason == "stop" and not paused else "length",
     )
+
+
+def room_after(session: Session, prompt: Prompt) -> int:
+    """Tokens that the context leaves after what was drawn; a prompt without any is the engine's to refuse."""
+    ids = prompt.token_ids or ()
+    return session.capabilities.max_context - len(ids) if prompt.generated_ids else session.sampling.max_tokens
 
 
 async def grow_all(session: Session, draws: Sequence[Draw], num_tokens: int) -> list[Draw]:

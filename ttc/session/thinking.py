@@ -336,6 +336,10 @@ async def controlled(
         if room is not None and room <= len(assembly.ids):
             return assembly.finish(engine, "length", OUT_OF_ROOM)
         left = left if room is None else min(left, room - len(assembly.ids))
+        if assembly.ids:  # what was put in may have filled the context; a first request the engine refuses itself
+            left = min(left, capabilities.max_context - len(assembly.prompt.token_ids or ()))
+            if left < 1:
+                return assembly.finish(engine, "length", OUT_OF_ROOM)
         if calls == max_calls:
             return assembly.finish(engine, "length", OUT_OF_CALLS)
         calls += 1

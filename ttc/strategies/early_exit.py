@@ -22,7 +22,7 @@ from ttc.config.signatures import reads_logprobs
 from ttc.config.values import above, at_least, at_most
 from ttc.core import Answer, Candidate, Problem, Prompt
 from ttc.errors import ConfigError
-from ttc.session.growing import Draw, check_pieces, grow
+from ttc.session.growing import Draw, check_pieces, grow, room_after
 from ttc.session.meter import Cost
 from ttc.session.session import Session
 from ttc.session.thinking import handover_of, split_prompt
@@ -134,10 +134,13 @@ def _piece(session: Session, prompt: Prompt, chunk: int, probe_tokens: int) -> i
 async def _ask(
     session: Session, prompt: Prompt, closing: str, probe: str, probe_tokens: int, number: int
 ) -> _Probe | None:
-    """Read the answer that the trace would give now, as draw `number` + 1 beside it; None when the budget has ended."""
+    """Read the answer that the trace would give now, as draw `number` + 1 beside it; None when nothing is left."""
     words = closing + probe
     question = prompt.extend(session.encode(words), words)
-    sampling = replace(session.sampling, temperature=0.0, max_tokens=probe_tokens, stop=("\n",))
+    room = room_after(session, question)
+    if room < 1:
+        return None
+    sampling = replace(session.sampling, temperature=0.0, max_tokens=min(probe_tokens, room), stop=("\n",))
     completions = await session.generate(
         question, range(number + 1, number + 2), sampling=sampling, piece=True, least=0
     )
