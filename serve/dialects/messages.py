@@ -373,7 +373,7 @@ def reply(body: MessagesRequest, outcome: events.WholeReply) -> dict[str, Any]:
     blocks = [_thought(finish.thinking, _signature(finish.thinking))] if finish.thinking else []
     if finish.answer or not (blocks or finish.tool_calls):
         blocks.append({"type": "text", "text": finish.answer})
-    blocks += [{**_tool_use(call), "input": json.loads(call["function"]["arguments"])} for call in finish.tool_calls]
+    blocks += [{**_tool_use(call), "input": _input(call)} for call in finish.tool_calls]
     usage = _usage(outcome.done.counts)
     return {**_message(outcome.started, usage), **_stop(finish), "content": blocks, "ttc": outcome.done.ttc}
 
@@ -385,6 +385,20 @@ def _thought(text: str, signature: str) -> dict[str, Any]:
 def _tool_use(call: Mapping[str, Any]) -> dict[str, Any]:
     """The block of a call, without its arguments."""
     return {"type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": {}}
+
+
+def _input(call: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call; raises ApiError where a server behind has written something else than an object."""
+    try:
+        value = json.loads(call["function"]["arguments"])
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        name = call["function"]["name"]
+        raise ApiError(
+            502, "upstream_failed", f"the server behind called {name} with arguments that are no JSON object"
+        )
+    return value
 
 
 def _signature(thought: str) -> str:

@@ -21,7 +21,7 @@ from serve.requests.errors import agreed, invalid
 from serve.requests.search import MAX_SEED, SearchFields, SearchRequest, read_search
 from serve.requests.thinking import ThinkingFields, ThinkingRequest, read_thinking
 from serve.requests.tools import AnswerForm
-from ttc.core import Message
+from ttc.core import Message, ToolMessage
 
 TokenCount = Annotated[int, Ge(1), Le(1 << 31), WHOLE]
 StopText = Annotated[str, MinLen(1), MaxLen(256)]
@@ -156,14 +156,17 @@ class ServeRequest:
 def begun(messages: tuple[Message, ...], field_of: str) -> tuple[tuple[Message, ...], str | None, str]:
     """The conversation without an answer that the client has begun, that beginning, and the name of its field.
 
+    A turn with calls is whole, and no beginning.
+
     Raises:
         ApiError: there is nothing that the answer could be to.
     """
-    if not messages or messages[-1].role != "assistant":
+    last = messages[-1] if messages else None
+    if last is None or last.role != "assistant" or (isinstance(last, ToolMessage) and last.calls):
         return messages, None, field_of
     if len(messages) == 1:
         raise invalid(field_of, f"{field_of}: an answer was begun to no question; put a user's message before it")
-    return messages[:-1], messages[-1].content, field_of
+    return messages[:-1], last.content, field_of
 
 
 def request_of(

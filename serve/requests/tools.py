@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from serve.requests.errors import ApiError, invalid
-from ttc.core import Message, ToolCall, ToolMessage, Tools
+from ttc.answers import kind_of, same_form
+from ttc.core import Message, ToolCall, ToolMessage, Tools, half_character
 from ttc.engines.shared.toolformats import ToolFormat
 
 ToolChoice = Literal["auto", "none", "required"]
@@ -25,6 +26,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _BLANK = r"BLANK: /[ \n]{0,4}/"
 _TEXT = r"TEXT: /(.|\n)*/"
+_FORM = "structured"
+"""The kind of answers that are calls or JSON."""
 MAX_PROPERTIES = 5000
 """Of a schema, in all its objects together, as OpenAI's API has it: the time to read one grows with the square."""
 _WORDS = r"WORDS: /[^{\[ \n](.|\n)*/"
@@ -74,12 +77,14 @@ class AnswerForm:
         return self._calls(form, encode, schema)
 
     def read(self, form: ToolFormat, text: str) -> tuple[str, tuple[ToolCall, ...]]:
-        """The text of an answer, and its calls."""
-        return form.read(text) if self.offer else (text, ())
+        """The text of an answer, and its calls: JSON with a name that is no function of these is text."""
+        before, calls = form.read(text)
+        names = {tool["function"]["name"] for tool in self.offer}
+        return (before, calls) if all(call.name in names for call in calls) else (text, ())
 
     def cut(self, form: ToolFormat, text: str) -> str:
         """What stands of a last call that was cut behind whole ones; "" without one."""
-        return form.cut(text) if self.offer else ""
+        return form.cut(text) if self.read(form, text)[1] else ""
 
     def _calls(self, form: ToolFormat, encode: Callable[[str], tuple[int, ...]], schema: Any) -> str:
         """The grammar where functions may be called."""
@@ -133,10 +138,14 @@ def _mark(mark: str, encode: Callable[[str], tuple[int, ...]]) -> str:
 
 
 def _call(function: Mapping[str, Any], arguments: str, root: str) -> dict[str, Any]:
-    """The schema of one call, which stands at `root` of the whole; arguments that a function does not name are none."""
+    """The schema of one call, which stands at `root` of the whole; arguments that a function does not name are none.
+
+    Where its schema is made of others, those name them.
+    """
     own = function.get("parameters") or {"type": "object", "properties": {}}
     place = f"tools: the parameters of {function['name']}"
-    schema = _holdable({"additionalProperties": False, **own}, bool(function.get("strict")), place)
+    closed = {} if _COMPOSED & own.keys() or not {*own.get("required", ())} <= {*own.get("properties", ())} else _CLOSED
+    schema = _holdable({**closed, **own}, bool(function.get("strict")), place)
     return {
         "type": "object",
         "properties": {
@@ -148,6 +157,9 @@ def _call(function: Mapping[str, Any], arguments: str, root: str) -> dict[str, A
     }
 
 
+_CLOSED: Mapping[str, Any] = {"additionalProperties": False}
+_COMPOSED = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if"})
+"""Keywords that bring properties beside those of the schema itself."""
 _DATA = ("const", "enum", "default", "examples")
 """Keywords whose values are no schemas."""
 _TABLES = ("properties", "patternProperties", "$defs", "definitions")
@@ -195,6 +207,25 @@ def _num_properties(schema: Any) -> int:
     return sum(map(_num_properties, schema)) if isinstance(schema, list) else 0
 
 
+@dataclass(frozen=True, slots=True)
+class FormReader:
+    """How answers that may be calls or JSON are read and grouped: by their values, words as answers of kind `words`.
+
+    Implements `ttc.core.AnswerReader`.
+    """
+
+    words: str
+
+    def final(self, text: str) -> str | None:
+        """The calls or the JSON in one spelling, the final answer of words, or else the words themselves."""
+        return same_form(text) or kind_of(self.words).final(text) or text.strip() or None
+
+    def key(self, final: str) -> str:
+        """The class that a final answer votes in."""
+        is_form = final.startswith("{") and same_form(final) == final
+        return kind_of(_FORM if is_form else self.words).key(final)
+
+
 def read_tools(tools: Sequence[Mapping[str, Any]] | None) -> Tools:
     """The functions of a request, checked; raises ApiError naming the first that is none."""
     names: set[str] = set()
@@ -227,7 +258,8 @@ def read_choice(choice: Any, tools: Tools) -> tuple[ToolChoice, str | None]:
         return "required", None
     name = None
     if isinstance(choice, Mapping):
-        name = choice.get("name") or (choice.get("function") or {}).get("name")
+        function = choice.get("function")
+        name = choice.get("name") or (function.get("name") if isinstance(function, Mapping) else None)
     names = [tool["function"]["name"] for tool in tools]
     if name not in names:
         known = ", ".join(names)
@@ -277,4 +309,6 @@ def call_of(name: str, arguments: str, name_id: str, place: str) -> ToolCall:
         raise invalid(place, f"{place}: the arguments of {name} are no JSON: {exc}") from exc
     if not isinstance(value, dict):
         raise invalid(place, f"{place}: the arguments of {name} must be a JSON object")
+    if half_character(json.dumps(value, ensure_ascii=False)) is not None:
+        raise invalid(place, f"{place}: the arguments of {name} hold half of a character, which is no text")
     return ToolCall(name, arguments or "{}", name_id)

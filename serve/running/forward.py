@@ -64,6 +64,7 @@ class _Reply:
     tool_calls: tuple[Mapping[str, Any], ...]
     finish: FinishReason
     usage: Usage
+    cut_call: str = ""
 
     @property
     def counts(self) -> TokenCounts:
@@ -78,9 +79,9 @@ class _Reply:
         if self.tool_calls:
             calls = [[call["function"]["name"], _canonical(call["function"]["arguments"])] for call in self.tool_calls]
             return "tools:" + json.dumps(sorted(calls))
-        parsed = _canonical(self.content)
-        if parsed != self.content:
-            return f"json:{parsed}"
+        form = answers.same_form(self.content)
+        if form is not None:
+            return f"json:{form}"
         final = answers.extract(self.content, kind).final
         return "" if final is None else f"final:{answers.key(final, kind)}"
 
@@ -125,7 +126,7 @@ async def execute_forward(
     choices = replies if plan.direct else [replies[winner]]
     counts = [reply.counts for reply in choices]
     for index, reply in enumerate(choices):
-        _finish(index, _with_ids(reply, plan.seed, index), request, emit, written=is_shown)
+        _finish(index, _with_ids(reply, plan, index), request, emit, written=is_shown)
     written = sum(counts, TokenCounts())
     price = sum((reply.counts for reply in replies), TokenCounts())  # as often as the server behind was asked
     rejected = price.completion - written.completion
@@ -143,15 +144,18 @@ def _writer(index: int, request: ServeRequest, emit: Callable[[ServeEvent], None
     return write
 
 
-def call_id(seed: int, *place: int) -> str:
-    """The id of a call, which is its draw's, in the nine characters that Mistral's template wants."""
-    return f"{seeds.derive(seed, 'call', *place):016x}"[:9]
+def call_id(plan: RequestPlan, *place: int) -> str:
+    """The id of a call: that of its draw and of its conversation, in the nine characters that Mistral's template wants.
+
+    Clients tell by it which calls have a result, and an agent may ask for every turn with one seed.
+    """
+    return f"{seeds.derive(plan.seed, 'call', repr(plan.request.messages), *place):016x}"[:9]
 
 
-def _with_ids(reply: _Reply, seed: int, index: int) -> _Reply:
+def _with_ids(reply: _Reply, plan: RequestPlan, index: int) -> _Reply:
     """A reply whose calls all have an id: some servers give none, and a client tells its results apart by them."""
     rows = enumerate(reply.tool_calls)
-    calls = tuple({**call, "id": call["id"] or call_id(seed, index, number)} for number, call in rows)
+    calls = tuple({**call, "id": call["id"] or call_id(plan, index, number)} for number, call in rows)
     return replace(reply, tool_calls=calls)
 
 
@@ -244,12 +248,17 @@ class _Reading:
         """The reply; raises Transient where the server did not end it."""
         word = finish_word(self._finish or None)
         self._take(*self._apart.end())
+        reason = _reason(word)
+        calls, cut = _whole_calls([self._calls[index] for index in sorted(self._calls)], is_cut=reason == "length")
+        if cut and not calls:  # as with models that run here, a call that was cut is text
+            self._take("", cut)
+            cut = ""
         thought, answer = "".join(self._thought), "".join(self._answer)
         if self._write is None and not thought:  # a block that the prompt had opened
             parts = split_text(answer, False)
             thought, answer = parts.thinking, parts.answer.lstrip() if parts.thinking else parts.answer
-        calls = tuple(self._calls[index] for index in sorted(self._calls))
-        return _Reply(answer, thought, calls, _reason(word), self._usage)
+        reason = "tool_calls" if calls and reason == "stop" else reason  # some servers say stop of both
+        return _Reply(answer, thought, calls, reason, self._usage, cut)
 
     def _take(self, thought: str, answer: str) -> None:
         self._thought.append(thought)
@@ -334,6 +343,27 @@ def _gather_calls(calls: dict[int, dict[str, Any]], deltas: Sequence[Mapping[str
         call["function"]["arguments"] += json.dumps(arguments) if is_whole else as_text(arguments, "arguments")
 
 
+def _whole_calls(calls: Sequence[dict[str, Any]], *, is_cut: bool) -> tuple[tuple[dict[str, Any], ...], str]:
+    """The calls that are whole, and what was written of the last one where the end of the tokens cut that.
+
+    Some servers write nothing for no arguments.
+    """
+    last = calls[-1]["function"] if calls and is_cut else None
+    if last is not None and not _is_json(last["arguments"]):
+        written = f'{{"name": {json.dumps(last["name"])}, "arguments": {last["arguments"]}'
+        return _whole_calls(calls[:-1], is_cut=False)[0], written
+    functions = [{**call["function"], "arguments": call["function"]["arguments"] or "{}"} for call in calls]
+    return tuple({**call, "function": function} for call, function in zip(calls, functions, strict=True)), ""
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def _usage(told: Mapping[str, Any], before: Usage) -> Usage:
     if not told:
         return before
@@ -388,6 +418,8 @@ def _result(plan: RequestPlan, replies: Sequence[_Reply], keys: Sequence[str], c
         "enforced": "none",
     }
     usage = sum((reply.usage for reply in replies), Usage())
-    return plan.report(
+    told = plan.report(
         final=None, candidates=candidates, chosen=chosen, thinking=thinking, usage=usage, stop_cause="done"
     )
+    cut = replies[chosen].cut_call
+    return told | ({"cut_call": cut} if cut else {})

@@ -26,14 +26,16 @@ from serve.requests.errors import from_error, invalid, unsupported
 from serve.requests.fields import SamplingRequest, ServeRequest
 from serve.requests.search import ProgressLevel, ServedStrategies
 from serve.requests.thinking import CONFLICT, ThinkingPlan, settle
-from serve.requests.tools import AnswerForm
+from serve.requests.tools import AnswerForm, FormReader
 from serve.running.catalogue import Catalogue, ServedModel
 from serve.running.events import ledger
 from serve.running.watch import raw_prompt
+from ttc.answers import kind_of
 from ttc.config.recipes import dump
 from ttc.core import (
     PENALTIES,
     Answer,
+    AnswerReader,
     Budget,
     Engine,
     ExtraSampling,
@@ -46,13 +48,12 @@ from ttc.core import (
     Usage,
     extras_of,
 )
+from ttc.engines.shared.wrapped import MarkedEngine
 from ttc.errors import TTCError
 from ttc.session.session import Session
 from ttc.session.thinking import Thinking, handover_of
 
 DIRECT = "direct"
-STRUCTURED = "structured"
-"""The kind of answers that are calls or JSON."""
 FORWARDED_BY = ("direct", "majority")
 """Strategies that a server behind can be asked with (see `serve.running.forward`)."""
 SEED_BITS = 53
@@ -76,6 +77,7 @@ class RequestPlan:
     budget: Budget
     seed: int
     answer_kind: str
+    answers: AnswerReader
     progress: ProgressLevel
     prompts: tuple[Prompt, ...]
     sequences: int
@@ -174,7 +176,7 @@ async def make_plan(
         settled, sampling, prompts = await _settle(request, model, config, most)
         fill = functools.partial(with_extras, sampling, request, key, model, strategy, settled.control)
         sampling = await asyncio.to_thread(fill) if form is not None and form.held else fill()  # a schema may be large
-    kind = STRUCTURED if form is not None and form.held else config.answer_kind
+    kind = wish.answer_kind or (preset and preset.answer_kind) or config.answer_kind
     _check_total(total, request, strategy, sampling)
     return RequestPlan(
         request=request,
@@ -187,7 +189,8 @@ async def make_plan(
         settled=settled,
         budget=Budget(tokens=max((total.asked or total.limit) // request.num_replies, 1)),
         seed=secrets.randbits(SEED_BITS) if wish.seed is None else wish.seed,
-        answer_kind=wish.answer_kind or (preset and preset.answer_kind) or kind,
+        answer_kind=kind,
+        answers=FormReader(kind) if form is not None and form.held else kind_of(kind),
         progress=wish.progress or "off",
         prompts=prompts,
         sequences=width * request.num_replies,
@@ -477,13 +480,15 @@ def _is_long(request: ServeRequest) -> bool:
 def _shown_tools(engine: Engine, messages: Sequence[Message], thinking: Thinking, form: AnswerForm) -> Prompt:
     """The prompt with its functions.
 
-    Where the model may think, its thought is begun here: one that it opened itself would be held to the grammar.
+    Where the model may think, its thought is begun here: one that it opened itself would be held to the grammar. Marks
+    that the operator named are for requests that ask for thought.
     """
     if not isinstance(engine, ToolEngine):
         raise TypeError(f"{engine.capabilities.model} cannot be shown functions")
     prompt = engine.render_tools(messages, thinking.template, form.offer)
     capabilities = engine.capabilities
-    if not form.held or thinking.template is False or prompt.think_state != "none" or not capabilities.think_open:
+    silent = thinking.template is False or (thinking.template is None and isinstance(engine, MarkedEngine))
+    if not form.held or silent or prompt.think_state != "none" or not capabilities.think_open:
         return prompt
     words = engine.decode(capabilities.think_open) + "\n"
     opened = prompt.extend(engine.encode(words), words)

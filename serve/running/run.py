@@ -103,12 +103,14 @@ async def _choice(
     session = WatchedSession(
         Problem(f"{name}/{index}", request.messages or prompt.messages, plan.answer_kind),
         own,
+        answers=plan.answers,
         seed=plan.seed,
         index=index,
         sampling=plan.sampling,
         thinking=plan.settled.control,
         budget=plan.budget,
         start=prompt if request.raw or request.prefill is not None or request.form is not None else None,
+        fixed=request.form is None or request.form.held,
         max_ids=plan.max_ids,
         logprobs=request.logprobs or not plan.direct,
         listen=board.take,
@@ -190,7 +192,7 @@ def _close(
         stop=stop,
         logprobs=tuple(row for _, row in tokens.rows() if row is not None) if request.logprobs else None,
         token_ids=tokens.ids(show) if request.return_token_ids else None,
-        tool_calls=tuple(_call(call, plan.seed, index, number) for number, call in enumerate(calls)),
+        tool_calls=tuple(_call(call, plan, index, number) for number, call in enumerate(calls)),
     )
     roots = {ids: own.cached.get(ids, 0) for ids in session.roots if ids in own.cached}
     root = tokens.root or plan.prompts[index // request.num_choices].token_ids
@@ -238,10 +240,10 @@ def _reason(answer: Answer, path: Path | None, *, has_calls: bool) -> events.Fin
     return "content_filter" if is_filtered else "length"
 
 
-def _call(call: ToolCall, seed: int, *place: int) -> dict[str, Any]:
+def _call(call: ToolCall, plan: RequestPlan, *place: int) -> dict[str, Any]:
     """A call as OpenAI's API has it."""
     return {
-        "id": call_id(seed, *place),
+        "id": call_id(plan, *place),
         "type": "function",
         "function": {"name": call.name, "arguments": call.arguments},
     }

@@ -20,10 +20,10 @@ from serve.requests.search import ProgressLevel
 from serve.running.admission import FairGate, FairShare
 from serve.running.deltas import Deltas
 from ttc import seeds
-from ttc.answers import kind_of
 from ttc.concurrent import gather
 from ttc.core import (
     Answer,
+    AnswerReader,
     Budget,
     Completion,
     Engine,
@@ -50,17 +50,21 @@ class WatchedSession(Session):
         problem: Problem,
         engine: RequestEngine,
         *,
+        answers: AnswerReader,
         seed: int,
         index: int,
         sampling: Sampling,
         thinking: Thinking,
         budget: Budget,
         start: Prompt | None,
+        fixed: bool,
         max_ids: int | None,
         logprobs: bool,
         listen: Callable[[Event], None],
     ) -> None:
         """`index` tells the choices of a request apart; `start` is a prompt in place of the rendered problem.
+
+        Where it is `fixed`, a strategy that thinks otherwise than the request has the same.
 
         No draw has more than `max_ids` tokens, what is injected included.
 
@@ -70,21 +74,23 @@ class WatchedSession(Session):
         The problem's id is the request's own, so that scorers keep concurrent requests apart; draws depend on the seed
         and the index alone, so the same request with the same seed gives the same answer.
         """
-        answers = kind_of(problem.kind)
         super().__init__(
             problem, engine, answers=answers, seed=seed, sampling=sampling, thinking=thinking, budget=budget
         )
         with_logprobs = logprobs and self.sampling.logprobs
         self.sampling = replace(self.sampling, seed=seeds.derive(seed, "choice", index), logprobs=with_logprobs)
-        self._listen, self._start, self._max_ids = listen, start, max_ids
+        self._listen, self._max_ids = listen, max_ids
+        self._start, self._fixed = start, fixed
         self._drawn: dict[Path, list[DrawnPiece]] = {}
         self.roots: dict[tuple[int, ...], Prompt] = {}
         """Every prompt that was rendered, by its ids."""
 
     def render(self, thinking: Thinking | None = None) -> Prompt:
         """Render the problem, or take the prompt that stands in its place."""
-        prompt = super().render(thinking) if self._start is None else self._start
-        return self._rooted(replace(prompt, problem_id=self.problem.id, messages=self.problem.messages))
+        fits = self._fixed or thinking is None or thinking.template is self.thinking.template
+        prompt = super().render(thinking) if self._start is None or not fits else self._start
+        named = replace(prompt, problem_id=self.problem.id, messages=self.problem.messages, path=self.root)
+        return self._rooted(named)
 
     def ask(self, messages: Sequence[Message], path: Path) -> Prompt:
         """Render a question of the strategy's own."""
@@ -130,9 +136,17 @@ class WatchedSession(Session):
 
     @property
     def num_injected(self) -> int:
-        """Tokens of all draws that nobody has sampled."""
-        pieces = (piece for group in self._drawn.values() for piece in group)
-        return sum(end - start for piece in pieces for start, end in piece.completion.injected)
+        """Tokens of all draws that nobody has sampled: put in by thinking control, or by the strategy."""
+        pieces = [piece for group in self._drawn.values() for piece in group]
+        inside = sum(end - start for piece in pieces for start, end in piece.completion.injected)
+        return inside + sum(self._num_words(piece, pieces) for piece in pieces if piece.prompt.generated_ids)
+
+    def _num_words(self, piece: DrawnPiece, pieces: Sequence[DrawnPiece]) -> int:
+        """Ids before a piece that stand in none of `pieces`; a probe goes on from a draw beside it."""
+        ids, before = piece.prompt.generated_ids, self._before(piece)
+        if before is not None:
+            return len(ids) - len(before.ids)
+        return len(ids) - max((len(one.ids) for one in pieces if ids[: len(one.ids)] == one.ids), default=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Iterator
@@ -157,6 +158,66 @@ def test_majority_votes_on_equal_json(behind: tuple[Running, Upstream]) -> None:
     schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
     reply = server.ask(chat("give", response_format=schema, ttc={"strategy": "majority", "n": 3})).json()
     assert json.loads(reply["choices"][0]["message"]["content"]) == {"x": 2}
+
+
+def serving(script_: Any) -> Any:
+    """Ours in front of a server that answers by `script_`."""
+
+    @contextlib.contextmanager
+    def place() -> Iterator[Running]:
+        with upstream(script_) as found:
+            door = Upstreams({found.url: Client(found.url, Access("", 5, 30))}, Features("theirs", usage=True))
+            with running(dataclasses.replace(served(scripted()), forward=door)) as server:
+                yield server
+
+    return place()
+
+
+VOTES = [
+    (["72\n", "7", "72"], [2, 1, 2]),
+    (["7.50", "8", "7.5"], [2, 1, 2]),
+    (['{"x":2}', '{"x":1}', '{ "x": 2 }'], [2, 1, 2]),
+    (['{"x":[1,2]}', '{"x":[2,1]}', '{"x": [1, 2]}'], [2, 1, 2]),
+]
+
+
+@pytest.mark.parametrize(("contents", "votes"), VOTES)
+def test_equal_answers_and_equal_json_vote_together_however_they_are_spelled(
+    contents: list[str], votes: list[int]
+) -> None:
+    with serving(lambda number, body: {"content": contents[number]}) as server:
+        reply = server.ask(chat("add", tools=TOOLS, ttc={"strategy": "majority", "n": 3})).json()
+    assert sorted(candidate["votes"] for candidate in reply["ttc"]["candidates"]) == sorted(votes)
+
+
+WIRED = {
+    "/v1/chat/completions": chat("add", tools=TOOLS),
+    "/v1/messages": chat("add", tools=[{"name": "add", "input_schema": {"type": "object"}}], max_tokens=50),
+    "/v1/responses": {"model": "m", "input": "add", "tools": [{"type": "function", **TOOLS[0]["function"]}]},
+}
+
+
+@pytest.mark.parametrize("path", sorted(WIRED))
+def test_a_call_without_arguments_has_none_in_every_dialect_and_ends_its_reply(path: str) -> None:
+    with serving(lambda number, body: {"tool_calls": [("add", "")], "finish": "stop"}) as server:
+        reply = server.ask(WIRED[path], path).json()
+    told = json.dumps(reply).replace("\\", "")
+    assert '"{}"' in told or '"input": {}' in told
+    assert reply.get("stop_reason") == "tool_use" or reply.get("status") == "completed" or "tool_calls" in told
+    if "choices" in reply:
+        assert reply["choices"][0]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("path", sorted(WIRED))
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_the_server_behind_cut_is_text_and_behind_whole_ones_it_is_told(path: str, stream: bool) -> None:
+    cut = '{"a": 1, "b'
+    for calls in ([("add", cut)], [("add", '{"a": 7}'), ("add", cut)]):
+        with serving(lambda number, body, calls=calls: {"tool_calls": calls, "finish": "length"}) as server:
+            response = server.ask({**WIRED[path], "stream": stream}, path)
+        told = response.text.replace("\\", "")
+        assert response.status_code == 200 and "shutting" not in told and cut in told
+        assert ("cut_call" in told) == (len(calls) == 2) == ('"a": 7' in told or '"a":7' in told)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 
 from serve.dialects.messages import MessagesRequest, parse
 from serve.requests.errors import ApiError
-from serve.requests.tools import AnswerForm, read_choice, read_tools
+from serve.requests.tools import AnswerForm, FormReader, read_choice, read_tools
 from tests.serve.named_events import events
 from tests.serve.running import Running, chat, running, scripted, served
 from tests.serve.streams import chunks_of
@@ -475,6 +475,28 @@ def test_a_schema_with_references_to_itself_is_held(guides: Guides, name: str) -
         guide.take(token)
 
 
+A = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+COMPOSED = [
+    {"$ref": "#/$defs/A", "$defs": {"A": A}},
+    {"type": "object", "anyOf": [{"type": "object", "properties": {"b": {"type": "string"}}, "required": ["b"]}, A]},
+    {"allOf": [A]},
+    {"type": "object", "required": ["a"]},
+]
+
+
+@pytest.mark.parametrize("schema", COMPOSED)
+def test_arguments_that_a_schema_names_through_others_can_be_written(guides: Guides, schema: dict[str, Any]) -> None:
+    form, text = TOOL_FORMATS["hermes"], Text(generator_folder(None))
+    function = {"name": "heat", "parameters": schema, "strict": True}
+    grammar = AnswerForm(read_tools([{"type": "function", "function": function}]), "required").grammar(
+        form, text.encode
+    )
+    for arguments, fits in (({"a": 7}, True), ({}, False)):
+        words = form.opening + json.dumps({"name": "heat", "arguments": arguments}) + form.closing
+        guide = guides.follow(grammar or "")()
+        assert all(guide.mask(text.size)[token] and guide.take(token) is None for token in text.encode(words)) == fits
+
+
 SIGNS = [
     ("{% for m in messages %}{{ m.content }}{% endfor %}", "hermes"),
     ("{% if tools %}<tool_call>{% endif %}", "hermes"),
@@ -530,6 +552,7 @@ EQUAL = [
     (WRITTEN["hermes"], WRITTEN["json"]),
     (WRITTEN["mistral"], WRITTEN["json"]),
     ("yes", " yes "),
+    (f"I look.\n{WRITTEN['hermes']}", WRITTEN["hermes"]),
 ]
 
 
@@ -545,11 +568,86 @@ def test_other_calls_and_nothing_do_not_vote_together() -> None:
     kind = kind_of("structured")
     assert kind.final("  ") is None
     assert kind.final('{"a": 1}') != kind.final('{"a": 2}')
+    assert kind.final("[1, 2]") != kind.final("[2, 1]")
 
 
 def test_a_choice_is_checked_against_the_tools() -> None:
     tools = read_tools(TOOLS)
     assert read_choice(None, tools) == ("auto", None)
     assert read_choice({"type": "function", "function": {"name": "heat"}}, tools) == ("required", "heat")
-    with pytest.raises(ApiError, match="heat, cool"):
-        read_choice("sometimes", tools)
+    for wrong in ("sometimes", {"type": "function", "function": "heat"}, {"function": ["heat"]}, {"name": 3}, {}):
+        with pytest.raises(ApiError, match="heat, cool"):
+            read_choice(wrong, tools)
+
+
+def test_arguments_of_an_earlier_turn_that_are_no_text_are_refused_by_name(server: Running) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "heat", "arguments": '{"a": "\\ud800"}'}}
+    turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    refused = server.ask({"model": "m", "messages": turns, "tools": TOOLS})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages[1].tool_calls")
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
+def test_a_call_at_the_end_of_a_conversation_is_not_dropped_as_an_answer_that_was_begun(
+    server: Running, path: str
+) -> None:
+    called = {"type": "tool_use", "id": "a", "name": "heat", "input": {"a": 1}}
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/messages": {"messages": [{"role": "assistant", "content": [called]}], "max_tokens": 8},
+        "/v1/responses": {
+            "input": [{"type": "function_call", "call_id": "a", "name": "heat", "arguments": '{"a": 1}'}],
+            "max_output_tokens": 8,
+        },
+    }
+    body, rest = bodies[path], next(iter(bodies[path]))
+    asked = [{"role": "user", "content": "Heat it."}]
+    lengths = []
+    for turns in (asked, asked + body[rest]):
+        usage = server.ask({"model": "m", "thinking_budget": 0, **body, rest: turns}, path).json()["usage"]
+        lengths.append(usage["input_tokens"] + usage.get("cache_read_input_tokens", 0))
+    assert lengths[1] > lengths[0] + 10
+
+
+def test_json_with_a_name_that_is_no_function_is_text() -> None:
+    form = AnswerForm(read_tools(TOOLS))
+    for text in ('{"name": "Alice", "age": 3}', '{"name": "heat", "arguments": {}}; {"name": "Bob"}'):
+        assert form.read(TOOL_FORMATS["json"], text) == (text, ()) and form.cut(TOOL_FORMATS["json"], text) == ""
+    assert form.read(TOOL_FORMATS["json"], '{"name": "heat", "arguments": {}}')[1] == (ToolCall("heat", "{}"),)
+
+
+def test_words_vote_by_their_final_answer_and_calls_by_their_values_whatever_the_kind() -> None:
+    for kind in ("math", "number"):
+        reader = FormReader(kind)
+        keys = [[reader.key(reader.final(text) or "") for text in texts] for texts in SAID]
+        assert all(len({*alike}) == 1 for alike in keys) and len({alike[0] for alike in keys}) == len(keys)
+        assert reader.final("  ") is None
+
+
+SAID = [
+    ("The answer is 72.", "So \\boxed{72}, as was asked."),
+    ("I cannot say.", " I cannot say."),
+    (f"I look.\n{WRITTEN['hermes']}", WRITTEN["json"]),
+    ('<tool_call>{"name": "heat", "arguments": {"a": 72}}</tool_call>', '{"arguments":{"a":72},"name":"heat"}'),
+    ('{"x": 72}', '{"x":72}'),
+]
+
+
+def test_a_vote_of_an_answer_kind_is_still_on_the_calls(client: openai.OpenAI) -> None:
+    search = {"strategy": "majority", "n": 4, "answer_kind": "number"}
+    reply = ask(client, tools=TOOLS, tool_choice="required", parallel_tool_calls=False, extra_body={"ttc": search})
+    finals = [candidate["final"] for candidate in reply.model_extra["ttc"]["candidates"]]
+    assert all(json.loads(final)["name"] in ("heat", "cool") for final in finals)
+
+
+def test_calls_of_two_turns_have_ids_of_their_own_although_both_have_one_seed(client: openai.OpenAI) -> None:
+    fields: dict[str, Any] = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}
+    turns: list[Any] = [{"role": "user", "content": "Is 7 warm?"}]
+    ids: list[str] = []
+    for _ in range(3):
+        message = ask(client, messages=list(turns), **fields).choices[0].message
+        again = ask(client, messages=list(turns), **fields).choices[0].message
+        (call,) = message.tool_calls
+        assert again.tool_calls[0].id == call.id
+        ids.append(call.id)
+        turns += [message.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": call.id, "content": "no"}]
+    assert len({*ids}) == 3

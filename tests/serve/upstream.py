@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 
 Script = Callable[[int, dict[str, Any]], dict[str, Any]]
-"""(number of the request, its body) -> {"content", "reasoning", "tool_calls"}"""
+"""(number of the request, its body) -> {"content", "reasoning", "tool_calls", "finish"}"""
 
 
 @dataclass
@@ -76,6 +76,6 @@ def _chunks(reply: dict[str, Any]) -> Iterator[dict[str, Any] | str]:
         yield chunk({"tool_calls": [head]})
         for part in (arguments[:3], arguments[3:]):
             yield chunk({"tool_calls": [{"index": index, "function": {"arguments": part}}]})
-    yield chunk({}, "tool_calls" if reply.get("tool_calls") else "stop")
+    yield chunk({}, reply.get("finish") or ("tool_calls" if reply.get("tool_calls") else "stop"))
     yield {"id": "x", "choices": [], "usage": {"prompt_tokens": 11, "completion_tokens": 5, "total_tokens": 16}}
     yield "[DONE]"

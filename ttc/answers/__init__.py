@@ -12,6 +12,6 @@ from __future__ import annotations
 
 from ttc.answers.canonical import classes, same_class
 from ttc.answers.extract import Extraction
-from ttc.answers.kinds import KINDS, Kind, extract, key, kind_of
+from ttc.answers.kinds import KINDS, Kind, extract, key, kind_of, same_form
 
-__all__ = ["KINDS", "Extraction", "Kind", "classes", "extract", "key", "kind_of", "same_class"]
+__all__ = ["KINDS", "Extraction", "Kind", "classes", "extract", "key", "kind_of", "same_class", "same_form"]

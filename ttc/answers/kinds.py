@@ -455,16 +455,16 @@ def _by(rules: tuple[Rule, ...], key: Callable[[str], str]) -> Kind:
 _MARKS = re.compile(r"</?tool_call>|\[TOOL_CALLS\]")
 
 
-def _same_form(text: str) -> str | None:
-    """The JSON values of `text` with their keys in order, or its words; None where there are none.
+def same_form(text: str) -> str | None:
+    """The calls of `text`, or the JSON that it is, with their keys in order; None where it is words.
 
-    Order among several calls does not matter.
+    Words before a call, and the order of several calls, do not matter.
     """
     words = text.strip()
-    values = _values(_MARKS.sub(" ", words))
-    if not values:
-        return words or None
-    return "; ".join(sorted(json.dumps(value, sort_keys=True, separators=(",", ":")) for value in values))
+    mark = _MARKS.search(words)
+    calls = [] if mark is None else _values(_MARKS.sub(" ", words[mark.start() :]))
+    values = [one for call in calls for one in (call if isinstance(call, list) else [call])] or _values(words)
+    return "; ".join(sorted(json.dumps(value, sort_keys=True, separators=(",", ":")) for value in values)) or None
 
 
 def _values(text: str) -> list[object]:
@@ -478,14 +478,14 @@ def _values(text: str) -> list[object]:
             value, end = json.JSONDecoder().raw_decode(rest)
         except (ValueError, RecursionError):
             return []
-        values += value if isinstance(value, list) else [value]
+        values.append(value)
         rest = rest[end:].strip(" \n\t;")
     return values
 
 
 def _structured(text: str) -> Extraction:
     """Calls or JSON in one spelling, or the words as they are."""
-    return replace(_extract_all(text), final=_same_form(text))
+    return replace(_extract_all(text), final=same_form(text) or text.strip() or None)
 
 
 KINDS: Mapping[str, Kind] = {
