@@ -96,6 +96,15 @@ def test_no_choice_has_more_ids_than_max_tokens(nano: Running, limit: int, budge
         assert all(told["thinking"]["used"] <= budget for told in reply["ttc"]["choices"])
 
 
+def test_words_that_an_early_exit_puts_in_are_counted_as_those_of_a_budget_are(nano: Running) -> None:
+    search = {"strategy": "early_exit", "rule": "confidence", "threshold": 0.1, "chunk": 8}
+    told = nano.ask(chat("Compute (23+48)*3-17.", seed=3, max_tokens=60, ttc=search)).json()
+    usage, returned = told["usage"], told["ttc"]["returned"]["completion_tokens"]
+    assert told["ttc"]["stop_cause"] == "confidence"
+    words = returned + usage["completion_tokens_details"]["rejected_tokens"] - told["ttc"]["usage"]["generated"]
+    assert usage["completion_tokens"] == told["ttc"]["usage"]["generated"] + words >= returned and words > 0
+
+
 Reply = tuple[dict[str, Any], dict[str, Any]]
 CHAT = "/v1/chat/completions"
 FIELDS = {"/v1/responses": ("input", "max_output_tokens"), "/v1/messages": ("messages", "max_tokens")}

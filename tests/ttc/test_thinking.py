@@ -17,6 +17,8 @@ from ttc.session.solve import solve
 from ttc.session.thinking import Thinking, split_prompt
 from ttc.strategies.early_exit import early_exit
 from ttc.strategies.first_finished import first_finished
+from ttc.strategies.no_think_then_think import no_think_then_think
+from ttc.strategies.refine import refine
 
 PROBLEM = Problem("p", (Message("user", "q"),), kind="exact")
 HANDOVER = "|time</think>"
@@ -172,6 +174,20 @@ def test_draws_that_grow_to_the_end_of_the_context_are_kept(strategy, params: di
         )
     )
     assert answer.finish_reason == "length" and max(c.num_tokens for c in answer.candidates) == 60
+
+
+LONGER = [(no_think_then_think, {"n": 1, "m": 1}), (refine, {"feedback": "self", "rounds": 1})]
+
+
+@pytest.mark.parametrize(("strategy", "params"), LONGER)
+def test_a_longer_prompt_of_a_strategys_own_has_the_tokens_that_the_context_leaves(
+    strategy, params: dict[str, object]
+) -> None:
+    work = partial(strategy, **params)
+    answer = asyncio.run(
+        solve(PROBLEM, engine=narrow("t", 400), strategy=work, seed=1, sampling=Sampling(max_tokens=400))
+    )
+    assert answer.finish_reason == "stop" and "A" * 100 in answer.text
 
 
 def test_zero_thinking_is_the_no_think_template_without_a_handover() -> None:

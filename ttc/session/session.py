@@ -343,8 +343,8 @@ class Session:
             BudgetExceeded: fewer than `least` could be drawn; a strategy leaves that to `solve`.
             ConfigError: a number was asked for twice, or a count beside a call that is in flight.
         """
-        sampling = sampling or self.sampling
         thinking = thinking or self.thinking
+        sampling = self._fitted(prompt, sampling or self.sampling, thinking)
         completions: list[Completion] = []
         with self._draws.numbered(prompt, draws) as numbers:
             needed = min(least, len(numbers))
@@ -381,6 +381,14 @@ class Session:
         if len(completions) < len(draws) or any(_shortened(one, lease, sampling) for one in completions):
             self._meter.exhaust()
         return completions
+
+    def _fitted(self, prompt: Prompt, sampling: Sampling, thinking: Thinking) -> Sampling:
+        """`sampling` within the context, where a prompt of the strategy's own may be longer than the problem's."""
+        room = self.capabilities.max_context - len(prompt.token_ids or ())
+        is_other = prompt.messages != self.problem.messages or thinking.template is not self.thinking.template
+        if prompt.token_ids is None or not 1 <= room < sampling.max_tokens or not (is_other or prompt.generated_ids):
+            return sampling  # also where it does not fit: the engine refuses what the user asked for himself
+        return replace(sampling, max_tokens=room)
 
     def _request(
         self, prompt: Prompt, num_draws: int, sampling: Sampling, thinking: Thinking, scorer: Scorer | None, piece: bool
