@@ -446,7 +446,7 @@ async def _render(request: ServeRequest, model: ServedModel, thinking: Thinking)
 
     def render() -> tuple[Prompt, ...]:
         if request.form is not None and model.tools is not None:
-            return (_shown_tools(engine, request.messages, thinking, request.form),)
+            return (shown_tools(engine, request.messages, thinking, request.form),)
         if not request.raw:
             prompt = engine.render(request.messages, thinking.template)
             return (prompt if request.prefill is None else _go_on(engine, prompt, request),)
@@ -477,7 +477,7 @@ def _is_long(request: ServeRequest) -> bool:
     return any(total > LONG_TEXT for total in itertools.accumulate(lengths))
 
 
-def _shown_tools(engine: Engine, messages: Sequence[Message], thinking: Thinking, form: AnswerForm) -> Prompt:
+def shown_tools(engine: Engine, messages: Sequence[Message], thinking: Thinking, form: AnswerForm) -> Prompt:
     """The prompt with its functions.
 
     Where the model may think, its thought is begun here: one that it opened itself would be held to the grammar. Marks

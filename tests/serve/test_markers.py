@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from serve.requests.thinking import ThinkingPolicy
+from serve.requests.tools import AnswerForm, read_tools
 from serve.running.deltas import Markers
+from serve.running.plan import shown_tools
+from tests.serve.actor import ScriptedActor
 from tests.serve.thinker import WithoutMarkers, think
-from ttc.core import Message, Prompt, StreamingEngine
+from ttc.core import Capabilities, Message, Prompt, StreamingEngine
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared.wrapped import with_markers
 from ttc.errors import ConfigError
@@ -36,6 +39,27 @@ def test_a_model_with_markers_of_its_own_keeps_them() -> None:
     assert with_markers(engine, POLICY) is engine
     plain = WithoutMarkers(think)
     assert with_markers(plain, ThinkingPolicy()) is plain
+
+
+class UnmarkedActor(ScriptedActor):
+    """An agents' model without markers of its own."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return dataclasses.replace(super().capabilities, think_open=(), think_close=())
+
+    def render_tools(self, messages: Any, thinking: bool | None, tools: Any) -> Prompt:
+        return dataclasses.replace(super().render_tools(messages, thinking, tools), think_state="none")
+
+
+@pytest.mark.parametrize(("control", "opened"), [(Thinking(), False), (Thinking(max_tokens=8), True)])
+def test_functions_alone_open_no_thought_between_markers_that_the_operator_named(
+    control: Thinking, opened: bool
+) -> None:
+    engine = with_markers(UnmarkedActor(), Thinking(open="[t]", close="[/t]"))
+    tools = read_tools([{"type": "function", "function": {"name": "look"}}])
+    prompt = shown_tools(engine, ASKED, control, AnswerForm(tools))
+    assert prompt.text.rstrip().endswith("[t]") == opened and "look" in prompt.text
 
 
 def test_an_engine_streams_through_the_wrapper_only_if_it_streams() -> None:

@@ -623,6 +623,19 @@ def test_words_vote_by_their_final_answer_and_calls_by_their_values_whatever_the
         assert reader.final("  ") is None
 
 
+def test_a_strategy_that_thinks_otherwise_is_shown_the_conversation_anew_where_no_form_is_held(server: Running) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "heat", "arguments": "{}"}}
+    turns = [
+        {"role": "user", "content": "12+30*2"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "72"},
+    ]
+    search = {"strategy": "no_think_then_think", "n": 1, "m": 1, "return_candidates": True}
+    body = {"model": "m", "messages": turns, "max_tokens": 60, "seed": 1, "ttc": search}
+    cheap = server.ask(body).json()["ttc"]["candidates"][0]
+    assert cheap["path"] == [0] and cheap["thinking"] == ""
+
+
 SAID = [
     ("The answer is 72.", "So \\boxed{72}, as was asked."),
     ("I cannot say.", " I cannot say."),

@@ -15,12 +15,13 @@ from ttc.core import Budget, Sampling
 from ttc.engines.openai.engine import RemoteEngine
 from ttc.engines.openai.factory import openai
 from ttc.engines.openai.refusals import words_of
+from ttc.engines.openai.wire import TextReader
 from ttc.errors import ConfigError, EngineError, Unsupported
 from ttc.scorers.constant import constant
 from ttc.scorers.likelihood import likelihood
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.session.door import run
-from ttc.session.thinking import Thinking
+from ttc.session.thinking import Thinking, split_text
 from ttc.strategies.direct import direct
 from ttc.strategies.majority import majority
 from ttc.strategies.tree import tree
@@ -60,6 +61,15 @@ def test_thinking_that_arrives_inside_the_content_is_told_from_the_answer() -> N
     with OpenAIServer(lambda: talker(thinking=True), CHAT) as server:
         answer = run(ask(), engine=openai(base_url=server.url), strategy=direct, seed=3)
     assert answer.thinking == "step 0\n\nstep 1\n\n" and answer.text.startswith("so ")
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_block_behind_white_space_is_a_thought_without_its_marker(inside: bool) -> None:
+    reader = TextReader((), (), inside, None)
+    content = "\n<think>hm</think>\n\nfour"
+    reader.add({"choices": [{"message": {"content": content}, "finish_reason": "stop"}]})
+    parts = split_text(reader.result().text, inside)
+    assert (parts.thinking.strip(), parts.answer.strip()) == ("hm", "four")
 
 
 def test_the_thinking_switch_reaches_the_template_or_becomes_an_effort() -> None:
