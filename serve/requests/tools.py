@@ -144,8 +144,7 @@ def _call(function: Mapping[str, Any], arguments: str, root: str) -> dict[str, A
     """
     own = function.get("parameters") or {"type": "object", "properties": {}}
     place = f"tools: the parameters of {function['name']}"
-    closed = {} if _COMPOSED & own.keys() or not {*own.get("required", ())} <= {*own.get("properties", ())} else _CLOSED
-    schema = _holdable({**closed, **own}, bool(function.get("strict")), place)
+    schema = _holdable({**({} if _names_others(own) else _CLOSED), **own}, bool(function.get("strict")), place)
     return {
         "type": "object",
         "properties": {
@@ -164,6 +163,13 @@ _DATA = ("const", "enum", "default", "examples")
 """Keywords whose values are no schemas."""
 _TABLES = ("properties", "patternProperties", "$defs", "definitions")
 """Keywords whose values are schemas by name, whatever the name."""
+
+
+def _names_others(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema has properties beside those that it describes itself."""
+    required, own = schema.get("required"), schema.get("properties") or {}
+    is_list = isinstance(required, list) and isinstance(own, Mapping)
+    return bool(_COMPOSED & schema.keys()) or (is_list and any(str(name) not in own for name in required or ()))
 
 
 def _moved(schema: Any, root: str) -> Any:

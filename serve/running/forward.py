@@ -249,16 +249,16 @@ class _Reading:
         word = finish_word(self._finish or None)
         self._take(*self._apart.end())
         reason = _reason(word)
-        calls, cut = _whole_calls([self._calls[index] for index in sorted(self._calls)], is_cut=reason == "length")
-        if cut and not calls:  # as with models that run here, a call that was cut is text
-            self._take("", cut)
-            cut = ""
+        calls, rest = _whole_calls([self._calls[index] for index in sorted(self._calls)], is_cut=reason == "length")
+        if rest and not calls:  # as with models that run here, a call that was cut is text
+            self._take("", rest)
+            rest = ""
         thought, answer = "".join(self._thought), "".join(self._answer)
         if self._write is None and not thought:  # a block that the prompt had opened
             parts = split_text(answer, False)
             thought, answer = parts.thinking, parts.answer.lstrip() if parts.thinking else parts.answer
         reason = "tool_calls" if calls and reason == "stop" else reason  # some servers say stop of both
-        return _Reply(answer, thought, calls, reason, self._usage, cut)
+        return _Reply(answer, thought, calls, reason, self._usage, rest)
 
     def _take(self, thought: str, answer: str) -> None:
         self._thought.append(thought)
@@ -350,8 +350,8 @@ def _whole_calls(calls: Sequence[dict[str, Any]], *, is_cut: bool) -> tuple[tupl
     """
     last = calls[-1]["function"] if calls and is_cut else None
     if last is not None and not _is_json(last["arguments"]):
-        written = f'{{"name": {json.dumps(last["name"])}, "arguments": {last["arguments"]}'
-        return _whole_calls(calls[:-1], is_cut=False)[0], written
+        text = f'{{"name": {json.dumps(last["name"])}, "arguments": {last["arguments"]}'
+        return _whole_calls(calls[:-1], is_cut=False)[0], text
     functions = [{**call["function"], "arguments": call["function"]["arguments"] or "{}"} for call in calls]
     return tuple({**call, "function": function} for call, function in zip(calls, functions, strict=True)), ""
 
@@ -418,8 +418,8 @@ def _result(plan: RequestPlan, replies: Sequence[_Reply], keys: Sequence[str], c
         "enforced": "none",
     }
     usage = sum((reply.usage for reply in replies), Usage())
-    told = plan.report(
+    report = plan.report(
         final=None, candidates=candidates, chosen=chosen, thinking=thinking, usage=usage, stop_cause="done"
     )
-    cut = replies[chosen].cut_call
-    return told | ({"cut_call": cut} if cut else {})
+    rest = replies[chosen].cut_call
+    return report | ({"cut_call": rest} if rest else {})

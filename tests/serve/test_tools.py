@@ -482,6 +482,14 @@ COMPOSED = [
     {"allOf": [A]},
     {"type": "object", "required": ["a"]},
 ]
+ODD = [{"required": True}, {"required": [["a"], 3]}, {"properties": ["a"], "required": ["a"]}]
+
+
+@pytest.mark.parametrize("schema", ODD)
+def test_a_schema_that_is_none_is_any_object_where_it_need_not_be_held(schema: dict[str, Any]) -> None:
+    tools = read_tools([{"type": "function", "function": {"name": "heat", "parameters": schema}}])
+    text = Text(generator_folder(None))
+    assert '"heat"' in (AnswerForm(tools, "required").grammar(TOOL_FORMATS["hermes"], text.encode) or "")
 
 
 @pytest.mark.parametrize("schema", COMPOSED)

@@ -39,8 +39,8 @@ async def budget_forcing(
         temperature: overrides the run's; 0 is greedy.
     """
     own = session.thinking
-    held = 0 if own.template is False else own.max_tokens
-    caps = [cap for cap in (max_thinking, held) if cap is not None]
+    limit = 0 if own.template is False else own.max_tokens
+    caps = [cap for cap in (max_thinking, limit) if cap is not None]
     thinking = replace(
         own,
         mode="on",

@@ -377,6 +377,6 @@ def _joined(reasoning: str, content: str, inside: bool) -> str:
     if reasoning:
         body = f"{reasoning}{CLOSE}{content}" if content else reasoning
     else:
-        begun = content.lstrip()
-        body = begun.removeprefix(OPEN) if inside and begun.startswith(OPEN) else content
+        words = content.lstrip()
+        body = words.removeprefix(OPEN) if inside and words.startswith(OPEN) else content
     return body if inside or not reasoning else OPEN + body
