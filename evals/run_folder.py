@@ -22,7 +22,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import re
 import time
 from array import array
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableSequence, Sequence
@@ -36,6 +35,7 @@ import ttc.records as store
 from evals.task import Item, problems_digest, sample
 from ttc.config.plugins import described, leaf
 from ttc.config.recipes import differences
+from ttc.config.values import natural
 from ttc.core import Answer, Candidate, Problem, Record, Submission, Usage, Verdict, Verifier
 from ttc.durable import replace_text
 from ttc.errors import ConfigError, EngineError, PluginError, PromptTooLong, RecordError, Unsupported
@@ -82,7 +82,7 @@ def read_run(folder: Path) -> Run:
         )
     path = folder / RECORDS
     latest = _latest(store.read(path), path) if path.is_file() else {}
-    return Run(folder, config, tuple(latest[name] for name in sorted(latest, key=_natural)))
+    return Run(folder, config, tuple(latest[name] for name in sorted(latest, key=natural)))
 
 
 async def evaluate(
@@ -231,11 +231,6 @@ async def verdicts_of(item: Item, answer: Answer, verifier: Verifier) -> list[Ve
     verdicts = await asyncio.gather(*(verifier.verify(item.target, submission) for submission in unique))
     by_submission = dict(zip(unique, verdicts, strict=True))
     return [by_submission[submission] for submission in submissions]
-
-
-def _natural(name: str) -> list[tuple[int, int | str]]:
-    """Sort key under which problem 2 comes before problem 10."""
-    return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", name)]
 
 
 def check_folder(

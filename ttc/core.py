@@ -359,6 +359,8 @@ def written(target: TargetLike) -> Json:
 
 Enforced: TypeAlias = Literal["ids", "native", "none"]
 Status: TypeAlias = Literal["correct", "incorrect", "no_answer", "unparseable", "timeout", "limit", "error"]
+NO_VERDICT: frozenset[Status] = frozenset({"timeout", "limit", "error"})
+"""What a verifier says where it did not decide."""
 
 
 @dataclass(frozen=True, slots=True)

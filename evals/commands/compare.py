@@ -79,6 +79,9 @@ def _lines(item: RunComparison) -> str:
     if item.failed_first or item.failed_second:
         failures = f"{item.failed_first} of {item.first}, {item.failed_second} of {item.second}"
         rows.append(f"  failed       {failures}: counted as not right; ttc eval --retry-errors makes them again")
+    if item.undecided_first or item.undecided_second:
+        numbers = f"{item.undecided_first} of {item.first}, {item.undecided_second} of {item.second}"
+        rows.append(f"  no verdict   {numbers}: counted as not right")
     equal = item.equal_flops
     if equal is not None:
         rows.append(

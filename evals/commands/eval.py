@@ -64,7 +64,7 @@ from ttc.config.recipes import dump, label_of, parse_spec, section, split_specs
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import call
 from ttc.config.values import check_seed, counted
-from ttc.core import FILTERED, Answer, Budget, Prices, Record, Sampling
+from ttc.core import FILTERED, NO_VERDICT, Answer, Budget, Prices, Record, Sampling
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking
 
@@ -409,6 +409,8 @@ def _report(results: Sequence[Result], out: Path, *, as_json: bool, of_rows: boo
     for result, entry in zip(results, entries, strict=True):
         if result.entry["errors"]:
             print(f"{result.arm.choice.label}: {_failures(result)}; see {result.arm.folder}", file=sys.stderr)
+        if undecided := _undecided(result):
+            print(f"{result.arm.choice.label}: {undecided}", file=sys.stderr)
         if unread := _unread(result, of_rows=of_rows):
             print(f"{result.arm.choice.label}: {unread}", file=sys.stderr)
         unscored = _unscored(result)
@@ -488,6 +490,17 @@ def _ended_by(answer: Answer) -> str:
     if word == FILTERED:
         return f"ended by the server's filter (finish_reason {word})"
     return word and f"ended by the server with finish_reason {word!r}"
+
+
+def _undecided(result: Result) -> str:
+    """Say how many answers the verifier did not decide on, and why the first; empty where it decided on all."""
+    verdicts = [record.verdict for record in result.records if record.verdict is not None]
+    undecided = [verdict for verdict in verdicts if verdict.status in NO_VERDICT]
+    if not undecided:
+        return ""
+    first = ": ".join(filter(None, (undecided[0].status, undecided[0].reason)))
+    counts = f"{len(undecided)} of {counted(len(verdicts), 'answer')}"
+    return f"{counts} got no verdict and count as not right, the first with {first}"
 
 
 def _failures(result: Result) -> str:

@@ -25,7 +25,7 @@ from evals.numbers.summary import (
     total_usage,
     votes,
 )
-from ttc.core import Answer, Record
+from ttc.core import NO_VERDICT, Answer, Record
 from ttc.errors import ConfigError
 
 ROUNDING = 1e-9
@@ -77,6 +77,9 @@ class RunComparison:
     failed_first: int
     """Shared problems that failed there: they count as not right."""
     failed_second: int
+    undecided_first: int
+    """Shared problems whose answers got no verdict there: they count as not right, too."""
+    undecided_second: int
 
 
 def compare_all(sides: Sequence[Side], *, seed: int) -> list[RunComparison]:
@@ -121,7 +124,7 @@ class _Paired:
 
     def result(self, p_holm: float, seed: int) -> RunComparison:
         interval = paired_interval(self.right_first, self.right_second, self.clusters, seed=seed)
-        differences = [b - a for a, b in zip(self.right_first, self.right_second, strict=True)]
+        error = standard_error([b - a for a, b in zip(self.right_first, self.right_second, strict=True)], self.clusters)
         count = len(self.clusters)
         cost_first, cost_second = total_usage(self.rows_first), total_usage(self.rows_second)
         draws = cost_second.flops / self.flops_per_draw if self.flops_per_draw else 0.0
@@ -140,13 +143,15 @@ class _Paired:
             only_second=self.only_second,
             p_value=self.p_value,
             p_holm=p_holm,
-            detectable=minimum_detectable(standard_error(differences, self.clusters)) if any(differences) else None,
+            detectable=minimum_detectable(error) if error > 0 else None,
             tokens_ratio=_ratio(cost_second.tokens, cost_first.tokens),
             flops_ratio=_ratio(cost_second.flops, cost_first.flops),
             equal_flops=self._equal_flops(k, cost_second.flops / (self.flops_per_draw * k), seed) if fits else None,
             needed_n=k if k and not fits else None,
             failed_first=sum(row.error is not None for row in self.rows_first),
             failed_second=sum(row.error is not None for row in self.rows_second),
+            undecided_first=sum(map(_is_undecided, self.rows_first)),
+            undecided_second=sum(map(_is_undecided, self.rows_second)),
         )
 
     def _equal_flops(self, k: int, ratio: float, seed: int) -> EqualFlops:
@@ -167,6 +172,10 @@ def _pool(records: Sequence[Record]) -> tuple[int, float]:
         return 0, 0.0
     draws = sum(len(answer.candidates) for answer in solved)
     return size, total_usage(records).flops / draws * len(solved)
+
+
+def _is_undecided(record: Record) -> bool:
+    return record.verdict is not None and record.verdict.status in NO_VERDICT
 
 
 def _is_of_draws(answer: Answer) -> bool:

@@ -26,6 +26,8 @@ DRAWS, LEVEL = 2000, 0.95
 """Resamples, and the share of them inside an interval."""
 _HALVINGS, _DEVIATIONS = 60, 12
 """Bisections, to the last bit; roots of the number of trials behind which the tail of a binomial is nothing."""
+_ROUNDING = 1e-12
+"""A standard error that only the rounding of sums made."""
 _CHUNK, _CELLS = 200, 2_000_000
 """Resamples that are drawn at once, and how many numbers these may take together."""
 Array = npt.NDArray[np.float64]
@@ -85,13 +87,14 @@ def mean_intervals(
 
 
 def standard_error(values: Sequence[float], clusters: Sequence[Hashable]) -> float:
-    """Return the cluster-robust standard error of the mean; NaN with fewer than two clusters."""
+    """Return the cluster-robust standard error of the mean; NaN with fewer than two clusters, 0 where all are alike."""
     sums, sizes = _by_cluster(np.asarray(values, dtype=float)[:, None], clusters)
     count = len(sizes)
     if count < 2:
         return math.nan
     residuals = sums[:, 0] - sizes * np.mean(values)
-    return math.sqrt(count / (count - 1) * float((residuals**2).sum())) / len(values)
+    error = math.sqrt(count / (count - 1) * float((residuals**2).sum())) / len(values)
+    return error if error > _ROUNDING else 0.0
 
 
 def minimum_detectable(error: float) -> float:

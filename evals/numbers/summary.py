@@ -36,6 +36,7 @@ from evals.numbers.metrics import Vote, best_at_k, majority_at_k, pass_at_k, pow
 from evals.numbers.statistics import Interval, mean_interval, mean_intervals, minimum_detectable, standard_error
 from ttc.answers import classes
 from ttc.answers import key as answer_key
+from ttc.config.values import natural
 from ttc.core import Answer, Prices, Record, Usage
 from ttc.durable import replace_text
 from ttc.errors import ConfigError, RecordError
@@ -57,6 +58,8 @@ class RunTotals:
     no_answer: int = 0
     covered: int = 0
     """Problems with a right candidate."""
+    solved: int = 0
+    """Problems with an answer."""
     candidates: int = 0
     beside: int = 0
     """Tokens that were generated beside the draws of candidates."""
@@ -89,7 +92,7 @@ class RunTotals:
         """Count one record in."""
         self.right.append(float(is_correct(record)))
         self.clusters.append(cluster_of(record))
-        self.difficulties.append(str(record.provenance.get("difficulty")))
+        self.difficulties.append(str(record.provenance.get("difficulty") or UNTOLD))
         self.usage += usage_of(record)
         self.errors += record.error is not None
         self.independent = self.independent and independent(record)
@@ -97,12 +100,12 @@ class RunTotals:
             self.verdicts[record.verdict.status] += 1
         if record.answer is not None:
             self._add_answer(record.answer)
-            pairs = zip(record.answer.candidates, record.verdicts, strict=True)
-            self.covered += any(candidate.final is not None and verdict.correct for candidate, verdict in pairs)
+            self.covered += any(verdict.correct for verdict in record.verdicts)
         session = int(record.provenance.get("session", 1))
         self.ends[session] = max(self.ends.get(session, 0.0), float(record.provenance.get("at_s", 0.0)))
 
     def _add_answer(self, answer: Answer) -> None:
+        self.solved += 1
         self.stop_causes[answer.stop_cause] += 1
         self.truncated += answer.finish_reason == "length"
         self.no_answer += answer.final is None
@@ -142,7 +145,10 @@ def usage_of(record: Record) -> Usage:
 
 
 def votes(record: Record) -> list[Vote]:
-    """Return the candidates as voting sees them; one without a final answer abstains and its score is void."""
+    """Return the candidates as voting sees them; one without a final answer abstains and its score is void.
+
+    Right is what the verifier says, as it is of the chosen answer: one that reads whole texts needs no final.
+    """
     if record.answer is None:
         return []
     finals = {candidate.final for candidate in record.answer.candidates if candidate.final is not None}
@@ -151,7 +157,7 @@ def votes(record: Record) -> list[Vote]:
     return [
         Vote(
             key=None if candidate.final is None else class_of[keys[candidate.final]],
-            correct=candidate.final is not None and verdict.correct,
+            correct=verdict.correct,
             score=None if candidate.final is None else candidate.score,
         )
         for candidate, verdict in zip(record.answer.candidates, record.verdicts, strict=True)
@@ -180,6 +186,8 @@ def generated_beside(answer: Answer) -> int:
 
 
 SUMMARY = "summary.json"
+UNTOLD = "not told"
+"""The difficulty of a problem that has none, where others have one."""
 
 IDENTITY = (
     "strategy", "params", "settings", "engine", "engine_params", "model", "scorer", "scorer_params", "task", "level",
@@ -199,7 +207,7 @@ def summarise(records: Sequence[Record], config: Mapping[str, Any]) -> dict[str,
     usage, count, seconds = totals.usage, max(totals.problems, 1), totals.seconds
     curve = _curve(records, totals, seed)
     coverage = totals.covered / count
-    spread = len(set(totals.clusters)) > 1
+    error = 2**0.5 * standard_error(totals.right, totals.clusters)
     return {
         **{name: config.get(name) for name in IDENTITY},
         "n": _width(totals, config),
@@ -224,7 +232,7 @@ def summarise(records: Sequence[Record], config: Mapping[str, Any]) -> dict[str,
         "curve": curve,
         "by_difficulty": _by_difficulty(totals, seed),
         "temperature": config.get("sampling", {}).get("temperature"),
-        "mde": minimum_detectable(2**0.5 * standard_error(totals.right, totals.clusters)) if spread else None,
+        "mde": minimum_detectable(error) if error > 0 else None,  # where nothing differs the spread is not known
     }
 
 
@@ -284,7 +292,8 @@ def _kinds_of(found: RunTotals) -> tuple[str, ...]:
 
 
 def _point(kind: str, k: int, interval: Interval, found: RunTotals) -> dict[str, Any]:
-    usage, draws, blind = found.usage, found.candidates, kind in ("pass", "majority")
+    usage, blind = found.usage, kind in ("pass", "majority")
+    part = k * found.solved / (found.candidates * found.problems)  # of all draws, for a problem that may have failed
     is_mixed = found.beside or (blind and (usage.scored or usage.judged))
     return {
         "kind": kind,
@@ -292,8 +301,8 @@ def _point(kind: str, k: int, interval: Interval, found: RunTotals) -> dict[str,
         "accuracy": interval.value,
         "low": interval.low,
         "high": interval.high,
-        "tokens": ((usage.generated if blind else usage.tokens) - found.beside) / draws * k,
-        "flops": None if is_mixed or not usage.flops else usage.flops / draws * k,
+        "tokens": ((usage.generated if blind else usage.tokens) - found.beside) * part,
+        "flops": None if is_mixed or not usage.flops else usage.flops * part,
     }
 
 
@@ -311,7 +320,7 @@ def _by_difficulty(found: RunTotals, seed: int) -> dict[str, dict[str, Any]]:
     if len(groups) < 2:
         return {}
     accuracy: dict[str, dict[str, Any]] = {}
-    for name, (rights, clusters) in sorted(groups.items()):
+    for name, (rights, clusters) in sorted(groups.items(), key=lambda group: natural(group[0])):
         value, low, high = dataclasses.astuple(mean_interval(rights, clusters, seed=seed))
         accuracy[name] = {"problems": len(rights), "accuracy": value, "low": low, "high": high}
     return accuracy

@@ -28,7 +28,7 @@ import numpy as np
 
 from evals.report.kit import count, element, finite, interval, level, percent, quantity, svg, text
 from evals.report.runs import ORACLE_KINDS, Axis, Curve, Point, RunSummary, drawn_curves, frontier, headline
-from ttc.core import Candidate, Record, Verdict
+from ttc.core import NO_VERDICT, Candidate, Record, Verdict
 from ttc.durable import replaced_file
 from ttc.errors import missing_extra
 
@@ -261,7 +261,6 @@ _SHAPES: dict[int, tuple[tuple[float, float], ...]] = {
 
 
 # -- smaller figures ---------------------------------------------------------------------------------------------------
-NO_VERDICT = frozenset({"timeout", "limit", "error"})
 MIN_POOL = 4
 """A problem with fewer judged candidates says nothing about its success rate."""
 NUM_BINS, NUM_RANKS = 10, 5

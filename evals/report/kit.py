@@ -112,6 +112,8 @@ def asset(name: str) -> str:
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 MISSING = "–"
 _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_ROUNDS_UP = 0.9995
+"""The share of a unit that three figures round to the whole of it: 999,600 is 1 M and not 1e+03 k."""
 
 
 def finite(value: object) -> float | None:
@@ -148,7 +150,7 @@ def quantity(value: float | None) -> str:
     if value is None:
         return MISSING
     for size, prefix in _PREFIXES:
-        if abs(value) >= size:
+        if abs(value) >= size * _ROUNDS_UP:
             return f"{value / size:.3g} {prefix}"
     return f"{value:.3g}"
 

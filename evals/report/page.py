@@ -254,6 +254,8 @@ COLUMNS: tuple[Column, ...] = (
 
 PROBLEMS: Column = ("problems", "problems that were run", lambda r: count(r.problems))
 """Said of each run where they are not all of one size, as one that was interrupted and one that was not."""
+UNJUDGED: Column = ("no verdict", "answers that the verifier did not decide on", lambda r: count(r.unjudged))
+"""Said of each run where there are such answers, which count as not right."""
 
 
 def render_table(summaries: Sequence[Mapping[str, Any]]) -> str:
@@ -348,6 +350,7 @@ def _curve_cells(label: str, kind: str | None, point: Point) -> list[str]:
 
 def _columns(runs: Sequence[RunSummary]) -> list[Column]:
     columns = [column for column in COLUMNS if any(column[2](run) != MISSING for run in runs)]
+    columns += [UNJUDGED] if any(run.unjudged for run in runs) else []
     return columns if len({run.problems for run in runs}) == 1 else [PROBLEMS, *columns]
 
 

@@ -23,10 +23,9 @@ from enum import IntFlag
 from itertools import zip_longest
 from typing import Any
 
-from evals.report.chart import NO_VERDICT
 from evals.report.kit import embed_json, finite
 from evals.report.runs import RunSummary
-from ttc.core import Answer, Candidate, Event, Path, Record, Verdict
+from ttc.core import NO_VERDICT, Answer, Candidate, Event, Path, Record, Verdict
 
 MARKER = re.compile(r"(</?think>)")
 """How the usual models write the borders of a think block."""

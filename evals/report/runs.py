@@ -28,6 +28,7 @@ from typing import Any, Literal, TypeAlias
 
 from evals.report.kit import MISSING, count, finite, interval, percent, points
 from ttc.config.values import counted
+from ttc.core import NO_VERDICT
 from ttc.errors import RecordError
 
 Axis: TypeAlias = Literal["tokens", "flops"]
@@ -106,6 +107,12 @@ class RunSummary:
     def failures(self) -> int:
         """How many problems ended in an error."""
         return int(self.entry.get("errors") or 0)
+
+    @property
+    def unjudged(self) -> int:
+        """How many answers the verifier did not decide on."""
+        verdicts = self.entry.get("verdicts") or {}
+        return sum(int(verdicts.get(status) or 0) for status in NO_VERDICT)
 
     def share(self, name: str) -> float | None:
         """A rate of the summary in [0, 1] (`truncated`, `no_answer`, `selection_regret`), or None."""
@@ -248,12 +255,18 @@ def _curves(rows: Sequence[Mapping[str, Any]]) -> tuple[Curve, ...]:
 
 
 def headline(runs: Sequence[RunSummary]) -> str:
-    """What runs of one group gave, and how many problems failed; raises ValueError when there are no runs."""
+    """What runs of one group gave, and how many problems failed or got no verdict; raises ValueError without runs."""
     failed = {run.label: run.failures for run in runs if run.failures}
-    if failed and all(run.failures == run.problems for run in runs):
-        return f"Nothing was measured: {_all_of(runs[0])} failed."
-    counts = ", ".join(f"{_problems(number)} of {label}" for label, number in failed.items())
-    return _outcome(runs) + (f" Failed, and counted as wrong: {counts}." if failed else "")
+    undecided = {run.label: run.unjudged for run in runs if run.unjudged}
+    if (failed or undecided) and all(run.failures + run.unjudged == run.problems for run in runs):
+        how = " or ".join([*(["failed"] if failed else []), *(["got no verdict"] if undecided else [])])
+        return f"Nothing was measured: {_all_of(runs[0])} {how}."
+    return _outcome(runs) + _counted("Failed", failed) + _counted("No verdict", undecided)
+
+
+def _counted(what: str, numbers: Mapping[str, int]) -> str:
+    counts = ", ".join(f"{_problems(number)} of {label}" for label, number in numbers.items())
+    return f" {what}, and counted as wrong: {counts}." if numbers else ""
 
 
 def _outcome(runs: Sequence[RunSummary]) -> str:
@@ -271,7 +284,7 @@ def _outcome(runs: Sequence[RunSummary]) -> str:
         return f"{opening}; {cheapest.label} answers {_rate(cheapest.point)} for {_price(cheapest.point)}."
     second = max(others, key=lambda run: run.point.accuracy)
     rest = f"{second.label} answers {_rate(second.point)} for {_price(second.point)}"
-    if any(run.failures for run in runs):
+    if any(run.failures or run.unjudged for run in runs):
         return f"{opening}; {rest}."
     return f"{opening}. Spending more did not help: {rest}."
 

@@ -15,7 +15,7 @@ from evals.numbers.statistics import holm, mcnemar
 from evals.numbers.summary import summarise, write_summary
 from evals.run_folder import digest
 from tests.evals.pools import FLOPS, failed, make_record
-from ttc.core import Record
+from ttc.core import Record, Verdict
 from ttc.errors import ConfigError
 from ttc.records import RecordFile
 
@@ -157,3 +157,14 @@ def test_the_benchmark_of_vllm_takes_problems_of_one_cluster_for_one_piece_of_ev
     row = compared("direct", [0] * 10, [1] * 10, ["a"] * 5 + ["b"] * 5)
     assert row["p"] == 0.5 and mcnemar(0, 10) < 0.01
     assert (row["embedded"], row["vllm"], row["difference"]) == (0, 1, 1)
+
+
+def test_answers_without_a_verdict_are_told_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import argparse
+
+    whole = write_run(tmp_path / "a", "direct", list(side("a", "11").records))
+    late = dataclasses.replace(make_record("p1", ["1"]), verdict=Verdict("timeout"))
+    undecided = write_run(tmp_path / "b", "majority", [make_record("p0", ["1"]), late])
+    for folders, told in (([whole, whole], False), ([whole, undecided], True)):
+        compare_command(argparse.Namespace(runs=folders, seed=0, json=False))
+        assert ("  no verdict   0 of direct, 1 of majority: counted as not right" in capsys.readouterr().out) is told

@@ -444,3 +444,34 @@ def test_a_number_that_is_too_long_is_told_as_that(tmp_path: Path, capsys: pytes
     (tmp_path / "huge.jsonl").write_text('{"question": "h", "answer": 1' + "0" * 5000 + "}\n")
     code, _, stderr = run(capsys, "eval", "--task", str(tmp_path / "huge.jsonl"), "--strategy", "direct")
     assert code == 2 and "line 1: a number has too many digits to be read; write it as text" in stderr
+
+
+UNSURE = """
+from ttc.core import Verdict
+
+class Unsure:
+    name, version = "unsure", "1"
+    def check_gold(self, target, item=""):
+        pass
+    async def verify(self, target, submission):
+        return Verdict("timeout", reason="too slow") if target == "4" else Verdict("correct", 1.0)
+    async def close(self):
+        pass
+
+def unsure():
+    return Unsure()
+"""
+
+
+def test_answers_that_the_verifier_did_not_decide_on_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text(UNSURE)
+    (tmp_path / "rows.csv").write_text("q,a\n2+2?,4\n2+3?,5\n2+4?,6\n")
+    task = tmp_path / "mine.toml"
+    task.write_text(f'data = "rows.csv"\nprompt = "{{q}}"\ntarget = "a"\nverifier = "{tmp_path}/mine.py:unsure"\n')
+    arguments = ["eval", "--task", str(task), "--engine", "simulated", "--strategy", "direct", "--baseline", "none"]
+    code, stdout, stderr = run(capsys, *arguments, "--out", str(tmp_path / "run"))
+    assert "direct: 1 of 3 answers got no verdict and count as not right, the first with timeout: too slow" in stderr
+    head, _, row = stdout.splitlines()[2:5]
+    assert code == 0 and head.endswith("no verdict") and row.split()[-1] == "1"

@@ -245,3 +245,22 @@ def test_a_figure_of_several_groups_is_written_for_slides_and_papers_with_the_sa
     }  # fmt: skip
     assert b"accuracy, with 95 % interval" in first[".svg"]
     assert {path.suffix: path.read_bytes() for path in write_figures(tmp_path, sections)} == first
+
+
+@pytest.mark.parametrize(("value", "text"), [(999_600, "1 M"), (999.7, "1 k"), (999_400, "999 k"), (9.996e14, "1 P")])
+def test_a_quantity_that_rounds_up_to_the_next_unit_is_told_in_it(value, text):
+    assert quantity(value) == text
+
+
+def test_answers_without_a_verdict_are_told_beside_the_accuracy_that_they_lower():
+    verdicts = {"correct": 40, "incorrect": 30, "timeout": 20, "error": 10}
+    runs = [entry("direct", 0.4, 90, verdicts=verdicts), entry("tree", 0.3, 1450, 16, verdicts={"correct": 100})]
+    _, _, head, _, *rows = render_table(runs).splitlines()
+    assert head.endswith("  no verdict") and [row.split()[-1] for row in rows[:2]] == ["30", "0"]
+    text = headline(read_runs(runs))
+    assert text.endswith("No verdict, and counted as wrong: 30 problems of direct.") and "did not help" not in text
+    assert "no verdict" not in render_table(runs[1:]) and "verdict" not in headline(read_runs(runs[1:]))
+    none = [entry("direct", 0.0, 90, errors=40, verdicts={"limit": 60})]
+    assert headline(read_runs(none)) == (
+        "Nothing was measured: all 100 problems of arithmetic level 4 failed or got no verdict."
+    )

@@ -168,3 +168,33 @@ def test_traces_that_were_aborted_for_what_they_said_are_no_pool() -> None:
     records = of_strategy(strategy, confidence=1.0)
     assert any(event.kind == "prune" for record in records for event in record.answer.trace)  # type: ignore[union-attr]
     assert summarise(records, CONFIG)["curve"] == []
+
+
+def test_a_vote_of_the_whole_pool_costs_what_the_run_does_also_where_problems_failed() -> None:
+    records = [make_record("a", ["1", "2"]), make_record("b", ["1", "1"]), failed("c"), failed("d")]
+    entry = summarise(records, CONFIG)
+    whole = points(entry, "majority")[2]
+    assert whole["accuracy"] == pytest.approx(0.375)
+    assert (whole["tokens"], whole["flops"]) == (entry["tokens_per_problem"], entry["flops_per_problem"])
+    assert points(entry, "pass")[1]["tokens"] == entry["tokens_per_problem"] / 2
+
+
+def test_difficulties_stand_in_the_order_of_their_numbers_and_one_that_is_not_told_says_so() -> None:
+    records = [make_record(f"p{name}", ["1"], difficulty=name) for name in ("10", "2", "1", None)]
+    assert list(summarise(records, CONFIG)["by_difficulty"]) == ["1", "2", "10", "not told"]
+
+
+def test_a_verifier_that_reads_whole_texts_covers_what_it_finds_right() -> None:
+    records = [make_record("a", [None, None]), make_record("b", [None, "2"])]
+    right = [replace(record, verdict=Verdict("correct"), verdicts=(Verdict("correct"),) * 2) for record in records]
+    entry = summarise(right, CONFIG)
+    assert (entry["accuracy"], entry["coverage"], entry["selection_regret"]) == (1.0, 1.0, 0.0)
+    assert entry["pass_at_k"] == {"1": 1.0, "2": 1.0} and entry["maj_at_k"] == {"1": 0.25, "2": 0.5}
+
+
+@pytest.mark.parametrize("finals", [["1", "1", "1", "1"], ["2", "2", "2", "2"], ["1", "2", "1", "2"]])
+def test_where_no_cluster_differs_no_detectable_difference_is_told(finals: list[str]) -> None:
+    records = [make_record(f"p{i}", [final], cluster=f"c{i // 2}") for i, final in enumerate(finals)]
+    assert summarise(records, CONFIG)["mde"] is None
+    (item,) = compare_all([Side("a", records), Side("b", [make_record(f"p{i}", ["1"]) for i in range(4)])], seed=0)
+    assert item.detectable is None

@@ -58,6 +58,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def natural(name: str) -> list[tuple[int, int | str]]:
+    """Sort key under which problem 2 comes before problem 10."""
+    return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", name)]
+
+
 def storage(num_bytes: float) -> str:
     """Return a size in the unit in which it is a number: "3.7 MB", "7.20 GB"."""
     return f"{num_bytes / 1e9:,.2f} GB" if num_bytes >= 0.9995e9 else f"{num_bytes / 1e6:.3g} MB"
