@@ -38,8 +38,13 @@ def load_task(name: str) -> Callable[..., Task]:
         factory = partial(_reader(name), name)
         factory.__name__ = Path(name).name  # type: ignore[attr-defined]
         return factory
-    if Path(name).suffix not in ("", ".py") and Path(name).expanduser().is_file():
-        raise ConfigError(f"task file {name!r}: a task is read from {', '.join((*ROWS, _TOML))} or FILE.py:FUNCTION")
+    path = Path(name).expanduser()
+    if (path.suffix not in ("", ".py") and path.is_file()) or ("/" in name and path.is_dir()):
+        what = "task file" if path.is_file() else "task folder"
+        raise ConfigError(
+            f"{what} {name!r}: a task is read from {', '.join((*ROWS, _TOML))} or FILE.py:FUNCTION; ttc.evaluate takes "
+            "data frames and datasets (pandas.read_parquet, datasets.load_from_disk)"
+        )
     plain, argument = split_model(name)
     task_factory = TASKS.load(plain)
     takes = [p for p in inspect.signature(task_factory).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]

@@ -22,7 +22,9 @@ TOML, for rows that have their own fields:
 Optional: `name` (default: the file's), `system` (a template too), `kind` (of answers; default: the verifier's own, else
 math), `id`, `difficulty`, `cluster` (fields of the row), `max_tokens`. A `target` table is for verifiers that take an
 object: `target = {numbers = "nums", target = "goal"}` names fields; a value that is no string is taken as it is.
-Every row is read when the task loads; what is broken is named by file, line and field. Left out: few-shot examples
+A target of mathematics
+may be in the form of GSM8K here, too. Every row is read when the task loads; what is broken is named by file, line and
+field. Left out: few-shot examples
 other than in the prompt, and rows from the hub.
 
 A TOML file of tables [parts.NAME] is a mixture of tasks: each row has the verifier, or the learnt reward, of its task.
@@ -129,7 +131,7 @@ TOML_FIELDS = (
 COLUMNS = ("id", "difficulty", "cluster")
 _KIND_OF = {"countdown": "expression", "game24": "expression", "procedural": "exact", "code": "code"}
 """The answer kind of a verifier that is not called like its kind; verifiers that judge the whole text have `format`."""
-_WHOLE = ("instructions", "language", "format", "regex")
+_WHOLE = ("instructions", "language", "format", "regex", "judge", "safety")
 _PLACE = re.compile(r"\{\{|\}\}|\{([^{}\s]+)\}|[{}]")
 
 
@@ -247,10 +249,13 @@ def _toml_items(spec: _Spec) -> Iterator[Item]:
     for row, where, number in rows_of(spec.data, needs=[(name,) for name in fields]):
         messages = [Message("system", _filled(spec.system, row, where))] if spec.system else []
         messages.append(Message("user", _filled(spec.prompt, row, where)))
+        target = _toml_target(spec, row, where)
+        if spec.check.verifier == "math":
+            target = _asked(_without_solution(target) if isinstance(target, str) else target, _last_question(messages))
         name = _column(spec, row, where, "id") or f"{spec.name}-{number}"
         yield Item(
             Problem(name, tuple(messages), spec.kind),
-            _toml_target(spec, row, where),
+            target,
             _column(spec, row, where, "cluster") or "",
             _column(spec, row, where, "difficulty"),
         )
@@ -383,7 +388,10 @@ _SOLUTION_END = "####"
 OPTIONS = ("choices", "options")
 """What the column of a choice's options may be called, where they do not stand in columns A, B, C, ..."""
 LETTERS = "ABCDEFGHIJ"
+READ = frozenset({*_KNOWN, *OPTIONS, *LETTERS})
+"""Every column that is read."""
 _LETTER = re.compile(rf"\(?([{LETTERS}])\)?")
+_PICTURE = re.compile(r"images?(?:_?\d+)?", re.IGNORECASE)
 _MATHS = re.compile(r"\d|\\|[=^√π∞+*<>]")
 
 NumberedRow: TypeAlias = tuple[Mapping[str, Any], str, int]
@@ -399,6 +407,7 @@ def items_of(rows: Iterable[NumberedRow], default_kind: str, stem: str) -> Itera
     common: str | None = None
     for data, where, number in rows:
         _refuse_misspelt(data, where)
+        _refuse_pictures(data, where)
         kind = optional_text(data, "kind", where) or default_kind
         if kind not in CHECKS:
             raise RecordError(f"{where}: kind: {kind!r} is not one of {', '.join(CHECKS)}")
@@ -413,11 +422,12 @@ def items_of(rows: Iterable[NumberedRow], default_kind: str, stem: str) -> Itera
         target = _target(data, where)
         options = _options(data, where) if kind == "choice" else ()
         if options and question is not None:
-            question, target = _lettered(question, options), _letter(target, options, where)
-        if kind in ("math", "number") and isinstance(target, str) and question is not None:
-            target = with_question(target, question)  # which decides what form an answer must have
+            question, target = _lettered(question, options), _letter(target, options, data, where)
+        messages = _messages(data, question, where, kind)
+        if kind in ("math", "number"):
+            target = _asked(target, _last_question(messages) if question is None else question)
         yield Item(
-            Problem(name, _messages(data, question, where, kind), kind, meta),
+            Problem(name, messages, kind, meta),
             target,
             optional_text(data, "cluster", where) or "",
             optional_text(data, "difficulty", where),
@@ -471,6 +481,16 @@ def _refuse_misspelt(data: Mapping[str, Any], where: str) -> None:
             )
 
 
+def _refuse_pictures(data: Mapping[str, Any], where: str) -> None:
+    """Refuse a row that has a picture: asked without it, its question would be another."""
+    name = next((name for name in data if _PICTURE.fullmatch(name) and data[name] not in (None, "", [])), None)
+    if name is not None:
+        raise RecordError(
+            f"{where}: {name}: pictures cannot be asked about; leave out the rows that need one, "
+            "or the column where none does"
+        )
+
+
 def optional_text(data: Mapping[str, Any], name: str, where: str) -> str | None:
     """Return a text field, or None when absent; whole numbers are written out."""
     value = data.get(name)
@@ -519,18 +539,37 @@ def _lettered(question: str, options: Sequence[str]) -> str:
     return "\n".join([question.rstrip(), "", *lines])
 
 
-def _letter(target: TargetLike, options: Sequence[str], where: str) -> TargetLike:
-    """The target as a letter, where it is one or the text of an option."""
+def _letter(target: TargetLike, options: Sequence[str], data: Mapping[str, Any], where: str) -> TargetLike:
+    """The target as a letter, where it is one or the text of an option; what may be two of them is refused."""
     if not isinstance(target, str):
         return target
-    letters = LETTERS[: len(options)]
-    match = _LETTER.fullmatch(target.strip())
-    if match is not None and match[1] in letters:
-        return match[1]
-    places = [letter for letter, option in zip(letters, options, strict=True) if option.strip() == target.strip()]
-    if len(places) != 1:
-        raise RecordError(f"{where}: answer: expected a letter from A to {letters[-1]} or one option, got {target!r}")
+    letters, text = LETTERS[: len(options)], target.strip()
+    match = _LETTER.fullmatch(text)
+    letter = match[1] if match is not None and match[1] in letters else None
+    places = [place for place, option in zip(letters, options, strict=True) if option.strip() == text]
+    if letter is not None:
+        if text == letter and places and places != [letter]:
+            raise RecordError(
+                f"{where}: answer: {text!r} is a letter and the text of option {places[0]}: write ({text}) for the "
+                f"letter, ({places[0]}) for the text"
+            )
+        return letter
+    by_index = _indexed(data, options, letters)
+    if len(places) != 1 or by_index not in ("", places[0]):
+        hint = f"; as an index from 0 it would be {by_index}" if by_index else ""
+        readings = f"; as the text of an option it would be {places[0]}" if places and by_index else ""
+        raise RecordError(
+            f"{where}: answer: expected a letter from A to {letters[-1]} or one option, got {target!r}{readings}{hint}"
+        )
     return places[0]
+
+
+def _indexed(data: Mapping[str, Any], options: Sequence[str], letters: str) -> str:
+    """The letter of an answer that is a number beside options of text, as an index; empty where it is none."""
+    answer = data.get("answer", data.get("target"))
+    listed = next((data[name] for name in OPTIONS if name in data), [data.get(letter) for letter in letters])
+    is_index = isinstance(answer, int) and all(isinstance(option, str) for option in listed)
+    return letters[answer] if is_index and 0 <= answer < len(options) else ""
 
 
 def _messages(data: Mapping[str, Any], question: str | None, where: str, kind: str) -> tuple[Message, ...]:
@@ -539,12 +578,38 @@ def _messages(data: Mapping[str, Any], question: str | None, where: str, kind: s
     messages = data["messages"]
     if not isinstance(messages, list) or not messages:
         raise RecordError(f"{where}: messages: expected a non-empty list")
-    return tuple(_message(message, f"{where}: messages[{i}]") for i, message in enumerate(messages))
+    turns = tuple(_message(message, f"{where}: messages[{i}]") for i, message in enumerate(messages))
+    if turns[-1].role == "assistant":
+        raise RecordError(
+            f"{where}: messages: the last turn is the assistant's, so nothing is asked; end with the user's turn"
+        )
+    return turns
+
+
+def _last_question(messages: Sequence[Message]) -> str:
+    """The last turn of the user up to its last question mark, behind which stands how to answer."""
+    text = next((message.content for message in reversed(messages) if message.role == "user"), "")
+    return text[: text.rfind("?") + 1] or text
+
+
+def _asked(target: TargetLike, question: str) -> TargetLike:
+    """The target with the question, which decides what form an answer must have, where it changes anything."""
+    if isinstance(target, str):
+        return with_question(target, question)
+    if not isinstance(target, Mapping) or "question" in target:
+        return target
+    others = target.get("alternatives")
+    texts = [target.get("answer"), *(others if isinstance(others, list) else [])]
+    golds = [with_question(str(text), question) for text in texts if text is not None]
+    words = next((gold.question for gold in golds if gold.question), "")
+    return {**target, "question": words} if words else target
 
 
 def _message(value: Any, where: str) -> Message:
     if not isinstance(value, dict) or set(value) != {"role", "content"}:
         raise RecordError(f"{where}: expected an object with role and content")
+    if isinstance(value["content"], list):
+        raise RecordError(f"{where}: content: expected text, got a list of parts; pictures cannot be asked about")
     if value["role"] not in ("system", "user", "assistant") or not isinstance(value["content"], str):
         raise RecordError(f"{where}: role must be system, user or assistant, and content a string")
     return Message(value["role"], value["content"])
@@ -562,7 +627,12 @@ def _target(data: Mapping[str, Any], where: str) -> TargetLike:
         return verified
     if not isinstance(value, str) or not value.strip():
         raise RecordError(f"{where}: {name}: expected a non-empty string or a number, got {value!r}{_several(value)}")
-    return value.rpartition(_SOLUTION_END)[2].strip() if _SOLUTION_END in value else value
+    return _without_solution(value)
+
+
+def _without_solution(answer: str) -> str:
+    """What follows the marks of GSM8K; the answer as it is without them."""
+    return answer.rpartition(_SOLUTION_END)[2].strip() if _SOLUTION_END in answer else answer
 
 
 def _several(value: object) -> str:

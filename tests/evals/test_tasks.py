@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +13,7 @@ import pytest
 
 from evals.data.worked_steps import evaluate, parse
 from evals.experiment import check_golds
-from evals.task import INSTRUCTIONS, Split, Task, problems_digest
+from evals.task import INSTRUCTIONS, Item, Split, Task, problems_digest
 from evals.tasks import TASKS, load_task
 from evals.tasks.arithmetic import LEVELS, ArithmeticProblem, Wording, arithmetic
 from evals.tasks.gsm8k import gsm8k
@@ -20,6 +21,7 @@ from evals.tasks.simulated import simulated
 from evals.tasks.svamp import svamp
 from tests.evals.local_data import write_hub_copy, write_lines
 from ttc.config.registry import VERIFIERS
+from ttc.core import Submission
 from ttc.engines.simulated import truth
 from ttc.errors import ConfigError, RecordError, UnknownName
 
@@ -294,9 +296,12 @@ def test_an_id_that_a_limit_would_leave_out_is_refused_too(tmp_path: Path) -> No
         load_task(str(path))().items(1, 0)
 
 
-@pytest.mark.parametrize("name", ["tab.tsv", "q3.json", "MINE.CSV", "rows.csv.gz"])
+@pytest.mark.parametrize("name", ["tab.tsv", "q3.json", "MINE.CSV", "rows.csv.gz", "rows.parquet", "saved"])
 def test_a_file_of_another_ending_is_told_which_are_read(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("question,answer\n")
+    if name == "saved":
+        (tmp_path / name).mkdir()  # as `save_to_disk` of Hugging Face's datasets leaves one
+    else:
+        (tmp_path / name).write_text("question,answer\n")
     with pytest.raises(ConfigError, match=rf"{name}': a task is read from .jsonl, .jsonl.gz, .csv, .toml or FILE.py:"):
         load_task(str(tmp_path / name))
 
@@ -318,3 +323,77 @@ def test_the_published_files_load_whole_and_their_golds_verify(make: Callable[..
     items = task.items(None, 0)
     assert len(items) == count
     check_golds(items, VERIFIERS.load(task.check.verifier)(**task.check.params), task)
+
+
+MESSAGES = [{"role": "user", "content": "What percent of 20 is 10? Put the answer into \\boxed{}."}]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"question": "What percent of 20 is 10?", "answer": "50"},
+        {"question": "What percent of 20 is 10?", "target": {"answer": "50", "tolerance": 0.5}},
+        {"question": "What percent of 20 is 10?", "target": {"answer": "fifty", "alternatives": ["50"]}},
+        {"messages": MESSAGES, "answer": "50"},
+    ],
+)
+def test_the_question_decides_what_per_cent_is_however_the_row_is_written(
+    tmp_path: Path, row: dict[str, object]
+) -> None:
+    write_lines(tmp_path / "mine.jsonl", [row])
+    (item,) = load_task(str(tmp_path / "mine.jsonl"))(kind="math").items(None, 0)
+    assert status(item, r"\boxed{50\%}") == "correct" and status(item, r"\boxed{0.5}") == "incorrect"
+
+
+def status(item: Item, text: str) -> str:
+    verifier = VERIFIERS.load("math")()
+
+    async def judged() -> str:
+        verdict = await verifier.verify(item.target, Submission(text))
+        await verifier.close()
+        return str(verdict.status)
+
+    return asyncio.run(judged())
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"choices": ["O", "A", "B"], "answer": "B"}, r"'B' is a letter and the text of option C: write \(B\) for the"),
+        ({"choices": ["1", "2", "3"], "answer": 2}, "as the text of an option it would be B; as an index .* C"),
+        ({"choices": ["red", "green"], "answer": 1}, "got '1'; as an index from 0 it would be B"),
+    ],
+)
+def test_an_answer_that_may_be_two_options_is_refused_with_what_each_is_written_as(
+    tmp_path: Path, row: dict[str, object], message: str
+) -> None:
+    write_lines(tmp_path / "mine.jsonl", [{"question": "?", **row}])
+    with pytest.raises(RecordError, match=f"mine.jsonl, line 1: answer: .*{message}"):
+        load_task(str(tmp_path / "mine.jsonl"))()
+    for answer in ("(B)", "(C)"):
+        write_lines(tmp_path / "mine.jsonl", [{"question": "?", "choices": ["O", "A", "B"], "answer": answer}])
+        (item,) = load_task(str(tmp_path / "mine.jsonl"))().items(None, 0)
+        assert item.target == answer.strip("()")
+
+
+PARTS = [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": "https://x/y.png"}}]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"question": "What is this?", "image": "a.png"}, "image: pictures cannot be asked about; leave out the rows"),
+        ({"question": "What is this?", "image_2": {"bytes": "x"}}, "image_2: pictures cannot be asked about"),
+        ({"messages": [{"role": "user", "content": PARTS}]}, r"messages\[0\]: content: expected text, got a list of"),
+        (
+            {"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "The answer is"}]},
+            "messages: the last turn is the assistant's, so nothing is asked; end with the user's turn",
+        ),
+    ],
+)
+def test_what_a_model_cannot_be_asked_is_refused(tmp_path: Path, row: dict[str, object], message: str) -> None:
+    write_lines(tmp_path / "mine.jsonl", [{**row, "answer": "4"}])
+    with pytest.raises(RecordError, match=f"mine.jsonl, line 1: {message}"):
+        load_task(str(tmp_path / "mine.jsonl"))()
+    write_lines(tmp_path / "mine.jsonl", [{"question": "2+2?", "answer": "4", "image": None}])
+    assert len(load_task(str(tmp_path / "mine.jsonl"))().items(None, 0)) == 1

@@ -135,3 +135,21 @@ def test_a_field_of_a_row_cannot_reach_into_the_template(tmp_path: Path) -> None
 def test_a_file_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match=r"task file 'none\.toml' does not exist"):
         load_task("none.toml")
+
+
+def test_a_target_of_mathematics_is_what_follows_the_marks_of_gsm8k_and_the_prompt_decides_what_per_cent_is(
+    tmp_path: Path,
+) -> None:
+    text = 'data = "rows.jsonl.gz"\nprompt = "{q} Put the answer into a box."\ntarget = "a"\nkind = "number"\n'
+    rows = [{"q": "What is 9-1?", "a": "9-1=8\n#### 8"}, {"q": "What percent of 20 is 10?", "a": 50}]
+    first, second = load_task(write(tmp_path, text, rows))().items(None, 0)
+    assert first.target == "8"
+    assert second.target == {"answer": "50", "question": "What percent of 20 is 10?"}
+    text = text.replace('kind = "number"', 'verifier = "exact"')
+    assert load_task(write(tmp_path, text, rows))().items(None, 0)[0].target == "9-1=8\n#### 8"
+
+
+@pytest.mark.parametrize("verifier", ["judge", "safety"])
+def test_verifiers_of_whole_texts_are_given_whole_texts(tmp_path: Path, verifier: str) -> None:
+    text = f'data = "rows.jsonl.gz"\nprompt = "{{x}}"\ntarget = "y"\nverifier = "{verifier}"\n'
+    assert load_task(write(tmp_path, text, [{"x": "Say hello.", "y": "hello"}]))().kind == "format"
