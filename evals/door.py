@@ -29,7 +29,7 @@ from evals.numbers.summary import summarise
 from evals.report.kit import count, interval, money, percent, seconds
 from evals.run_folder import MAX_STREAK, verdicts_of
 from evals.task import CHECKS, Item
-from evals.tasks._files import items_of, kind_of_rows
+from evals.tasks._files import READ, items_of, kind_of_rows
 from ttc.concurrent import gather
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.functions import CheckFunction, ScoreFunction, as_verifier
@@ -38,6 +38,7 @@ from ttc.config.recipes import dump
 from ttc.config.registry import VERIFIERS
 from ttc.config.values import at_least, counted
 from ttc.core import (
+    NO_VERDICT,
     Answer,
     Budget,
     Engine,
@@ -155,6 +156,11 @@ class Evaluation(Sequence[EvaluatedProblem]):
         """The problems that failed."""
         return tuple(problem for problem in self.problems if problem.error is not None)
 
+    @property
+    def num_undecided(self) -> int:
+        """How many answers the verifier did not decide on; they count as not right."""
+        return sum(problem.verdict is not None and problem.verdict.status in NO_VERDICT for problem in self.problems)
+
     def to_rows(self) -> list[dict[str, Any]]:
         """A flat dictionary per problem."""
         return [problem.to_row() for problem in self.problems]
@@ -180,6 +186,7 @@ class Evaluation(Sequence[EvaluatedProblem]):
             seconds(self.seconds),
             *([] if self.dollars is None else [money(self.dollars)]),
             *([f"{len(self.errors)} failed"] if self.errors else []),
+            *([f"{self.num_undecided} without a verdict"] if self.num_undecided else []),
         ]
         return ", ".join(parts)
 
@@ -276,15 +283,16 @@ def _items(problems: Problems, kind: str | None) -> list[Item]:
         raise ConfigError(
             f"problems: give a list of dictionaries, a data frame or a dataset, got {type(problems).__name__}"
         )
-    rows = list(listed)
-    if not rows:
+    given = list(listed)
+    if not given:
         raise ConfigError("problems: there are none")
-    for number, row in enumerate(rows, start=1):
+    for number, row in enumerate(given, start=1):
         if not isinstance(row, Mapping):
             raise ConfigError(f"problems: row {number} is no dictionary but {type(row).__name__}")
+    rows = [_cells(row) for row in given]
     if kind is not None and kind not in CHECKS:
         raise ConfigError(f"kind must be one of {', '.join(CHECKS)}, got {kind!r}")
-    numbered = [(_without_blanks(row), f"row {number}", number) for number, row in enumerate(rows, start=1)]
+    numbered = [(row, f"row {number}", number) for number, row in enumerate(rows, start=1)]
     items = list(items_of(numbered, kind or kind_of_rows(rows), "row"))
     ids = [item.problem.id for item in items]
     twice = next((name for name in ids if ids.count(name) > 1), None) if len(set(ids)) < len(ids) else None
@@ -293,13 +301,23 @@ def _items(problems: Problems, kind: str | None) -> list[Item]:
     return items
 
 
-def _without_blanks(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row without the empty cells of a data frame, which are None or NaN; an answer must be there."""
-    return {str(key): value for key, value in row.items() if key in ("answer", "target") or not _blank(value)}
+def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row in Python's own values, without the empty cells of a data frame; an answer must be there."""
+    cells = {str(name): _native(value) if name in READ else value for name, value in row.items()}
+    return {name: value for name, value in cells.items() if name in ("answer", "target") or not _blank(value)}
+
+
+def _native(value: Any) -> Any:
+    """What is numpy's, as in a data frame that was read from parquet, as Python's own."""
+    plain = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(plain, list | tuple):
+        return [_native(part) for part in plain]
+    return {name: _native(part) for name, part in plain.items()} if isinstance(plain, Mapping) else plain
 
 
 def _blank(value: object) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
+    is_missing = type(value).__name__ in ("NAType", "NaTType")  # pandas' own
+    return value is None or is_missing or (isinstance(value, float) and math.isnan(value))
 
 
 def _verifier(verifier: str | Verifier | CheckFunction | None, kind: str) -> Verifier:

@@ -195,3 +195,52 @@ def test_the_door_and_the_command_line_measure_the_same(tmp_path, capsys) -> Non
         result.accuracy.value, result.accuracy.low, result.accuracy.high,
     )  # fmt: skip
     assert ttc.Usage(**entry["usage"]) == result.usage
+
+
+def test_values_of_numpy_are_those_of_python() -> None:
+    import numpy as np
+
+    rows = [
+        {"id": np.int64(5), "question": "What is 14/2?", "answer": np.float64(7.0)},
+        {"question": "What is 3+4?", "answer": np.int64(7), "cluster": np.str_("sums")},
+        {"messages": np.array([{"role": "user", "content": "3+4?"}]), "answer": np.float32(7.0)},
+    ]
+    result = ttc.evaluate(rows, engine=engine(), seed=np.int64(1))
+    assert [problem.target for problem in result] == ["7.0", "7", "7.0"] and result.accuracy.value == 1
+    assert result[0].id == "5" and result.seed == 1
+    (choice,) = ttc.evaluate(
+        [{"question": "Largest?", "choices": np.array(["1", "2"], dtype=object), "answer": "B"}],
+        engine=engine(),
+        seed=1,
+    )
+    assert choice.target == "B" and "(B) 2" in choice.question
+    assert ttc.run("1+1", engine=engine(), strategy="majority", n=np.int64(2), seed=1).usage.calls == 2
+
+
+@pytest.mark.parametrize("given", ["bool_", "float32", "int64", "array"])
+def test_what_functions_give_may_be_a_number_of_numpy(given: str) -> None:
+    import numpy as np
+
+    one = np.array(1.0) if given == "array" else getattr(np, given)(1)
+    judged = ttc.evaluate(ROWS, engine=engine(), verifier=lambda target, submission: one, seed=1)
+    assert judged.accuracy.value == 1 and judged.num_undecided == 0
+    assert (
+        ttc.run("1+1", engine=engine(), strategy="best_of_n", n=2, scorer=lambda prompt: one).candidates[0].score == 1
+    )
+
+
+def test_answers_without_a_verdict_are_told_with_the_accuracy() -> None:
+    result = ttc.evaluate(ROWS, engine=engine(), verifier=lambda target, submission: None, seed=1)
+    assert result.num_undecided == 3 and str(result).endswith(", 3 without a verdict")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n": 4, "params": {"n": 8}}, "n is 4, and 8 in params: give it once"),
+        ({"n": 4, "strategy": "majority:n=8"}, "n is 4, and 8 in 'majority:n=8': give it once"),
+    ],
+)
+def test_a_parameter_that_is_given_twice_is_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ttc.evaluate(ROWS, **{"engine": engine(), "strategy": "majority", **options})  # type: ignore[arg-type]

@@ -70,3 +70,11 @@ def test_a_value_of_another_type_is_refused_with_the_type_that_it_should_have(
         ttc.run("6*7", engine=engine(), **options)
     with pytest.raises(ConfigError, match=words):
         ttc.evaluate([{"question": "6*7", "answer": "42"}], engine=engine(), **options)
+
+
+def test_a_conversation_that_asks_nothing_or_shows_a_picture_is_refused() -> None:
+    user, picture = {"role": "user", "content": "6*7"}, {"type": "image_url", "image_url": {"url": "https://x/y.png"}}
+    with pytest.raises(ConfigError, match="problem ends with the assistant's turn, so nothing is asked: end with"):
+        ttc.run([user, {"role": "assistant", "content": "It is"}], engine=engine())
+    with pytest.raises(ConfigError, match=r"problem\[0\]: content must be text, got a list of parts; pictures cannot"):
+        ttc.run([{"role": "user", "content": [picture]}], engine=engine())  # type: ignore[dict-item]

@@ -100,8 +100,9 @@ class FunctionVerifier:
 
 
 async def _awaited(value: Any) -> object:
-    """What a function gave, now or later."""
-    return await value if inspect.isawaitable(value) else value
+    """What a function gave, now or later; a number of numpy or torch as Python's own."""
+    given = await value if inspect.isawaitable(value) else value
+    return given.item() if getattr(given, "ndim", None) == 0 and hasattr(given, "item") else given
 
 
 def _check_call(kind: str, function: object, arguments: str, written: str) -> None:

@@ -67,6 +67,8 @@ def with_options(
         hints = get_type_hints(function)
         for name, value in kwargs.items():
             _check_type(name, value, get_args(hints[name]))
+            if isinstance(value, Integral):
+                kwargs[name] = int(value)  # numpy's, too
         return await function(*args, **kwargs)
 
     return call
@@ -100,6 +102,8 @@ def as_problem(question: Problem | str | Sequence[Message | Mapping[str, str]]) 
     if not isinstance(turns, list | tuple):
         raise ConfigError(f"problem must be a question, a list of messages or a ttc.Problem, got {question!r}")
     messages = tuple(_message(turn, i) for i, turn in enumerate(turns))
+    if messages and messages[-1].role == "assistant":
+        raise ConfigError("problem ends with the assistant's turn, so nothing is asked: end with the user's")
     if not any(message.content.strip() for message in messages):
         raise ConfigError("problem is empty: write what is asked")
     return Problem(id="ask", messages=messages)
@@ -111,6 +115,10 @@ def _message(turn: object, index: int) -> Message:
         return turn
     if isinstance(turn, Mapping) and turn.keys() == {"role", "content"}:
         role, content = turn["role"], turn["content"]
+        if isinstance(content, list):
+            raise ConfigError(
+                f"problem[{index}]: content must be text, got a list of parts; pictures cannot be asked about"
+            )
         if isinstance(content, str) and role in ("system", "user", "assistant"):
             return Message(role, content)
     raise ConfigError(
@@ -165,9 +173,14 @@ async def arun(
 def choose_strategy(strategy: str | Strategy, n: int | None, params: Mapping[str, object] | None) -> StrategyChoice:
     """Return the strategy of this name, or this function, with its parameters checked; raises ConfigError."""
     parameters = {**({} if n is None else {"n": n}), **(params or {})}
+    if n is not None and parameters["n"] != n:
+        raise ConfigError(f"n is {n}, and {parameters['n']} in params: give it once")
     if not isinstance(strategy, str):
         return StrategyChoice.of_function(strategy, parameters)
     name, inline = parse_spec(strategy)
+    twice = next((each for each in inline if each in parameters and inline[each] != str(parameters[each])), None)
+    if twice is not None:
+        raise ConfigError(f"{twice} is {parameters[twice]!r}, and {inline[twice]} in {strategy!r}: give it once")
     return StrategyChoice.of(name, {**parameters, **inline})
 
 
