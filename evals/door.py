@@ -283,13 +283,13 @@ def _items(problems: Problems, kind: str | None) -> list[Item]:
         raise ConfigError(
             f"problems: give a list of dictionaries, a data frame or a dataset, got {type(problems).__name__}"
         )
-    given = list(listed)
-    if not given:
+    table = list(listed)
+    if not table:
         raise ConfigError("problems: there are none")
-    for number, row in enumerate(given, start=1):
+    for number, row in enumerate(table, start=1):
         if not isinstance(row, Mapping):
             raise ConfigError(f"problems: row {number} is no dictionary but {type(row).__name__}")
-    rows = [_cells(row) for row in given]
+    rows = [_cells(row) for row in table]
     if kind is not None and kind not in CHECKS:
         raise ConfigError(f"kind must be one of {', '.join(CHECKS)}, got {kind!r}")
     numbered = [(row, f"row {number}", number) for number, row in enumerate(rows, start=1)]

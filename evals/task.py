@@ -16,7 +16,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, TypeVar
 
+from ttc.answers import KINDS
 from ttc.config.recipes import dump
+from ttc.config.values import nearest
 from ttc.core import Json, Message, Problem, Sampling, TargetLike, written
 from ttc.errors import ConfigError
 from ttc.identity.digests import digest_of
@@ -97,6 +99,14 @@ class Task:
     verifier: VerifierSpec | None = None
     procedural: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse a kind of answers that there is not."""
+        if self.kind not in KINDS:
+            known = f"{nearest(self.kind, tuple(KINDS))} (known: {', '.join(KINDS)})"
+            raise ConfigError(f"task {self.name}: kind: there is no kind of answers {self.kind!r}{known}")
+        if self.verifier is None and self.kind not in CHECKS:
+            raise ConfigError(f"task {self.name}: kind {self.kind} has no verifier of its own: name one")
+
     @property
     def check(self) -> VerifierSpec:
         """How its answers are verified: by its own verifier, or by the one of its answer kind."""
@@ -114,6 +124,8 @@ class Task:
         items = loaded if isinstance(loaded, Sequence) else list(loaded)
         if not items:
             raise ConfigError(f"task {self.name} has no problems")
+        if limit is not None and len(items) > limit:
+            items = sample(items, limit)  # a loader that gives all whatever the limit
         ids: set[str] = set()
         for item in items:
             if item.problem.id in ids:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+import warnings
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -204,7 +205,7 @@ def _labels(frame: Frame, runs: Sequence[RunSummary], axis: Axis) -> str:
     crowd = [(x - 5, y - 5, x + 5, y + 5) for x, y in dots]
     parts = []
     for x, y, run, i in spots:
-        name = f"{run.label} · {percent(run.point.accuracy)}"
+        name = f"{_fitted(run.label, frame)} · {percent(run.point.accuracy)}"
         size = len(name) * _LETTER
         sides = [
             (x + 14, y - 6, "start"), (x - 14, y - 6, "end"), (x + 14, y + 16, "start"), (x - 14, y + 16, "end"),
@@ -218,6 +219,12 @@ def _labels(frame: Frame, runs: Sequence[RunSummary], axis: Axis) -> str:
         obstacles.append(box)
         parts.append(element("text", text(name), class_=f"name c{slot(i)}", x=lx, y=ly, text_anchor=anchor))
     return "".join(parts)
+
+
+def _fitted(label: str, frame: Frame) -> str:
+    """A run's name, without its middle where the picture is not wide enough for it."""
+    most = int((frame.width - frame.left - frame.right) / _LETTER) - len(" · 100.0 %")
+    return label if len(label) <= most else f"{label[: most // 2]}…{label[-(most - most // 2 - 1) :]}"
 
 
 def _box(x: float, y: float, anchor: str, size: float) -> _Box:
@@ -440,7 +447,8 @@ def write_figures(folder: Path, groups: dict[str, list[RunSummary]]) -> list[Pat
     for i, runs in enumerate(panels.values(), start=1):
         _png_panel(figure.add_subplot(len(panels), 1, i), runs)
     paths = [folder / f"figure{ending}" for ending in _UNDATED]
-    with mpl.rc_context({"svg.hashsalt": "ttc", "svg.fonttype": "none"}):
+    with mpl.rc_context({"svg.hashsalt": "ttc", "svg.fonttype": "none"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # of a run's name, which the page shows whole
         for path in paths:
             with replaced_file(path) as scratch:
                 figure.savefig(scratch, dpi=160, format=path.suffix[1:], metadata=_UNDATED[path.suffix])

@@ -18,6 +18,7 @@ import csv
 import hashlib
 import io
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
@@ -265,7 +266,7 @@ def render_table(summaries: Sequence[Mapping[str, Any]]) -> str:
         columns = _columns(runs)
         head = ["strategy", *(title for title, _, _ in columns)]
         rows = [[run.label, *(show(run) for _, _, show in columns)] for run in runs]
-        widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+        widths = [max(_width(row[i]) for row in [head, *rows]) for i in range(len(head))]
         lines = [_aligned(row, widths) for row in (head, ["─" * width for width in widths], *rows)]
         sizes = sizes_text(sorted({run.problems for run in runs}))
         blocks.append("\n".join([f"{name}, {sizes}", "", *lines]))
@@ -355,8 +356,15 @@ def _columns(runs: Sequence[RunSummary]) -> list[Column]:
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+    name = row[0] + " " * (widths[0] - _width(row[0]))
+    cells = [name, *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
     return "  ".join(cells).rstrip()
+
+
+def _width(cell: str) -> int:
+    """The columns that a terminal shows a text in: two for a wide sign, none for one that joins the sign before it."""
+    wide = sum(unicodedata.east_asian_width(sign) in "WF" for sign in cell)
+    return len(cell) + wide - sum(bool(unicodedata.combining(sign)) for sign in cell)
 
 
 def _scrolling(head: Sequence[str], rows: Sequence[str], style: str) -> str:

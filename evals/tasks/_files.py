@@ -470,11 +470,12 @@ def _mathematical(gold: str) -> bool:
 
 def _refuse_misspelt(data: Mapping[str, Any], where: str) -> None:
     """Refuse a column that is nearly a field, or any that is not one where a field is missing."""
-    lacks = not any(name in data for name in (*QUESTIONS, "messages")) or not ("answer" in data or "target" in data)
+    needs = ((*QUESTIONS, "messages"), ("answer", "target"))
+    lacks = [name for names in needs if not any(name in data for name in names) for name in names]
     for name in data:
         if name in _KNOWN:
             continue
-        near = nearest(name, FIELDS) if lacks else ""
+        near = nearest(name, lacks)
         if near or difflib.get_close_matches(name, FIELDS, n=1, cutoff=_SPELLING):
             raise RecordError(
                 f"{where}: {name}: no such field{near or nearest(name, FIELDS)} (known: {', '.join(_KNOWN)})"
@@ -483,7 +484,8 @@ def _refuse_misspelt(data: Mapping[str, Any], where: str) -> None:
 
 def _refuse_pictures(data: Mapping[str, Any], where: str) -> None:
     """Refuse a row that has a picture: asked without it, its question would be another."""
-    name = next((name for name in data if _PICTURE.fullmatch(name) and data[name] not in (None, "", [])), None)
+    pictures = {name: value for name, value in data.items() if _PICTURE.fullmatch(name) and value is not None}
+    name = next((name for name, value in pictures.items() if not isinstance(value, str | list) or value), None)
     if name is not None:
         raise RecordError(
             f"{where}: {name}: pictures cannot be asked about; leave out the rows that need one, "

@@ -264,3 +264,17 @@ def test_answers_without_a_verdict_are_told_beside_the_accuracy_that_they_lower(
     assert headline(read_runs(none)) == (
         "Nothing was measured: all 100 problems of arithmetic level 4 failed or got no verdict."
     )
+
+
+def test_long_names_and_those_in_wide_signs_fit_into_table_and_figure(tmp_path):
+    from evals.report.chart import write_figures
+
+    runs = [entry("戦略", 0.4, 90), entry("mine.py:" + "very_" * 30 + "long", 0.6, 900), entry("tree", 0.5, 300)]
+    _, _, head, _, wide, long, plain = render_table(runs).splitlines()
+    assert len(wide) + 2 == len(long) == len(plain) == len(head)
+    for width in (420, 1090):
+        chart = accuracy_chart(read_runs(runs), "tokens", width=width)
+        labels = re.findall(r'<text class="name [^>]*>([^<]+)</text>', chart)
+        assert len(labels) == 3 and max(map(len, labels)) * 7.4 <= width - 66 - 22
+        assert any(label.startswith("mine.py:very_") and label.endswith("long · 60.0 %") for label in labels)
+    write_figures(tmp_path, groups(read_runs(runs)))

@@ -13,7 +13,7 @@ import pytest
 
 from evals.data.worked_steps import evaluate, parse
 from evals.experiment import check_golds
-from evals.task import INSTRUCTIONS, Item, Split, Task, problems_digest
+from evals.task import INSTRUCTIONS, Item, Split, Task, VerifierSpec, problems_digest
 from evals.tasks import TASKS, load_task
 from evals.tasks.arithmetic import LEVELS, ArithmeticProblem, Wording, arithmetic
 from evals.tasks.gsm8k import gsm8k
@@ -21,7 +21,7 @@ from evals.tasks.simulated import simulated
 from evals.tasks.svamp import svamp
 from tests.evals.local_data import write_hub_copy, write_lines
 from ttc.config.registry import VERIFIERS
-from ttc.core import Submission
+from ttc.core import Message, Problem, Sampling, Submission
 from ttc.engines.simulated import truth
 from ttc.errors import ConfigError, RecordError, UnknownName
 
@@ -176,6 +176,7 @@ def test_a_file_is_a_task(tmp_path: Path) -> None:
         ('{"problem": "?", "answer": ["2", "two"]}', r'answer: .*"target": {"answer": "2", "alternatives": \["two"\]}'),
         ('{"problem": "", "answer": "1"}', "problem: expected a non-empty string"),
         ('{"problem": "?", "anwser": "1"}', "anwser: no such field; did you mean 'answer'?"),
+        ('{"task_id": "a", "prompt": "?", "test": "t"}', "test: no such field; did you mean 'target'?"),
         ('{"problem": "?", "answer": "1", "kind": "maths"}', "kind: 'maths' is not one of math"),
         ('{"problem": "?", "answer": "A", "kind": "choice"}', "kind: 'choice', but the lines before are 'math'"),
         ('{"messages": [{"role": "bot", "content": "x"}], "answer": "1"}', r"messages\[0\]: role must be"),
@@ -397,3 +398,22 @@ def test_what_a_model_cannot_be_asked_is_refused(tmp_path: Path, row: dict[str, 
         load_task(str(tmp_path / "mine.jsonl"))()
     write_lines(tmp_path / "mine.jsonl", [{"question": "2+2?", "answer": "4", "image": None}])
     assert len(load_task(str(tmp_path / "mine.jsonl"))().items(None, 0)) == 1
+
+
+def own_task(kind: str = "math", verifier: VerifierSpec | None = None) -> Task:
+    """A task of a user whose loader gives all problems whatever the limit."""
+    items = [Item(Problem(f"p{i}", (Message("user", f"{i}+1?"),)), str(i + 1)) for i in range(9)]
+    return Task("mine", kind, lambda limit, seed: items, Sampling(), verifier=verifier)
+
+
+def test_a_loader_that_takes_no_limit_costs_no_more_problems_than_were_asked_for() -> None:
+    assert [len(own_task().items(limit, 0)) for limit in (4, 9, None)] == [4, 9, 9]
+    assert own_task().items(2, 0) == own_task().items(4, 0)[:2]
+
+
+def test_a_kind_of_answers_that_there_is_not_is_refused_when_the_task_is_made() -> None:
+    with pytest.raises(ConfigError, match=r"task mine: kind: there is no .* 'maths'; did you mean 'math'\? \(known: "):
+        own_task("maths")
+    with pytest.raises(ConfigError, match="task mine: kind structured has no verifier of its own: name one"):
+        own_task("structured")
+    assert own_task("structured", VerifierSpec("exact")).check.verifier == "exact"

@@ -251,3 +251,10 @@ def test_a_file_that_cannot_be_imported_is_told_with_the_line(tmp_path: pathlib.
     file.write_text("x = 1\ny = x / 0\n")
     with pytest.raises(ConfigError, match=r"failed to import: ZeroDivisionError: division by zero \(mine.py, line 2\)"):
         STRATEGIES.load(f"{file}:f")
+
+
+@pytest.mark.parametrize(("field", "value"), [("text", None), ("final", 42.0)])
+def test_an_answer_that_is_no_text_is_told_before_it_is_recorded(field: str, value: object) -> None:
+    answer = Answer(**{"text": "42", "final": "42", field: value})  # type: ignore[arg-type]
+    with pytest.raises(PluginError, match=rf"returned an Answer whose {field} is (None|float); give text: str\(...\)"):
+        check_answer(bad_plugins.good, answer)

@@ -101,8 +101,8 @@ class FunctionVerifier:
 
 async def _awaited(value: Any) -> object:
     """What a function gave, now or later; a number of numpy or torch as Python's own."""
-    given = await value if inspect.isawaitable(value) else value
-    return given.item() if getattr(given, "ndim", None) == 0 and hasattr(given, "item") else given
+    outcome = await value if inspect.isawaitable(value) else value
+    return outcome.item() if getattr(outcome, "ndim", None) == 0 and hasattr(outcome, "item") else outcome
 
 
 def _check_call(kind: str, function: object, arguments: str, written: str) -> None:

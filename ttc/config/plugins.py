@@ -291,10 +291,13 @@ async def call_strategy(strategy: Callable[..., Awaitable[Answer]], problem: Pro
 
 
 def check_answer(strategy: Callable[..., Any], answer: object) -> Answer:
-    """Return `answer`; raises PluginError where a strategy returned anything but an Answer."""
-    if isinstance(answer, Answer):
-        return answer
+    """Return `answer`; raises PluginError where a strategy returned anything but an Answer, or one that is no text."""
     name = _named("strategy", strategy)
+    if isinstance(answer, Answer):
+        for field, value in (("text", answer.text), ("final", "" if answer.final is None else answer.final)):
+            if not isinstance(value, str):
+                raise PluginError(f"{name} returned an Answer whose {field} is {_kind(value)}; give text: str(...)")
+        return answer
     if inspect.iscoroutine(answer):
         answer.close()
         raise PluginError(f"{name} returned a coroutine that was not awaited; return await ...")
