@@ -98,6 +98,10 @@ def _note(rows: Sequence[Mapping[str, Any]], kind: str, *, is_told: bool) -> str
     notes = []
     if kind != "math" and not is_told:
         notes.append(f"by their looks the answers are of kind {kind} (another: --set task.kind=KIND)")
+    words = [gold for gold in map(_gold, rows) if not _mathematical(gold) and _WORD.search(gold)]
+    if words and kind == "math" and not is_told:
+        some = f"{len(words)} of {len(rows)} have nothing of it, such as {words[0][:40]!r}"
+        notes.append(f"the answers are read as mathematics, but {some} (another: --set task.kind=exact)")
     read = {*_KNOWN, *((*OPTIONS, *LETTERS) if kind == "choice" else ())}
     others = list(dict.fromkeys(name for row in rows for name in row if name not in read))
     if others:
@@ -391,6 +395,8 @@ LETTERS = "ABCDEFGHIJ"
 READ = frozenset({*_KNOWN, *OPTIONS, *LETTERS})
 """Every column that is read."""
 _LETTER = re.compile(rf"\(?([{LETTERS}])\)?")
+_WORD = re.compile(r"\A[^$]*[^\W\d_]{2}[^$]*\Z")
+"""What is no variable and no formula."""
 _PICTURE = re.compile(r"images?(?:_?\d+)?", re.IGNORECASE)
 _MATHS = re.compile(r"\d|\\|[=^√π∞+*<>]")
 
@@ -445,13 +451,18 @@ def kind_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
     for row in listed:
         if row.get("kind"):
             return str(row["kind"])
-        gold = row.get("answer", row.get("target"))
-        golds.append(str(gold.get("answer", "")) if isinstance(gold, Mapping) else str(gold))
+        golds.append(_gold(row))
     if listed and all(map(_offers, listed, golds)):
         return "choice"
     if golds and all(_LETTER.fullmatch(gold.strip()) for gold in golds):
         return "choice"
     return "math" if not golds or any(map(_mathematical, golds)) else "exact"
+
+
+def _gold(row: Mapping[str, Any]) -> str:
+    """The first right answer of a row as text."""
+    gold = row.get("answer", row.get("target"))
+    return str(gold.get("answer", "")) if isinstance(gold, Mapping) else str(gold)
 
 
 def _offers(row: Mapping[str, Any], gold: str) -> bool:

@@ -417,3 +417,13 @@ def test_a_kind_of_answers_that_there_is_not_is_refused_when_the_task_is_made() 
     with pytest.raises(ConfigError, match="task mine: kind structured has no verifier of its own: name one"):
         own_task("structured")
     assert own_task("structured", VerifierSpec("exact")).check.verifier == "exact"
+
+
+def test_words_among_numbers_are_told_to_be_read_as_mathematics_and_with_what_they_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("question,answer\nWhich city?,New York City\nWhich flight?,Apollo 11\n")
+    some = "1 of 2 have nothing of it, such as 'New York City' (another: --set task.kind=exact)"
+    assert load_task(str(path))().note == f"the answers are read as mathematics, but {some}"
+    assert load_task(str(path))(kind="exact").note == load_task(str(path))(kind="math").note == ""
+    path.write_text("question,answer\nWhat is 1+1?,2\nWhat is x^1?,$x$\nWhat is y/1?,y\n")
+    assert load_task(str(path))().note == ""
