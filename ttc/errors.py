@@ -6,9 +6,9 @@ TTCError
  │   ├─ MissingExtra (ImportError)  an optional package is absent: carries the install command
  │   ├─ HiddenPackage (ImportError) another package or file answers to the name of one of ours
  │   └─ ServerRefused               a server of the configuration refuses our key, or has not what it should
- ├─ EngineError (RuntimeError)      an engine failed or died
+ ├─ EngineError (RuntimeError)      an engine failed or died: carries the seconds that its server asks to wait
  │   ├─ EngineTimeout (TimeoutError)
- │   ├─ EngineBusy                  it asks to come back later: carries the seconds
+ │   ├─ EngineBusy                  it takes no more for now
  │   ├─ PromptTooLong (ValueError)  prompt and budget do not fit the model's context
  │   └─ Unsupported                 the engine cannot honour the request (token ids, exact caps, ...)
  ├─ ScorerError (RuntimeError)      a scorer failed; a missing score is not an error but `Score.value is None`
@@ -136,7 +136,12 @@ class HiddenPackage(ConfigError, ImportError):
 
 
 class EngineError(TTCError, RuntimeError):
-    """An engine failed; work that was not finished can be resumed."""
+    """An engine failed; work that was not finished can be resumed.
+
+    `retry_after_s` is how many seconds the server asks to wait, if it says so.
+    """
+
+    retry_after_s: float | None = None
 
 
 class EngineTimeout(EngineError, TimeoutError):
@@ -144,9 +149,7 @@ class EngineTimeout(EngineError, TimeoutError):
 
 
 class EngineBusy(EngineError):
-    """An engine takes nothing more for now; `retry_after_s` is how many seconds it asks to wait, if it says so."""
-
-    retry_after_s: float | None = None
+    """An engine takes nothing more for now."""
 
 
 class PromptTooLong(EngineError, ValueError):

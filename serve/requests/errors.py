@@ -129,9 +129,10 @@ def from_error(error: BaseException) -> ApiError:
         return ApiError(400, "upstream_refused", f"the server behind refuses this request: {refused[1]}")
     if isinstance(error, EngineBusy):
         return ApiError(429, "upstream_busy", "the servers behind are busy", retry_after_s=error.retry_after_s or 1.0)
+    wait_s = error.retry_after_s if isinstance(error, EngineError) else None
     for kinds, status, code, param in _TRANSLATION:
         if isinstance(error, kinds):
-            return ApiError(status, code, text, param=param)
+            return ApiError(status, code, text, param=param, retry_after_s=wait_s)
     if isinstance(error, PluginError):
         return ApiError(500, "plugin_error", "a strategy, policy or scorer of this server failed; its log says more")
     return ApiError(500, "internal_error", "an error of the server itself; its log says more")

@@ -321,6 +321,14 @@ def test_nobody_waits_in_silence_for_a_server_that_asks_for_hours(server: OpenAI
     assert caught.value.retry_after_s == pytest.approx(7200, abs=60)
 
 
+def test_the_wait_that_a_failing_server_asks_for_is_in_the_error_that_ends_the_request(server: OpenAIServer) -> None:
+    engine = openai("served", base_url=server.url, tokenizer="none", attempts=1)
+    server.faults.append(Fault(status=503, headers={"retry-after": "7"}, message="starting"))
+    with pytest.raises(EngineError, match="starting") as caught:
+        once(engine)
+    assert caught.value.retry_after_s == 7
+
+
 @pytest.mark.parametrize("value", ["inf", "nan", "-inf", "soon"])
 def test_a_wish_that_is_no_time_is_none(value: str) -> None:
     assert retry_after_s({"retry-after": value}) is None

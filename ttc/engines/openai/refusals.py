@@ -72,9 +72,8 @@ def refuse(
         raise PromptTooLong(text) from cause
     if is_transient(status, headers):
         error = EngineBusy(text) if status == 429 else EngineError(text)
-        if isinstance(error, EngineBusy):
-            error.retry_after_s = retry_after_s(headers)
-        raise Transient(error, retry_after_s=retry_after_s(headers), status=status) from cause
+        error.retry_after_s = retry_after_s(headers)
+        raise Transient(error, retry_after_s=error.retry_after_s, status=status) from cause
     if status in (401, 403):
         raise ServerRefused(f"{text}; check the key in the environment (engine.api_key_env)") from cause
     if status == 404:

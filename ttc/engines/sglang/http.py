@@ -312,7 +312,8 @@ def check(url: str, status: int, headers: Mapping[str, str], content: bytes) -> 
         raise PromptTooLong(f"sglang at {url}: {text}")
     error = EngineError(f"sglang at {url} answered {status}: {text}")
     if is_transient(status, headers):
-        raise Transient(error, retry_after_s=retry_after_s(headers))
+        error.retry_after_s = retry_after_s(headers)
+        raise Transient(error, retry_after_s=error.retry_after_s)
     raise error
 
 
