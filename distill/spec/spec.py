@@ -168,12 +168,29 @@ class JobSpec:
 
 
 def read_spec(path: Path | None, settings: Mapping[str, object]) -> JobSpec:
-    """Read a file (None: none) with dotted `settings` from the command line laid over it; see `parse_spec`."""
+    """Read a file (None: none) with dotted `settings` from the command line laid over it; see `parse_spec`.
+
+    What is wrong with the file names it; what is wrong with the settings does not.
+    """
     table = {} if path is None else load_toml(path.expanduser(), "job file")
     table.setdefault("name", "distillation" if path is None else path.stem)
     if isinstance(table.get("teacher"), str):
         table["teacher"] = {"model": table["teacher"]}
-    return parse_spec(merge(table, settings))
+    try:
+        return parse_spec(merge(table, settings))
+    except ConfigError as exc:
+        if path is None or (settings and _refusal(table) != str(exc)):  # then it is of the settings
+            raise
+        raise ConfigError(f"{path}: {exc}") from exc
+
+
+def _refusal(table: Mapping[str, Any]) -> str:
+    """Why a table by itself is no spec; empty where it is one."""
+    try:
+        parse_spec(table)
+    except ConfigError as exc:
+        return str(exc)
+    return ""
 
 
 def parse_spec(table: Mapping[str, Any]) -> JobSpec:

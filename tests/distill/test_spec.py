@@ -106,3 +106,20 @@ def test_flags_of_the_teacher_are_laid_over_the_file(tmp_path):
     found = read_spec(path, {"teacher.strategy": "majority:n=3"}).teachers[0]
     assert (found.model, found.strategy) == ("t", "majority:n=3")
     assert read_spec(path, {"teacher.model": "u"}).teachers[0].model == "u"
+
+
+@pytest.mark.parametrize(
+    ("line", "flags", "told"),
+    [
+        ("n = 0", {}, r"^.*/j\.toml: spec: n must be at least 1, got 0$"),
+        ("nn = 2", {"seed": "2"}, r"^.*/j\.toml: unknown key 'nn'"),
+        ("name = 3", {}, r"^.*/j\.toml: name must be str, got 3$"),
+        ("n = 2", {"n": "0"}, r"^spec: n must be at least 1, got 0$"),
+        ("n = 0", {"n": "-1"}, r"^spec: n must be at least 1, got -1$"),
+    ],
+)
+def test_what_is_wrong_with_a_job_file_names_it_and_what_is_wrong_with_flags_does_not(tmp_path, line, flags, told):
+    path = tmp_path / "j.toml"
+    path.write_text(f'method = "rejection"\nstudent = "s"\nteacher = "t"\ntask = "cipher"\nseed = 1\n{line}\n')
+    with pytest.raises(ConfigError, match=told):
+        read_spec(path, flags)
