@@ -3,7 +3,7 @@
 Whoever reads sees the old content or the new one, also after a kill or a loss of power; a folder that is replaced is
 absent for the moment between two renames. What a killed writer left is hidden beside the place (`is_scratch`) and in
 nobody's way. Cost: the disk is waited for once per file and per folder. Left out: several writers of one folder, which
-a lock of its owner must keep apart.
+a lock of its owner must keep apart (`alone_in` for a moment, `ttc.records.LineFile` for a run).
 
 A sealed folder (`seal`) tells later whether each of its files is as it was written. Cost: every byte is read once more,
 about a second per gigabyte. Left out: signatures; a seal finds damage, not intent.
@@ -15,12 +15,13 @@ write, torch and safetensors have errors of their own. What was half written is 
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -95,13 +96,36 @@ def about(path: Path) -> Iterator[None]:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from exc
 
 
+def check_link(link: Path) -> None:
+    """Raise OSError where a folder stands in the place of a link, as after a copy that followed links."""
+    if link.is_dir() and not link.is_symlink():
+        text = "a folder stands where a link belongs (a copy that followed links?); delete it, then go on"
+        raise FileExistsError(errno.EEXIST, text, str(link))
+
+
 def replace_link(link: Path, target: Path) -> None:
-    """Let `link` point at the folder `target`, by a relative path, in one step."""
+    """Let `link` point at the folder `target`, by a relative path, in one step; raises like `check_link`."""
+    check_link(link)
     scratch = link.with_name(f".{link.name}.{os.getpid()}.partial")
     scratch.unlink(missing_ok=True)
     scratch.symlink_to(os.path.relpath(target.resolve(), link.parent.resolve()), target_is_directory=True)
     os.replace(scratch, link)
     sync_folder(link.parent)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Let one process at a time do what is inside, of all that ask for it in this folder; the others wait.
+
+    Nobody waits where the file system locks no folders, as a network's may not.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def is_scratch(path: Path) -> bool:

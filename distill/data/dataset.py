@@ -140,6 +140,21 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [row for _, row in iterate(path)]
 
 
+def read_json(path: Path, *keys: str) -> dict[str, Any]:
+    """The object in a file that the job wrote, which has these keys; raises RecordError saying what to do elsewhere."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as exc:
+        raise RecordError(f"{path}: not JSON ({exc}); {_ANEW}") from exc
+    missing = [key for key in keys if not isinstance(data, dict) or key not in data]
+    if missing:
+        raise RecordError(f"{path}: {missing[0]} is missing; {_ANEW}")
+    return dict(data)
+
+
+_ANEW = "run the job again (ttc distill run), which writes it anew from the ledger"
+
+
 def _write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
     """Write JSON lines in one step."""
     replace_text(path, "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))

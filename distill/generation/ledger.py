@@ -149,29 +149,54 @@ class LedgerRow:
 _NO_ROOM = ("SQLITE_FULL", *(f"SQLITE_IOERR_{part}" for part in ("WRITE", "TRUNCATE", "SHMSIZE", "SHMOPEN", "FSYNC")))
 
 
-def _refuse_full(error: sqlite3.Error, path: Path) -> None:
-    """Raise OSError naming the file when the database says that there was no room to write."""
-    if getattr(error, "sqlite_errorname", "") in _NO_ROOM:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+def _connected(path: Path) -> sqlite3.Connection:
+    """Open the database; only to read, where its folder may not be written to and nothing but its file is needed."""
+    waiting = path.with_name(f"{path.name}-wal")
+    is_whole = path.is_file() and not (waiting.is_file() and waiting.stat().st_size)
+    if is_whole and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        return sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True, isolation_level=None)
+    base = sqlite3.connect(path, timeout=30.0, isolation_level=None)
+    base.execute("PRAGMA journal_mode=WAL")
+    base.execute("PRAGMA synchronous=NORMAL")
+    return base
+
+
+def _told(error: sqlite3.Error, path: Path) -> Exception:
+    """What an error of the database means: no room, no right to write, in use, or no whole ledger."""
+    name = str(getattr(error, "sqlite_errorname", ""))
+    if name in _NO_ROOM:
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
+        return RecordError(
+            f"{path} cannot be opened for writing ({error}): make it and its folder writable, or copy the job to one "
+            "of yours"
+        )
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return RecordError(f"{path} is in use by another program ({error}); wait for it")
+    if name.startswith("SQLITE_NOTADB"):
+        return RecordError(f"{path} is not a ledger ({error}); put it back, or move it away to start anew")
+    if name.startswith("SQLITE_CORRUPT"):
+        return RecordError(
+            f"{path} is cut or damaged ({error}); put back a whole copy, with its -wal, or move it away to start anew"
+        )
+    return RecordError(f"{path} cannot be used ({error})")
 
 
 class AnswerLedger:
-    """One job's ledger, open for this process. Raises RecordError when the file is no ledger."""
+    """One job's ledger, open for this process. Raises RecordError, saying why, when the file cannot be used."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._base = sqlite3.connect(path, timeout=30.0, isolation_level=None)
-            self._base.execute("PRAGMA journal_mode=WAL")
-            self._base.execute("PRAGMA synchronous=NORMAL")
+            self._base = _connected(path)
             (schema,) = self._base.execute("PRAGMA user_version").fetchone()
-            if schema not in (0, SCHEMA):
-                raise RecordError(f"{path} is a ledger of schema {schema}; this version reads {SCHEMA}")
             if schema == 0:
                 self._base.executescript(f"BEGIN; {_TABLES} PRAGMA user_version={SCHEMA}; COMMIT;")
         except sqlite3.Error as exc:
-            _refuse_full(exc, path)
-            raise RecordError(f"{path} is not a ledger ({exc}); move it away to start anew") from exc
+            raise _told(exc, path) from exc
+        if schema not in (0, SCHEMA):
+            self._base.close()
+            raise RecordError(f"{path} is a ledger of schema {schema}; this version reads {SCHEMA}")
 
     def missing(self, units: Iterable[WorkUnit]) -> list[WorkUnit]:
         """Units that have to be made, in their order: absent, failed, or cut at a lower cap than they want now."""
@@ -211,12 +236,11 @@ class AnswerLedger:
             raise ConfigError(f"unit {unit.key} is on the ledger already; it was asked for twice")
 
     def _write(self, statement: str, row: Sequence[Any]) -> sqlite3.Cursor:
-        """Execute; raises OSError naming the file where the disk has no room for it."""
+        """Execute; raises OSError where the disk has no room, RecordError where the file cannot be used."""
         try:
             return self._base.execute(statement, row)
         except sqlite3.Error as exc:
-            _refuse_full(exc, self.path)
-            raise
+            raise _told(exc, self.path) from exc
 
     def answered(self, units: Iterable[WorkUnit]) -> dict[str, int]:
         """Units that were answered just as another job would have them, and the cap of that answer.
@@ -246,8 +270,7 @@ class AnswerLedger:
                 self._base.execute("BEGIN")
                 self._base.executemany(f"INSERT OR IGNORE INTO units VALUES ({', '.join('?' * 13)})", rows)
         except sqlite3.Error as exc:
-            _refuse_full(exc, self.path)
-            raise
+            raise _told(exc, self.path) from exc
         return len(missing) - len(self.missing(missing))  # one that failed here at that cap keeps its row
 
     def entries(self, units: Iterable[WorkUnit]) -> Iterator[tuple[WorkUnit, LedgerEntry]]:
@@ -285,8 +308,7 @@ class AnswerLedger:
                 self._base.execute("BEGIN")
                 self._base.executemany("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?, ?, ?)", rows)
         except sqlite3.Error as exc:
-            _refuse_full(exc, self.path)
-            raise
+            raise _told(exc, self.path) from exc
 
     def story(self, key: str) -> list[LedgerRow]:
         """All rows of a unit, the lowest cap first, with what verifiers said of them."""

@@ -47,7 +47,7 @@ from distill.job.manifest import RESULT, write_card, write_manifest
 from distill.measure.evaluate import measure_model, measure_teacher
 from distill.measure.measured import Measured, recoveries
 from distill.plan.gates import job_checks
-from distill.plan.lock import LOCK, check_lock, claim
+from distill.plan.lock import LOCK, check_lock, check_place, claim
 from distill.plan.resolve import PROBE, JobPlan, resolve
 from distill.preflight import Finding
 from distill.spec.method import Assignment, Data
@@ -102,6 +102,7 @@ def plan_job(spec: JobSpec, folder: Path) -> Planned:
 
 
 def _checked(spec: JobSpec, folder: Path) -> tuple[JobPlan, list[Finding]]:
+    check_place(folder)
     plan = resolve(spec, folder)
     check_lock(plan)  # first: what the pre-flight would say of a file that was changed is no help
     return plan, preflight.run(plan.job)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from distill.data.dataset import DATA, DECISIONS, FUNNEL, LINEAGE, TRAIN, read_lines
+from distill.data.dataset import DATA, DECISIONS, FUNNEL, LINEAGE, TRAIN, read_json, read_lines
 from distill.generation.ledger import LEDGER, AnswerLedger
 from distill.job.manifest import RESULT
 from distill.plan.lock import LOCK, read_lock
@@ -33,7 +32,7 @@ def status_lines(folder: Path) -> list[str]:
         )
     funnel = folder / DATA / FUNNEL
     if funnel.is_file():
-        lines.append(f"data: {counted(json.loads(funnel.read_text())['rows'], 'row')}")
+        lines.append(f"data: {counted(read_json(funnel, 'rows')['rows'], 'row')}")
     for run in sorted((folder / "train").glob("*/run.json")):
         for stage in stage_folders(run.parent):
             progress = "done" if read_result(stage) is not None else f"step {_step(stage)}"
@@ -46,7 +45,7 @@ def _end(folder: Path) -> str:
     path, pointer = folder / RESULT, folder / "promoted"
     if not path.is_file():
         return "not finished"
-    result = json.loads(path.read_text(encoding="utf-8"))
+    result = read_json(path, "checks")
     lock = file_digest(folder / LOCK)
     if result.get("lock", lock) != lock:  # older results do not say
         return f"not finished; model, {path.name} and report are of an earlier run of this job"
@@ -76,7 +75,7 @@ def trace_row(folder: Path, what: str) -> Iterator[str]:
         parents = row["parents"]
     else:
         parents = [what]
-    counts = json.loads((folder / DATA / FUNNEL).read_text(encoding="utf-8"))
+    counts = read_json(folder / DATA / FUNNEL, "answers")
     filters = [stage["name"] for stage in counts["answers"]]
     dropped = {line["key"]: line for line in read_lines(folder / DATA / DECISIONS)}
     teachers = {digest: name for name, digest in lock["fixed"]["teachers"].items()}

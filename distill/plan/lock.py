@@ -19,7 +19,7 @@ from distill.data.dataset import write_json
 from distill.generation.ledger import LEDGER, AnswerLedger
 from distill.plan.resolve import START, JobPlan
 from ttc.config.recipes import dump
-from ttc.durable import is_scratch
+from ttc.durable import check_link, is_scratch
 from ttc.errors import ConfigError, RecordError
 from ttc.records import LineFile
 
@@ -32,14 +32,31 @@ def check_lock(plan: JobPlan) -> None:
     folder = plan.job.folder
     if (folder / LOCK).is_file():
         _compare(plan, read_lock(folder), _lock_of(plan))
-    elif folder.is_dir() and not all(is_scratch(path) or path.name in (START, LOG) for path in folder.iterdir()):
+    else:
+        check_place(folder)
+
+
+def check_place(folder: Path) -> None:
+    """Refuse a folder that holds something and no job, before anything is put there; raises ConfigError."""
+    if (folder / LOCK).is_file() or not folder.is_dir():
+        return
+    if (folder / LEDGER).is_file():
+        raise ConfigError(f"{folder} holds answers and no {LOCK}: put it back, or {_over(folder)}")
+    if not all(is_scratch(path) or path.name in (START, LOG) for path in folder.iterdir()):
         raise ConfigError(f"{folder} is not empty and holds no job; give another --out")
+
+
+def _over(folder: Path) -> str:
+    """How not to pay again for what is there."""
+    return f"give another --out and ledgers = ['{folder}'], which takes over the answers that are the same"
 
 
 @contextmanager
 def claim(plan: JobPlan) -> Iterator[LineFile]:
     """Hold a plan's folder against other processes, its lock written, with the open log; raises like `check_lock`."""
     plan.job.folder.mkdir(parents=True, exist_ok=True)
+    for name in ("model", "promoted"):
+        check_link(plan.job.folder / name)
     with LineFile(plan.job.folder / LOG) as log:
         check_lock(plan)  # by now another process may have made it another job's
         write_json(plan.job.folder / LOCK, _lock_of(plan))
@@ -52,7 +69,7 @@ def _compare(plan: JobPlan, stored: Mapping[str, Any], fresh: Mapping[str, Any])
     if "contents" not in stored:
         raise ConfigError(
             f"{folder} holds a job of an older version, whose {LOCK} keeps no digests of user files and problems, so "
-            "nobody can tell whether they are still the same; give another --out"
+            f"nobody can tell whether they are still the same; {_over(folder)}"
         )
     for name in _SETTINGS:
         there, here = stored["fixed"].get(name), json.loads(json.dumps(fresh["fixed"][name]))
@@ -93,10 +110,10 @@ def read_lock(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"{folder} is not a distillation job: it has no {LOCK}")
     try:
-        lock: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as exc:
-        raise RecordError(f"{path}: not JSON ({exc})") from exc
-    return lock
+        lock = json.loads(path.read_text(encoding="utf-8"))
+        return {**lock, "fixed": dict(lock["fixed"]), "spec": dict(lock["spec"])}
+    except (ValueError, KeyError, TypeError) as exc:
+        raise RecordError(f"{path}: not the lock of a job ({exc!r}): put it back, or {_over(folder)}") from exc
 
 
 def _lock_of(plan: JobPlan) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -12,12 +11,13 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from distill.data.dataset import DATA, FUNNEL, LINEAGE, PROMPTS, SAMPLES, read_lines
+from distill.data.dataset import DATA, FUNNEL, LINEAGE, PROMPTS, SAMPLES, read_json, read_lines
 from distill.generation.ledger import LEDGER, AnswerLedger
 from distill.measure.measured import HEAD, Measured, compared, recoveries, share
 from distill.plan.lock import read_lock
 from evals.numbers.statistics import Interval, mean_interval
 from evals.report.kit import quantity
+from train.base.stage import last_attempt
 from train.recipe.run import stage_folders
 from ttc.config.values import counted
 from ttc.core import Usage
@@ -63,11 +63,11 @@ def read_job(folder: Path) -> JobData:
     data = folder / DATA
     there = (data / FUNNEL).is_file()
     path = folder / "result.json"
-    result = json.loads(path.read_text()) if path.is_file() else None
+    result = read_json(path, "measured", "checks", "training") if path.is_file() else None
     return JobData(
         lock,
         totals,
-        json.loads((data / FUNNEL).read_text()) if there else None,
+        read_json(data / FUNNEL, "prompts", "answers", "rows") if there else None,
         read_lines(data / SAMPLES) if there else (),
         read_lines(data / LINEAGE) if there else (),
         read_lines(data / PROMPTS) if there else (),
@@ -79,7 +79,7 @@ def read_job(folder: Path) -> JobData:
 def _training(run: Path) -> dict[str, list[dict[str, Any]]]:
     """Metrics by the name of the stage."""
     paths = {stage.name: stage / "metrics.jsonl" for stage in stage_folders(run)}
-    return {name: read_lines(path) for name, path in paths.items() if path.is_file()}
+    return {name: last_attempt(read_lines(path)) for name, path in paths.items() if path.is_file()}
 
 
 Rows = Sequence[Mapping[str, Any]]

@@ -36,7 +36,7 @@ from ttc.cli.parts import EngineOptions, check_file, resolve_engine, resolve_sco
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.recipes import sections
 from ttc.config.registry import VERIFIERS
-from ttc.config.values import at_least, counted
+from ttc.config.values import at_least, counted, why_no_file
 from ttc.core import Engine, Sampling, Usage
 from ttc.errors import ConfigError
 from ttc.verifiers.steps import RolloutChecker
@@ -167,7 +167,8 @@ def _check(options: StepsOptions, parts: Sequence[str]) -> None:
     sections(options.settings, parts)
     at_least("steps", 1, limit=options.limit, n=options.n)
     if options.data != SAMPLED and not Path(options.data).is_file():
-        raise ConfigError(f"--data {options.data} does not exist; give a file of labelled solutions, or {SAMPLED}")
+        why = why_no_file(Path(options.data))
+        raise ConfigError(f"--data {options.data} {why}; give a file of labelled solutions, or {SAMPLED}")
 
 
 def _read(options: StepsOptions) -> list[Labelled] | None:

@@ -209,17 +209,25 @@ def _row(data: Mapping[str, Any], where: str, number: int) -> Labelled:
         raise RecordError(f"{where}: problem: expected a non-empty string, got {problem!r}")
     if not isinstance(steps, list) or not steps or not all(isinstance(step, str) for step in steps):
         raise RecordError(f"{where}: steps: expected a list of texts")
-    name = str(data.get("id", number))
+    name = str(_name(data, "id", where, number))
     # An empty line inside a step would be read as the end of it.
     bare = tuple("\n".join(line for line in step.split("\n") if line.strip()) or step for step in steps)
     return Labelled(
         Problem(name, (Message("user", problem),)),
         bare,
         tuple(_labels(data, len(steps), where)),
-        str(data.get("cluster", name)),
+        str(_name(data, "cluster", where, name)),
         str(data.get("group", data.get("task", ""))),
         data.get("target"),
     )
+
+
+def _name(data: Mapping[str, Any], field: str, where: str, usual: object) -> object:
+    """A field that names something: a text or a number; `usual` where it is absent or null."""
+    value = data.get(field)
+    if isinstance(value, bool) or not isinstance(value, str | int | float | None):
+        raise RecordError(f"{where}: {field}: expected a text or a number, got {value!r}")
+    return usual if value is None else value
 
 
 def _labels(data: Mapping[str, Any], num: int, where: str) -> Iterator[float | None]:

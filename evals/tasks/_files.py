@@ -62,7 +62,7 @@ from ttc.answers.tokens import designation, plain
 from ttc.config.recipes import load_toml, parse_spec
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import bind, call
-from ttc.config.values import above, at_least, build, nearest
+from ttc.config.values import above, at_least, build, nearest, why_no_file
 from ttc.core import Json, Message, Problem, Sampling, TargetLike
 from ttc.errors import ConfigError, RecordError, TTCError
 from ttc.verifiers.maths.asked import with_question
@@ -182,7 +182,7 @@ def _read(file: Path) -> _Spec:
     check = _check(file, table.get("verifier"), kind)
     data = file.parent / Path(_text(file, table, "data")).expanduser()
     if not data.is_file():
-        raise ConfigError(f"{file}: data: {str(data)!r} does not exist")
+        raise ConfigError(f"{file}: data: {str(data)!r} {why_no_file(data)}; name a file of rows")
     max_tokens = table.get("max_tokens", 1024)
     if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
         raise ConfigError(f"{file}: max_tokens: expected a whole number >= 1, got {max_tokens!r}")

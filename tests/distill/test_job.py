@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 
@@ -426,3 +427,65 @@ def test_status_of_a_job_that_was_only_planned(tmp_path, guesser, walker, capsys
     assert capsys.readouterr().out.splitlines()[-1] == "not finished"
     assert main(["distill", "status", str(tmp_path)]) == 2
     assert "is not a distillation job" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "verb", "told"),
+    [
+        ("data/funnel.json", "", "status", r"funnel\.json: not JSON .*run the job again"),
+        ("data/funnel.json", "{}", "report", r"funnel\.json: prompts is missing; run the job again"),
+        ("result.json", '{"checks": [', "status", r"result\.json: not JSON .*run the job again"),
+        ("result.json", "[]", "report", r"result\.json: measured is missing; run the job again"),
+        ("lock.json", "", "status", r"lock\.json: not the lock of a job .*put it back, or give another --out"),
+        ("lock.json", "{}", "report", r"lock\.json: not the lock of a job .*put it back, or give another --out"),
+    ],
+)
+def test_a_file_of_a_job_that_was_emptied_or_cut_is_named_with_what_to_do(
+    tmp_path, finished, capsys, file, content, verb, told
+):
+    shutil.copytree(finished[0], tmp_path / "j", symlinks=True)
+    (tmp_path / "j" / file).write_text(content)
+    assert main(["distill", verb, str(tmp_path / "j")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(told, line)
+
+
+def test_running_a_job_again_writes_its_damaged_files_anew_and_where_the_lock_is_lost_its_answers_are_taken_over(
+    tmp_path, finished, guesser, walker
+):
+    whole, _ = finished
+    shutil.copytree(whole, tmp_path / "j", symlinks=True)
+    for name in ("data/funnel.json", "data/samples.jsonl", "result.json", "manifest.json"):
+        (tmp_path / "j" / name).write_text("")
+    run_job(spec(guesser, walker), tmp_path / "j", quiet, never)
+    assert manifest(tmp_path / "j") == manifest(whole)
+    (tmp_path / "j" / "lock.json").unlink()
+    with pytest.raises(ConfigError, match=rf"no lock\.json: put it back, or .* and ledgers = \['{tmp_path}/j'\]"):
+        run_job(spec(guesser, walker), tmp_path / "j", quiet)
+    again = spec(guesser, walker, ledgers=[str(tmp_path / "j")], eval={"teachers": False})
+    run_job(again, tmp_path / "k", quiet, never)
+
+
+def never(teacher, concurrency):
+    raise AssertionError("opened a teacher")
+
+
+def test_a_job_that_was_copied_with_its_links_followed_is_refused_before_work_and_says_what_to_delete(
+    tmp_path, finished, guesser, walker
+):
+    shutil.copytree(finished[0], tmp_path / "j")
+    for _ in range(5):
+        try:
+            run_job(spec(guesser, walker), tmp_path / "j", quiet, never)
+            break
+        except (FileExistsError, ConfigError) as error:
+            assert "delete it" in str(error)
+            shutil.rmtree(re.search(rf"{tmp_path}/\S*?/(model|start)\b", str(error))[0])
+    assert manifest(tmp_path / "j") == manifest(finished[0])
+
+
+def test_a_folder_of_something_else_is_refused_before_a_student_is_put_there(tmp_path, guesser, walker):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="is not empty and holds no job"):
+        plan_job(spec(guesser, walker, form="boxed"), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

@@ -129,3 +129,24 @@ def test_a_ledger_of_another_schema_is_refused(tmp_path):
     base.close()
     with pytest.raises(RecordError, match="schema 9"):
         AnswerLedger(path)
+
+
+def test_a_ledger_that_was_copied_in_part_is_told_as_damaged(tmp_path):
+    path = tmp_path / "ledger.sqlite"
+    filled(path, UNITS)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(RecordError, match=r"ledger\.sqlite is cut or damaged .*put back a whole copy"):
+        AnswerLedger(path)
+
+
+def test_a_ledger_that_may_not_be_written_is_read_and_left_as_it_is(tmp_path, monkeypatch):
+    path = tmp_path / "ledger.sqlite"
+    digest = filled(path, UNITS)
+    monkeypatch.setattr("distill.generation.ledger.os.access", lambda path, mode: False)  # root may write anywhere
+    before = path.read_bytes()
+    with AnswerLedger(path) as ledger:
+        assert ledger.digest() == digest and ledger.totals()["done"] == len(UNITS)
+        assert [place.name for place in tmp_path.iterdir()] == ["ledger.sqlite"]
+        with pytest.raises(RecordError, match=r"cannot be opened for writing .*make it and its folder writable"):
+            ledger.record(unit(99), outcome(unit(99)))
+    assert path.read_bytes() == before

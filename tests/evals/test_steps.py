@@ -299,3 +299,22 @@ def test_the_labels_of_bigbench_mistake_are_read() -> None:
     assert len(rows) == 2186
     assert sum(None in row.labels or 0.0 in row.labels for row in rows) == 1708
     assert {row.group for row in rows} >= {"multistep_arithmetic", "word_sorting"}
+
+
+@pytest.mark.parametrize("field", ["id", "cluster"])
+@pytest.mark.parametrize("value", [["a"], {"a": 1}, True])
+def test_what_names_a_row_is_a_text_or_a_number(tmp_path: Path, field: str, value: object) -> None:
+    path = tmp_path / "rows.jsonl"
+    row = {"problem": "2?", "steps": ["a"], "labels": [1]}
+    path.write_text(json.dumps({**row, field: value}) + "\n")
+    with pytest.raises(RecordError, match=rf"rows\.jsonl, line 1: {field}: expected a text or a number, got"):
+        list(read_labelled(path))
+    path.write_text("".join(json.dumps({**row, field: name}) + "\n" for name in ("a", 7)) + json.dumps(row) + "\n")
+    assert [(row.problem.id if field == "id" else row.cluster) for row in read_labelled(path)] == ["a", "7", "3"]
+
+
+def test_a_folder_in_the_place_of_labelled_steps_is_told_as_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["steps", "eval", "--data", str(tmp_path)]) == 2
+    assert f"--data {tmp_path} is a folder; give a file of labelled solutions" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -11,11 +12,11 @@ from tests.fresh import heavy_modules_of
 from tests.train.tiny_recipe import GRPO, PRETRAIN, write
 from train.base.stage import Setting, StageResult, read_result, write_result
 from train.commands.train import _line, _sentence
-from train.recipe.adapt import Adaptation, adapted
+from train.recipe.adapt import Adaptation, adapt, adapted
 from train.recipe.recipe import START, packaged, read_recipe
 from train.recipe.run import RunOptions, claim, run_recipe
 from ttc.cli.cli import main
-from ttc.durable import replace_link
+from ttc.durable import alone_in, replace_link
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError, UnknownName
 
@@ -75,6 +76,7 @@ def test_a_folder_of_another_run_is_refused_and_left_alone(tmp_path):
         (("lr = 1e-3", ""), "lr"),
         (('about = "x"', "retention = 3"), r"recipe.toml: retention must be a table \[retention\], got 3"),
         (('about = "x"', "adapt = 3"), r"recipe.toml: adapt must be a table \[adapt\], got 3"),
+        (('about = "x"', "about = 3"), "recipe.toml: about must be a text, got 3"),
         (("lr = 1e-3\n", "lr = 1e-3\nhealth = 3\n"), r"health must be a table \[stage.health\], got 3"),
         (
             ("lr = 1e-3\n", "lr = 1e-3\nhealth.truncation = 3\n"),
@@ -296,3 +298,40 @@ def test_a_stage_that_is_named_and_does_not_come_before_is_refused_when_the_reci
 def test_a_recipe_whose_stages_are_numbered_for_a_scale_says_so_without_it(name):
     with pytest.raises(ConfigError, match="give --scale nano, or one of cpu"):
         read_recipe(name)
+
+
+def test_of_two_runs_that_adapt_a_model_at_once_the_second_takes_the_copy_of_the_first(tmp_path):
+    model, start = qwen_like.model(tmp_path / "model"), tmp_path / "run" / START
+    start.parent.mkdir()
+    wanted = Adaptation(open="<think>", close="</think>")
+    thread = threading.Thread(target=adapted, args=(model, start, wanted))
+    with alone_in(start.parent):
+        thread.start()
+        thread.join(1)
+        assert not list(start.parent.iterdir()), "it waits for who is at it"
+        adapt(model, start, wanted)
+        before = (start / "config.json").stat().st_mtime_ns
+    thread.join(30)
+    assert (start / "config.json").stat().st_mtime_ns == before
+
+
+def test_a_folder_of_something_else_is_refused_before_a_model_is_put_there(tmp_path, capsys):
+    model = qwen_like.model(tmp_path / "model")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    claim(read_recipe(write(tmp_path, GOOD)), RunOptions(tmp_path / "from-nothing", 1, None, "cpu", 1))
+    recipe = write(tmp_path, SFT.replace("{data}", str(tmp_path / "rows.jsonl")))
+    for name, told in (("mine", "not empty, and holds no run"), ("from-nothing", "a run that started from no model")):
+        before = sorted((tmp_path / name).iterdir())
+        options = ["--seed", "1", "--model", str(model), "--set", "thinking.open=<t>", "--set", "thinking.close=</t>"]
+        assert main(["train", "run", recipe, *options, "--out", str(tmp_path / name)]) == 2
+        assert told in capsys.readouterr().err
+        assert sorted((tmp_path / name).iterdir()) == before
+
+
+def test_a_run_whose_link_to_its_model_became_a_folder_is_refused_before_work(tmp_path):
+    recipe, options = read_recipe(write(tmp_path, GOOD)), RunOptions(tmp_path / "run", 1, None, "cpu", 1)
+    claim(recipe, options)
+    (tmp_path / "run" / "model").mkdir()
+    with pytest.raises(FileExistsError, match=r"a folder stands where a link belongs .*delete it, then go on"):
+        run_recipe(recipe, options, pytest.fail)

@@ -122,6 +122,15 @@ def test_what_a_stage_measured_of_itself_is_shown_with_its_intervals(copy):
     assert "gain 50.0 %" in write_report(copy).read_text()
 
 
+def test_steps_that_a_cut_attempt_had_beyond_the_end_of_the_one_that_went_on_are_left_out(copy):
+    path = copy / "1-grpo" / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines, lines[1]]) + "\n")  # went on after step 1, and ended after step 2
+    (stage,) = read_run(copy).stages
+    assert [row["step"] for row in stage.rows] == [json.loads(line)["step"] for line in lines[:2]]
+    assert max(point.step for point in stage.held_out) == max(row["step"] for row in stage.alarms) == 2
+
+
 def test_a_step_that_was_written_twice_counts_once_as_last_written(copy):
     path = copy / "1-grpo" / "metrics.jsonl"
     path.write_text(path.read_text() + '{"step": 4, "length": 77.0}\n')

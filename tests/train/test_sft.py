@@ -84,6 +84,7 @@ def test_the_markers_stand_where_the_template_has_not_put_them(base, tmp_path):
         ({"prompt": "s1n1=", "completion": "s1", "mode": "loud"}, "mode must be one of auto, on, off"),
         ({"prompt": "s1n1=", "completion": "s1", "mode": "off", "thinking": "s1n0"}, "mode off has closed"),
         ({"prompt": "s1n1=", "completion": "s1", "weight": 0}, "weight must be a number above 0"),
+        ({"prompt": "s1n1=", "completion": "s1", "id": ["a"]}, r"id must be a text or a number, got \['a'\]"),
         ({"prompt": "s1n1=", "compleation": "s1"}, "unknown field 'compleation'"),
         ({"messages": [{"role": "user"}], "completion": "s1"}, "role and content"),
     ],
@@ -226,6 +227,8 @@ def test_what_cannot_work_is_refused_by_field(base, tmp_path):
             make_stage("sft", **{"steps": 2, "lr": 1e-3, **fields})
     with pytest.raises(ConfigError, match="does not exist"):
         make_stage("sft", data=str(tmp_path / "none.jsonl"), steps=1, lr=1e-3).check(True)
+    with pytest.raises(ConfigError, match=r"sft: data .* is a folder; name a file of JSON lines"):
+        make_stage("sft", data=str(tmp_path), steps=1, lr=1e-3).check(True)
     with pytest.raises(ConfigError, match="needs a model"):
         make_stage("sft", corpus="cipher", steps=1, lr=1e-3).check(False)
     with pytest.raises(ConfigError, match="neither"):

@@ -4,11 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from ttc.durable import is_scratch, replace_link, replace_text, replaced_file, replaced_folder
+from ttc.durable import alone_in, is_scratch, replace_link, replace_text, replaced_file, replaced_folder
 
 DYING = """
 import os, signal, sys
@@ -80,3 +81,29 @@ def test_a_killed_writer_leaves_the_old_and_only_what_is_known_as_scratch(tmp_pa
     with (replaced_file if kind == "file" else replaced_folder)(place) as scratch:
         (scratch if kind == "file" else scratch / "a").write_text("second")
     assert old.read_text() == "second"
+
+
+def test_a_folder_in_the_place_of_a_link_is_named_and_left_alone(tmp_path):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "newest").mkdir()
+    (tmp_path / "newest" / "weights").write_text("1")
+    with pytest.raises(FileExistsError, match=r"a folder stands where a link belongs .*delete it.*newest"):
+        replace_link(tmp_path / "newest", tmp_path / "one")
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["newest", "one"]
+    assert (tmp_path / "newest" / "weights").read_text() == "1"
+
+
+def test_what_is_done_alone_in_a_folder_waits_for_what_another_does_there(tmp_path):
+    order = []
+
+    def second():
+        with alone_in(tmp_path):
+            order.append("second")
+
+    with alone_in(tmp_path):
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join(0.2)
+        order.append("first")
+    thread.join(10)
+    assert order == ["first", "second"] and not list(tmp_path.iterdir())

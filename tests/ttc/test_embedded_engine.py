@@ -776,6 +776,10 @@ def test_requests_that_cannot_be_honoured_are_refused_before_they_start(engine) 
 def test_what_is_wrong_with_a_model_is_named(folder, tmp_path) -> None:
     with pytest.raises(ConfigError, match="neither a folder nor a hub id"):
         embedded("no-such-folder")
+    (tmp_path / "newest").symlink_to(tmp_path / "gone")
+    with pytest.raises(ConfigError, match=r"newest' is a link to .*gone, where no folder is; name the folder itself"):
+        embedded(str(tmp_path / "newest"))
+    (tmp_path / "newest").unlink()
     with pytest.raises(ConfigError, match=r"config\.json"):
         embedded(str(tmp_path))
     with pytest.raises(ConfigError, match="dtype"):

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from evals.data.sources import DATA, NamedRows
 from evals.task import Task
 from train.base.world import ALONE, World
 from ttc.concurrent import StopRequest
-from ttc.config.values import counted
+from ttc.config.values import counted, why_no_file
 from ttc.durable import flaws, replace_link, replace_text, sums_of
 from ttc.errors import ConfigError, RecordError
 
@@ -120,7 +120,7 @@ def check_file(stage: str, data: Path | None) -> None:
             next(named.rows(), None)
         return
     if data is not None and not data.is_file():
-        raise ConfigError(f"{stage}: data {data} does not exist")
+        raise ConfigError(f"{stage}: data {data} {why_no_file(data)}; name a file of JSON lines")
 
 
 def one_of(stage: str, **given: object) -> None:
@@ -144,6 +144,20 @@ def pass_through(setting: Setting) -> str:
     link = setting.folder / "model"
     replace_link(link, setting.model or Path())
     return str(link)
+
+
+def last_attempt(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Lines of a stage by their step, as the attempt that stands wrote them.
+
+    A stage that was cut goes on from a checkpoint: what was written after that is not its own, also where it ends
+    before.
+    """
+    kept_rows: list[dict[str, Any]] = []
+    for row in rows:
+        while kept_rows and kept_rows[-1]["step"] >= row["step"]:
+            kept_rows.pop()
+        kept_rows.append(row)
+    return kept_rows
 
 
 def write_result(folder: Path, result: StageResult) -> None:

@@ -152,7 +152,7 @@ def _run(args: argparse.Namespace) -> int:
     from train.base.world import HANDED_ON_S, joined, relaunch, without
     from train.recipe.adapt import adaptation, adapted
     from train.recipe.recipe import START, read_recipe
-    from train.recipe.run import RunOptions, run_recipe
+    from train.recipe.run import RunOptions, check_start, run_recipe
     from ttc.cli.parts import check_writable
     from ttc.concurrent import StopRequest
     from ttc.engines.embedded.core.model import pick_device
@@ -178,6 +178,7 @@ def _run(args: argparse.Namespace) -> int:
     world = joined(args.device)
     if copy is not None and model is not None:
         if world.main:
+            check_start(args.out)
             adapted(model, args.out / START, copy)
         world.wait()
         model = args.out / START

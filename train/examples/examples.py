@@ -41,7 +41,7 @@ from train.base.rollout import Rollout, read_rollouts
 from train.base.stage import Setting
 from ttc.config.plugins import PluginShape
 from ttc.config.registry import Registry
-from ttc.config.values import counted, nearest
+from ttc.config.values import counted, nearest, why_no_file
 from ttc.core import Message, Problem, Prompt, ToolCall, ToolMessage, Tools, half_character
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.toolformats import TOOL_FORMATS
@@ -112,7 +112,7 @@ def rows_of(path: Path, fields: set[str]) -> Iterable[tuple[str, dict[str, Any]]
     """
     named = NamedRows.of(str(path))
     if named is None and not path.is_file():
-        raise ConfigError(f"{path} does not exist; expected a JSON-lines file")
+        raise ConfigError(f"{path} {why_no_file(path)}; expected a JSON-lines file")
     rows = iterate(path, whole=True) if named is None else enumerate(map(_as_ours, named.rows()), start=1)
     for number, row in rows:
         where = f"{path}, line {number}"
@@ -121,13 +121,15 @@ def rows_of(path: Path, fields: set[str]) -> Iterable[tuple[str, dict[str, Any]]
 
 
 def _check_fields(row: Any, fields: set[str], where: str) -> None:
-    """Raise RecordError for a row that is no object, has another field, or text that no tokenizer reads."""
+    """Raise RecordError for a row that is no object, has another field, no name as its id, or unreadable text."""
     allowed = {"prompt", "messages", "tools", "mode", "id"} | fields
     if not isinstance(row, dict):
         raise RecordError(f"{where}: not a JSON object")
     for name in row:
         if name not in allowed:
             raise RecordError(f"{where}: unknown field {name!r} (known: {', '.join(sorted(allowed))})")
+        if name == "id" and (isinstance(row[name], bool) or not isinstance(row[name], str | int | float | None)):
+            raise RecordError(f"{where}: id must be a text or a number, got {_short(row[name])}")
         if half_character(json.dumps(row[name], ensure_ascii=False)) is not None:
             raise RecordError(f"{where}: {name} holds half of a character (a lone surrogate); write it out whole")
 

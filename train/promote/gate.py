@@ -39,7 +39,7 @@ from train.recipe.run import stage_folders
 from train.registries import make_task
 from train.reward_models.reward_models import RewardSource
 from train.update.terms import exact_kl
-from ttc.config.values import counted
+from ttc.config.values import counted, why_no_file
 from ttc.core import Usage
 from ttc.durable import replace_link, replace_text
 from ttc.engines.shared.text import Text
@@ -224,7 +224,7 @@ def read_reviews(path: Path, model: str) -> list[tuple[str, bool]]:
         RecordError: a broken line; names file, line and field.
     """
     if not path.is_file():
-        raise ConfigError(f"gates.reviews: {path} does not exist")
+        raise ConfigError(f"gates.reviews: {path} {why_no_file(path)}")
     accepts: dict[tuple[str, str], bool] = {}
     for number, row in iterate(path, whole=True):
         where = f"{path}, line {number}"

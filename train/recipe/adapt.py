@@ -27,7 +27,7 @@ from train.recipe.run import RUN
 from ttc.config.recipes import dump
 from ttc.config.values import build
 from ttc.core import Message
-from ttc.durable import replace_text, replaced_folder
+from ttc.durable import alone_in, replace_text, replaced_folder
 from ttc.engines.shared.text import MARKERS, Text
 from ttc.errors import ConfigError, UnknownName
 from ttc.session.thinking import check_markers
@@ -151,9 +151,11 @@ def adapted(folder: Path, out: Path, wanted: Adaptation) -> Path:
     Raises:
         ConfigError: the copy that is there is another; or like `adapt`.
     """
-    left = out.is_symlink() and not (out.parent / RUN).exists()
-    if left or not (out / "config.json").is_file():
-        adapt(folder, out, wanted)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with alone_in(out.parent):  # of two that start at once the second finds the copy of the first
+        left = out.is_symlink() and not (out.parent / RUN).exists()
+        if left or not (out / "config.json").is_file():
+            adapt(folder, out, wanted)
     earlier = _read(out / "config.json").get("ttc", {}).get("adapted")
     if earlier != dump(wanted):
         raise ConfigError(

@@ -122,6 +122,9 @@ def read_recipe(name: str, *, scale: str | None = None, overrides: Mapping[str, 
     for key in data:
         if key not in _TOP:
             raise UnknownName(f"key of {path.name}", key, _TOP)
+    about = data.get("about", "")
+    if not isinstance(about, str):
+        raise ConfigError(f"{path.name}: about must be a text, got {about!r}")
     tables = data.get("stage", [])
     if not isinstance(tables, list) or not tables:
         raise ConfigError(f"{path.name} has no [[stage]]")
@@ -141,7 +144,7 @@ def read_recipe(name: str, *, scale: str | None = None, overrides: Mapping[str, 
     retention_table = None if scale in hardware else data.get("retention")
     retention = None if retention_table is None else read_retention(_scaled(retention_table, scale), path.name)
     gates = None if scale in hardware else _gates(data, scale, path.name)
-    return Recipe(path.stem, str(data.get("about", "")), steps, gates, retention, data.get("adapt"))
+    return Recipe(path.stem, about, steps, gates, retention, data.get("adapt"))
 
 
 def _check_table(value: object, name: str, form: str) -> None:

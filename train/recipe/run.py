@@ -26,7 +26,7 @@ from train.recipe.contents import run_contents
 from train.recipe.recipe import START, Recipe, RecipeStep
 from ttc.concurrent import StopRequest
 from ttc.config.recipes import differences, dump
-from ttc.durable import is_scratch, replace_link, replace_text
+from ttc.durable import check_link, is_scratch, replace_link, replace_text
 from ttc.errors import ConfigError, TrainingError
 from ttc.identity.digests import differing
 from ttc.records import LineFile
@@ -187,6 +187,7 @@ def _claimed(recipe: Recipe, options: RunOptions) -> Iterator[bool]:
     settings = _asked(recipe, options)
     _check_place(recipe, options, settings)
     options.out.mkdir(parents=True, exist_ok=True)
+    check_link(options.out / "model")
     with LineFile(options.out / LOCK):
         is_new = _check_place(recipe, options, settings)  # by now another process may have made it another run's
         if is_new:
@@ -199,9 +200,21 @@ def _check_place(recipe: Recipe, options: RunOptions, settings: dict[str, Any]) 
     if (options.out / RUN).is_file():
         _compare(options.out, _reworded(read_asked(options.out), recipe), settings)
         return False
-    if options.out.exists() and (not options.out.is_dir() or not _is_fresh(options.out)):
-        raise ConfigError(f"{options.out} is a file, or not empty, and holds no run; give another --out")
+    _check_fresh(options.out)
     return True
+
+
+def check_start(out: Path) -> None:
+    """Refuse a folder before a model to start from is put there: one of something else, or of a run without a model."""
+    if not (out / RUN).is_file():
+        _check_fresh(out)
+    elif read_asked(out).get("model") is None:
+        raise ConfigError(f"{out} holds a run that started from no model; give another --out, or leave --model out")
+
+
+def _check_fresh(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or not _is_fresh(out)):
+        raise ConfigError(f"{out} is a file, or not empty, and holds no run; give another --out")
 
 
 def _release(out: Path) -> None:

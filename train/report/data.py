@@ -1,6 +1,7 @@
 """What a run left on disk, read for the report: per stage its metrics, held-out outcomes, alarms and a few rollouts.
 
-A step that was written twice (a resumed run) counts as last written. A file that a stage does not write is empty here.
+A step that was written twice (a resumed run) counts as last written, and what an attempt wrote behind the place at
+which the run went on is left out. A file that a stage does not write is empty here.
 The metrics also go on in TensorBoard's or Weights & Biases' own form, for those who live there; both are optional.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Any
 from evals.numbers.statistics import Interval, mean_interval
 from train.base.health import excerpt
 from train.base.rollout import read_rollouts
-from train.base.stage import StageResult, read_result
+from train.base.stage import StageResult, last_attempt, read_result
 from train.measure.retention import Kept, read_kept
 from train.recipe.run import RUN, stage_folders
 from ttc.errors import ConfigError, RecordError
@@ -82,7 +84,8 @@ def read_run(run: Path) -> RunData:
 
 def _stage(folder: Path, fields: Sequence[Mapping[str, Any]]) -> StageData:
     rows = _by_step(folder / "metrics.jsonl")
-    outcomes = _by_step(folder / "held_out.jsonl")
+    end = rows[-1]["step"] if rows else math.inf
+    outcomes = [row for row in _by_step(folder / "held_out.jsonl") if row["step"] <= end]
     number = int(folder.name.partition("-")[0])
     return StageData(
         name=folder.name,
@@ -90,7 +93,7 @@ def _stage(folder: Path, fields: Sequence[Mapping[str, Any]]) -> StageData:
         result=read_result(folder),
         rows=rows,
         held_out=[_point(row) for row in outcomes],
-        alarms=list(_lines(folder / "alarms.jsonl")),
+        alarms=[row for row in _lines(folder / "alarms.jsonl") if row["step"] <= end],
         samples=_samples(folder / "rollouts.jsonl", [int(row["step"]) for row in rows]),
     )
 
@@ -105,8 +108,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _by_step(path: Path) -> list[dict[str, Any]]:
-    rows = {row["step"]: row for row in _lines(path)}
-    return [rows[step] for step in sorted(rows)]
+    return last_attempt(_lines(path))
 
 
 def _point(row: Mapping[str, Any]) -> HeldOutPoint:

@@ -25,6 +25,7 @@ from typing import Any, TypeAlias, TypeVar, cast, get_args
 from ttc.config.choices import PartChoice
 from ttc.config.recipes import overrides
 from ttc.config.registry import VERIFIERS
+from ttc.config.values import why_no_file
 from ttc.core import FinishReason, Submission, TargetLike, Verdict
 from ttc.errors import ConfigError, RecordError
 from ttc.records import encode
@@ -95,7 +96,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.file is not None and args.rescore is not None:
         raise ConfigError(f"--rescore judges its log alone: leave {args.file} out")
     if args.file is not None and not args.file.is_file():
-        raise ConfigError(f"file {str(args.file)!r} does not exist")
+        raise ConfigError(f"file {str(args.file)!r} {why_no_file(args.file)}; name a file of JSON lines")
     if args.rescore is not None and args.audit is not None and args.rescore.resolve() == args.audit.resolve():
         raise ConfigError(f"--audit {args.audit} is the log that is judged again; choose another file")
 

@@ -63,6 +63,11 @@ def natural(name: str) -> list[tuple[int, int | str]]:
     return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", name)]
 
 
+def why_no_file(path: pathlib.Path) -> str:
+    """Return why `path`, which is no file, cannot be read: it "is a folder", or "does not exist"."""
+    return "is a folder" if path.is_dir() else "does not exist"
+
+
 def storage(num_bytes: float) -> str:
     """Return a size in the unit in which it is a number: "3.7 MB", "7.20 GB"."""
     return f"{num_bytes / 1e9:,.2f} GB" if num_bytes >= 0.9995e9 else f"{num_bytes / 1e6:.3g} MB"

@@ -27,7 +27,10 @@ def reads_generator(*, model: str | None, **_: object) -> list[ModelFolder]:
 
 
 def check_name(model: str) -> None:
-    """Raise ConfigError where `model`, which is no folder here, cannot be a hub id."""
+    """Raise ConfigError where `model`, which is no folder here, is a link to nowhere, or cannot be a hub id."""
+    path = Path(model).expanduser()
+    if path.is_symlink():
+        raise ConfigError(f"model {model!r} is a link to {path.readlink()}, where no folder is; name the folder itself")
     if model.count("/") != 1 or model.startswith((".", "/", "~")):
         raise ConfigError(f"model {model!r} is neither a folder nor a hub id such as Qwen/Qwen3-0.6B")
 
