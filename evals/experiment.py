@@ -27,7 +27,7 @@ from typing import Any, Protocol, TypeAlias
 
 import ttc
 from evals.numbers.summary import put_summary, summarise, with_dollars
-from evals.run_folder import CONTENTS, SERVED, Solve, check_folder, evaluate, held
+from evals.run_folder import CONTENTS, COUNTED, SERVED, Solve, check_folder, evaluate, held, is_whole, stored_config
 from evals.task import Item, Task, problems_digest
 from ttc.cli.rehearsal import rehearse
 from ttc.config.choices import PartChoice, StrategyChoice
@@ -50,6 +50,7 @@ from ttc.core import (
 from ttc.engines.shared.wrapped import with_markers
 from ttc.errors import ConfigError
 from ttc.identity.digests import file_digest, named, part_contents, source_digests, strategy_contents
+from ttc.session.meter import COUNTING
 from ttc.session.session import Shared
 from ttc.session.solve import fit_to_context, solve
 from ttc.session.thinking import Thinking
@@ -157,6 +158,7 @@ def arm_config(
         "seed": experiment.seed,
         "problems_seed": experiment.problems_seed,
         "version": ttc.__version__,
+        COUNTED: COUNTING,
         CONTENTS: contents,
         SERVED: served,
     }
@@ -327,7 +329,11 @@ class _Running:
         experiment, solving, started = self.experiment, partial(self.solve, shared={}), time.monotonic()
         concurrency = self.concurrency or problems_in_flight(self.engine, arm.choice)
         solver: Solve = partial(solving, strategy=self.strategy(arm), budget=experiment.budget)
-        if self.spend_total is not None and self.spends_total(arm):
+        if (
+            self.spend_total is not None
+            and self.spends_total(arm)
+            and not is_whole(arm.folder, experiment.items, retry_errors=self.retry_errors)
+        ):  # of a run that is only read again the planner would ask the problems that failed
             with held(arm.folder, config):
                 solver = await self.spend_total(
                     arm.folder,
@@ -354,7 +360,9 @@ class _Running:
         )
         model = experiment.engine.model or self.engine.capabilities.model
         prices = experiment.prices or (self.loaded.prices if isinstance(self.loaded, Priced) else None)
-        entry = with_dollars({**summarise(records, config), "model": model, "records": "."}, prices)
+        counting = (stored_config(arm.folder) or config).get(COUNTED)  # of an older run that only had to be read
+        summary = summarise(records, {**config, COUNTED: counting})
+        entry = with_dollars({**summary, "model": model, "records": "."}, prices)
         put_summary(arm.folder, entry)
         return Result(arm, entry, records)
 

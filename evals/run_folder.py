@@ -48,6 +48,8 @@ CONTENTS = "contents"
 """The key of a configuration that holds digests by name; None where they are not known yet."""
 SERVED = "served"
 """The key that holds what a server says of its model; None until it is connected to."""
+COUNTED = "counting"
+"""The key that holds how FLOPs are counted (`ttc.session.meter.COUNTING`); older runs have none."""
 MAX_STREAK = 8
 """So many problems in a row that fail in the engine mean that the engine is gone; of the first ones, in a plug-in, that
 it never works."""
@@ -114,6 +116,8 @@ async def evaluate(
     with held(folder, config, items) as file:
         before: dict[int, Usage] = {}
         places, sessions = _found(file.path, items, folder, retry_errors, before)
+        if min(places, default=0) < 0 and _counts_otherwise(folder, config):
+            raise _other_counting(folder)
         on_kept(sum(place >= 0 for place in places))
         labels = {"run": digest(config), "strategy": config.get("strategy"), "session": sessions + 1}
         writer = _Writer(file, labels, places, before, on_record, time.monotonic() if started is None else started)
@@ -253,7 +257,7 @@ def check_folder(
             "but not continued; choose another --out"
         )
     config = _before_growth(config_there, config, items)
-    apart = {CONTENTS: None} if config.get(SERVED) is not None else {CONTENTS: None, SERVED: None}
+    apart = dict.fromkeys((CONTENTS, COUNTED, *(() if config.get(SERVED) is not None else (SERVED,))))
     settings = json.loads(json.dumps({**config, **apart}))
     for name, there, here in differences({**config_there, **apart}, settings):
         hint = "; a run grows by a larger limit only" if name == "limit" else ""
@@ -263,6 +267,35 @@ def check_folder(
         )
     if config.get(CONTENTS) is not None:
         _check_contents(folder, config_there[CONTENTS], config[CONTENTS], items if names_problem else ())
+    if items and _counts_otherwise(folder, config) and not is_whole(folder, items):
+        raise _other_counting(folder)
+
+
+def _counts_otherwise(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Whether a folder holds what another way to count FLOPs has counted; one total cannot be made of both."""
+    there = stored_config(folder) or config
+    return COUNTED in config and there.get(COUNTED) != config[COUNTED] and _has_begun(folder)
+
+
+def _other_counting(folder: Path) -> ConfigError:
+    return ConfigError(
+        f"{folder} was begun by a version that counts FLOPs in another way, so it can be read but not continued; "
+        "choose another --out, or remove it"
+    )
+
+
+def _has_begun(folder: Path) -> bool:
+    """Whether a run has written down anything that it paid for."""
+    return any(path.stat().st_size for path in folder.glob("*.jsonl"))
+
+
+def is_whole(folder: Path, items: Sequence[Item], *, retry_errors: bool = False) -> bool:
+    """Whether there is a record of every problem, so that none is asked; a failed one counts unless it is retried."""
+    path = folder / RECORDS
+    records = (record for _, record in store.scan(path)) if path.is_file() else ()
+    failed = {record.problem.id: record.error is not None for record in records}
+    done = {name for name, is_failed in failed.items() if not (is_failed and retry_errors)}
+    return all(item.problem.id in done for item in items)
 
 
 def _check_contents(folder: Path, there: Any, here: Mapping[str, str], items: Sequence[Item]) -> None:
@@ -314,6 +347,9 @@ def _claim(folder: Path, config: Mapping[str, Any], items: Sequence[Item]) -> No
     """Write run.json where the folder is new or the run grows; by now another process may have made it another run."""
     check_folder(folder, config, items, names_problem=False)
     there = stored_config(folder)
+    if there is not None and _has_begun(folder):  # what is there stays counted as it was
+        mark = {COUNTED: there[COUNTED]} if COUNTED in there else {}
+        config = {**{name: value for name, value in config.items() if name != COUNTED}, **mark}
     if there is None or digest(there) != digest(config):
         replace_text(folder / CONFIG, json.dumps({"digest": digest(config), "config": config}, indent=2) + "\n")
 

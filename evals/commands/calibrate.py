@@ -21,8 +21,8 @@ from typing import Any
 
 from evals.allocation.calibrate import fit, halves, read_pools, routes, worth
 from evals.numbers.statistics import mean_interval
-from evals.run_folder import digest, read_run
-from ttc.allocation.plan import save_plan
+from evals.run_folder import CONTENTS, digest, read_run
+from ttc.allocation.plan import save_plan, weights_in
 from ttc.cli.parts import check_writable
 from ttc.config.values import at_least, check_seed, counted
 from ttc.errors import ConfigError
@@ -51,7 +51,9 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--out {args.out} is a folder; name a file: --out {args.out / 'plan.json'}")
     check_writable("--out", args.out.parent)
     runs = [read_pools(source) for source in args.sources]
-    source = {"runs": [digest(read_run(source).config) for source in args.sources]}
+    configs = [read_run(source).config for source in args.sources]
+    weights = {sha for config in configs for sha in weights_in(config.get(CONTENTS) or {})}
+    source = {"runs": [digest(config) for config in configs], "weights": sorted(weights)}
     plan = fit(runs, pilot=args.pilot, seed=args.seed, source=source)
     save_plan(plan, args.out)
     problems = routes(runs)[0].by_id

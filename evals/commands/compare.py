@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from evals.numbers.compare import RunComparison, Side, compare_all
-from evals.numbers.summary import IDENTITY, SUMMARY, read_summary
+from evals.numbers.summary import IDENTITY, SUMMARY, counted_apart, read_summary, total_usage
 from evals.report.runs import labels
-from evals.run_folder import read_run
+from evals.run_folder import Run, read_run
 from ttc.config.values import check_seed, counted
 from ttc.core import Record
 
@@ -45,6 +46,9 @@ def run(args: argparse.Namespace) -> int:
         for name, (entry, _) in zip(names, runs, strict=True)
     ]
     sides = [Side(name, records) for name, (_, records) in zip(full, runs, strict=True)]
+    note = counted_apart([entry for entry, _ in runs])
+    if note:
+        print(note, file=sys.stderr)
     comparisons = compare_all(sides, seed=args.seed)
     for comparison in comparisons:
         print(json.dumps(asdict(comparison)) if args.json else _lines(comparison))
@@ -55,15 +59,17 @@ def _runs(folder: Path) -> list[tuple[Mapping[str, Any], Sequence[Record]]]:
     """Return the runs of a folder with their entries: all of an evaluation, or the one that an unfinished run holds."""
     if not (folder / SUMMARY).is_file():
         run = read_run(folder)
-        return [(_entry(run.config), run.records)]
+        return [(_entry(run), run.records)]
     return [(entry, read_run(folder / str(entry.get("records", "."))).records) for entry in read_summary(folder)]
 
 
-def _entry(config: Mapping[str, Any]) -> dict[str, Any]:
+def _entry(run: Run) -> dict[str, Any]:
     """What the summary of a run will say of its identity once it is finished."""
+    config = run.config
     sampling, params = config.get("sampling") or {}, config.get("params") or {}
     own = {name: config.get(name) for name in IDENTITY}
-    return {**own, "n": params.get("n"), "temperature": sampling.get("temperature")}
+    usage = asdict(total_usage(run.records))
+    return {**own, "n": params.get("n"), "temperature": sampling.get("temperature"), "usage": usage}
 
 
 def _lines(item: RunComparison) -> str:

@@ -32,9 +32,9 @@ from typing import Any
 
 from evals.commands._progress import ProgressReport
 from evals.experiment import Arm, Experiment, Result, TotalSpender, execute
-from evals.numbers.summary import SUMMARY, read_summary, write_summary
+from evals.numbers.summary import SUMMARY, counted_apart, read_summary, write_summary
 from evals.report import render_table, write_report
-from evals.run_folder import CONTENTS, Run, read_run, stored_config
+from evals.run_folder import CONTENTS, COUNTED, Run, read_run, stored_config
 from evals.task import MAX_LIMIT, Task
 from evals.tasks import ROWS, TASKS, load_task, task_file
 from ttc.cli.options import add_options, add_recipe_option, option, read_options
@@ -65,7 +65,9 @@ from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import call
 from ttc.config.values import check_seed, counted
 from ttc.core import FILTERED, NO_VERDICT, Answer, Budget, Prices, Record, Sampling
+from ttc.durable import alone_in
 from ttc.errors import ConfigError
+from ttc.identity.digests import part_contents
 from ttc.session.thinking import Thinking
 
 EPILOG = """\
@@ -197,6 +199,7 @@ def evaluate(options: EvalOptions, out: Path) -> tuple[int, list[Result]]:
         keep_little()
     if experiment.task.note:
         print(f"{experiment.task.name}: {experiment.task.note}", file=sys.stderr)
+    _tell_of_plans(experiment)
     with closing(ProgressReport(len(experiment.items), len(experiment.arms))) as progress:
         results = asyncio.run(
             execute(
@@ -211,6 +214,23 @@ def evaluate(options: EvalOptions, out: Path) -> tuple[int, list[Result]]:
     if not is_reproducible(experiment.engine):
         print(f"{experiment.engine.label}: {NOT_REPRODUCIBLE}", file=sys.stderr)
     return 3 if any(result.entry["errors"] or _unscored(result) for result in results) else 0, results
+
+
+def _tell_of_plans(experiment: Experiment) -> None:
+    """Say of a plan that it was calibrated with other weights: what a sample is worth there says little of these."""
+    for arm in experiment.arms:
+        path = arm.choice.params.get("plan")
+        if not isinstance(path, str):
+            continue
+        from ttc.allocation.plan import load_plan, weights_in
+
+        there, here = load_plan(path).source.get("weights"), weights_in(part_contents(experiment.engine))
+        if there and here and here.isdisjoint(there):
+            print(
+                f"{arm.choice.label}: {path} was calibrated with other weights than this model's; "
+                "make one of a run of this model: ttc calibrate RUN",
+                file=sys.stderr,
+            )
 
 
 def plan(options: EvalOptions, out: Path) -> Experiment:
@@ -397,12 +417,15 @@ def continuation(out: Path) -> str:
 def _report(results: Sequence[Result], out: Path, *, as_json: bool, of_rows: bool) -> None:
     entries = [{**result.entry, "records": os.path.relpath(result.arm.folder, out)} for result in results]
     out.mkdir(parents=True, exist_ok=True)
-    kept = list(_kept(results, out))
-    shown = [*(entry for entry, _ in kept), *entries]
+    with alone_in(out):  # another evaluation of this folder may be writing its rows
+        kept = list(_kept(results, out))
+        shown = [*(entry for entry, _ in kept), *entries]
+        write_summary(out, shown)
     records = [*(run.records for _, run in kept), *(result.records for result in results)]
-    write_summary(out, shown)
     page = write_report(out, shown, records, partial(print, file=sys.stderr))
     print(render_table(shown))
+    if counted_apart(shown):
+        print(counted_apart(shown), file=sys.stderr)
     print(f"{LEGEND}\nreport: {page}", file=sys.stderr)
     if len(shown) > 1:
         print(f"paired tests: {shlex.join(['ttc', 'compare', str(out)])}", file=sys.stderr)
@@ -425,7 +448,8 @@ def _kept(results: Sequence[Result], out: Path) -> Iterator[tuple[Mapping[str, A
     if not (out / SUMMARY).is_file():
         return
     mine = {result.arm.folder.resolve() for result in results}
-    contents = (stored_config(results[0].arm.folder) or {}).get(CONTENTS) or {}
+    own = stored_config(results[0].arm.folder) or {}
+    contents = own.get(CONTENTS) or {}
     for entry in read_summary(out):
         folder = out / str(entry.get("records", "."))
         if folder.resolve() in mine or stored_config(folder) is None:
@@ -433,6 +457,7 @@ def _kept(results: Sequence[Result], out: Path) -> Iterator[tuple[Mapping[str, A
         run = read_run(folder)
         there = run.config.get(CONTENTS) or {}
         other = [name for name in there if name in contents and there[name] != contents[name]]
+        other += ["counting of FLOPs"] if run.config.get(COUNTED) != own.get(COUNTED) else []
         if other:
             print(f"{folder} is not in the table: it was made with other {', '.join(other)}", file=sys.stderr)
         else:

@@ -45,9 +45,9 @@ CONCURRENCY = 64
 class RecordedRun:
     """A recorded run whose samples can stand in for an engine."""
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], records: Sequence[Record]) -> None:
-        """`records` are those of all problems; one that failed has no pool."""
-        self.folder, self.config, self.records = folder, config, records
+    def __init__(self, config: Mapping[str, Any], records: Sequence[Record], samples: str) -> None:
+        """`records` are those of all problems; one that failed has no pool. `samples` is the digest of their file."""
+        self.config, self.records, self.samples = config, records, samples
         solved = [record for record in records if record.answer is not None]
         self.pools: dict[str, dict[int, RecordedDraw]] = {record.problem.id: pool_of(record) for record in solved}
         self.failed = {record.problem.id: record for record in records if record.answer is None}
@@ -71,10 +71,15 @@ class RecordedRun:
 
 def open_source(folder: Path) -> RecordedRun:
     """Read a run; raises ConfigError when it cannot be replayed, naming the problem and why."""
+    path = folder / RECORDS
+    size = path.stat().st_size if path.is_file() else 0
     run = read_run(folder)
     if all(record.answer is None for record in run.records):
         raise ConfigError(f"{folder} holds no solved problem, so there is nothing to replay")
-    return RecordedRun(folder, run.config, run.records)
+    samples = file_digest(path)
+    if path.stat().st_size != size:
+        raise ConfigError(f"{folder} is being written; replay it when that has ended")
+    return RecordedRun(run.config, run.records, samples)
 
 
 async def replay_run(
@@ -99,7 +104,7 @@ async def replay_run(
         "budget": dump(budget),
         "replay_of": digest(source.config),
         CONTENTS: {
-            "recorded samples": file_digest(source.folder / RECORDS),
+            "recorded samples": source.samples,
             **strategy_contents(choice),
         },
     }

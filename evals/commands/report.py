@@ -1,8 +1,8 @@
 """`ttc report RUN [RUN…]`: write the report of runs again, without a model.
 
 These are the table, report.html, curve.csv and figure.png, .svg and .pdf of finished or interrupted runs. The
-numbers are those of each run's summary.json; a run that was interrupted before it had one is summarised from the
-records it holds.
+numbers are those of each run's summary.json; a run that was interrupted before it had one, or has gone on since, is
+summarised from the records it holds.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ttc.core import Record
+from ttc.config.values import counted
+from ttc.core import Prices, Record
 from ttc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from evals.run_folder import Run
 
 
 def register(subparsers: Any) -> None:
@@ -32,11 +36,14 @@ def run(args: argparse.Namespace) -> int:
     """Write the report, print its table (and where the page is, on stderr); returns 0."""
     out = _out_dir(args.out, args.runs)
     pairs = [pair for folder in args.runs for pair in load(folder)]
+    from evals.numbers.summary import counted_apart
     from evals.report import render_table, write_report
 
     summaries, records = [entry for entry, _ in pairs], [rows for _, rows in pairs]
     page = write_report(out, summaries, records, partial(print, file=sys.stderr))
     print(render_table(summaries))
+    if counted_apart(summaries):
+        print(counted_apart(summaries), file=sys.stderr)
     print(f"report: {page}", file=sys.stderr)
     return 0
 
@@ -52,11 +59,30 @@ def load(folder: Path) -> list[tuple[dict[str, Any], Sequence[Record]]]:
     from evals.run_folder import read_run
 
     if (folder / SUMMARY).is_file():
-        return [(entry, read_run(folder / str(entry.get("records", "."))).records) for entry in read_summary(folder)]
+        pairs = [(entry, read_run(folder / str(entry.get("records", ".")))) for entry in read_summary(folder)]
+        return [(_up_to_date(entry, run), run.records) for entry, run in pairs]
     run = read_run(folder)
     if not run.records:
         raise ConfigError(f"{folder} holds no records yet; continue the run with ttc eval --out {folder}")
     return [(summarise(run.records, run.config), run.records)]
+
+
+def _up_to_date(entry: dict[str, Any], run: Run) -> dict[str, Any]:
+    """The entry of a run; summarised anew where its records have gone on since, as of one that grows or is retried."""
+    from evals.numbers.summary import summarise, with_dollars
+
+    errors = sum(record.error is not None for record in run.records)
+    if (entry.get("problems"), entry.get("errors")) == (len(run.records), errors) or not run.records:
+        return entry
+    print(
+        f"{run.folder} has gone on since it was summarised: the numbers are those of the "
+        f"{counted(len(run.records), 'problem')} that it holds now",
+        file=sys.stderr,
+    )
+    stated = entry.get("prices")
+    prices = None if stated is None else Prices(stated["in"], stated["out"])
+    own: dict[str, Any] = {name: entry[name] for name in ("model", "records") if name in entry}
+    return with_dollars({**summarise(run.records, run.config), **own}, prices)
 
 
 def _out_dir(out: Path | None, runs: Sequence[Path]) -> Path:

@@ -38,7 +38,7 @@ from ttc.answers import classes
 from ttc.answers import key as answer_key
 from ttc.config.values import natural
 from ttc.core import Answer, Prices, Record, Usage
-from ttc.durable import replace_text
+from ttc.durable import alone_in, replace_text
 from ttc.errors import ConfigError, RecordError
 from ttc.seeds import derive
 
@@ -191,7 +191,7 @@ UNTOLD = "not told"
 
 IDENTITY = (
     "strategy", "params", "settings", "engine", "engine_params", "model", "scorer", "scorer_params", "task", "level",
-    "seed", "problems_seed", "sampling", "thinking", "budget", "version",
+    "seed", "problems_seed", "sampling", "thinking", "budget", "version", "counting",
 )  # fmt: skip
 """Keys of a run's configuration that its summary repeats."""
 
@@ -344,8 +344,9 @@ def write_summary(folder: Path, entries: Sequence[Mapping[str, Any]]) -> Path:
 
 def put_summary(folder: Path, entry: Mapping[str, Any]) -> None:
     """Write the entry of the run that `folder` itself is; those of runs below it stay."""
-    others = read_summary(folder) if (folder / SUMMARY).is_file() else []
-    write_summary(folder, [*(other for other in others if other.get("records") != "."), entry])
+    with alone_in(folder):  # a run below it may be writing its own
+        others = read_summary(folder) if (folder / SUMMARY).is_file() else []
+        write_summary(folder, [*(other for other in others if other.get("records") != "."), entry])
 
 
 def read_summary(folder: Path) -> list[dict[str, Any]]:
@@ -366,6 +367,14 @@ def read_summary(folder: Path) -> list[dict[str, Any]]:
         if not isinstance(entry.get("strategy"), str):
             raise RecordError(f"{path}: runs[{number}].strategy: expected a name; run ttc eval again to rewrite it")
     return runs
+
+
+def counted_apart(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Say that these runs count FLOPs in different ways, where they do and know them; empty elsewhere."""
+    ways = {entry.get("counting") for entry in entries if (entry.get("usage") or {}).get("flops")}
+    if len(ways) < 2:
+        return ""
+    return "these runs count FLOPs in different ways (counting in run.json): compare their tokens, not their FLOPs"
 
 
 def _finite(value: Any) -> Any:

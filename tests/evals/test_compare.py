@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 from pathlib import Path
@@ -128,8 +129,6 @@ def write_run(folder: Path, strategy: str, records: list[Record]) -> Path:
 
 
 def test_the_command_says_which_run_has_failed_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import argparse
-
     whole = write_run(tmp_path / "a", "direct", list(side("a", "11").records))
     lost = write_run(tmp_path / "b", "majority", [make_record("p0", ["1"]), failed("p1")])
     for folders, told in (([whole, whole], False), ([whole, lost], True)):
@@ -139,8 +138,6 @@ def test_the_command_says_which_run_has_failed_problems(tmp_path: Path, capsys: 
 
 
 def test_the_command_prints_tables_and_json_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import argparse
-
     folders = [
         write_run(tmp_path / name, "direct", list(side(name, bits).records))
         for name, bits in [("a", "1000"), ("b", "1110")]
@@ -168,3 +165,19 @@ def test_answers_without_a_verdict_are_told_by_the_command(tmp_path: Path, capsy
     for folders, told in (([whole, whole], False), ([whole, undecided], True)):
         compare_command(argparse.Namespace(runs=folders, seed=0, json=False))
         assert ("  no verdict   0 of direct, 1 of majority: counted as not right" in capsys.readouterr().out) is told
+
+
+def test_runs_that_count_flops_in_different_ways_are_compared_with_a_word_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = [make_record(f"p{i}", ["1"]) for i in range(4)]
+    folders = [write_run(tmp_path / name, name, records) for name in ("a", "b", "c")]
+    for folder in folders[1:]:
+        stored = json.loads((folder / "run.json").read_text())
+        stored["config"]["counting"] = 2
+        (folder / "run.json").write_text(json.dumps(stored))
+        (folder / "summary.json").unlink()  # as of a run that is not finished
+    assert compare_command(argparse.Namespace(runs=folders[:2], seed=0, json=False)) == 0
+    assert "these runs count FLOPs in different ways" in capsys.readouterr().err
+    assert compare_command(argparse.Namespace(runs=folders[1:], seed=0, json=False)) == 0
+    assert capsys.readouterr().err == ""

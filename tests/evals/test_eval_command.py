@@ -9,19 +9,22 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from evals.numbers.summary import read_summary
+from evals.numbers.summary import read_summary, write_summary
 from evals.run_folder import read_run
 from evals.task import INSTRUCTIONS
 from tests.ttc import bad_plugins
 from tests.ttc.openai_server import OpenAIServer
 from tests.ttc.openai_setup import CHAT, talker
 from ttc.cli.cli import main
+from ttc.durable import alone_in
+from ttc.session.meter import COUNTING
 
 pytestmark = pytest.mark.usefixtures("without_matplotlib")
 
@@ -475,3 +478,41 @@ def test_answers_that_the_verifier_did_not_decide_on_are_told(
     assert "direct: 1 of 3 answers got no verdict and count as not right, the first with timeout: too slow" in stderr
     head, _, row = stdout.splitlines()[2:5]
     assert code == 0 and head.endswith("no verdict") and row.split()[-1] == "1"
+
+
+def test_a_run_says_how_its_flops_are_counted_and_one_of_another_count_is_only_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    again = [*SIMULATED, "--baseline", "none", "--out", str(out), "--strategy"]
+    command = [*again, "majority:n=4"]
+    assert run(capsys, *command, "--limit", "4")[0] == 0
+    stored = json.loads((out / "run.json").read_text())
+    assert stored["config"].pop("counting") == COUNTING == read_summary(out)[0]["counting"]
+    (out / "run.json").write_text(json.dumps(stored))
+    code, _, told = run(capsys, *command, "--limit", "6")
+    assert code == 2 and f"{out} was begun by a version that counts FLOPs in another way" in told
+    assert run(capsys, *command, "--limit", "4")[0] == 0
+    assert read_summary(out)[0]["counting"] is None and json.loads((out / "run.json").read_text()) == stored
+    code, _, told = run(capsys, *again, "direct", "--limit", "4")
+    assert code == 0 and f"{out} is not in the table: it was made with other counting of FLOPs" in told
+    assert run(capsys, "report", str(out))[0] == 0
+
+
+def test_two_evaluations_of_one_folder_that_end_at_once_both_stand_in_its_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command(strategy: str) -> list[str]:
+        options = ["--strategy", strategy, "--baseline", "none", "--limit", "2", "--out", str(tmp_path / "run")]
+        return [*SIMULATED, *options]
+
+    assert main(command("majority:n=2")) == 0
+    with alone_in(tmp_path / "run"):  # as the other one does, which has read the summary and not yet written it
+        before = read_summary(tmp_path / "run")
+        thread = threading.Thread(target=main, args=(command("direct"),))
+        thread.start()
+        thread.join(2)
+        write_summary(tmp_path / "run", [*before, {**before[0], "records": "other"}])
+    thread.join(60)
+    places = {entry["records"] for entry in read_summary(tmp_path / "run")}
+    assert {".", "direct"} <= places

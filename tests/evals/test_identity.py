@@ -316,3 +316,20 @@ def test_every_setting_that_is_not_the_usual_one_stands_in_a_runs_name(
     assert {path.parent.name for path in tmp_path.glob("run/*/run.json")} == {
         "direct", "direct-greedy", "direct-t0.8", "majority-n4",
     }  # fmt: skip
+
+
+def test_a_plan_that_was_calibrated_with_other_weights_is_told_before_anything_is_spent(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["eval", "--model", "./model", "--task", "tasks.py:sums", "--limit", "4", "--baseline", "none"]
+    assert main([*command, "--strategy", "majority:n=2", "--out", "pool"]) == 0
+    assert main(["calibrate", "pool", "--out", "plan.json"]) == 0
+    command += ["--strategy", "auto:plan=plan.json,tokens=200"]
+    capsys.readouterr()
+    main([*command, "--out", "same"])
+    assert "other weights" not in capsys.readouterr().err
+    other_weights()
+    main([*command, "--out", "other"])
+    told = capsys.readouterr().err
+    told = told.splitlines()[0]
+    assert "plan.json was calibrated with other weights than this model's; make one of a run of this model" in told

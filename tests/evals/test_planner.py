@@ -264,3 +264,41 @@ def test_a_small_pool_calibrates_too(
     told = capsys.readouterr()
     assert (tmp_path / "plan.json").is_file() and told.out.count("accuracy") == rows
     assert ("cannot be cross-fitted" in told.err) == (not rows)
+
+
+BREAKING = """
+import pathlib
+
+from ttc.engines.simulated import simulated
+from ttc.errors import EngineError
+
+def engine():
+    inner = simulated()
+    ask = inner.generate
+
+    async def generate(prompt, *arguments, **options):
+        with pathlib.Path("asked.txt").open("a") as file:
+            file.write("x")
+        if "quantity 3 " in prompt.text:
+            raise EngineError("gone")
+        return await ask(prompt, *arguments, **options)
+
+    inner.generate = generate
+    return inner
+"""
+
+
+def test_a_finished_run_of_a_total_asks_nothing_again_for_a_problem_that_failed(
+    tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_plan(plan, tmp_path / "plan.json")
+    (tmp_path / "mine.py").write_text(BREAKING)
+    command = ["eval", "--task", "simulated", "--engine", "mine.py:engine", "--limit", "8", "--baseline", "none"]
+    command += ["--strategy", "auto:plan=plan.json", "--budget", "tokens=4800", "--out", "run"]
+    assert main(command) == 3
+    asked, waves = (Path(name).read_bytes() for name in ("asked.txt", "run/waves.jsonl"))
+    assert main(command) == 3
+    assert [Path(name).read_bytes() for name in ("asked.txt", "run/waves.jsonl")] == [asked, waves]
+    main([*command, "--retry-errors"])
+    assert Path("asked.txt").stat().st_size > len(asked)

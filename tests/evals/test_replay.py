@@ -11,7 +11,7 @@ import pytest
 
 from evals.commands import replay as command
 from evals.numbers.summary import read_summary
-from evals.run_folder import read_run
+from evals.run_folder import Run, read_run
 from ttc.cli.cli import main
 from ttc.core import Record, Usage
 from ttc.errors import ConfigError
@@ -203,3 +203,19 @@ def test_a_replay_is_of_the_samples_and_the_strategy_file_that_it_was_begun_with
     (source / "records.jsonl").write_bytes(b"".join(records[:-1]))
     assert main(words) == 2
     assert "other recorded samples, strategy file mine.py;" in capsys.readouterr().err
+
+
+def test_a_run_that_is_being_written_is_not_replayed(
+    pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(pool, tmp_path / "going")
+
+    def read_while_it_grows(folder: Path) -> Run:
+        run = read_run(folder)
+        with (folder / "records.jsonl").open("ab") as file:
+            file.write(b'{"schema": 1, "pro')
+        return run
+
+    monkeypatch.setattr(command, "read_run", read_while_it_grows)
+    with pytest.raises(ConfigError, match="going is being written; replay it when that has ended"):
+        command.open_source(tmp_path / "going")

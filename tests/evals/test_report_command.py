@@ -81,3 +81,26 @@ def test_an_evaluation_ends_with_its_page_and_a_figure(tmp_path):
     arguments = ["eval", "--task", "simulated", "--engine", "simulated", "--strategy", "majority", "--limit", "3"]
     assert main([*arguments, "--out", str(tmp_path / "run")]) == 0
     assert {"report.html", "figure.png"} <= {path.name for path in (tmp_path / "run").iterdir()}
+
+
+def test_a_report_of_a_run_that_has_gone_on_since_its_summary_counts_what_it_holds_now(tmp_path, records, capsys):
+    make_run(tmp_path / "run", records[:4])
+    entry = summarise(records[:4], CONFIG_OF_A_RUN) | {"model": "m", "records": "."}
+    write_summary(tmp_path / "run", [entry])
+    with RecordFile(tmp_path / "run" / RECORDS) as file:
+        for record in records[4:]:
+            file.append(record)
+    assert command(tmp_path / "run") == 0
+    out, err = capsys.readouterr()
+    assert "9 problems" in out and "4 problems" not in out
+    assert f"{tmp_path / 'run'} has gone on since it was summarised: the numbers are those of the 9 problems" in err
+
+
+def test_a_report_of_runs_that_count_flops_in_different_ways_says_so(tmp_path, records, capsys):
+    for name, mark in (("old", {}), ("new", {"counting": 2})):
+        make_run(tmp_path / name, records)
+        write_summary(tmp_path / name, [summarise(records, CONFIG_OF_A_RUN | mark) | {"records": "."}])
+    assert command(tmp_path / "old", tmp_path / "new", "--out", tmp_path / "page") == 0
+    assert "these runs count FLOPs in different ways" in capsys.readouterr().err
+    assert command(tmp_path / "new") == 0
+    assert "count FLOPs" not in capsys.readouterr().err

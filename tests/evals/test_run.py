@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from evals.numbers.summary import total_usage, usage_of
-from evals.run_folder import CONFIG, RECORDS, digest, evaluate, held, read_run
+from evals.run_folder import CONFIG, COUNTED, RECORDS, digest, evaluate, held, read_run
 from evals.task import Item
 from evals.tasks.simulated import simulated as simulated_task
 from tests.evals.runs import BoxVerifier, timeless
@@ -299,3 +299,28 @@ def test_what_was_done_before_the_first_problem_is_timed_too(tmp_path: Path) -> 
     """As the draws of a planner, which spends a total before any problem is answered."""
     records = run(tmp_path / "run", items(2), started=time.monotonic() - 100)
     assert all(100 <= record.provenance["at_s"] < 160 for record in records)
+
+
+def test_what_counted_flops_in_another_way_is_read_when_it_is_whole_and_not_continued(tmp_path: Path) -> None:
+    async def fails(problem: Problem) -> Answer:
+        if problem.id == items()[0].problem.id:
+            raise EngineTimeout("slow")
+        return await solve_problem(problem)
+
+    def again(folder: Path, problems: list[Item], **options: bool) -> list[Record]:
+        config = {**SETTINGS, COUNTED: 2}
+        work = evaluate(folder, config, problems, solve_problem, BoxVerifier(), concurrency=4, **options)
+        return list(asyncio.run(work))
+
+    run(tmp_path / "run", items()[:6], fails)
+    before = [(tmp_path / "run" / name).read_bytes() for name in (CONFIG, RECORDS)]
+    for problems, options in ((items(), {}), (items()[:6], {"retry_errors": True})):
+        with pytest.raises(ConfigError, match=r"counts FLOPs in another way, so it can be read .* another --out"):
+            again(tmp_path / "run", problems, **options)
+    assert len(again(tmp_path / "run", items()[:6])) == 6
+    assert [(tmp_path / "run" / name).read_bytes() for name in (CONFIG, RECORDS)] == before
+    with held(tmp_path / "empty", SETTINGS):
+        pass
+    again(tmp_path / "empty", items()[:2])
+    assert read_run(tmp_path / "empty").config[COUNTED] == 2, "nothing was there that could be mixed"
+    assert len(again(tmp_path / "empty", items()[:4])) == 4

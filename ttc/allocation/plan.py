@@ -127,7 +127,7 @@ def plan_of(data: Mapping[str, Any]) -> Plan:
     routes = tuple(_route(route) for route in data["routes"])
     if not routes:
         raise ValueError("it has no routes")
-    return Plan(routes, int(data["spent"]), data["source"])
+    return Plan(routes, int(data["spent"]), dict(data["source"]))
 
 
 def _route(data: Mapping[str, Any]) -> Route:
@@ -148,6 +148,11 @@ def load_plan(path: str) -> Plan:
         raise ConfigError(
             f"auto: plan {path!r} cannot be read ({type(exc).__name__}: {exc}); make one with: ttc calibrate RUN"
         ) from exc
+
+
+def weights_in(contents: Mapping[str, str]) -> set[str]:
+    """The digests of the weights that drew, among those of a run by name (`ttc.identity.digests`)."""
+    return {digest for name, digest in contents.items() if name.startswith("weights of model ")}
 
 
 SHARES, MARGINS = 8, 6

@@ -48,6 +48,8 @@ FREE = Price()
 """Draws that nobody scores, or by a scorer that cannot tell its price."""
 _BLOCK = 16
 """Ids that are hashed together."""
+COUNTING = 2
+"""The number of this way to count FLOPs, which runs keep; 1, or none, charged nobody for a prompt that was cached."""
 
 
 @dataclass(frozen=True, slots=True)
