@@ -15,7 +15,7 @@ from serve.dialects import chat as chat_dialect
 from serve.requests.body import WHOLE, RequestBody, parse_json, read
 from serve.requests.errors import ApiError, from_error
 from serve.requests.search import ServedStrategies
-from ttc.errors import ConfigError, EngineError
+from ttc.errors import ConfigError, EngineBusy, EngineError
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
@@ -106,3 +106,11 @@ def test_errors_of_the_toolkit_lose_their_folders() -> None:
     assert error.message == "config.json lacks x; see http://host/a/b"
     assert from_error(EngineError("http://gpu-7:8000/v1 broke")).message == "the server behind broke"
     assert from_error(ValueError("/secret")).message == "an error of the server itself; its log says more"
+
+
+def test_the_wait_that_a_server_behind_asks_for_is_told_with_a_failure_of_its_own_as_with_a_busy_one() -> None:
+    for error, status in ((EngineError("answered 503: starting"), 503), (EngineBusy("answered 429: slow"), 429)):
+        error.retry_after_s = 7.0
+        told = from_error(error)
+        assert (told.status, told.headers()["retry-after"]) == (status, "7")
+    assert "retry-after" not in from_error(EngineError("answered 503: broken")).headers()

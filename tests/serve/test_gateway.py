@@ -451,14 +451,6 @@ def test_of_servers_that_are_all_busy_the_one_that_has_room_first_says_when_to_c
             assert server.ask(chat()).headers["retry-after"] == "3"
 
 
-def test_a_vote_before_servers_that_all_fail_tells_the_wait_that_they_ask_for() -> None:
-    play = says("503 X", "retry-after: 7200")
-    with faulty(play) as one, faulty(play) as two, gateway(one, two) as server:
-        for body in (chat(), chat(stop=["never"], ttc={"strategy": "majority", "n": 2})):
-            reply = server.ask(body)
-            assert (reply.status_code, reply.headers["retry-after"]) == (503, "7200"), reply.text
-
-
 def test_metrics_count_what_a_strategy_sends_again_beside_what_is_passed_through() -> None:
     with faulty(breaks_once(says("500 X"))) as behind, gateway(behind) as server, server.client() as client:
         assert server.ask(chat()).status_code == 200
