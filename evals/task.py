@@ -87,7 +87,7 @@ class Task:
 
     `params` are the factory's own parameters, for the record of the run; `note` is what a user should know before it;
     `verifier` is needed when the answer kind alone does not decide how answers are checked; `procedural` says that a
-    seed picks the problems.
+    seed picks the problems. A limit holds for each of its `num_parts`.
     """
 
     name: str
@@ -98,6 +98,7 @@ class Task:
     note: str = ""
     verifier: VerifierSpec | None = None
     procedural: bool = False
+    num_parts: int = 1
 
     def __post_init__(self) -> None:
         """Refuse a kind of answers that there is not."""
@@ -124,8 +125,8 @@ class Task:
         items = loaded if isinstance(loaded, Sequence) else list(loaded)
         if not items:
             raise ConfigError(f"task {self.name} has no problems")
-        if limit is not None and len(items) > limit:
-            items = sample(items, limit)  # a loader that gives all whatever the limit
+        if limit is not None and len(items) > limit * self.num_parts:
+            items = sample(items, limit * self.num_parts)  # a loader that gives all whatever the limit
         ids: set[str] = set()
         for item in items:
             if item.problem.id in ids:

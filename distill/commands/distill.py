@@ -158,8 +158,7 @@ def _report(args: argparse.Namespace) -> int:
     from distill.report.tables import render
     from ttc.cli.parts import check_file
 
-    if args.out is not None:
-        check_file("--out", args.out)
+    check_file("--out", args.out or args.folder / "report.html")
     print(render(args.folder), end="")
     print(f"wrote {write_page(args.folder, args.out)}", file=sys.stderr)
     return 0

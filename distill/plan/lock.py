@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import ttc
-from distill.data.dataset import write_json
+from distill.data.dataset import DATA, SAMPLES, write_json
 from distill.generation.ledger import LEDGER, AnswerLedger
 from distill.plan.resolve import START, JobPlan
 from ttc.config.recipes import dump
@@ -31,6 +31,7 @@ def check_lock(plan: JobPlan) -> None:
     """Compare a plan with what its folder was made for, if anything; raises ConfigError that names what differs."""
     folder = plan.job.folder
     if (folder / LOCK).is_file():
+        _check_ledger(folder)
         _compare(plan, read_lock(folder), _lock_of(plan))
     else:
         check_place(folder)
@@ -44,6 +45,16 @@ def check_place(folder: Path) -> None:
         raise ConfigError(f"{folder} holds answers and no {LOCK}: put it back, or {_over(folder)}")
     if not all(is_scratch(path) or path.name in (START, LOG) for path in folder.iterdir()):
         raise ConfigError(f"{folder} is not empty and holds no job; give another --out")
+
+
+def _check_ledger(folder: Path) -> None:
+    """Refuse a ledger that lost its answers, as a copy to a full disk leaves it: they would be paid for again."""
+    path, samples = folder / LEDGER, folder / DATA / SAMPLES
+    if path.is_file() and samples.is_file() and samples.stat().st_size and not _has_answers(folder):
+        raise ConfigError(
+            f"{path} holds no answer, but {folder / DATA} was made of its answers: put back a copy, or delete "
+            "it to make all of them anew"
+        )
 
 
 def _over(folder: Path) -> str:

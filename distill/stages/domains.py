@@ -59,6 +59,7 @@ def joined(tasks: Mapping[str, Task]) -> Task:
         sampling=replace(first.sampling, max_tokens=most),
         params={name: {"task": task.name, **task.params} for name, task in tasks.items()},
         note=" ".join(task.note for task in tasks.values() if task.note),
+        num_parts=len(tasks),
     )
 
 

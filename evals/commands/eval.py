@@ -34,7 +34,7 @@ from evals.commands._progress import ProgressReport
 from evals.experiment import Arm, Experiment, Result, TotalSpender, execute
 from evals.numbers.summary import SUMMARY, counted_apart, read_summary, write_summary
 from evals.report import render_table, write_report
-from evals.run_folder import CONTENTS, COUNTED, Run, read_run, stored_config
+from evals.run_folder import CONTENTS, Run, read_run, stored_config
 from evals.task import MAX_LIMIT, Task
 from evals.tasks import ROWS, TASKS, load_task, task_file
 from ttc.cli.options import add_options, add_recipe_option, option, read_options
@@ -448,8 +448,7 @@ def _kept(results: Sequence[Result], out: Path) -> Iterator[tuple[Mapping[str, A
     if not (out / SUMMARY).is_file():
         return
     mine = {result.arm.folder.resolve() for result in results}
-    own = stored_config(results[0].arm.folder) or {}
-    contents = own.get(CONTENTS) or {}
+    contents = (stored_config(results[0].arm.folder) or {}).get(CONTENTS) or {}
     for entry in read_summary(out):
         folder = out / str(entry.get("records", "."))
         if folder.resolve() in mine or stored_config(folder) is None:
@@ -457,7 +456,6 @@ def _kept(results: Sequence[Result], out: Path) -> Iterator[tuple[Mapping[str, A
         run = read_run(folder)
         there = run.config.get(CONTENTS) or {}
         other = [name for name in there if name in contents and there[name] != contents[name]]
-        other += ["counting of FLOPs"] if run.config.get(COUNTED) != own.get(COUNTED) else []
         if other:
             print(f"{folder} is not in the table: it was made with other {', '.join(other)}", file=sys.stderr)
         else:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ttc.cli.parts import check_writable
 from ttc.config.values import counted
 from ttc.core import Prices, Record
 from ttc.errors import ConfigError
@@ -35,6 +36,7 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the report, print its table (and where the page is, on stderr); returns 0."""
     out = _out_dir(args.out, args.runs)
+    check_writable("--out", out)
     pairs = [pair for folder in args.runs for pair in load(folder)]
     from evals.numbers.summary import counted_apart
     from evals.report import render_table, write_report

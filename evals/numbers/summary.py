@@ -349,6 +349,9 @@ def put_summary(folder: Path, entry: Mapping[str, Any]) -> None:
         write_summary(folder, [*(other for other in others if other.get("records") != "."), entry])
 
 
+_ANEW = "delete it, and ttc eval writes it anew from the records"
+
+
 def read_summary(folder: Path) -> list[dict[str, Any]]:
     """Read the entries of `folder`; raises ConfigError without a summary and RecordError for a broken one.
 
@@ -360,12 +363,12 @@ def read_summary(folder: Path) -> list[dict[str, Any]]:
     try:
         runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
     except (ValueError, KeyError, TypeError) as exc:
-        raise RecordError(f"{path}: {type(exc).__name__}: {exc}; run ttc eval again to rewrite it") from exc
+        raise RecordError(f"{path}: {type(exc).__name__}: {exc}; {_ANEW}") from exc
     if not isinstance(runs, list) or not all(isinstance(entry, dict) for entry in runs):
-        raise RecordError(f"{path}: runs: expected a list of objects")
+        raise RecordError(f"{path}: runs: expected a list of objects; {_ANEW}")
     for number, entry in enumerate(runs):
         if not isinstance(entry.get("strategy"), str):
-            raise RecordError(f"{path}: runs[{number}].strategy: expected a name; run ttc eval again to rewrite it")
+            raise RecordError(f"{path}: runs[{number}].strategy: expected a name; {_ANEW}")
     return runs
 
 

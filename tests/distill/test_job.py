@@ -435,6 +435,7 @@ def test_status_of_a_job_that_was_only_planned(tmp_path, guesser, walker, capsys
         ("data/funnel.json", "", "status", r"funnel\.json: not JSON .*run the job again"),
         ("data/funnel.json", "{}", "report", r"funnel\.json: prompts is missing; run the job again"),
         ("result.json", '{"checks": [', "status", r"result\.json: not JSON .*run the job again"),
+        ("manifest.json", "", "verify", r"manifest\.json: not a manifest .*run the job again, which writes it anew"),
         ("result.json", "[]", "report", r"result\.json: measured is missing; run the job again"),
         ("lock.json", "", "status", r"lock\.json: not the lock of a job .*put it back, or give another --out"),
         ("lock.json", "{}", "report", r"lock\.json: not the lock of a job .*put it back, or give another --out"),
@@ -489,3 +490,23 @@ def test_a_folder_of_something_else_is_refused_before_a_student_is_put_there(tmp
     with pytest.raises(ConfigError, match="is not empty and holds no job"):
         plan_job(spec(guesser, walker, form="boxed"), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_ledger_that_was_emptied_is_not_paid_for_again_without_a_word(tmp_path, finished, guesser, walker):
+    shutil.copytree(finished[0], tmp_path / "j", symlinks=True)
+    (tmp_path / "j" / "ledger.sqlite").write_bytes(b"")
+    assert main(["distill", "status", str(tmp_path / "j")]) == 0
+    with pytest.raises(ConfigError, match=r"ledger\.sqlite holds no answer, .*made of its answers: put back a copy"):
+        run_job(spec(guesser, walker), tmp_path / "j", quiet, never)
+    (tmp_path / "j" / "ledger.sqlite").unlink()
+    run_job(spec(guesser, walker), tmp_path / "j", quiet)
+    assert manifest(tmp_path / "j") == manifest(finished[0])
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_it_is_made(tmp_path, finished, capsys):
+    shutil.copytree(finished[0], tmp_path / "j", symlinks=True)
+    (tmp_path / "j" / "report.html").unlink(missing_ok=True)
+    (tmp_path / "j" / "report.html").mkdir()
+    assert main(["distill", "report", str(tmp_path / "j")]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and "report.html is a folder; name a file in it" in printed.err

@@ -104,3 +104,9 @@ def test_a_report_of_runs_that_count_flops_in_different_ways_says_so(tmp_path, r
     assert "these runs count FLOPs in different ways" in capsys.readouterr().err
     assert command(tmp_path / "new") == 0
     assert "count FLOPs" not in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_hold_a_report_is_refused(tmp_path, records):
+    make_run(tmp_path / "run", records)
+    with pytest.raises(ConfigError, match=r"--out .*run\.json/page: .*run\.json is a file; name a folder"):
+        command(tmp_path / "run", "--out", tmp_path / "run" / "run.json" / "page")

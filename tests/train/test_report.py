@@ -178,3 +178,10 @@ def test_charts_are_well_formed_whatever_the_values():
 def test_a_missing_writer_names_its_install_command(run, tmp_path, capsys):
     assert main(["train", "report", str(run), "--out", str(tmp_path / "r.html"), "--tensorboard", str(tmp_path)]) == 2
     assert "pip install tensorboard" in capsys.readouterr().err
+
+
+def test_a_page_that_cannot_be_written_is_refused_with_what_to_name(copy, capsys):
+    (copy / "report.html").unlink(missing_ok=True)
+    (copy / "report.html").mkdir()
+    assert main(["train", "report", str(copy)]) == 2
+    assert "report.html is a folder; name a file in it" in capsys.readouterr().err

@@ -325,8 +325,7 @@ def _report(args: argparse.Namespace) -> int:
     from train.report.data import to_tensorboard, to_wandb
     from ttc.cli.parts import check_file, check_writable
 
-    if args.out is not None:
-        check_file("--out", args.out)
+    check_file("--out", args.out or args.folder / "report.html")
     if args.tensorboard is not None:
         check_writable("--tensorboard", args.tensorboard)
     page = write_report(args.folder, args.out)
