@@ -101,7 +101,7 @@ def test_what_is_stored_in_pages_is_loaded_from_them(dtype: torch.dtype, threads
 def test_attention_over_pages_is_that_of_float64_whatever_was_joined_before(
     dtype: torch.dtype, kv_heads: int, group: int, size: int, threads: int
 ) -> None:
-    lengths = [1, 2, 15, 16, 17, 40, 100]
+    lengths = [1, 2, 15, 16, 17, 40, 128, 129, 300]
     rows, heads, most = len(lengths), kv_heads * group, -(-max(lengths) // SHEET)
     keys = torch.randn(rows * most, kv_heads, size, SHEET).to(dtype)
     values = torch.randn(rows * most, kv_heads, SHEET, size).to(dtype)

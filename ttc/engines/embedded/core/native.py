@@ -7,7 +7,8 @@ first time).
 
 `attend` goes over a row's keys and keeps their sums as it goes (online softmax: Milakov and Gimelshein 2018, arXiv
 1805.02867; pages: Kwon et al. 2023, arXiv 2309.06180), from where `join` left what many rows read together.
-Pages lie as in `pool`: keys with the positions last, so that scores of neighbouring positions fill a register.
+Pages lie as in `pool`: keys with the positions last, so that scores of neighbouring positions fill a register. What it
+reads next is fetched while it computes, since pages lie anywhere.
 
 All of it is one file, since what numba keeps on disk is compiled anew where the file of a kernel has changed, not where
 another has.
@@ -62,6 +63,9 @@ _GRAIN = 1 << 15
 """Numbers that a thread is worth, as torch has it."""
 _HEADS, _SIZE = 4, 256
 """Query heads that one pass over a sheet serves at most, and the largest head size."""
+_RUNS = 8
+"""Runs whose scores become shares together, which takes hardly longer than for one."""
+_WIDTH = _RUNS * SHEET
 
 _SHORT, _INT, _LONG, _FLOAT = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 _VECTOR, _INTS = ir.VectorType(_FLOAT, SHEET), ir.VectorType(_INT, SHEET)
@@ -166,12 +170,22 @@ def _splat(builder: Any, place: Any) -> Any:
     return builder.shuffle_vector(one, nothing, ir.Constant(_INTS, [0] * SHEET))
 
 
+def _fetch(builder: Any, place: Any) -> None:
+    """Have what is at `place` brought to the processor's cache, while other work goes on."""
+    pointer = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [pointer, _INT, _INT, _INT])
+    prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(prefetch, [builder.bitcast(place, pointer), *map(_INT, (0, 3, 1))])  # to read, soon, no code
+
+
 def _sum_of_products(
-    builder: Any, count: Any, stored: Any, stride: Any, factors: Any, width: int, heads: int
+    builder: Any, count: Any, stored: Any, ahead: Any, stride: Any, factors: Any, width: int, heads: int
 ) -> list[Any]:
     """For each of `heads`: sum over i < count, rounded up to even, of factors[head, i] stored[i stride : + SHEET].
 
-    `factors` have `width` to a head. Two sums take turns, so that none waits for itself.
+    `factors` have `width` to a head. Two sums take turns, so that none waits for itself. What lies at `ahead`, as all
+    this does at `stored`, is fetched between the sums: the processor itself looks ahead no further than a page of the
+    system, and it would stop at a burst of fetches.
     """
     sums = [cgutils.alloca_once(builder, _VECTOR) for _ in range(2 * heads)]
     for place in sums:
@@ -180,7 +194,9 @@ def _sum_of_products(
     with cgutils.for_range(builder, pairs) as loop:
         for turn in range(2):
             index = builder.add(builder.shl(loop.index, _LONG(1)), _LONG(turn))
-            vector = _read(builder, builder.gep(stored, [builder.mul(index, stride)]))
+            offset = builder.mul(index, stride)
+            vector = _read(builder, builder.gep(stored, [offset]))
+            _fetch(builder, builder.gep(ahead, [offset]))
             for head in range(heads):
                 factor = _splat(builder, builder.gep(factors, [builder.add(index, _LONG(head * width))]))
                 place = sums[2 * head + turn]
@@ -190,53 +206,71 @@ def _sum_of_products(
 
 
 def _page_scores(heads: int) -> Any:
-    """scores[head, :] = query[head] keys, for a sheet of keys (D, SHEET)."""
+    """scores[head, to : + SHEET] = query[head] keys, for a sheet of keys (D, SHEET); fetches its values."""
 
     @intrinsic  # type: ignore[untyped-decorator]
-    def function(context: Any, keys: Any, at: Any, size: Any, query: Any, scores: Any) -> Any:
+    def function(context: Any, keys: Any, values: Any, at: Any, size: Any, query: Any, to: Any, scores: Any) -> Any:
         def code(ctx: Any, builder: Any, signature: Any, args: Any) -> Any:
-            stored = builder.gep(ctx.make_array(keys)(ctx, builder, args[0]).data, [args[1]])
-            sums = _sum_of_products(builder, args[2], stored, _LONG(SHEET), args[3], _SIZE, heads)
+            at, size, query, to, scores = args[2:]
+            stored, ahead = (
+                builder.gep(ctx.make_array(kind)(ctx, builder, array).data, [at])
+                for kind, array in ((keys, args[0]), (values, args[1]))
+            )
+            sums = _sum_of_products(builder, size, stored, ahead, _LONG(SHEET), query, _SIZE, heads)
             for head, vector in enumerate(sums):
-                place = builder.gep(args[4], [_LONG(head * SHEET)])
+                place = builder.gep(scores, [builder.add(to, _LONG(head * _WIDTH))])
                 builder.store(vector, builder.bitcast(place, _VECTOR.as_pointer()), align=4)
             return ctx.get_dummy_value()
 
-        return types.void(keys, types.int64, types.int64, query, scores), code
+        whole = types.int64
+        return types.void(keys, values, whole, whole, query, whole, scores), code
 
     return function
 
 
 def _page_values(heads: int) -> Any:
-    """total[head] = total[head] fade[head] + scores[head] values, for `count` positions of a sheet (SHEET, D)."""
+    """total[head] += scores[head, to + first : + count] values, for positions of a sheet (SHEET, D); fetches keys."""
 
     @intrinsic  # type: ignore[untyped-decorator]
     def function(
-        context: Any, values: Any, at: Any, size: Any, first: Any, count: Any, scores: Any, fades: Any, total: Any
+        context: Any,
+        keys: Any,
+        values: Any,
+        at: Any,
+        after: Any,
+        size: Any,
+        first: Any,
+        count: Any,
+        to: Any,
+        scores: Any,
+        total: Any,
     ) -> Any:
         def code(ctx: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _, at, size, first, count, scores, fades, total = args
-            scores, at = builder.gep(scores, [first]), builder.add(at, builder.mul(first, size))
-            stored = builder.gep(ctx.make_array(values)(ctx, builder, args[0]).data, [at])
+            at, after, size, first, count, to, scores, total = args[2:]
+            scores, before = builder.gep(scores, [builder.add(to, first)]), builder.mul(first, size)
+            ahead, stored = (
+                builder.gep(ctx.make_array(kind)(ctx, builder, array).data, [builder.add(place, before)])
+                for kind, array, place in ((keys, args[0], after), (values, args[1], at))
+            )
             with cgutils.for_range(builder, builder.lshr(size, _LONG(SHEET.bit_length() - 1))) as chunk:
                 start = builder.mul(chunk.index, _LONG(SHEET))
-                sums = _sum_of_products(builder, count, builder.gep(stored, [start]), size, scores, SHEET, heads)
+                own, next_own = (builder.gep(place, [start]) for place in (stored, ahead))
+                sums = _sum_of_products(builder, count, own, next_own, size, scores, _WIDTH, heads)
                 for head, vector in enumerate(sums):
                     place = builder.gep(total, [builder.add(start, _LONG(head * _SIZE))])
                     place = builder.bitcast(place, _VECTOR.as_pointer())
-                    fade = _splat(builder, builder.gep(fades, [_LONG(head)]))
-                    kept = builder.fmul(builder.load(place, align=4), fade, flags=("contract",))
-                    builder.store(builder.fadd(kept, vector, flags=("contract",)), place, align=4)
+                    whole = builder.fadd(builder.load(place, align=4), vector, flags=("contract",))
+                    builder.store(whole, place, align=4)
             return ctx.get_dummy_value()
 
         whole = types.int64
-        return types.void(values, whole, whole, whole, whole, scores, fades, total), code
+        return types.void(keys, values, whole, whole, whole, whole, whole, whole, scores, total), code
 
     return function
 
 
-_scores, _sums, _queries = _stack(_HEADS * SHEET), _stack(_HEADS * _SIZE), _stack(_HEADS * _SIZE)
-_peaks, _masses, _fades = _stack(_HEADS), _stack(_HEADS), _stack(_HEADS)
+_scores, _sums, _queries = _stack(_HEADS * _WIDTH), _stack(_HEADS * _SIZE), _stack(_HEADS * _SIZE)
+_peaks, _masses = _stack(_HEADS), _stack(_HEADS)
 _scores_1, _scores_2, _scores_3, _scores_4 = (_page_scores(heads) for heads in range(1, _HEADS + 1))
 _values_1, _values_2, _values_3, _values_4 = (_page_values(heads) for heads in range(1, _HEADS + 1))
 
@@ -484,18 +518,19 @@ def attend(
         totals: (rows, heads, D) fp32, attention over those keys; not read where there are none.
         out: (rows, heads, D).
     """
-    scores_at, total_at, query_at, fades_at = _scores(), _sums(), _queries(), _fades()
+    scores_at, total_at, query_at = _scores(), _sums(), _queries()
     scores, total, query = (
-        carray(scores_at, (_HEADS, SHEET)),
+        carray(scores_at, (_HEADS, _WIDTH)),
         carray(total_at, (_HEADS, _SIZE)),
         carray(query_at, (_HEADS, _SIZE)),
     )
-    peaks, masses, fades = carray(_peaks(), (_HEADS,)), carray(_masses(), (_HEADS,)), carray(fades_at, (_HEADS,))
+    peaks, masses = carray(_peaks(), (_HEADS,)), carray(_masses(), (_HEADS,))
     heads, size = q.shape[1:]
     num_kv = keys.shape[1]
-    group = heads // num_kv
+    group, sheet = heads // num_kv, size * SHEET
     for row in range(start, stop):
         for h in range(num_kv):
+            then, then_h = (row, h + 1) if h + 1 < num_kv else (min(row + 1, stop - 1), 0)
             for first in range(h * group, (h + 1) * group, _HEADS):
                 several = min(_HEADS, (h + 1) * group - first)
                 for g in range(several):
@@ -505,35 +540,53 @@ def attend(
                     for d in range(size):
                         query[g, d] = _wide(q[row, first + g, d])
                         total[g, d] = totals[row, first + g, d] if is_seeded else _ZERO
-                for e in range(firsts[row], lasts[row]):
-                    begin, count = slots[e] % SHEET, counts[e]
-                    end, at = begin + count, (slots[e] // SHEET * num_kv + h) * size * SHEET
-                    if several == 1:
-                        _scores_1(keys, at, size, query_at, scores_at)
-                    elif several == 2:
-                        _scores_2(keys, at, size, query_at, scores_at)
-                    elif several == 3:
-                        _scores_3(keys, at, size, query_at, scores_at)
-                    else:
-                        _scores_4(keys, at, size, query_at, scores_at)
+                for e in range(firsts[row], lasts[row], _RUNS):
+                    runs = min(_RUNS, lasts[row] - e)
+                    for j in range(runs):
+                        at = (slots[e + j] // SHEET * num_kv + h) * sheet
+                        if several == 1:
+                            _scores_1(keys, values, at, size, query_at, j * SHEET, scores_at)
+                        elif several == 2:
+                            _scores_2(keys, values, at, size, query_at, j * SHEET, scores_at)
+                        elif several == 3:
+                            _scores_3(keys, values, at, size, query_at, j * SHEET, scores_at)
+                        else:
+                            _scores_4(keys, values, at, size, query_at, j * SHEET, scores_at)
+                    for j in range(runs):
+                        begin = slots[e + j] % SHEET
+                        if counts[e + j] < SHEET:
+                            for g in range(several):
+                                for t in range(SHEET):
+                                    if (t < begin) | (t >= begin + counts[e + j]):
+                                        scores[g, j * SHEET + t] = _HIDDEN
                     for g in range(several):
                         before, mass = peaks[g], _ZERO
-                        peak = max(before, _highest(scores[g, begin:end]))
-                        for t in range(SHEET):
-                            share = _exp(scores[g, t] - peak) if (begin <= t) & (t < end) else _ZERO
+                        peak = max(before, _highest(scores[g, : runs * SHEET]))
+                        for t in range(runs * SHEET):
+                            share = _ZERO if scores[g, t] == _HIDDEN else _exp(scores[g, t] - peak)
                             scores[g, t] = share
                             mass += share
-                        fades[g] = _exp(before - peak)
-                        peaks[g], masses[g] = peak, masses[g] * fades[g] + mass
-                    begin &= -2  # values go in pairs; what is before the run has a share of nothing
-                    if several == 1:
-                        _values_1(values, at, size, begin, end - begin, scores_at, fades_at, total_at)
-                    elif several == 2:
-                        _values_2(values, at, size, begin, end - begin, scores_at, fades_at, total_at)
-                    elif several == 3:
-                        _values_3(values, at, size, begin, end - begin, scores_at, fades_at, total_at)
-                    else:
-                        _values_4(values, at, size, begin, end - begin, scores_at, fades_at, total_at)
+                        fade = _exp(before - peak)
+                        peaks[g], masses[g] = peak, masses[g] * fade + mass
+                        for d in range(size):
+                            total[g, d] *= fade
+                    for j in range(runs):
+                        at = (slots[e + j] // SHEET * num_kv + h) * sheet
+                        if e + _RUNS + j < lasts[row]:
+                            after = (slots[e + _RUNS + j] // SHEET * num_kv + h) * sheet
+                        else:
+                            after = (slots[min(firsts[then] + j, lasts[then] - 1)] // SHEET * num_kv + then_h) * sheet
+                        # values go in pairs; what is before the run has a share of nothing
+                        begin = slots[e + j] % SHEET & -2
+                        count = slots[e + j] % SHEET + counts[e + j] - begin
+                        if several == 1:
+                            _values_1(keys, values, at, after, size, begin, count, j * SHEET, scores_at, total_at)
+                        elif several == 2:
+                            _values_2(keys, values, at, after, size, begin, count, j * SHEET, scores_at, total_at)
+                        elif several == 3:
+                            _values_3(keys, values, at, after, size, begin, count, j * SHEET, scores_at, total_at)
+                        else:
+                            _values_4(keys, values, at, after, size, begin, count, j * SHEET, scores_at, total_at)
                 for g in range(several):
                     for d in range(size):
                         out[row, first + g, d] = _stored(total[g, d] / masses[g], out)
