@@ -168,7 +168,7 @@ def test_a_row_reads_every_token_of_its_path_once_whatever_was_cut_joined_and_re
                 rows.append((ids, pool.segment(tree.find(ids).segment)))
             for _, row in rows:
                 pool.reserve(row, 1)
-            plan = paged._Plan(pool, [row for _, row in rows]) if rows else None
+            plan = paged._Plan(pool, [row for _, row in rows], fuses=True) if rows else None
             for number, (ids, row) in enumerate(rows):
                 assert plan is not None and sorted(read_by(pool, number, plan)) == sorted(expected(ids))
                 assert row.end == len(ids)
@@ -190,7 +190,7 @@ def test_a_path_of_short_segments_is_read_in_pages_that_are_mostly_more_than_hal
     path.chain()[0].split(19)
     row = pool.segment(path)
     pool.reserve(row, 1)
-    plan = paged._Plan(pool, [row])
+    plan = paged._Plan(pool, [row], fuses=True)
     counts = plan.counts[plan.firsts[0] : plan.lasts[0]]
     assert (counts[:-1] > SHEET // 2).all()
     assert read_by(pool, 0, plan) == expected((1,) * path.end)
@@ -203,7 +203,7 @@ def test_a_row_reads_once_what_it_repeats_though_what_is_before_it_lies_elsewher
     pool.reserve(row, 1)
     assert row.repeats == 4  # of the second page of the second segment
     row.adopt(segment_of(pool, (1,) * 32))
-    plan = paged._Plan(pool, [row])
+    plan = paged._Plan(pool, [row], fuses=True)
     assert read_by(pool, 0, plan) == expected((1,) * 32)
     assert plan.counts[plan.firsts[0] : plan.lasts[0]].tolist() == [16, 12, 5]
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.ttc import tiny_model
 from ttc import nano
 from ttc.core import Engine, LogprobEngine, Message, Prompt, Sampling, StreamingEngine, Usage, WeightSync
-from ttc.engines.embedded.core import batch
+from ttc.engines.embedded.core import batch, model
 from ttc.engines.embedded.core.cache import PrefixTree
 from ttc.engines.embedded.core.model import load_body
 from ttc.engines.embedded.core.paged import PagedDecoder
@@ -191,8 +191,16 @@ def test_a_prompt_asked_for_again_is_answered_from_the_very_state_it_was_compute
     asyncio.run(go())
 
 
-@pytest.mark.parametrize(("lengths", "passes"), [((40, 60, 100, 200), 1), ((2, 2, 2, 100), 2)])
-def test_unlike_prompts_are_computed_in_one_pass_where_none_is_padded(folder, lengths, passes) -> None:
+@pytest.mark.parametrize(
+    ("lengths", "lags", "passes"),
+    [((40, 60, 100, 200), False, 1), ((2, 2, 2, 100), False, 2), ((2, 2, 2, 100), True, 1)],
+)
+def test_unlike_prompts_are_computed_in_one_pass_where_none_is_padded(
+    folder, lengths, lags, passes, monkeypatch
+) -> None:
+    if lags:
+        pytest.importorskip("numba")
+    monkeypatch.setattr(model, "mkl_lags", lambda: lags)
     body, _ = load_body(folder, device="cpu")
     calls, forward = [], body.forward
     body.forward = lambda ids, *rest: calls.append(len(ids)) or forward(ids, *rest)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -33,6 +34,21 @@ def cpu_has_amx() -> bool:
     """Whether this CPU multiplies tiles of bf16."""
     flags = _cpu_flags()
     return bool(flags.get("amx_bf16") or flags.get("amx_tile"))
+
+
+@functools.cache
+def mkl_lags(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether MKL multiplies with half of this CPU's registers, as it does with AVX-512 of other makers than Intel.
+
+    torch's fused attention multiplies with MKL; products in bf16 are oneDNN's, which asks the processor, not its maker.
+
+    Args:
+        cpuinfo: where Linux names the maker; elsewhere it is taken for Intel.
+    """
+    if not _cpu_flags().get("avx512_f") or not cpuinfo.is_file():
+        return False
+    vendor = re.search(r"^vendor_id\s*:\s*(\S+)", cpuinfo.read_text(encoding="utf-8"), re.M)
+    return vendor is not None and vendor[1] != "GenuineIntel"
 
 
 def _cpu_flags() -> Mapping[str, object]:

@@ -10,7 +10,7 @@ values in order of position.
 A few new tokens of each of many paths, which is what a reward model computes after every step, do not pay for that copy
 (`is_step`): there every token is a row of the decoding kernel (`RowAttention`), which reads its keys where they lie,
 those of its own step included, so that items of unlike length need no padding. Cost: what is before a path is read once
-for each new token.
+for each new token. Where the fused kernel is the slower one (`Body.fuses`), all tokens are such rows.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from ttc.engines.embedded.core.attention import APART, PrefixAttention, RowAttention, is_step
 from ttc.engines.embedded.core.pool import PAGE, STEP_PAGE, PagePool, Segment
 from ttc.engines.embedded.core.weights import Weights, read_tensors
-from ttc.engines.shared.compute import alone, native, pick_dtype
+from ttc.engines.shared.compute import alone, mkl_lags, native, pick_dtype
 from ttc.engines.shared.shape import Dims, read_config, rope_tables, supported
 from ttc.errors import ConfigError, PromptTooLong
 
@@ -117,8 +117,10 @@ class Body:
     """New tokens of an item, on average, below which a batch of unlike lengths is padded."""
     ends_prompts: bool = False
     """Whether the first token of an answer is drawn from what `extend` computed, not by a decoding step."""
+    fuses: bool = True
+    """Whether what has many keys or readers is for torch's fused attention; else compiled kernels attend row by row."""
     _steps: MakeAttend | None = None
-    """What attends a few new tokens of an item."""
+    """What attends a few new tokens of an item, or all where nothing is fused."""
 
     def __init__(
         self,
@@ -141,8 +143,10 @@ class Body:
         kernels = native(self.device, self.dtype) if pad_rows == 1 else None
         self.pool = PagePool(dims, self.dtype, self.device, STEP_PAGE if steps else PAGE, kernels)
         self._between: Between = TorchOps(dims) if kernels is None else kernels.NativeOps(dims)
-        if steps and kernels is not None and kernels.serves(dims.head_dim):
-            self._steps = partial(RowAttention, kernels=kernels)
+        if kernels is not None and kernels.serves(dims.head_dim):
+            self.fuses = not mkl_lags()
+            if steps or not self.fuses:
+                self._steps = partial(RowAttention, kernels=kernels)
 
     def place(self) -> contextlib.AbstractContextManager[Any]:
         """Where to compute: a GPU's kernels go to the current device, whatever device their tensors are on."""
@@ -202,7 +206,11 @@ class Body:
     def _plan(self, items: Sequence[tuple[Segment, int]]) -> Iterator[tuple[MakeAttend | None, Parts]]:
         """Parts of items to compute together, and what attends them, None: the usual."""
         lengths = [count for _, count in items]
-        short = [i for i, (segment, count) in enumerate(items) if self._steps and is_step(segment.end, count)]
+        short = [
+            i
+            for i, (segment, count) in enumerate(items)
+            if self._steps and (not self.fuses or is_step(segment.end, count))
+        ]
         for batch in _batches([lengths[i] for i in short], 0):
             yield self._steps, [(short[i], part) for i, part in batch]
         others = sorted({*range(len(items))}.difference(short))

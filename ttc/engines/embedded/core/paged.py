@@ -7,7 +7,7 @@ read where it lies, row by row, and the two are joined by their log-sum-exp, whi
 rows read stay in the processor's cache between them.
 
 Cost: a copy of what is shared, for one layer at a time; a plan, made anew when rows come or go. Where numba is missing,
-`invariant` decodes, in torch.
+`invariant` decodes, in torch; where torch's fused kernel is the slower one (`Body.fuses`), every row reads all it has.
 """
 
 from __future__ import annotations
@@ -148,9 +148,10 @@ def _read_together(segments: Sequence[Segment]) -> dict[tuple[int, ...], list[Se
 class _Plan:
     """Which runs each row reads for itself, what rows read together, and where each writes its next token."""
 
-    def __init__(self, pool: PagePool, segments: Sequence[Segment]) -> None:
+    def __init__(self, pool: PagePool, segments: Sequence[Segment], fuses: bool) -> None:
+        """Without `fuses` every row reads all for itself."""
         self._size = pool.shelf.size
-        shared = _read_together(segments) if _may_share(segments) else {}
+        shared = _read_together(segments) if fuses and _may_share(segments) else {}
         self.shared = [_Shared(pool, parts, rows) for rows, parts in shared.items()]
         apart = {part for parts in shared.values() for part in parts}
         tables: dict[Segment, _Table] = {}
@@ -241,7 +242,7 @@ class PagedDecoder:
             return
         for segment in self._segments:
             pool.reserve(segment, 1)
-        self._plan, self._version = _Plan(pool, self._segments), pool.version
+        self._plan, self._version = _Plan(pool, self._segments, self.body.fuses), pool.version
         shape = (self.num_rows, self.body.dims.num_heads)
         self._seed, self._totals = np.empty(shape, np.float32), np.empty((*shape, self.body.dims.head_dim), np.float32)
         self._seed.fill(NO_KEYS)
