@@ -3,8 +3,8 @@
 Two threads of one process do not decode a small model twice as fast: the steps between the matrix products hold
 Python's lock. Two processes do. Where a draw runs cannot change it (randomness is keyed by path), so results are those
 of one process on the same machine, bit for bit in batch-invariant mode. Cost: weights, caches and start-up once per
-process, and a prompt is computed once more where its draws are split. Left out: GPUs, and restarting a
-replica that died.
+process, and a prompt is computed once more where its draws are split. Left out: GPUs, and starting a replica again that
+died.
 """
 
 from __future__ import annotations
