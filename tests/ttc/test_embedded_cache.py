@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ttc.engines.embedded.core import paged
-from ttc.engines.embedded.core.cache import PrefixTree
+from ttc.engines.embedded.core.cache import PrefixEntry, PrefixTree
 from ttc.engines.embedded.core.pool import SHEET, PagePool, Segment
 from ttc.engines.embedded.core.tenants import Tenants
 from ttc.engines.shared.compute import native
@@ -83,6 +83,12 @@ def expected(ids: tuple[int, ...]) -> list[float]:
 
 def remember(tree: PrefixTree, pool: PagePool, ids: tuple[int, ...]) -> None:
     tree.insert(ids, segment_of(pool, ids, tree.find(ids).segment))
+
+
+def entry_of(tree: PrefixTree, ids: tuple[int, ...]) -> PrefixEntry:
+    """The entry in which `ids` ends, or as much as is known of it."""
+    entry, _, part = tree._descend(ids)
+    return part or entry
 
 
 steps = st.tuples(
@@ -295,7 +301,7 @@ def test_steps_of_a_path_that_the_search_has_left_all_others_of_become_one_segme
     del row
     tree.join((*path, 1, 1))  # up to the place where the other branch leaves: no page of its own for every step
     assert pool.num_tokens == 8 + 12 + 2 * PAGE
-    (entry := tree.entry(other)) and tree.forget(entry)
+    tree.forget(entry_of(tree, other))
     tree.join((*path, 1, 1))  # not with the prompt, which may be asked for again
     assert pool.num_tokens == 8 + 2 * PAGE
     segment, length = tree.find((*path, 1, 1, 2))
@@ -319,8 +325,7 @@ def test_whatever_is_joined_split_and_forgotten_every_row_and_every_prefix_says_
         if move == "join":
             tree.join(ids)
         elif move == "forget":
-            if (entry := tree.entry(ids)) is not None:
-                tree.forget(entry)
+            tree.forget(entry_of(tree, ids))
         elif tree.length(ids) < len(ids):
             remember(tree, pool, ids)
         else:
@@ -394,10 +399,10 @@ def test_what_a_search_may_come_back_for_stays_and_what_it_has_left_goes_at_once
     for branch in (1, 2):
         ids = (0,) * 8 + (branch,) * 8
         remember(tree, pool, ids)
-        tenants.keep(tenant, (branch,), ids, 8)
+        tenants.keep(tenant, (branch,), entry_of(tree, ids), 8)
     deeper = (0,) * 8 + (1,) * 16
     remember(tree, pool, deeper)
-    tenants.keep(tenant, (1, 0), deeper, 8)
+    tenants.keep(tenant, (1, 0), entry_of(tree, deeper), 8)
     remember(tree, pool, (5,) * 8)
     assert not tree.evict(0) and tree.length((5,) * 8) == 0
     tenants.prune("p", (1,))
@@ -412,7 +417,7 @@ def test_a_new_problem_waits_until_those_before_it_have_the_room_they_may_need()
     first, second, unnamed = tenants.tenant("a"), tenants.tenant("b"), tenants.tenant("")
     ids = (1,) * 40
     remember(tree, pool, ids)
-    tenants.keep(first, (0,), ids, 40)
+    tenants.keep(first, (0,), entry_of(tree, ids), 40)
     assert not first.started, "a problem that has never continued a path keeps nothing"
     tenants.continues("a")
     assert first.started and first.held == 40 and not tree.evict(0)
@@ -436,7 +441,7 @@ def test_memory_that_is_short_is_taken_from_the_problem_that_has_been_idle_longe
         ids = (ord(name) % 10,) * 8
         remember(tree, pool, ids)
         tenants.continues(name)
-        tenants.keep(tenants.tenant(name), (0,), ids, 8)
+        tenants.keep(tenants.tenant(name), (0,), entry_of(tree, ids), 8)
     tenants.tenant("a")
     assert tenants.relieve() and tree.evict(8)
     assert not tenants.tenant("b").paths and tenants.tenant("a").paths
@@ -452,14 +457,14 @@ def test_a_problem_whose_prompts_wait_long_has_one_tenant_and_leaves_no_pin() ->
     assert tenants.tenant("p") is waiting
     ids = (1, 2, 3, 4, 5)
     remember(tree, pool, ids)
-    tenants.keep(waiting, (0,), ids, 5)
+    tenants.keep(waiting, (0,), entry_of(tree, ids), 5)
     for _ in range(3 * 1024):
         tenants.tenant("")
     tenants.prune("p", (0,))
     assert tree.evict(0) and pool.num_tokens == 0
     tenants.release("p")
     remember(tree, pool, ids)
-    tenants.keep(waiting, (1,), ids, 5)  # it ended when its problem was done
+    tenants.keep(waiting, (1,), entry_of(tree, ids), 5)  # it ended when its problem was done
     assert tree.evict(0) and pool.num_tokens == 0
 
 
@@ -467,7 +472,7 @@ def test_a_problem_that_is_done_leaves_no_pin() -> None:
     pool, tree, tenants = new_tenants()
     remember(tree, pool, (1, 2, 3, 4, 5))
     tenants.continues("p")
-    tenants.keep(tenants.tenant("p"), (0,), (1, 2, 3, 4, 5), 5)
+    tenants.keep(tenants.tenant("p"), (0,), entry_of(tree, (1, 2, 3, 4, 5)), 5)
     assert not tree.evict(0)
     tenants.release("p")
     assert tree.evict(0) and pool.num_tokens == 0

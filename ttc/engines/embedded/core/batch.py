@@ -420,9 +420,9 @@ class Batch:
         job.tenant.rows -= 1
         if entry.segment is not None and entry.segment.length:
             ids = (*entry.request.ids, *entry.ids[:-1])
-            self.tree.insert(ids, entry.segment)
+            end = self.tree.insert(ids, entry.segment)
             if entry.ended and not entry.final:
-                self.tenants.keep(job.tenant, (*entry.request.path, entry.number), ids, len(entry.ids))
+                self.tenants.keep(job.tenant, (*entry.request.path, entry.number), end, len(entry.ids))
         entry.segment = None
         self._release(job)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import heapq
 import weakref
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -74,34 +73,35 @@ class PrefixTree:
         self._clock = 0
         self._root = PrefixEntry(None, (), None, 0)
 
-    def find(self, ids: Sequence[int]) -> Match:
+    def find(self, ids: tuple[int, ...]) -> Match:
         """Return the longest known prefix of `ids`; touches it."""
         entry, depth, part = self._descend(ids)
         if part is not None:
             entry = self._split(part, depth)
         return Match(entry.segment, depth)
 
-    def length(self, ids: Sequence[int]) -> int:
+    def length(self, ids: tuple[int, ...]) -> int:
         """How many tokens of `ids` are known."""
         return self._descend(ids)[1]
 
-    def insert(self, ids: Sequence[int], segment: Segment) -> None:
+    def insert(self, ids: tuple[int, ...], segment: Segment) -> PrefixEntry:
         """Remember `segment` as the keys and values of `ids` (segment.end == len(ids)); what is known stays.
 
-        The caller may use `segment` on; where all of it is new, its pages become the tree's.
+        The caller may use `segment` on; where all of it is new, its pages become the tree's. Returns the entry in which
+        `ids` ends.
         """
         entry, depth, part = self._descend(ids)
         if depth == len(ids):
-            return
+            return part or entry
         if part is not None:
             entry = self._split(part, depth)
         between = segment.parent
         if between is not None and between.start == depth and max(between.length, segment.length) >= _JOINED:
             between.adopt(entry.segment)
             entry, depth = self._add(entry, ids[depth : between.end], between), between.end
-        self._add(entry, ids[depth:], segment.after(entry.segment))
+        return self._add(entry, ids[depth:], segment.after(entry.segment))
 
-    def absorb(self, ids: Sequence[int], segment: Segment) -> Segment:
+    def absorb(self, ids: tuple[int, ...], segment: Segment) -> Segment:
         """Append `segment`, the end of `ids`, to the entry it continues, where nobody else does; returns what has it.
 
         Not to one that ends a whole prompt, which may be asked for again.
@@ -115,10 +115,10 @@ class PrefixTree:
             return segment
         if segment.length:
             self._pool.carry(segment, segment.start, segment.end, holder)
-            entry.ids += tuple(ids[depth:])
+            entry.ids += ids[depth:]
         return holder
 
-    def join(self, ids: Sequence[int]) -> None:
+    def join(self, ids: tuple[int, ...]) -> None:
         """Bring what ends with `ids` together with what is before it and leads nowhere else any more.
 
         A search leaves most branches, and what it goes on with would be read step by step, each in pages of its own.
@@ -152,24 +152,18 @@ class PrefixTree:
         above.above = above.segment = None
         above.children = {}
 
-    def end(self, ids: Sequence[int], hidden: torch.Tensor) -> None:
+    def end(self, ids: tuple[int, ...], hidden: torch.Tensor) -> None:
         """Remember with known `ids`, a whole prompt, the hidden state (1, D) of the last."""
         entry, depth, part = self._descend(ids)
         if part is None and depth == len(ids):
             entry.hidden = hidden.clone()
 
-    def whole(self, ids: Sequence[int]) -> tuple[Segment, torch.Tensor] | None:
+    def whole(self, ids: tuple[int, ...]) -> tuple[Segment, torch.Tensor] | None:
         """The segment and last hidden state (1, D) of a prompt that was computed before and ended with `ids`."""
         entry, depth, part = self._descend(ids)
         if part is not None or depth < len(ids) or entry.segment is None or entry.hidden is None:
             return None
         return entry.segment, entry.hidden
-
-    def entry(self, ids: Sequence[int]) -> PrefixEntry | None:
-        """The entry in which `ids` ends, or as much as is known of it; None where nothing is known."""
-        entry, _, part = self._descend(ids)
-        entry = part or entry
-        return None if entry is self._root else entry
 
     def pin(self, entry: PrefixEntry) -> bool:
         """Keep an entry until `unpin`; False when it has been forgotten already."""
@@ -212,8 +206,9 @@ class PrefixTree:
                 leaves.append(entry)
         return leaves
 
-    def _add(self, above: PrefixEntry, ids: Sequence[int], segment: Segment) -> PrefixEntry:
-        entry = PrefixEntry(above, tuple(ids), segment, self._tick())
+    def _add(self, above: PrefixEntry, ids: tuple[int, ...], segment: Segment) -> PrefixEntry:
+        self._clock += 1
+        entry = PrefixEntry(above, ids, segment, self._clock)
         above.children[entry.ids[0]] = entry
         return entry
 
@@ -222,20 +217,25 @@ class PrefixTree:
             del entry.above.children[entry.ids[0]]
         entry.above = entry.segment = entry.hidden = None
 
-    def _descend(self, ids: Sequence[int]) -> tuple[PrefixEntry, int, PrefixEntry | None]:
-        """Walk down: the last whole entry, the matched length, and the child that was entered but not left."""
-        entry, depth = self._root, 0
-        while depth < len(ids):
+    def _descend(self, ids: tuple[int, ...]) -> tuple[PrefixEntry, int, PrefixEntry | None]:
+        """Walk down: the last whole entry, the matched length, and the child that was entered but not left.
+
+        Touches all that it meets, at once: of a path only the last may be forgotten next.
+        """
+        self._clock += 1
+        clock, entry, depth, length = self._clock, self._root, 0, len(ids)
+        while depth < length:
             child = entry.children.get(ids[depth])
             if child is None:
                 break
+            child.used = clock
             span = child.ids
-            child.used = self._tick()
-            if tuple(ids[depth : depth + len(span)]) == span:
-                entry, depth = child, depth + len(span)
+            end = depth + len(span)
+            if ids[depth:end] == span:
+                entry, depth = child, end
                 continue
-            pairs = zip(span, ids[depth : depth + len(span)], strict=False)
-            same = next((i for i, (own, other) in enumerate(pairs) if own != other), min(len(span), len(ids) - depth))
+            pairs = zip(span, ids[depth:end], strict=False)
+            same = next((i for i, (own, other) in enumerate(pairs) if own != other), min(len(span), length - depth))
             return entry, depth + same, child
         return entry, depth, None
 
@@ -249,7 +249,3 @@ class PrefixTree:
         entry.ids, entry.above = entry.ids[offset:], upper
         upper.children[entry.ids[0]] = entry
         return upper
-
-    def _tick(self) -> int:
-        self._clock += 1
-        return self._clock

@@ -97,14 +97,13 @@ class Tenants:
         tenant.paths = {path: pair for path, pair in tenant.paths.items() if self._tree.pin(pair[0])}
         self._largest = max(self._largest, tenant.held)
 
-    def keep(self, tenant: Tenant, path: Path, ids: tuple[int, ...], length: int) -> None:
-        """Note a path that ends with `ids`, whose last step is of `length` tokens; of a released problem nothing."""
+    def keep(self, tenant: Tenant, path: Path, entry: PrefixEntry, length: int) -> None:
+        """Note a path that ends in `entry`, whose last step is of `length` tokens; of a released problem nothing."""
         if self._unreleased.get(tenant.problem_id) is not tenant:
             return
         self._tenants[tenant.problem_id] = tenant
-        entry = self._tree.entry(ids)
         self._drop(tenant, path, forget=False)
-        if entry is not None and (not tenant.searches or self._tree.pin(entry)):
+        if not tenant.searches or self._tree.pin(entry):
             tenant.paths[path] = entry, length
             self._largest = max(self._largest, tenant.held)
 
