@@ -295,6 +295,44 @@ class _Rows:
         self._parallel(threads, rows, *work)
 
 
+@_inlined
+def _score(heads: int, keys: Any, values: Any, at: int, size: int, query: Any, to: int, scores: Any) -> None:
+    """See `_page_scores`."""
+    if heads == 1:
+        _scores_1(keys, values, at, size, query, to, scores)
+    elif heads == 2:
+        _scores_2(keys, values, at, size, query, to, scores)
+    elif heads == 3:
+        _scores_3(keys, values, at, size, query, to, scores)
+    else:
+        _scores_4(keys, values, at, size, query, to, scores)
+
+
+@_inlined
+def _add(
+    heads: int, keys: Any, values: Any, at: int, after: int, size: int, first: int, count: int, to: int, scores: Any,
+    total: Any
+) -> None:  # fmt: skip
+    """See `_page_values`."""
+    if heads == 1:
+        _values_1(keys, values, at, after, size, first, count, to, scores, total)
+    elif heads == 2:
+        _values_2(keys, values, at, after, size, first, count, to, scores, total)
+    elif heads == 3:
+        _values_3(keys, values, at, after, size, first, count, to, scores, total)
+    else:
+        _values_4(keys, values, at, after, size, first, count, to, scores, total)
+
+
+@_inlined
+def _hide(scores: Any, begin: int, count: int) -> None:
+    """Leave of the scores (heads, SHEET) of a sheet those of `count` positions from `begin` on."""
+    for g in range(len(scores)):
+        for t in range(SHEET):
+            if (t < begin) | (t >= begin + count):
+                scores[g, t] = _HIDDEN
+
+
 # -- the kernels -------------------------------------------------------------------------------------------------------
 @_inlined
 def _exp(x: Any) -> Any:
@@ -544,21 +582,9 @@ def attend(
                     runs = min(_RUNS, lasts[row] - e)
                     for j in range(runs):
                         at = (slots[e + j] // SHEET * num_kv + h) * sheet
-                        if several == 1:
-                            _scores_1(keys, values, at, size, query_at, j * SHEET, scores_at)
-                        elif several == 2:
-                            _scores_2(keys, values, at, size, query_at, j * SHEET, scores_at)
-                        elif several == 3:
-                            _scores_3(keys, values, at, size, query_at, j * SHEET, scores_at)
-                        else:
-                            _scores_4(keys, values, at, size, query_at, j * SHEET, scores_at)
-                    for j in range(runs):
-                        begin = slots[e + j] % SHEET
+                        _score(several, keys, values, at, size, query_at, j * SHEET, scores_at)
                         if counts[e + j] < SHEET:
-                            for g in range(several):
-                                for t in range(SHEET):
-                                    if (t < begin) | (t >= begin + counts[e + j]):
-                                        scores[g, j * SHEET + t] = _HIDDEN
+                            _hide(scores[:several, j * SHEET : (j + 1) * SHEET], slots[e + j] % SHEET, counts[e + j])
                     for g in range(several):
                         before, mass = peaks[g], _ZERO
                         peak = max(before, _highest(scores[g, : runs * SHEET]))
@@ -579,14 +605,7 @@ def attend(
                         # values go in pairs; what is before the run has a share of nothing
                         begin = slots[e + j] % SHEET & -2
                         count = slots[e + j] % SHEET + counts[e + j] - begin
-                        if several == 1:
-                            _values_1(keys, values, at, after, size, begin, count, j * SHEET, scores_at, total_at)
-                        elif several == 2:
-                            _values_2(keys, values, at, after, size, begin, count, j * SHEET, scores_at, total_at)
-                        elif several == 3:
-                            _values_3(keys, values, at, after, size, begin, count, j * SHEET, scores_at, total_at)
-                        else:
-                            _values_4(keys, values, at, after, size, begin, count, j * SHEET, scores_at, total_at)
+                        _add(several, keys, values, at, after, size, begin, count, j * SHEET, scores_at, total_at)
                 for g in range(several):
                     for d in range(size):
                         out[row, first + g, d] = _stored(total[g, d] / masses[g], out)
