@@ -149,6 +149,7 @@ class _Dying:
         return Torn()
 
 
+@pytest.mark.long
 def test_a_job_killed_anywhere_ends_as_the_one_that_was_not(tmp_path, finished, guesser, walker, monkeypatch):
     whole, _ = finished
     folder = tmp_path / "torn"
@@ -195,6 +196,7 @@ class _Signalling(_Dying):
         return Sending()
 
 
+@pytest.mark.long
 def test_a_signal_ends_a_job_with_all_answers_and_updates_kept_and_says_how_many(
     tmp_path, finished, guesser, walker, handlers
 ):

@@ -46,6 +46,7 @@ def problems(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_traces_become_a_student_that_thinks_with_exact_budgets(student: Path, problems: Path, tmp_path: Path) -> None:
     behaviour = Behaviour(completions=False, ids=False, scores=False, reasoning="reasoning_content")
     said: list[str] = []

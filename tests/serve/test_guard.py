@@ -148,6 +148,7 @@ def test_each_key_has_limits_of_its_own() -> None:
         assert (dear.status_code, dear.json()["error"]["param"]) == (400, "ttc.max_total_tokens")
 
 
+@pytest.mark.long
 def test_a_key_may_run_so_many_searches_at_once_and_still_chat() -> None:
     key = key_from_secret("alice", ALICE, KeyLimits(max_searches=1))
     search = chat(ttc={"strategy": "majority", "n": 2})

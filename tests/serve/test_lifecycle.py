@@ -216,6 +216,7 @@ def test_a_server_that_goes_says_so_and_takes_what_comes_until_balancers_have_he
     assert int(late.headers["retry-after"]) in (18, 19)
 
 
+@pytest.mark.long
 def test_the_command_serves_the_packaged_model_and_a_second_signal_ends_it_cleanly_at_once() -> None:
     command = [sys.executable, "-m", "ttc", "serve", "--port", "0", "--set", "limits.drain_s=60"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})

@@ -124,6 +124,7 @@ def test_the_seal_is_what_sha256sum_checks(tmp_path):
     assert done.returncode == 0 and done.stdout.count(": OK") == 3
 
 
+@pytest.mark.long
 def test_a_kill_at_any_file_operation_of_saving_loses_no_checkpoint(tmp_path):
     script, root = Path(__file__).with_name("dying_saver.py"), Path(__file__).parents[2]
     done = subprocess.run([sys.executable, str(script), str(tmp_path)], cwd=root, capture_output=True, text=True)

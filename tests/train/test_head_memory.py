@@ -43,6 +43,7 @@ def backward(model, ids, chunk_logits=None, kept=None):
     return floats, scored.logprobs.detach(), [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
+@pytest.mark.long
 def test_what_is_kept_for_the_gradient_is_a_twentieth_of_the_logits_at_most(model):
     ids = torch.randint(2, 1 << 15, (8, 129), generator=torch.Generator().manual_seed(0))
     floats, *_ = backward(model, ids)

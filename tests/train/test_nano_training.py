@@ -23,6 +23,7 @@ def trained_by(nano, steps, checkpoint, **options):
     return network
 
 
+@pytest.mark.long
 def test_the_loss_falls(nano, tmp_path):
     batch = [item for at in range(4) for item in teacher.examples.pool(nano, ExampleMixture(), 9, at, 1, 8, 0.1)[0]]
     trained = trained_by(nano, 60, tmp_path / "a")

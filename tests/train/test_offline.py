@@ -135,6 +135,7 @@ def test_a_killed_job_goes_on_from_trls_newest_whole_checkpoint(cipher_model, ru
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in pairs)
 
 
+@pytest.mark.long
 def test_options_reach_trls_configuration(cipher_model, run, tmp_path):
     pairs = pairs_of_rollouts(run / "1-sample" / "rollouts.jsonl")
     gentle = train("dpo", pairs, tmp_path / "a", cipher_model, 3, options=("beta=0.01",))

@@ -528,6 +528,7 @@ def test_what_a_page_says_stays_where_the_memory_of_others_on_its_sheet_goes_bac
         assert (pool.read_chain(segment, 0, PAGE) == number).all()
 
 
+@pytest.mark.long
 @linux
 def test_a_shelf_that_grows_is_never_there_twice() -> None:
     script = f"""

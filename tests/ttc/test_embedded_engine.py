@@ -638,6 +638,7 @@ def one_by_one(invariant) -> list[tuple[Prompt, list[tuple]]]:
     return asyncio.run(go())
 
 
+@pytest.mark.long
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.randoms(use_true_random=False), st.sampled_from([1, 7, 64]))
 def test_no_schedule_and_no_resume_point_changes_a_draw(invariant, one_by_one, rng, concurrency) -> None:

@@ -105,6 +105,7 @@ def test_new_weights_reach_every_process_and_only_an_idle_engine(pair: Any) -> N
     asyncio.run(go())
 
 
+@pytest.mark.long
 def test_a_process_that_dies_fails_its_calls_and_names_its_exit_code() -> None:
     async def go() -> None:
         engine = embedded(processes=1)

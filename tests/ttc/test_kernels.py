@@ -293,6 +293,7 @@ def test_a_missing_triton_is_an_error_with_the_command_that_installs_it(reposito
     assert "ConfigError: the kernels for GPUs need triton" in printed and "pip install triton" in printed
 
 
+@pytest.mark.long
 @with_triton
 def test_a_kernel_compiles_without_a_gpu_and_without_spills(repository: Path) -> None:
     code = (

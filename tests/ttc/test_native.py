@@ -238,6 +238,7 @@ def test_self_certainty_is_the_divergence_from_uniform_and_a_greedy_draw_the_fir
     np.testing.assert_allclose(drawn.certainty, exact.numpy(), atol=1e-5)
 
 
+@pytest.mark.long
 def test_where_no_folder_can_be_written_the_kernels_are_compiled_for_this_process_alone() -> None:
     script = """
 import numba.core.caching, numpy as np, torch

@@ -82,6 +82,7 @@ def test_a_failure_that_passes_is_retried_and_counted_on_one_draw(server: OpenAI
     assert "503" in reason and count == 1
 
 
+@pytest.mark.long
 def test_a_slow_answer_is_waited_for_as_long_as_its_server_answers_other_questions() -> None:
     with OpenAIServer(suite.embedded, Behaviour(max_model_len=2048)) as server:
         engine = by_ids(server, seeded=False, idle_s=1.0)
@@ -89,6 +90,7 @@ def test_a_slow_answer_is_waited_for_as_long_as_its_server_answers_other_questio
         assert len(once(engine, range(2))) == 2
 
 
+@pytest.mark.long
 def test_an_answer_that_never_comes_is_given_up_though_its_server_is_well() -> None:
     with OpenAIServer(suite.embedded, Behaviour(max_model_len=2048)) as server:
         engine = by_ids(server, seeded=False, idle_s=0.5, attempts=1)

@@ -437,6 +437,7 @@ def test_a_stream_that_dies_after_tokens_were_handed_over_fails_with_them_on_the
     alone(body, engine=FAST)
 
 
+@pytest.mark.long
 def test_an_answer_that_does_not_come_is_a_timeout_and_the_request_is_aborted(alone: Runner) -> None:
     async def body(engine: Any, machine: fake.Machine) -> None:
         machine.faults.slow_s = 30.0

@@ -110,6 +110,7 @@ def test_a_text_that_goes_round_in_circles_is_refused() -> None:
         form(max_repetition=2.0)
 
 
+@pytest.mark.long
 def test_hostile_texts_are_judged_in_time() -> None:
     texts = list(hostile_texts().values())
     verdicts = judge_all([(SCHEMA, text) for text in texts], answer="tag", max_repetition=0.5, timeout_s=0.5)

@@ -123,6 +123,7 @@ def test_without_the_detector_scripts_still_decide_and_the_rest_gives_the_instal
     assert judge("fr", TEXTS["fr"]).status == "error"
 
 
+@pytest.mark.long
 def test_hostile_texts_are_judged_in_time() -> None:
     mean = ["`" * 150_000, "$" * 150_000, r"\(" * 70_000, "<a" * 70_000, "http://" * 20_000, "^{" * 70_000]
     mean += ["a." * 90_000, "x" * 200_000, "x@" * 90_000, "的a" * 90_000]

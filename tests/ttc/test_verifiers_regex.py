@@ -50,6 +50,7 @@ def test_a_pattern_that_backtracks_for_ever_is_a_timeout_and_the_next_verdict_co
     assert time.perf_counter() - started < 10
 
 
+@pytest.mark.long
 def test_hostile_texts_are_judged_in_time() -> None:
     texts = [*hostile_texts().values(), "x" * 200_001]
     verdicts = judge_all([(r"(\w+\s?)*\d$", text) for text in texts], timeout_s=0.3)
