@@ -9,8 +9,10 @@ Problems are rows: a list of dictionaries or a data frame, with the columns of a
 `question` (or `prompt`, `problem`, `messages`) and `answer` (or `target`), optionally `id`, `kind`, `cluster`,
 `difficulty`. Numbers are those of `ttc eval`: the same verifiers, draws and intervals.
 
-Cost: the strategy's, and a millisecond a verdict. Left out: run folders, so nothing is resumed (`ttc eval --task FILE`
-keeps one), and several strategies at once: two results over the same rows are paired by their ids.
+Once a problem was answered, one that fails is a row with its error, and a check function that raises gives no verdict;
+before that, what fails is raised. Cost: the strategy's, and a millisecond a verdict. Left out: run folders, so nothing
+is resumed (`ttc eval --task FILE` keeps one), and several strategies at once: two results over the same rows are paired
+by their ids.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from evals.tasks._files import READ, items_of, kind_of_rows
 from ttc.concurrent import gather
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.functions import CheckFunction, ScoreFunction, as_verifier
-from ttc.config.plugins import described, leaf
+from ttc.config.plugins import blamed, described, leaf
 from ttc.config.recipes import dump
 from ttc.config.registry import VERIFIERS
 from ttc.config.values import at_least, counted
@@ -48,6 +50,7 @@ from ttc.core import (
     Sampling,
     Scorer,
     Strategy,
+    Submission,
     TargetLike,
     Usage,
     Verdict,
@@ -233,7 +236,9 @@ async def aevaluate(
 
     Raises:
         ConfigError: a row, name, parameter or value that does not fit; nothing was spent.
-        TTCError: the engine, scorer or verifier is broken. A single problem that fails is a row with its error.
+        TTCError: the engine, scorer or verifier is broken from the first problem on; what a function raises goes
+            through as it is then. Once a problem was answered and judged, what fails is a row with its error, or a
+            verdict `error`, and where the engine is gone, the rest is not asked: what was paid for comes back.
     """
     if concurrency is not None:
         at_least("evaluate", 1, concurrency=concurrency)
@@ -323,10 +328,29 @@ def _blank(value: object) -> bool:
 def _verifier(verifier: str | Verifier | CheckFunction | None, kind: str) -> Verifier:
     """The verifier that was given, or that of the answer kind; one that is named stands behind a service."""
     if verifier is not None and not isinstance(verifier, str):
-        return as_verifier(verifier)
+        return _Patient(as_verifier(verifier))
     check = CHECKS[kind]
     name, params = (check.verifier, check.params) if verifier is None else (verifier, {})
     return Service(PartChoice.of(VERIFIERS, name, params).create_verifier())
+
+
+class _Patient:
+    """A verifier of the user's own: what it raises once it has judged anything is a verdict, so nothing is lost."""
+
+    def __init__(self, verifier: Verifier) -> None:
+        self.name, self.version = verifier.name, verifier.version
+        self.check_gold, self.close = verifier.check_gold, verifier.close
+        self._verifier, self._has_judged = verifier, False
+
+    async def verify(self, target: TargetLike, submission: Submission) -> Verdict:
+        try:
+            verdict = await self._verifier.verify(target, submission)
+        except Exception as error:
+            if not self._has_judged:
+                raise
+            return Verdict("error", reason=described(blamed(error))[:200], version=self.version)
+        self._has_judged = self._has_judged or submission.finish_reason == "stop"
+        return verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,9 +366,9 @@ class _Work:
     budget: Budget | None
 
     async def run(self, items: Sequence[Item], concurrency: int) -> list[Record]:
-        """Solve and verify all, so many at once."""
+        """Solve and verify all, so many at once; an error ends it only while no problem was answered."""
         records: dict[int, Record] = {}
-        streak: list[BaseException] = []
+        streak: list[Exception] = []
         todo = iter(enumerate(items))
         shared: dict[Any, Any] = {}
         started = time.monotonic()
@@ -356,24 +380,24 @@ class _Work:
                 records[index] = replace(record, provenance={**record.provenance, "at_s": at_s})
                 in_engine = isinstance(error, EngineError) and not isinstance(error, PromptTooLong)
                 streak[:] = [*streak, error] if error is not None and in_engine else []
-                if len(streak) >= min(MAX_STREAK, len(items)):
-                    raise streak[-1]
+                is_gone = len(streak) >= min(MAX_STREAK, len(items))
+                if error is None or not (is_gone or _fails_all(error)):
+                    continue
+                if all(each.answer is None for each in records.values()):
+                    raise error
+                if is_gone:
+                    records.update((left, _failed(other, error, Usage())) for left, other in todo)
 
         await gather(worker() for _ in range(min(concurrency, len(items))))
         return [records[index] for index in range(len(items))]
 
-    async def _record(self, item: Item, shared: dict[Any, Any]) -> tuple[Record, TTCError | None]:
-        labels: dict[str, Any] = {"cluster": item.cluster or item.problem.id, "difficulty": item.difficulty}
+    async def _record(self, item: Item, shared: dict[Any, Any]) -> tuple[Record, Exception | None]:
         try:
             answer = await self._solve(item, shared)
-        except TTCError as raised:
-            error = leaf(raised)
-            if isinstance(error, ConfigError | Unsupported | PluginError):  # would fail every problem alike
-                raise
-            labels |= {"spent": asdict(spent(raised))}
-            return Record(item.problem, item.target, error=described(error), provenance=labels), raised
+        except Exception as raised:
+            return _failed(item, raised, spent(raised)), raised
         verdict, *verdicts = await verdicts_of(item, answer, self.verifier)
-        return Record(item.problem, item.target, answer, verdict, tuple(verdicts), provenance=labels), None
+        return Record(item.problem, item.target, answer, verdict, tuple(verdicts), provenance=_labels(item)), None
 
     async def _solve(self, item: Item, shared: dict[Any, Any]) -> Answer:
         sampling = self.sampling or fit_to_context(USUAL, self.engine, item.problem, self.thinking)
@@ -387,6 +411,21 @@ class _Work:
             budget=self.budget,
             shared=shared,
         )
+
+
+def _labels(item: Item) -> dict[str, Any]:
+    return {"cluster": item.cluster or item.problem.id, "difficulty": item.difficulty}
+
+
+def _fails_all(error: Exception) -> bool:
+    """Whether it would fail every problem alike: what is configured, or code of the user's own."""
+    first = leaf(error)
+    return not isinstance(first, TTCError) or isinstance(first, ConfigError | Unsupported | PluginError)
+
+
+def _failed(item: Item, error: Exception, cost: Usage) -> Record:
+    labels = {**_labels(item), "spent": asdict(cost)}
+    return Record(item.problem, item.target, error=described(leaf(error)), provenance=labels)
 
 
 def _evaluation(

@@ -14,7 +14,7 @@ from evals.commands.eval import EvalOptions, evaluate
 from evals.numbers.summary import read_summary
 from ttc.core import Prices
 from ttc.engines.scripted import ScriptedEngine
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, EngineError
 
 ROWS = [
     {"question": "What is 3+4?", "answer": 7, "topic": "sums"},
@@ -143,6 +143,43 @@ def test_what_a_function_raises_goes_through_as_it_is() -> None:
 
     with pytest.raises(KeyError, match="mine"):
         ttc.evaluate(ROWS, engine=engine(), verifier=broken, seed=1)
+
+
+def test_what_was_paid_for_comes_back_where_a_check_a_strategy_or_the_engine_fails_late() -> None:
+    def check(target: str, submission: ttc.Submission) -> bool:
+        seen.append(target)
+        if len(seen) == 2:
+            raise KeyError("mine")
+        return True
+
+    async def late(problem: ttc.Problem, session: ttc.Session) -> ttc.Answer:
+        answer = await first(problem, session)
+        seen.append(problem.id)
+        return answer if len(seen) == 1 else [][0]
+
+    class Leaving(ScriptedEngine):
+        async def generate(self, prompt, sampling, draws, on_usage):  # type: ignore[no-untyped-def]
+            if "3+4" not in prompt.text:
+                asked.append(prompt.text)
+                raise EngineError("gone")
+            return await super().generate(prompt, sampling, draws, on_usage)
+
+    seen: list[str] = []
+    judged = ttc.evaluate(ROWS, engine=engine(), verifier=check, seed=1, concurrency=1)
+    assert [row["status"] for row in judged.to_rows()] == ["correct", "error", "correct"]
+    assert judged[1].verdict is not None and "KeyError: 'mine'" in judged[1].verdict.reason
+    assert judged.num_undecided == 1 and judged[1].answer is not None
+
+    seen.clear()
+    solved = ttc.evaluate(ROWS, engine=engine(), strategy=late, seed=1, concurrency=1)
+    assert [problem.error is None for problem in solved] == [True, False, False]
+    assert "IndexError" in str(solved[1].error) and solved[1].usage.calls == 2, "and what it cost is counted"
+
+    asked: list[str] = []
+    rows = [ROWS[0], *({"question": f"What is {i}*1?", "answer": str(i)} for i in range(30))]
+    reached = ttc.evaluate(rows, engine=Leaving(lambda prompt, path, key: "\\boxed{7}"), seed=1, concurrency=1)
+    assert reached[0].correct and len(asked) == 8, "an engine that is gone is not asked for the rest"
+    assert [problem.error for problem in reached.errors] == ["EngineError: gone"] * 30
 
 
 @pytest.mark.parametrize(

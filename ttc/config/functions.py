@@ -6,7 +6,8 @@
 A score function sees a prompt with the path that was taken and gives a number, higher is better, or None for no
 verdict. A check function sees the target and a submission; it gives True or False, a reward in [0, 1] that is partial
 credit (1 is correct), a `Verdict`, or None for no verdict. Both may be async. A submission that was cut has no answer
-and is not shown to it. What they raise is the user's own and goes through untouched.
+and is not shown to it. What they raise is the user's own and goes through untouched; `ttc.evaluate` makes a verdict
+`error` of it once another was given.
 
 Cost: none beside the function's own. Left out: prices of score functions (their tokens, if any, are not on the ledger),
 known cases of check functions.
