@@ -10,7 +10,8 @@ seed, id, path), so neither order, nor concurrency, nor the place of the cut cha
 A problem that fails is a record with its `error`, kept on resume unless errors are retried. What would fail every
 problem alike (a bad parameter, an engine that fails `MAX_STREAK` times in a row, a broken verifier, code of the user's
 own that fails on each of the first `MAX_STREAK` problems) stops the run. What a failed problem had cost is in its
-record's provenance (`spent`) and counts in every total, also where it was retried (`spent_before`).
+record's provenance (`spent`) and counts in every total, also where it was retried (`spent_before`). A run.json that was
+lost, emptied or cut is written anew by the command that made the run: its records bear the configuration's digest.
 
 Records are nowhere but on the disk, so memory does not grow with them: `StoredRecords` keeps where each line begins,
 eight bytes a problem. Every pass reads and decodes the file again (about a millisecond for a record of twenty
@@ -246,10 +247,9 @@ def check_folder(
     asked for now, only go on behind those of the folder, it holds the same run; else a problem that changed is looked
     for among them, to be named.
     """
-    config_there = stored_config(folder)
+    config_there = readable_config(folder)
     if config_there is None:
-        if (folder / RECORDS).exists() and (folder / RECORDS).stat().st_size:
-            raise ConfigError(f"{folder} holds {RECORDS} but no {CONFIG}; choose another --out")
+        _check_orphans(folder, config)
         return
     if CONTENTS in config and CONTENTS not in config_there:
         raise ConfigError(
@@ -269,6 +269,24 @@ def check_folder(
         _check_contents(folder, config_there[CONTENTS], config[CONTENTS], items if names_problem else ())
     if items and _counts_otherwise(folder, config) and not is_whole(folder, items):
         raise _other_counting(folder)
+
+
+def _check_orphans(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuse what a run has paid for where its run.json is lost, unless the last record says that `config` made it.
+
+    Each record bears the digest of the configuration that made it, so run.json can be written anew. What is not known
+    yet of `config` leaves it open.
+    """
+    if None in (config.get(CONTENTS, {}), config.get(SERVED, {})) or not _has_begun(folder):
+        return
+    made_by, path = None, folder / RECORDS
+    for _, record in store.scan(path) if path.is_file() else ():
+        made_by = record.provenance.get("run")
+    if made_by != digest(config):
+        raise ConfigError(
+            f"{folder} holds {RECORDS} but no {CONFIG} that can be read, and they were made with other settings: give "
+            "the options of the command that made them, or choose another --out"
+        )
 
 
 def _counts_otherwise(folder: Path, config: Mapping[str, Any]) -> bool:
@@ -346,7 +364,7 @@ def held(folder: Path, config: Mapping[str, Any], items: Sequence[Item] = ()) ->
 def _claim(folder: Path, config: Mapping[str, Any], items: Sequence[Item]) -> None:
     """Write run.json where the folder is new or the run grows; by now another process may have made it another run."""
     check_folder(folder, config, items, names_problem=False)
-    there = stored_config(folder)
+    there = readable_config(folder)
     if there is not None and _has_begun(folder):  # what is there stays counted as it was
         mark = {COUNTED: there[COUNTED]} if COUNTED in there else {}
         config = {**{name: value for name, value in config.items() if name != COUNTED}, **mark}
@@ -359,13 +377,22 @@ def stored_config(folder: Path) -> Mapping[str, Any] | None:
     path = folder / CONFIG
     if not path.is_file():
         return None
+    fix = "the command that made the run, given again with its --out, writes it anew; or choose another folder"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))["config"]
     except (OSError, ValueError, KeyError, TypeError) as exc:
-        raise ConfigError(f"{path} cannot be read ({type(exc).__name__}: {exc}); choose another folder") from exc
+        raise ConfigError(f"{path} cannot be read ({type(exc).__name__}: {exc}); {fix}") from exc
     if not isinstance(config, dict):
-        raise ConfigError(f"{path}: config: expected an object; choose another folder")
+        raise ConfigError(f"{path}: config: expected an object; {fix}")
     return config
+
+
+def readable_config(folder: Path) -> Mapping[str, Any] | None:
+    """As `stored_config`, and None where run.json was emptied or cut."""
+    try:
+        return stored_config(folder)
+    except ConfigError:
+        return None
 
 
 def _latest(records: Sequence[Record], path: Path) -> dict[str, Record]:

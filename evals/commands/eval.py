@@ -34,7 +34,7 @@ from evals.commands._progress import ProgressReport
 from evals.experiment import Arm, Experiment, Result, TotalSpender, execute
 from evals.numbers.summary import SUMMARY, counted_apart, read_summary, write_summary
 from evals.report import render_table, write_report
-from evals.run_folder import CONTENTS, Run, read_run, stored_config
+from evals.run_folder import CONTENTS, Run, read_run, readable_config, stored_config
 from evals.task import MAX_LIMIT, Task
 from evals.tasks import ROWS, TASKS, load_task, task_file
 from ttc.cli.options import add_options, add_recipe_option, option, read_options
@@ -353,8 +353,8 @@ def _arms(choices: Sequence[StrategyChoice], baselines: Sequence[StrategyChoice]
 
 def _folder(choice: StrategyChoice, out: Path, *, alone: bool) -> Path:
     """Where a strategy's run goes: where it is already, else where no other strategy's run is."""
-    own, there = out / _folder_name(choice), stored_config(out)
-    if stored_config(own) is not None or (there is None and not alone):
+    own, there = out / _folder_name(choice), readable_config(out)
+    if readable_config(own) is not None or (there is None and not alone):
         return own
     if there is None:
         return out
@@ -451,7 +451,14 @@ def _kept(results: Sequence[Result], out: Path) -> Iterator[tuple[Mapping[str, A
     contents = (stored_config(results[0].arm.folder) or {}).get(CONTENTS) or {}
     for entry in read_summary(out):
         folder = out / str(entry.get("records", "."))
-        if folder.resolve() in mine or stored_config(folder) is None:
+        if folder.resolve() in mine:
+            continue
+        try:
+            there_config = stored_config(folder)
+        except ConfigError as exc:
+            print(f"{folder} is not in the table: {exc}", file=sys.stderr)
+            continue
+        if there_config is None:
             continue
         run = read_run(folder)
         there = run.config.get(CONTENTS) or {}

@@ -272,8 +272,31 @@ def test_a_doubled_record_and_a_missing_configuration_are_named(tmp_path: Path) 
     (folder / CONFIG).unlink()
     with pytest.raises(ConfigError, match=r"not a run: it has no run.json"):
         read_run(folder)
-    with pytest.raises(ConfigError, match=r"records.jsonl but no run.json"):
-        run(folder, items(2))
+    other = {**SETTINGS, "seed": 4}
+    with pytest.raises(ConfigError, match=r"records.jsonl but no run.json that can be read.* other settings"):
+        asyncio.run(evaluate(folder, other, items(2), solve_problem, BoxVerifier(), concurrency=1))
+
+
+@pytest.mark.parametrize("damage", ["", '{"digest": "12", "conf', '{"config": 3}', None])
+def test_a_run_whose_configuration_was_lost_goes_on_by_what_its_records_bear(
+    tmp_path: Path, damage: str | None
+) -> None:
+    folder = tmp_path / "run"
+    before = run(folder, items(2))
+    whole = (folder / CONFIG).read_text()
+    (folder / CONFIG).unlink() if damage is None else (folder / CONFIG).write_text(damage)
+    with pytest.raises(
+        ConfigError, match="not a run" if damage is None else "given again with its --out, writes it anew"
+    ):
+        read_run(folder)
+
+    async def only_new(problem: Problem) -> Answer:
+        assert problem.id == items(3)[2].problem.id, "what was paid for is not asked again"
+        return await solve_problem(problem)
+
+    records = run(folder, items(3), only_new)
+    assert list(records[:2]) == before and len(records) == 3
+    assert (folder / CONFIG).read_text() == whole
 
 
 def test_a_folder_that_another_process_takes_at_the_same_moment_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
