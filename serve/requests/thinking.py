@@ -24,7 +24,7 @@ from annotated_types import Ge, Le
 from pydantic import Field
 
 from serve.requests.body import WHOLE, RequestBody
-from serve.requests.errors import agreed, invalid, unsupported
+from serve.requests.errors import ApiError, agreed, invalid, unsupported
 from ttc.core import Capabilities
 from ttc.errors import ConfigError
 from ttc.session.thinking import CLOSE, Thinking, check_markers
@@ -276,6 +276,7 @@ def settle(
     raw: bool = False,
     opened: bool = False,
     name: str | None = None,
+    length_field: str = "max_tokens",
     ends: Callable[[], Sequence[int]] = tuple,
 ) -> ThinkingPlan:
     """Apply the operator's policy to a wish.
@@ -310,14 +311,23 @@ def settle(
     limits = [ceiling, max_tokens - reserve if reserve else None, None if request == UNLIMITED else request]
     caps = [limit for limit in limits if limit is not None]
     cap = max(min(caps), 1) if caps else None
+    room, length = max_tokens - max(reserve, 1), f"{length_field} = {max_tokens}"
+    if wish.min_tokens > room:
+        raise _too_much(wish, room, length)
     if cap is not None and wish.min_tokens > cap:
-        left = f"the {cap} token{'' if cap == 1 else 's'} of thought that this request leaves"
-        text = f"min_thinking_tokens = {wish.min_tokens} exceeds {left}"
-        raise invalid("min_thinking_tokens", text, CONFLICT)
+        asked = f"{wish.effort_field} = {effort!r}" if wish.budget is None else f"{wish.budget_field} = {wish.budget}"
+        raise _too_much(wish, cap, "this server's ceiling" if cap == ceiling else asked)
     control = Thinking(
         mode="auto" if raw else "on", max_tokens=cap, min_tokens=wish.min_tokens, handover=policy.handover
     )
     return ThinkingPlan(control, request, reserve, effort)
+
+
+def _too_much(wish: ThinkingRequest, left: int, owner: str) -> ApiError:
+    """The refusal of a least thought that is more than `owner` leaves."""
+    tokens = f"{left} token{'' if left == 1 else 's'} of thought"
+    text = f"min_thinking_tokens = {wish.min_tokens} exceeds the {tokens} that {owner} leaves"
+    return invalid("min_thinking_tokens", text, CONFLICT)
 
 
 def _off(

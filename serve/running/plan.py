@@ -408,6 +408,7 @@ async def _settle(
             raw=request.raw,
             opened=opened,
             name=model.name,
+            length_field=wish.max_tokens_field,
             ends=ends,
         )
 

@@ -110,6 +110,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (chat(thinking={"type": "maybe"}), "thinking.type", "invalid_value"),
     (chat(min_thinking_tokens=9, thinking_budget=5), "min_thinking_tokens", "conflicting_thinking"),
     (chat(min_thinking_tokens=900, max_tokens=1000), "min_thinking_tokens", "conflicting_thinking"),
+    (chat(min_thinking_tokens=900, max_tokens=800, thinking_budget=-1), "min_thinking_tokens", "conflicting_thinking"),
     (chat(include_reasoning=True, reasoning={"exclude": True}), "reasoning.exclude", "conflicting_thinking"),
     (chat(chat_template_kwargs={"tokenize": True}), "chat_template_kwargs.tokenize", "unknown_parameter"),
     (chat(chat_template="{{ x }}"), "chat_template", "unknown_parameter"),
@@ -169,6 +170,23 @@ def test_a_body_that_is_no_request_is_a_400(server: Running, raw: bytes) -> None
         response = client.post("/v1/chat/completions", content=raw)
     assert response.status_code == 400
     assert isinstance(response.json()["error"]["code"], str)
+
+
+@pytest.mark.parametrize(
+    ("wish", "owner"),
+    [
+        ({"max_tokens": 800}, "max_tokens = 800"),
+        ({"max_completion_tokens": 700, "thinking_budget": -1}, "max_completion_tokens = 700"),
+        ({"max_tokens": 1000, "reasoning_effort": "minimal"}, "reasoning_effort = 'minimal'"),
+    ],
+)
+def test_a_least_thought_is_refused_with_the_field_that_leaves_less(
+    server: Running, wish: dict[str, object], owner: str
+) -> None:
+    response = server.ask(chat(min_thinking_tokens=700, **wish))
+    message = response.json()["error"]["message"]
+    assert response.status_code == 400
+    assert message.startswith("min_thinking_tokens = 700 exceeds the ") and f"that {owner} leaves" in message
 
 
 @pytest.mark.parametrize("field", ["n", "ttc.n"])

@@ -220,6 +220,29 @@ def test_a_budget_that_no_answer_fits_into_is_refused_before_it_is_spent() -> No
     assert engine.counters() == Usage()
 
 
+def test_a_least_thought_that_leaves_no_token_of_a_draw_for_an_answer_is_refused_with_both_fields() -> None:
+    from ttc.session.thinking import Thinking
+    from ttc.strategies.budget_forcing import budget_forcing
+
+    engine = ScriptedEngine(replies({"q": REPLIES}), thinking=True)
+    forced = partial(budget_forcing, min_thinking=8)
+    for strategy, thinking in ((majority, Thinking(min_tokens=8)), (forced, Thinking())):
+        with pytest.raises(
+            ConfigError, match=r"thinking.min_tokens = 8 .* sampling.max_tokens = 8 .* raise max_tokens"
+        ):
+            asyncio.run(
+                solve(
+                    ask("q"),
+                    engine=engine,
+                    strategy=strategy,
+                    seed=0,
+                    thinking=thinking,
+                    sampling=Sampling(max_tokens=8),
+                )
+            )
+    assert engine.counters() == Usage()
+
+
 def test_a_thought_that_the_budget_would_cut_is_handed_over_while_nothing_is_in_hand() -> None:
     thought = "a long thought " * 20
 

@@ -26,7 +26,7 @@ from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.core import Budget, Message, Problem, Sampling
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared.shape import read_config
-from ttc.errors import ConfigError, UnknownName
+from ttc.errors import ConfigError, PromptTooLong, UnknownName
 from ttc.session.solve import fit_to_context
 from ttc.session.thinking import Thinking
 
@@ -186,3 +186,6 @@ def test_a_default_cap_is_lowered_to_what_the_context_leaves(thinking: Thinking,
     assert fit_to_context(Sampling(max_tokens=7), engine, problem, thinking).max_tokens == 7
     long = Problem("p", (Message("user", "q" * 300),))
     assert fit_to_context(Sampling(), engine, long, thinking).max_tokens == 1
+    if thinking.active:
+        with pytest.raises(PromptTooLong, match=r"128 kept free .*, and 199 of thought fill the context of 200"):
+            fit_to_context(Sampling(), engine, problem, Thinking(min_tokens=199))

@@ -29,20 +29,21 @@ _SPENT = "ttc_usage"
 def fit_to_context(sampling: Sampling, engine: Engine, problem: Problem, thinking: Thinking) -> Sampling:
     """Lower `max_tokens` to what the model's context leaves after the prompt; for a default that nobody asked for.
 
-    Where thinking control may inject text, room for it is kept. A prompt that leaves no room at all is left to the
-    engine to refuse.
+    Where thinking control may inject text, room for it is kept, and for the least thought. A prompt that leaves no room
+    at all is left to the engine to refuse.
 
     Raises:
-        PromptTooLong: there is room for an answer, but none beside the text that thinking control may inject.
+        PromptTooLong: there is room for an answer, but none beside what thinking control may inject or asks for.
     """
     prompt = engine.render(problem.messages, thinking.template)
     length = len(prompt.text) if prompt.token_ids is None else len(prompt.token_ids)
     context = engine.capabilities.max_context
     room = context - length - (_INJECTION_RESERVE if thinking.active else 0)
-    if thinking.active and room < 1 <= context - length:
+    if thinking.active and room <= thinking.min_tokens < sampling.max_tokens and length < context:
+        least = f", and {thinking.min_tokens} of thought" if thinking.min_tokens else ""
         raise PromptTooLong(
-            f"{length} prompt tokens and {_INJECTION_RESERVE} kept free for the end of a thinking budget fill the "
-            f"context of {context}: shorten the prompt, or do without --max-thinking, --min-thinking and --waits"
+            f"{length} prompt tokens and {_INJECTION_RESERVE} kept free for the end of a thinking budget{least} fill "
+            f"the context of {context}: shorten the prompt, or do without --max-thinking, --min-thinking and --waits"
         )
     return replace(sampling, max_tokens=min(sampling.max_tokens, max(room, 1)))
 
@@ -70,12 +71,14 @@ async def solve(
         TTCError: the engine, a scorer, the configuration or the strategy failed.
     """
     started = time.perf_counter()
+    sampling, thinking = sampling or Sampling(), thinking or Thinking()
+    thinking.check_length(sampling.max_tokens)
     session = Session(
         problem,
         engine,
         answers=kind_of(problem.kind),
         seed=seed,
-        sampling=sampling or Sampling(),
+        sampling=sampling,
         thinking=thinking,
         budget=budget,
         shared=shared,

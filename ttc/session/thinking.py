@@ -262,6 +262,14 @@ class Thinking:
         handover = 0 if self.max_tokens is None else len(engine.encode(handover_of(self, engine.capabilities)))
         return handover + (waits * len(engine.encode(self.wait)) if waits else 0)
 
+    def check_length(self, max_tokens: int) -> None:
+        """Refuse a minimum that leaves a draw of at most `max_tokens` no token for an answer."""
+        if self.template is not False and self.min_tokens >= max_tokens:
+            raise ConfigError(
+                f"thinking.min_tokens = {self.min_tokens} (--min-thinking) leaves nothing of sampling.max_tokens = "
+                f"{max_tokens} (--max-tokens) for an answer: raise max_tokens or think less"
+            )
+
     def check(self, capabilities: Capabilities) -> None:
         """Refuse, before any work, what the engine cannot honour."""
         if not self.active:

@@ -51,6 +51,7 @@ async def budget_forcing(
         at_cap=own.at_cap if at_cap is None else at_cap,
     )
     thinking.check(session.capabilities)
+    thinking.check_length(session.sampling.max_tokens)
     sampling = session.sampling if temperature is None else replace(session.sampling, temperature=temperature)
     prompt = session.render(thinking)
     (completion,) = await session.generate(prompt, 1, sampling=sampling, thinking=thinking)

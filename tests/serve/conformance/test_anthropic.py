@@ -94,7 +94,7 @@ def test_a_message_cut_by_its_tokens_says_so(client: Any) -> None:
 
 def test_errors_become_the_sdks_own(client: Any) -> None:
     with pytest.raises(anthropic.BadRequestError) as refused:
-        client.messages.create(**ASKED, top_p=7)
+        client.messages.create(**ASKED, extra_body={"top_p": 7})  # no parameter of newer clients
     assert refused.value.body["error"]["type"] == "invalid_request_error"
     assert refused.value.body["error"]["message"].startswith("top_p")
     with pytest.raises(anthropic.NotFoundError) as missing:
