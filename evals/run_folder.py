@@ -7,11 +7,12 @@ of more, and only the others are asked. What decided the results stands in it by
 `evals.experiment`), so other weights under the same path are another run. Problems are keyed by id and seeds by (run
 seed, id, path), so neither order, nor concurrency, nor the place of the cut changes a result on a deterministic engine.
 
-A problem that fails is a record with its `error`, kept on resume unless errors are retried. What would fail every
-problem alike (a bad parameter, an engine that fails `MAX_STREAK` times in a row, a broken verifier, code of the user's
-own that fails on each of the first `MAX_STREAK` problems) stops the run. What a failed problem had cost is in its
-record's provenance (`spent`) and counts in every total, also where it was retried (`spent_before`). A run.json that was
-lost, emptied or cut is written anew by the command that made the run: its records bear the configuration's digest.
+A problem that fails is a record with its `error`, kept on resume unless errors are retried: then it is asked again,
+and an answer without a verdict is only judged again, since it is paid for. What would fail every problem alike (a bad
+parameter, an engine that fails `MAX_STREAK` times in a row, a broken verifier, code of the user's own that fails on
+each of the first `MAX_STREAK` problems) stops the run. What a failed problem had cost is in its record's provenance
+(`spent`) and counts in every total, also where it was retried (`spent_before`). A run.json that was lost, emptied or
+cut is written anew by the command that made the run: its records bear the configuration's digest.
 
 Records are nowhere but on the disk, so memory does not grow with them: `StoredRecords` keeps where each line begins,
 eight bytes a problem. Every pass reads and decodes the file again (about a millisecond for a record of twenty
@@ -37,7 +38,7 @@ from evals.task import Item, problems_digest, sample
 from ttc.config.plugins import described, leaf
 from ttc.config.recipes import differences
 from ttc.config.values import natural
-from ttc.core import Answer, Candidate, Problem, Record, Submission, Usage, Verdict, Verifier
+from ttc.core import NO_VERDICT, Answer, Candidate, Problem, Record, Submission, Usage, Verdict, Verifier
 from ttc.durable import replace_text
 from ttc.errors import ConfigError, EngineError, PluginError, PromptTooLong, RecordError, Unsupported
 from ttc.identity.digests import differing
@@ -116,28 +117,36 @@ async def evaluate(
     """
     with held(folder, config, items) as file:
         before: dict[int, Usage] = {}
-        places, sessions = _found(file.path, items, folder, retry_errors, before)
+        unjudged: dict[int, int] = {}
+        places, sessions = _found(file.path, items, folder, retry_errors, before, unjudged)
         if min(places, default=0) < 0 and _counts_otherwise(folder, config):
             raise _other_counting(folder)
         on_kept(sum(place >= 0 for place in places))
         labels = {"run": digest(config), "strategy": config.get("strategy"), "session": sessions + 1}
         writer = _Writer(file, labels, places, before, on_record, time.monotonic() if started is None else started)
         todo = ((index, item) for index, item in enumerate(items) if places[index] < 0)
+        answered = {index: StoredRecords(file.path, [place]) for index, place in unjudged.items()}
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(concurrency):
-                    group.create_task(_work(todo, solve, verifier, writer))
+                    group.create_task(_work(todo, answered, solve, verifier, writer))
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from failures
     return stored(folder / RECORDS, places)
 
 
 def _found(
-    path: Path, items: Sequence[Item], folder: Path, retry_errors: bool, before: dict[int, Usage]
+    path: Path,
+    items: Sequence[Item],
+    folder: Path,
+    retry_errors: bool,
+    before: dict[int, Usage],
+    unjudged: dict[int, int],
 ) -> tuple[MutableSequence[int], int]:
     """Return where the record of each item stands (-1: it is to be made), and how many sessions there were.
 
-    What those that failed and are made again had cost goes into `before`.
+    What those that failed and are made again had cost goes into `before`, where those stand that are only judged again
+    into `unjudged`.
     """
     places = array("q", [-1]) * len(items)
     failed: dict[str, bool] = {}
@@ -148,10 +157,13 @@ def _found(
         name = record.problem.id
         _check_once(failed, record, path)
         _check_same_data(record, items[numbers[name]] if name in numbers else None, folder)
-        index, is_again = numbers[name], retry_errors and record.error is not None
+        index, is_again = numbers[name], retry_errors and _is_open(record)
         places[index] = -1 if is_again else place
         before.pop(index, None)
-        if is_again:
+        unjudged.pop(index, None)
+        if is_again and record.answer is not None:
+            unjudged[index] = place
+        elif is_again:
             costs = (record.provenance.get(key, {}) for key in ("spent", "spent_before"))
             before[index] = sum((Usage(**cost) for cost in costs), Usage())
         sessions = max(sessions, int(record.provenance.get("session", 0)))
@@ -213,11 +225,18 @@ class _Writer:
             ) from error
 
 
-async def _work(todo: Iterator[tuple[int, Item]], solve: Solve, verifier: Verifier, writer: _Writer) -> None:
-    """Take problems from the shared iterator until it is empty."""
+async def _work(
+    todo: Iterator[tuple[int, Item]],
+    answered: Mapping[int, Sequence[Record]],
+    solve: Solve,
+    verifier: Verifier,
+    writer: _Writer,
+) -> None:
+    """Take problems from the shared iterator until it is empty; those that are `answered` are only judged."""
     for index, item in todo:
         try:
-            answer = await solve(item.problem)
+            before = answered[index][0].answer if index in answered else None
+            answer = await solve(item.problem) if before is None else before
         except Exception as raised:  # whatever a strategy does wrong is data; its siblings go on
             error = leaf(raised)
             if isinstance(error, ConfigError | Unsupported):  # would fail every problem alike
@@ -323,7 +342,7 @@ def _check_contents(folder: Path, there: Any, here: Mapping[str, str], items: Se
     if not names:
         return
     if items and (folder / RECORDS).is_file():
-        _found(folder / RECORDS, items, folder, False, {})  # names the first problem that changed, if it is recorded
+        _found(folder / RECORDS, items, folder, False, {}, {})  # names the first problem that changed, if recorded
     raise ConfigError(
         f"{folder} holds another run: it was made with other {', '.join(names)}; "
         "choose another --out, or restore what it was made with"
@@ -405,12 +424,18 @@ def _latest(records: Sequence[Record], path: Path) -> dict[str, Record]:
     return latest
 
 
+def _is_open(record: Record) -> bool:
+    """Whether a problem failed, or its verifier did not decide on an answer of it: it may be taken up again."""
+    verdicts = (record.verdict, *record.verdicts)
+    return record.error is not None or any(each is not None and each.status in NO_VERDICT for each in verdicts)
+
+
 def _check_once(failed: dict[str, bool], record: Record, path: Path) -> None:
-    """Note whether a problem has failed; only then another record of it may follow."""
+    """Note whether a problem may be taken up again; only then another record of it may follow."""
     name = record.problem.id
     if failed.get(name) is False:
         raise RecordError(f"{path}: problem {name!r} is recorded twice")
-    failed[name] = record.error is not None
+    failed[name] = _is_open(record)
 
 
 def _check_same_data(record: Record, item: Item | None, folder: Path) -> None:

@@ -87,7 +87,7 @@ def _lines(item: RunComparison) -> str:
         rows.append(f"  failed       {failures}: counted as not right; ttc eval --retry-errors makes them again")
     if item.undecided_first or item.undecided_second:
         numbers = f"{item.undecided_first} of {item.first}, {item.undecided_second} of {item.second}"
-        rows.append(f"  no verdict   {numbers}: counted as not right")
+        rows.append(f"  no verdict   {numbers}: counted as not right; ttc eval --retry-errors judges them again")
     equal = item.equal_flops
     if equal is not None:
         rows.append(

@@ -6,9 +6,9 @@
 
 The folder holds records.jsonl (one synced line per problem), run.json, summary.json, report.html, curve.csv and
 figure.png, .svg and .pdf; several strategies have a folder each. Interrupted or killed, the same command with the same
---out goes on where it stopped; failed problems are kept unless --retry-errors is given. What decides a run stands in
-run.json, with models, user files and problems by content: over other weights or a changed strategy file it is refused
-by name.
+--out goes on where it stopped; failed problems, and answers without a verdict, are kept unless --retry-errors is given.
+What decides a run stands in run.json, with models, user files and problems by content: over other weights or a changed
+strategy file it is refused by name.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ exit codes:
   0    done
   1    failed while running; the run can be continued
   2    bad input; nothing was started
-  3    finished, but some problems failed (they are in records.jsonl with their error), or no score could be used
+  3    finished, but some problems failed (they are in records.jsonl with their error), some answers got no verdict
+       (--retry-errors judges these again, and draws nothing for them), or no score could be used
   130  interrupted; the run can be continued
 
 Results go to stdout, everything else to stderr. --json ends stdout with one line per strategy that was asked for."""
@@ -123,7 +124,9 @@ class EvalOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptio
     concurrency: int | None = option(
         None, "problems in flight (default: what keeps the engine busy, at least 64)", metavar="N", group="run"
     )
-    retry_errors: bool = option(False, "run problems again that failed before", group="run")
+    retry_errors: bool = option(
+        False, "run problems again that failed before, and judge again answers that got no verdict", group="run"
+    )
     baseline: str | None = option(
         None,
         "strategies added to a lone one: default direct:temperature=0 (greedy), and majority on the packaged model; "
@@ -213,7 +216,8 @@ def evaluate(options: EvalOptions, out: Path) -> tuple[int, list[Result]]:
     _report(results, out, as_json=options.json, of_rows=options.task.endswith(ROWS))
     if not is_reproducible(experiment.engine):
         print(f"{experiment.engine.label}: {NOT_REPRODUCIBLE}", file=sys.stderr)
-    return 3 if any(result.entry["errors"] or _unscored(result) for result in results) else 0, results
+    is_whole = not any(result.entry["errors"] or _undecided(result) or _unscored(result) for result in results)
+    return 0 if is_whole else 3, results
 
 
 def _tell_of_plans(experiment: Experiment) -> None:
@@ -530,7 +534,7 @@ def _undecided(result: Result) -> str:
         return ""
     first = ": ".join(filter(None, (undecided[0].status, undecided[0].reason)))
     counts = f"{len(undecided)} of {counted(len(verdicts), 'answer')}"
-    return f"{counts} got no verdict and count as not right, the first with {first}"
+    return f"{counts} got no verdict and count as not right, the first with {first}; --retry-errors judges them again"
 
 
 def _failures(result: Result) -> str:

@@ -477,7 +477,7 @@ def test_answers_that_the_verifier_did_not_decide_on_are_told(
     code, stdout, stderr = run(capsys, *arguments, "--out", str(tmp_path / "run"))
     assert "direct: 1 of 3 answers got no verdict and count as not right, the first with timeout: too slow" in stderr
     head, _, row = stdout.splitlines()[2:5]
-    assert code == 0 and head.endswith("no verdict") and row.split()[-1] == "1"
+    assert code == 3 and head.endswith("no verdict") and row.split()[-1] == "1"
 
 
 def test_a_run_says_how_its_flops_are_counted_and_one_of_another_count_is_only_read(

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from evals.run_folder import CONFIG, COUNTED, RECORDS, digest, evaluate, held, r
 from evals.task import Item
 from evals.tasks.simulated import simulated as simulated_task
 from tests.evals.runs import BoxVerifier, timeless
-from ttc.core import Answer, Candidate, Problem, Record, Sampling
+from ttc.core import Answer, Candidate, Problem, Record, Sampling, Submission, TargetLike, Verdict
 from ttc.engines.simulated import simulated
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PluginError, PromptTooLong, RecordError
 from ttc.session.session import Session
@@ -209,6 +210,28 @@ def test_what_failed_attempts_had_cost_stays_in_the_total_after_they_are_retried
     assert lost == 2 and usage_of(twice[1]).calls == 2 * lost
     assert total_usage(done).calls == 3 * 16 + 2 * lost
     assert total_usage(read_run(tmp_path / "run").records) == total_usage(done)
+
+
+def test_answers_without_a_verdict_are_judged_again_where_errors_are_retried_and_cost_nothing(tmp_path: Path) -> None:
+    class Late(BoxVerifier):
+        async def verify(self, target: TargetLike, submission: Submission) -> Verdict:
+            return Verdict("timeout", reason="too slow") if self.late else await super().verify(target, submission)
+
+        late = True
+
+    async def asked(problem: Problem) -> Answer:
+        raise AssertionError("it is paid for")
+
+    folder, verifier = tmp_path / "run", Late()
+    judging = partial(evaluate, folder, SETTINGS, items(3), verifier=verifier, concurrency=2)
+    first = asyncio.run(judging(solve=solve_problem))
+    assert {record.verdict.status for record in first if record.verdict} == {"timeout"}
+    verifier.late = False
+    assert list(asyncio.run(judging(solve=asked))) == list(first), "kept, where nobody asks for more"
+    again = asyncio.run(judging(solve=asked, retry_errors=True))
+    assert [record.answer for record in again] == [record.answer for record in first]
+    assert {record.verdict.status for record in again if record.verdict} <= {"correct", "incorrect"}
+    assert read_run(folder).records == tuple(again) and total_usage(again) == total_usage(first)
 
 
 def test_an_engine_that_keeps_failing_stops_the_run(tmp_path: Path) -> None:
