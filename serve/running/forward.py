@@ -36,7 +36,16 @@ from serve.running.upstreams import Upstreams, home_of
 from ttc import answers, seeds
 from ttc.concurrent import gather
 from ttc.core import FILTERED, Message, Sampling, ThinkState, Usage
-from ttc.engines.openai.wire import as_mapping, as_mappings, as_text, finish_of, finish_word, texts_of, usage_of
+from ttc.engines.openai.wire import (
+    as_mapping,
+    as_mappings,
+    as_text,
+    count_thought,
+    finish_of,
+    finish_word,
+    texts_of,
+    usage_of,
+)
 from ttc.engines.shared.balance import Transient
 from ttc.errors import EngineError
 from ttc.session.thinking import CLOSE, OPEN, split_text
@@ -208,8 +217,23 @@ async def _ask(
     reply = await servers.stream(home, "/chat/completions", body, read, lambda: shown)
     if servers.count is not None and not (reply.usage.prompt or reply.usage.generated):
         reply = replace(reply, usage=reply.usage + servers.count(messages, reply.reasoning + reply.content))
+    reply = replace(reply, usage=_with_thought(reply, servers.count, messages))
     charge(reply.usage)
     return reply
+
+
+def _with_thought(
+    reply: _Reply, count: Callable[[Sequence[Message], str], Usage] | None, messages: Sequence[Message]
+) -> Usage:
+    """The usage of a reply, its thought counted where the server behind does not count it apart."""
+
+    def counted(text: str) -> int:
+        return 0 if count is None else count(messages, text).generated
+
+    functions = [call["function"] for call in reply.tool_calls]
+    said = reply.content + "".join(text for each in functions for text in (each["name"], each["arguments"]))
+    usage = reply.usage
+    return replace(usage, thinking=count_thought(usage.thinking, usage.generated, reply.reasoning, said, counted))
 
 
 class _Reading:

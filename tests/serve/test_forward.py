@@ -190,6 +190,17 @@ def test_equal_answers_and_equal_json_vote_together_however_they_are_spelled(
     assert sorted(candidate["votes"] for candidate in reply["ttc"]["candidates"]) == sorted(votes)
 
 
+@pytest.mark.parametrize("reply", [{"content": "<think>hmmm</think>7"}, {"reasoning": "hmmm", "content": "7"}])
+@pytest.mark.parametrize("stream", [False, True])
+def test_thought_that_the_server_behind_does_not_count_apart_is_counted(reply: dict[str, str], stream: bool) -> None:
+    with serving(lambda number, body: reply) as server:
+        options = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+        answer = server.ask(chat("q", tools=TOOLS, **options))
+    last = chunks_of(answer.text)[-1] if stream else answer.json()
+    assert last["usage"]["completion_tokens"] == 5
+    assert last["usage"]["completion_tokens_details"]["reasoning_tokens"] == 4
+
+
 WIRED = {
     "/v1/chat/completions": chat("add", tools=TOOLS),
     "/v1/messages": chat("add", tools=[{"name": "add", "input_schema": {"type": "object"}}], max_tokens=50),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -61,6 +61,21 @@ def test_thinking_that_arrives_inside_the_content_is_told_from_the_answer() -> N
     with OpenAIServer(lambda: talker(thinking=True), CHAT) as server:
         answer = run(ask(), engine=openai(base_url=server.url), strategy=direct, seed=3)
     assert answer.thinking == "step 0\n\nstep 1\n\n" and answer.text.startswith("so ")
+
+
+@pytest.mark.parametrize(
+    ("told", "count", "thought"), [(None, None, 16), (0, None, 16), (None, len, 8), (6, len, 6), (90, None, 20)]
+)
+@pytest.mark.parametrize("field", [False, True])
+def test_thought_that_a_server_does_not_count_apart_is_counted_here(
+    field: bool, told: int | None, count: Callable[[str], int] | None, thought: int
+) -> None:
+    reader = TextReader((), (), False, count)
+    message = {"reasoning": "12345678", "content": "12"} if field else {"content": "<think>12345678</think>12"}
+    usage = {"prompt_tokens": 3, "completion_tokens": 20, "completion_tokens_details": {"reasoning_tokens": told}}
+    reader.add({"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage})
+    outcome = reader.result()
+    assert (outcome.num_generated, outcome.num_thinking) == (20, thought)
 
 
 @pytest.mark.parametrize("inside", [False, True])

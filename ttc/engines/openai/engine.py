@@ -10,8 +10,9 @@ Which dialect is spoken was decided at the start (`ttc.engines.openai.probe`).
 
 Two ledgers stand side by side. Where ids come back, ours are counted and the server's only compared: a difference is
 recorded and warned of once, never taken over silently. Where they do not, the server's counts are taken, and where it
-reports none, those of the local tokenizer. A draw that was cut off reports nothing; its streamed tokens are `overrun`
-on our side, and the server may have decoded a few more.
+reports none, those of the local tokenizer; without one, thought that a server does not count apart is its share of the
+characters, an estimate. A draw that was cut off reports nothing; its streamed tokens are `overrun` on our side, and the
+server may have decoded a few more.
 """
 
 from __future__ import annotations
@@ -317,7 +318,7 @@ class RemoteEngine:
             prompt, thinking = counted or 0, 0  # the session counts thinking on ids
         else:
             prompt = server.prompt if server.prompt is not None else counted or 0
-            thinking = min(server.thinking or 0, outcome.num_generated)
+            thinking = outcome.num_thinking
         cached = min(server.cached or 0, prompt)
         return Usage(
             prompt=prompt * (1 + tally.begun),

@@ -24,7 +24,7 @@ from ttc.engines.openai.client import Chunk
 from ttc.engines.shared.balance import Transient
 from ttc.engines.shared.tokens import check_seed
 from ttc.errors import EngineError
-from ttc.session.thinking import CLOSE, OPEN
+from ttc.session.thinking import CLOSE, OPEN, split_text
 
 SEED_BITS = 53
 """Seeds travel as JSON numbers, which many servers read as doubles."""
@@ -146,7 +146,8 @@ class ServerUsage:
 class Outcome:
     """A draw as read from the wire. `num_streamed` is what arrived; beyond `num_generated` it was not kept.
 
-    `stop_reason` of an aborted one is the server's word for its end.
+    `stop_reason` of an aborted one is the server's word for its end. `num_thinking` of `num_generated` are thought, for
+    text without ids.
     """
 
     text: str
@@ -157,6 +158,7 @@ class Outcome:
     num_generated: int
     num_streamed: int
     server: ServerUsage
+    num_thinking: int = 0
 
 
 class Reader(Protocol):
@@ -308,6 +310,20 @@ def usage_of(usage: Mapping[str, Any]) -> ServerUsage:
     )
 
 
+def count_thought(
+    told: int | None, generated: int, thought: str, answer: str, count: Callable[[str], int] | None
+) -> int:
+    """How many of the `generated` tokens of a text are its thought.
+
+    What the server told; where it told nothing, or 0 of a thought that is there, what `count` says of a text; without
+    that the thought's share of the characters, which is an estimate.
+    """
+    if told or not thought:
+        return min(told or 0, generated)
+    counted = 0 if count is None else count(thought)
+    return min(counted or round(generated * len(thought) / len(thought + answer)), generated)
+
+
 class TextReader:
     """Gathers text, from `choice.text` or from a chat delta; reasoning fields become a think block.
 
@@ -352,8 +368,10 @@ class TextReader:
             content = content.removesuffix(eos) if stop == "eos" else content
         server = self._tail.server
         num = self.num_streamed if server.generated is None else server.generated
+        text = _joined(mended("".join(self._reasoning)), content, self._inside)
+        parts = split_text(text, self._inside)
         return Outcome(
-            text=_joined(mended("".join(self._reasoning)), content, self._inside),
+            text=text,
             token_ids=(),
             finish_reason=reason,
             stop_reason=stop,
@@ -361,6 +379,7 @@ class TextReader:
             num_generated=num,
             num_streamed=num,
             server=server,
+            num_thinking=count_thought(server.thinking, num, parts.thinking, parts.answer, self._count),
         )
 
     def _stop(self, content: str) -> str:
