@@ -2,10 +2,11 @@
 
     python -m tests.serve.conformance.clients [--table docs/measured/serving.md] [NAME ...]
 
-Each client has an environment of its own (CONFORMANCE_DIR, by default build/conformance), which is made once; the
-newest version that installs is what is tested. What a client does is the first line of its program. Rows are printed
-as they come, and `--table` puts them into the table of a page, where rows of clients that did not run stay. The status
-says whether all is well. Needs the extra `serve` here, a network for the first run, and node for the AI SDK.
+Each client has an environment of its own (below CONFORMANCE_DIR/clients, by default build/conformance/clients, since
+`run.sh` has others of the same names), which is made once; the newest version that installs is what is tested. What a
+client does is the first line of its program. Rows are printed as they come, and `--table` puts them into the table of
+a page, where rows of clients that did not run stay. The status says whether all is well. Needs the extra `serve` here,
+a network for the first run, and node for the AI SDK.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import IO
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[3]
-STORE = pathlib.Path(os.environ.get("CONFORMANCE_DIR", ROOT / "build" / "conformance"))
+STORE = pathlib.Path(os.environ.get("CONFORMANCE_DIR", ROOT / "build" / "conformance")) / "clients"
 MODEL = "actor"
 LIMIT_S = 400
 IGNORED = "http.ignore=ignore_eos,min_p,logit_bias,keep_alive"
