@@ -63,8 +63,12 @@ class AnswerForm:
         """The request's field that asks for it."""
         return "tools" if self.tools else self.schema_field if self.schema is not None else "messages"
 
-    def grammar(self, form: ToolFormat, encode: Callable[[str], tuple[int, ...]]) -> str | None:
+    def grammar(
+        self, form: ToolFormat, encode: Callable[[str], tuple[int, ...]], stops: Sequence[str] = ()
+    ) -> str | None:
         """The grammar of the answer, for a model that writes calls in `form`; None where it is free.
+
+        Text beside functions ends at the first of `stops`, which no engine could keep out of a call.
 
         Raises:
             ApiError: a schema that no grammar can hold; names its field.
@@ -74,7 +78,7 @@ class AnswerForm:
         schema = None if self.schema is None else _holdable(self.schema, self.strict, self.schema_field)
         if not self.offer:
             return _join("start: BLANK answer", f"answer: {_json(schema)}", _BLANK)
-        return self._calls(form, encode, schema)
+        return self._calls(form, encode, schema, stops)
 
     def read(self, form: ToolFormat, text: str) -> tuple[str, tuple[ToolCall, ...]]:
         """The text of an answer, and its calls: JSON with a name that is no function of these is text."""
@@ -82,11 +86,21 @@ class AnswerForm:
         names = {tool["function"]["name"] for tool in self.offer}
         return (before, calls) if all(call.name in names for call in calls) else (text, ())
 
+    def free(self, form: ToolFormat, text: str) -> int:
+        """How many characters of an answer are no call, whole or cut: stop strings are about those."""
+        if not self.offer:
+            return len(text)
+        if form.trigger:
+            return text.find(form.trigger) if form.trigger in text else len(text)
+        return 0 if text.lstrip().startswith(("{", "[")) else len(text)
+
     def cut(self, form: ToolFormat, text: str) -> str:
         """What stands of a last call that was cut behind whole ones; "" without one."""
         return form.cut(text) if self.read(form, text)[1] else ""
 
-    def _calls(self, form: ToolFormat, encode: Callable[[str], tuple[int, ...]], schema: Any) -> str:
+    def _calls(
+        self, form: ToolFormat, encode: Callable[[str], tuple[int, ...]], schema: Any, stops: Sequence[str]
+    ) -> str:
         """The grammar where functions may be called."""
         functions = [tool["function"] for tool in self.offer if self.named in (None, tool["function"]["name"])]
         root = "/items/anyOf" if form.listed else "/anyOf"
@@ -107,11 +121,17 @@ class AnswerForm:
             return _join(f"start: BLANK call {more}", *rules)
         if schema is not None:
             return _join(f"start: BLANK (call {more} | answer)", f"answer: {_json(schema)}", *rules)
+        stops = [stop for stop in stops if not mark or (stop not in mark and mark not in stop)]
+        ends = "(" + " | ".join(map(_quoted, stops)) + ")"
         if not mark:
-            return _join(f"start: BLANK (call {more} | WORDS)", _WORDS, *rules)
+            stopped = [f"stopped[lazy]: WORDS {ends}"] if stops else []
+            start = f"start: BLANK (call {more} | WORDS{' | stopped' if stops else ''})"
+            return _join(start, _WORDS, *stopped, *rules)
         # A lazy lexeme ends at the first mark and excludes all others: once a call has begun, it must be one.
         heads = [f"head[lazy]: TEXT {_quoted(mark)}", *_special(mark, encode, "special: TEXT {}")]
         start = f"start: (head | special) body {more} | TEXT" if len(heads) > 1 else f"start: head body {more} | TEXT"
+        if stops:
+            start, heads = f"{start} | stopped", [*heads, f"stopped[lazy]: TEXT {ends}"]
         return _join(start, *heads, _TEXT, *rules)
 
 

@@ -562,8 +562,10 @@ def with_extras(
     """
     extras: dict[str, Any] = dict(request.sampling.penalties)
     if request.form is not None and model.tools is not None:
-        grammar = request.form.grammar(model.tools, model.engine.encode)
+        grammar = request.form.grammar(model.tools, model.engine.encode, sampling.stop)
         extras |= {} if grammar is None else {"grammar": grammar}
+        if request.form.offer:
+            sampling = replace(sampling, stop=())  # the grammar ends text at them, and no call
     if request.top_logprobs:
         extras["top_logprobs"] = request.top_logprobs
     supported = extras_of(model.engine.capabilities)

@@ -93,7 +93,7 @@ async def _choice(
         write_thinking,
         (lambda text: None) if waits else (lambda text: emit(events.AnswerDelta(index, text))),
         control=plan.settled.control,
-        stop=(*plan.sampling.stop, *([form.trigger] if form is not None and form.trigger else [])),
+        stop=(*request.sampling.stop, *([form.trigger] if form is not None and form.trigger else [])),
         strip=_strips(request),
     )
     streams = plan.direct and request.stream and engine.capabilities.token_ids
@@ -174,14 +174,17 @@ def _close(
     path = next((event.path for event in reversed(answer.trace) if event.kind == "select"), None)
     winner = next((candidate for candidate in answer.candidates if candidate.path == path), None)
     thinking = answer.thinking.lstrip() if strip else answer.thinking
-    text, stop = cut_at_stop(answer.text, plan.sampling.stop, lead=strip or bool(thinking))
+    form = request.form if plan.model.tools is not None else None
+    free = len(answer.text) if form is None or plan.model.tools is None else form.free(plan.model.tools, answer.text)
+    text, stop = cut_at_stop(answer.text[:free], request.sampling.stop, lead=strip or bool(thinking))
+    text += "" if stop is not None else answer.text[free:]
     lead = len(text) - len(text.lstrip()) if strip else 0
     text = text[lead:]
     calls: tuple[ToolCall, ...] = ()
     cut_call = ""
-    if request.form is not None and plan.model.tools is not None:
-        cut_call = request.form.cut(plan.model.tools, text)
-        text, calls = request.form.read(plan.model.tools, text)
+    if form is not None and plan.model.tools is not None:
+        cut_call = form.cut(plan.model.tools, text)
+        text, calls = form.read(plan.model.tools, text)
     tokens = _Tokens(plan, session, [] if path is None else session.along(path), own.tops)
     show, usage = request.thinking.show, session.usage
     finish = events.Finish(

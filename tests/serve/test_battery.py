@@ -48,6 +48,8 @@ WISHES = {
     "a stop": (Wish("hi", stop=("is", "nothing")), STOPPED),
     "a stop that the thought holds": (Wish("hi", stop=("look", "\n")), WORDS),
     "a call and a stop": (Wish("hi", tools=TOOLS, call="required", stop=("look",)), call_of("weather")),
+    "a call and stops within it": (Wish("hi", tools=TOOLS, call="required", stop=("\n", "}")), call_of("weather")),
+    "a choice and stops within a call": (Wish("hi", tools=TOOLS, stop=("\n", "Paris")), call_of("weather")),
     "a begun answer": (Wish("hi", begun="The answer"), " is 7."),
     "choices": (Wish("hi", choices=3), WORDS),
     "choices of calls": (Wish("hi", choices=2, tools=TOOLS, call="required"), call_of("weather")),

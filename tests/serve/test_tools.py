@@ -455,6 +455,26 @@ def test_every_form_written_by_hand_follows_its_grammar(guides: Guides, name: st
         guide.take(token)
 
 
+@pytest.mark.parametrize("name", sorted(TOOL_FORMATS))
+@pytest.mark.parametrize("stops", [("\n",), ("}", "never"), ("a",), ("<", '"', "[")])
+def test_a_stop_string_ends_words_and_no_call(guides: Guides, name: str, stops: tuple[str, ...]) -> None:
+    tools = [{"type": "function", "function": {"name": n, "parameters": _anything()}} for n in ("heat", "cool")]
+    text, form = Text(generator_folder(None)), TOOL_FORMATS[name]
+    answers = AnswerForm(tuple(tools))
+    grammar = answers.grammar(form, text.encode, stops)
+    call = guides.follow(grammar or "")()
+    for token in (*text.encode(WRITTEN[name]), text.eos_ids[0]):
+        assert call.mask(text.size)[token]
+        call.take(token)
+    assert answers.free(form, WRITTEN[name]) == 0 and answers.free(form, "words") == len("words")
+    ended = next((stop for stop in stops if stop not in form.trigger), None)
+    words = guides.follow(grammar or "")()
+    for token in (*text.encode("So it is"), *(text.encode(ended) if ended else ())):
+        words.take(token)
+    allowed = [token for token in range(text.size) if words.mask(text.size)[token]]
+    assert allowed == list(text.eos_ids[:1]) or ended is None
+
+
 def _anything() -> dict[str, Any]:
     return {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
