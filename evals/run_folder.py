@@ -304,7 +304,7 @@ def _check_orphans(folder: Path, config: Mapping[str, Any]) -> None:
     if made_by != digest(config):
         raise ConfigError(
             f"{folder} holds {RECORDS} but no {CONFIG} that can be read, and they were made with other settings: give "
-            "the options of the command that made them, or choose another --out"
+            "the options of the command that made them, its --limit too, or choose another --out"
         )
 
 
