@@ -50,6 +50,13 @@ def test_a_rule_fires_when_its_metric_was_bad_for_its_patience_and_not_before(ru
     assert rule.name in fired[0].text() and rule.why in fired[0].text()
 
 
+def test_a_reward_of_penalties_has_no_half_to_fall_to():
+    assert feed({"reward": -1.0}, 50) == feed({"reward": 0.0}, 50) == []
+    health = Health()
+    feed({"reward": 1.0}, 5, health)
+    assert [alarm.rule.name for alarm in feed({"reward": -1.0}, 5, health)] == ["reward_falls"]
+
+
 def test_one_good_step_starts_the_count_anew():
     rule = next(rule for rule in RULES if rule.name == "truncation")
     health = Health([rule])

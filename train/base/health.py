@@ -37,7 +37,8 @@ _ACTIONS: tuple[Action, ...] = get_args(Action)
 class HealthRule:
     """`metric` beyond `threshold` on `side` for `patience` steps running -> `action`.
 
-    `relative` compares with the mean of the metric's first `_BASE` values instead: above threshold times it, or below.
+    `relative` compares with the mean of the metric's first `_BASE` values instead: above threshold times it, or below;
+    a mean that is not above 0, such as that of penalties, has no share, and the rule is silent.
     `why` is what the user reads; `offending` picks the rollouts to print.
     """
 
@@ -247,7 +248,10 @@ class Health:
             if len(base) < _BASE:
                 base.append(value)
                 return False
-            limit *= sum(base) / len(base)
+            mean = sum(base) / len(base)
+            if mean <= 0:
+                return False
+            limit *= mean
         return value > limit if rule.side == "above" else value < limit
 
     def state(self) -> dict[str, Any]:
