@@ -117,6 +117,15 @@ def test_process_rewards_count_for_every_token_up_to_the_end_of_their_step():
     assert torch.allclose(found, expected, atol=1e-6)
 
 
+def test_equal_process_rewards_teach_nothing_however_they_round():
+    for value in (0.1, 0.3, 0.7):
+        given_outcome = RewardBatch(
+            torch.ones(3), torch.zeros(3, dtype=torch.long), torch.ones(3, 7, dtype=torch.bool),
+            steps=torch.full((3, 7), value),
+        )  # fmt: skip
+        assert (steps()(given_outcome) == 0).all(), value
+
+
 def test_the_reward_of_the_whole_rollout_may_be_added_to_those_of_its_steps():
     step_rewards = torch.tensor([[NAN, 1.0, NAN, 0.0], [NAN, NAN, NAN, 0.0]])
     mask = torch.ones(2, 4, dtype=torch.bool)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from train.advantages.group import group
-from train.update.terms import Advantage, RewardBatch, Spread, group_mean, group_std
+from train.update.terms import Advantage, RewardBatch, Spread, centred, group_std
 from ttc.errors import ConfigError
 
 
@@ -35,9 +35,8 @@ def steps(*, outcome: float = 0.0, spread: Spread = "population", eps: float = 1
         is_known = ~torch.isnan(rewards) & batch.mask.bool() & batch.judged[:, None]
         groups = batch.groups[:, None].expand_as(rewards)
         flat, owner, valid = rewards.reshape(-1), groups.reshape(-1), is_known.reshape(-1)
-        mean, _ = group_mean(flat, owner, valid)
         std = group_std(flat, owner, valid, spread)
-        normal = torch.where(valid, (flat - mean) / (std + eps), 0.0).view_as(rewards)
+        normal = torch.where(valid, centred(flat, owner, valid) / (std + eps), 0.0).view_as(rewards)
         later = normal.flip(1).cumsum(1).flip(1)
         return (later + outcome * whole(batch)) * batch.mask
 
