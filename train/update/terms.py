@@ -10,8 +10,9 @@ number. A loss must not mix rows, so that a batch may be cut into micro-batches 
 Divergence: Schulman 2020, "Approximating KL divergence". Sampled from the policy, k1 = log p - log q is unbiased with a
 large variance, k2 = k1^2 / 2 is biased with the right gradient at p = q, k3 = q/p - 1 + k1 is unbiased and never
 negative. As a *loss*, k1 has zero expected gradient and k3 the wrong one, since the samples themselves move with the
-policy: `with_ratio` weighs them with the ratio, whose derivative is the missing part (Tang & Munos 2025,
-arXiv:2506.09477). `exact_kl` needs both models' logits.
+policy: `fair_kl` weighs them with the ratio, whose derivative is the missing part (Tang & Munos 2025,
+arXiv:2506.09477). The gradient of k2 is right without that part, so its ratio is held; it only corrects for the policy
+that sampled, which several updates of a batch leave behind. `exact_kl` needs both models' logits.
 
 Mismatch: an engine in bf16, with other kernels or with weights one step old, is a behaviour policy of its own.
 Truncated importance sampling multiplies each token's (or rollout's) loss with min(p_trainer / p_engine, cap) (Yao et
@@ -142,9 +143,13 @@ def k3(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
 KL_ESTIMATORS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {"k1": k1, "k2": k2, "k3": k3}
 
 
-def with_ratio(estimate: torch.Tensor, logprobs: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-    """Weigh an estimate with the importance ratio, so that its gradient is that of the divergence itself."""
-    return torch.exp(logprobs - old) * estimate
+def fair_kl(
+    estimator: str, logprobs: torch.Tensor, reference: torch.Tensor, old: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """An estimate, and what of it is a loss: over samples of `old` its gradient is that of the divergence itself."""
+    estimate = KL_ESTIMATORS[estimator](logprobs, reference)
+    ratio = torch.exp(logprobs - old)
+    return estimate, (ratio.detach() if estimator == "k2" else ratio) * estimate
 
 
 def exact_kl(logits: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:

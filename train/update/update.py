@@ -28,7 +28,7 @@ from train.base.world import ALONE, World
 from train.update.batch import Normaliser, TokenBatch, shared, shuffled, token_weights
 from train.update.critic import Critic
 from train.update.logprobs import Compare, check_packing, kindred, token_logprobs
-from train.update.terms import KL_ESTIMATORS, Advantage, Correction, Loss, PerToken, RewardBatch, pulls, with_ratio
+from train.update.terms import Advantage, Correction, Loss, PerToken, RewardBatch, fair_kl, pulls
 from ttc.config.plugins import checked_return, checked_shape
 from ttc.config.values import above, at_least, counted
 from ttc.engines.shared.compute import pick_dtype
@@ -240,9 +240,7 @@ class Updater:
             loss = loss + (scored.compared * batch.kl).sum()
             tally.add("divergence", scored.compared.detach(), batch.mask)
         elif objective.kl_loss:
-            estimate = KL_ESTIMATORS[objective.kl_estimator](logprobs, batch.reference)
-            # k2 has the right gradient as it is; the others get it from the ratio
-            fair = estimate if objective.kl_estimator == "k2" else with_ratio(estimate, logprobs, before)
+            estimate, fair = fair_kl(objective.kl_estimator, logprobs, batch.reference, before)
             loss = loss + (fair * batch.kl).sum()
             tally.add("kl", estimate.detach(), batch.mask)
         if objective.entropy_weight:
