@@ -19,7 +19,7 @@ from train.examples.pairs import Preferred, pairs_of_rollouts
 from train.stages.sample import sample
 from train.stages.trl import METHODS, trl
 from ttc.concurrent import Interrupted, StopRequest
-from ttc.errors import ConfigError, UnknownName
+from ttc.errors import ConfigError, RecordError, UnknownName
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL is not installed: ttckit[train]"),
@@ -51,11 +51,11 @@ PAIRS = [
 ]
 
 
-def collated(method, rows, batch=4):
+def collated(method, rows):
     """What TRL's own collator makes of our rows: its ids and completion masks, as lists without padding."""
     import trl as library
 
-    columns = METHODS[method].columns(rows, batch)
+    columns = METHODS[method].columns(rows)
     if method == "sft":
         from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
@@ -85,10 +85,17 @@ def test_trl_is_given_the_very_ids_with_only_completions_learnt():
     batch = collated("kto", PAIRS)
     assert batch["label"] == [True, False, True, False] or batch["label"].tolist() == [True, False, True, False]
     assert shown(batch, batch["completion_mask"]) == [[8, 9, 1], [10, 1], [11, 1], [12, 13, 14, 1]]
-    mixed = {"input_ids": batch["KL_input_ids"]}
-    assert shown(mixed, batch["KL_completion_mask"]) == [[12, 13, 14, 1], [8, 9, 1], [10, 1], [11, 1]]
+    mixed = shown({"input_ids": batch["KL_input_ids"]}, batch["KL_completion_mask"])
+    assert mixed == [[11, 1], [12, 13, 14], [8, 9, 1], [10, 1]]  # of the other prompt, cut where the longest row ends
     batch = collated("reward", PAIRS)
     assert shown(batch, batch["attention_mask"])[:2] == [[5, 6, 8, 9, 1], [7, 11, 1]]
+
+
+def test_weights_of_rows_which_trl_does_not_take_are_refused(tmp_path):
+    for method, row in (("sft", {"completion": "5"}), ("dpo", {"chosen": "5", "rejected": "6"})):
+        (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "2+3", **row, "weight": 2.0}) + "\n")
+        with pytest.raises(RecordError, match="line 1: unknown field 'weight'"):
+            trl(method=method, data=str(tmp_path / "rows.jsonl"), steps=1, lr=1e-3).check(True)
 
 
 @pytest.mark.long

@@ -5,8 +5,8 @@ TRL's, with its checkpoints. A reward model is written to `reward_model`, and th
 (Apache-2.0, the extra `train`) brings FSDP, DeepSpeed and PEFT to these four. It is given token ids, not text, so what
 is trained on is what was sampled (TRL's DPO and KTO would tokenise again; their data set is set after they are made,
 which leaves their loss and collator untouched). Everything else of TRL's configuration can be set by name. Left out:
-health rules, which TRL's loop does not ask; TRL's online trainers, which cannot take our engines, and its experimental
-ones, which come and go.
+health rules, which TRL's loop does not ask; weights of rows, which its losses do not take; TRL's online trainers, which
+cannot take our engines, and its experimental ones, which come and go.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from train.examples.examples import (
     Example,
     check_prompts,
     check_rows,
+    mismatched,
     parted,
     read_examples,
     right_rollouts,
@@ -69,7 +70,7 @@ class _Kind:
 
     trainer: str
     config: str
-    columns: Callable[[Sequence[Any], int], list[dict[str, Any]]]
+    columns: Callable[[Sequence[Any]], list[dict[str, Any]]]
     sample: Mapping[str, Any]
     measure: Callable[[Path, Sequence[Any], int, str], list[float]]
 
@@ -129,12 +130,12 @@ def _log(history: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, float]
     return {name: value for _, row in sorted(rows.items()) for name, value in row.items() if name != "step"}
 
 
-def _imitation(rows: Sequence[Example], batch: int) -> list[dict[str, Any]]:
+def _imitation(rows: Sequence[Example]) -> list[dict[str, Any]]:
     ids = [([*row.prompt_ids, *row.token_ids], [*([-100] * len(row.prompt_ids)), *row.token_ids]) for row in rows]
     return [{"input_ids": whole, "labels": labels} for whole, labels in ids]
 
 
-def _paired(rows: Sequence[Preferred], batch: int) -> list[dict[str, Any]]:
+def _paired(rows: Sequence[Preferred]) -> list[dict[str, Any]]:
     return [
         {
             "prompt_ids": list(pair.chosen.prompt_ids),
@@ -145,24 +146,22 @@ def _paired(rows: Sequence[Preferred], batch: int) -> list[dict[str, Any]]:
     ]
 
 
-def _labelled(rows: Sequence[Preferred], batch: int) -> list[dict[str, Any]]:
-    """Single completions; the mismatched ones rotate within batches, as TRL does it."""
+def _labelled(rows: Sequence[Preferred]) -> list[dict[str, Any]]:
+    """Single completions, each with the completion of another prompt, on which the reference point is estimated."""
     single = [(side, good) for pair in rows for side, good in ((pair.chosen, True), (pair.rejected, False))]
-    columns = []
-    for start in range(0, len(single), batch):
-        part = single[start : start + batch]
-        for number, (side, good) in enumerate(part):
-            other = part[number - 1][0]
-            columns.append({
-                "prompt_ids": list(side.prompt_ids),
-                "completion_ids": list(side.token_ids),
-                "KL_completion_ids": list(other.token_ids),
-                "label": good,
-            })  # fmt: skip
-    return columns
+    others = mismatched([side for side, _ in single])
+    return [
+        {
+            "prompt_ids": list(side.prompt_ids),
+            "completion_ids": list(side.token_ids),
+            "KL_completion_ids": list(other.token_ids),
+            "label": good,
+        }
+        for (side, good), other in zip(single, others, strict=True)
+    ]
 
 
-def _compared(rows: Sequence[Preferred], batch: int) -> list[dict[str, Any]]:
+def _compared(rows: Sequence[Preferred]) -> list[dict[str, Any]]:
     return [
         {
             "chosen_ids": [*pair.chosen.prompt_ids, *pair.chosen.token_ids],
@@ -246,7 +245,7 @@ class _Trl:
             check_kind_of_head(CLASSIFIER, model)
 
     def _check_rows(self, late: bool) -> None:
-        names = FIELDS if self.method == "sft" else PAIR_FIELDS
+        names = (FIELDS if self.method == "sft" else PAIR_FIELDS) - {"weight"}
         check_rows("trl", self.source.data, names, self._held_out(), late=late)
 
     def _held_out(self) -> Sequence[Item]:
@@ -288,7 +287,7 @@ class _Trl:
             train_dataset=datasets.Dataset.from_list([dict(kind.sample)] * 2),
             processing_class=tokenizer,
         )
-        trainer.train_dataset = datasets.Dataset.from_list(kind.columns(rows, self.course.rows))
+        trainer.train_dataset = datasets.Dataset.from_list(kind.columns(rows))
         trainer.add_callback(_sealing(setting.stop))
         last = newest_whole(setting.folder / "trl", _CHECKPOINT, setting.log)
         with setting.stop.heeded():
