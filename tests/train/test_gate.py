@@ -1,6 +1,7 @@
 """A model is promoted only when every gate passes, and each gate fails for its own reason."""
 
 import json
+import shutil
 
 import pytest
 
@@ -152,8 +153,6 @@ def test_retention_is_no_worse_beyond_doubt_so_few_problems_do_not_pass_by_luck(
 
 
 def test_a_run_that_a_health_rule_stopped_is_never_promoted(run, tmp_path):
-    import shutil
-
     copy = tmp_path / "copy"
     shutil.copytree(run, copy, symlinks=True)
     done = copy / "3-sft" / "done.json"
@@ -163,6 +162,15 @@ def test_a_run_that_a_health_rule_stopped_is_never_promoted(run, tmp_path):
     (copy / "promoted").unlink(missing_ok=True)
     assert promote(copy, list(found.values())) is None and not (copy / "promoted").exists()
     done.unlink()
+    with pytest.raises(ConfigError, match="not finished"):
+        checked(copy, min_gain=-1.0)
+
+
+def test_a_run_that_was_cut_between_two_stages_is_not_finished(run, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy, symlinks=True)
+    asked = json.loads((copy / "run.json").read_text())
+    (copy / "run.json").write_text(json.dumps({**asked, "stages": [{}] * 4}))
     with pytest.raises(ConfigError, match="not finished"):
         checked(copy, min_gain=-1.0)
 

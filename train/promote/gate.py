@@ -35,7 +35,7 @@ from train.base.rollout import Collector, Rollout, read_rollouts
 from train.base.stage import Setting, read_result
 from train.measure.gates import Gates
 from train.measure.measure import HeldOut, accuracy, open_engine, opened
-from train.recipe.run import stage_folders
+from train.recipe.run import read_asked, stage_folders
 from train.registries import make_task
 from train.reward_models.reward_models import RewardSource
 from train.update.terms import exact_kl
@@ -68,7 +68,8 @@ def judge(gates: Gates, run: Path, start: Path | None, setting: Setting) -> list
     """
     folders = stage_folders(run)
     results = [read_result(folder) for folder in folders]
-    if not results or results[-1] is None:
+    ended = results and results[-1] is not None and results[-1].stopped.startswith("health rule")
+    if not results or results[-1] is None or (len(results) < len(read_asked(run)["stages"]) and not ended):
         raise ConfigError(f"{run} is not finished; run it to its end first")
     before = start or _made(folders)
     last = results[-1]
@@ -121,7 +122,9 @@ def _cases(gates: Gates, task: Task, candidate: Path, start: Path, setting: Sett
 def promote(run: Path, checks: Sequence[GateCheck]) -> Path | None:
     """Write what was measured; move the pointer and return it when every gate passed, else return None."""
     passed = all(check.passed for check in checks)
-    report = {"passed": passed, "model": digest(run / "model"), "checks": [asdict(check) for check in checks]}
+    model = run / "model"  # not there where a health rule ended the run
+    name = digest(model) if model.is_dir() else None
+    report = {"passed": passed, "model": name, "checks": [asdict(check) for check in checks]}
     replace_text(run / REPORT, json.dumps(report, indent=1) + "\n")
     if not passed:
         return None
