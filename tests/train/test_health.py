@@ -14,7 +14,7 @@ from train.base.health import RULES, Alarm, Health, HealthRule, act, check_finit
 from train.base.optimiser import Optimiser, Schedule
 from train.base.stage import Setting
 from train.offline.epochs import FitFields, fit
-from train.rl.loop import LoopState, growth
+from train.rl.loop import LoopState, evaluate, growth
 from ttc.errors import ConfigError, TrainingError, UnknownName
 
 HEALTHY = {
@@ -104,6 +104,26 @@ def test_a_roll_back_goes_to_the_best_weights_and_not_to_those_that_failed(tmp_p
     rule = HealthRule("worse", "x", "above", 0.0, 1, "roll_back", "it fell")
     act([Alarm(rule, 21, (1.0,))], model, optimiser, [best, newest], lambda text: None)
     assert model.weight.tolist() == [[1.0, 1.0]] and optimiser.scale == 0.5
+
+
+def test_a_run_that_only_falls_goes_back_to_where_it_started(cipher_model, tmp_path):
+    stage = make_stage("grpo", task=WALKS, held_out=TASK, steps=1, lr=1e-3, held_out_limit=4)
+    parts = stage.parts(cipher_model, Setting(tmp_path, cipher_model, 1, "cpu", 1, lambda text: None))
+    model, optimiser = parts.updater.model, parts.updater.optimiser
+
+    async def work():
+        await evaluate(LoopState(), parts)
+        before = [weight.detach().clone() for weight in model.parameters()]
+        with torch.no_grad():
+            model.lm_head.weight.zero_()
+        rule = next(rule for rule in RULES if rule.name == "held_out_falls")
+        act([Alarm(rule, 20, (0.5,))], model, optimiser, [parts.best, parts.checkpoints], parts.log)
+        await parts.close()
+        await parts.collector.engine.close()
+        return before
+
+    pairs = zip(asyncio.run(work()), model.parameters(), strict=True)
+    assert all(torch.equal(before, now) for before, now in pairs) and optimiser.scale == 0.5
 
 
 def fitted(folder, losses, health=None, grow=0.0):

@@ -304,7 +304,7 @@ async def evaluate(state: LoopState, parts: Parts) -> dict[str, float]:
     """Held-out accuracy, greedy (`held_out`) and of one sample each, and how far the greedy one is below its best.
 
     Beside them the sampled accuracy on training problems and its `gap`, and, with a second verifier, what that accepts.
-    The weights of the best one are kept.
+    The weights of the best one are kept, those of the start too: a run that only falls goes back to them.
     """
     engine, world = parts.collector.engine, parts.world
     held_out = replace(parts.held_out, items=world.share(parts.held_out.items)[1])
@@ -315,7 +315,7 @@ async def evaluate(state: LoopState, parts: Parts) -> dict[str, float]:
         outcomes = {"right": list(map(int, right)), "sampled": list(map(int, samples))}
         parts.held_out_file.write({"step": state.step, **outcomes})
     value, sampled_value = sum(right) / len(right), sum(samples) / len(samples)
-    if value >= state.best and parts.best is not None and state.step:
+    if value >= state.best and parts.best is not None:
         parts.best.save(state.step, parts.updater.model, parts.updater.state(), {})
     drop, state.best = state.best - value, max(state.best, value)
     text = f"held-out accuracy {value:.3f} greedy, {sampled_value:.3f} sampled"
