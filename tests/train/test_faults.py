@@ -296,6 +296,20 @@ def test_a_part_of_the_reward_may_be_any_number_of_numpy_or_torch(tmp_path, valu
     assert [one.reward for one in read_rollouts(tmp_path / "rollouts.jsonl")] == [row.reward]
 
 
+def test_rollouts_of_steps_that_are_drawn_anew_are_not_mixed_with_those_of_before(tmp_path):
+    path = tmp_path / "rollouts.jsonl"
+    with RolloutFile(path) as file:
+        for step in range(4):
+            file.append([dataclasses.replace(rollout("5"), step=step, problem_id="p")])
+    with RolloutFile(path) as file:
+        file.go_on_from(2)
+        file.append([dataclasses.replace(rollout("5"), step=2, problem_id="q")])
+    assert [(one.step, one.problem_id) for one in read_rollouts(path)] == [(0, "p"), (1, "p"), (2, "q")]
+    with RolloutFile(path) as file:
+        file.go_on_from(0)
+    assert not path.read_bytes()
+
+
 @pytest.mark.parametrize("value", [None, "1", [1.0], torch.ones(2)])
 def test_a_part_of_the_reward_that_gives_no_number_is_named_with_what_it_gave(value):
     rewarder = Rewarder(exact(), [ShapingPart("mine.py:reward", 0.5, of_each(lambda one: value))])

@@ -16,6 +16,7 @@ lengths in tokens, times in seconds; the update and the engine add their own num
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import re
 import statistics
@@ -236,6 +237,17 @@ class RolloutFile(LineFile):
         rows = list(rollouts)
         for number, rollout in enumerate(rows):
             self.write(encode(rollout), sync=number == len(rows) - 1)
+
+    def go_on_from(self, step: int) -> None:
+        """Cut off what was written of `step` and of later ones: a run that goes on from before them draws them anew."""
+        place = 0
+        with self.path.open("rb") as lines:
+            for line in lines:
+                if json.loads(line)["step"] >= step:
+                    break
+                place += len(line)
+        with self._lock:
+            self._file.truncate(place)
 
 
 def write_rollouts(path: Path, rollouts: Iterable[Rollout]) -> None:

@@ -342,11 +342,13 @@ async def _seen(parts: Parts, held_out: float) -> dict[str, float]:
 
 
 def resume(parts: Parts) -> LoopState:
-    """Load the newest checkpoint into the parts, if there is one."""
+    """Load the newest checkpoint into the parts, if there is one; rollouts of later steps are drawn anew."""
     checkpoint = parts.checkpoints.resume(parts.updater.model)
+    optimiser, state = ({}, {"step": 0}) if checkpoint is None else checkpoint
+    if parts.rollouts is not None:
+        parts.rollouts.go_on_from(state["step"])
     if checkpoint is None:
         return LoopState()
-    optimiser, state = checkpoint
     parts.updater.load(optimiser)
     parts.sampler.load(state["sampler"])
     parts.health.load(state["health"])
