@@ -24,6 +24,7 @@ from train.preferences.kto import kto
 from train.registries import make_task
 from train.stages.preference import PairUpdater, Reference, reference_sums
 from train.stages.sample import sample
+from train.update.update import Build
 from ttc.core import Verdict
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError
@@ -111,7 +112,7 @@ def make_updater(model_folder, weights=(1.0, 2.0, 1.0), single=False, **more):
     model = load_model(model_folder, "cpu")
     chosen = [pair.chosen for pair in pairs]
     rows = [*chosen, *(pair.rejected for pair in pairs), *mismatched(chosen)]
-    sums = reference_sums(model_folder, rows, model_folder.parent, "cpu", 0)
+    sums = reference_sums(model_folder, rows, model_folder.parent, "cpu", 0, Build())
     reference = Reference(sums[:3], sums[3:6], sums[6:] if single else None)
     return PairUpdater(model, Optimiser(model, Schedule(1e-3, 10)), pairs, reference, 0, **more)
 
@@ -233,7 +234,7 @@ def test_the_reference_is_computed_once_and_never_taken_for_another_models(ciphe
     model.save_pretrained(other)
 
     def sums(source, rows):
-        return reference_sums(source, rows, tmp_path, "cpu", 0)
+        return reference_sums(source, rows, tmp_path, "cpu", 0, Build())
 
     def near(found, expected):
         # Computed anew in a batch of another shape, 36 nats come out in other bits (a unit of fp32 is 4e-6 there).
@@ -252,6 +253,23 @@ def test_the_reference_is_computed_once_and_never_taken_for_another_models(ciphe
                          (other, examples)]:  # fmt: skip
         assert near(sums(source, rows), by_hand(source, rows))
     assert not near(sums(other, examples), first)
+
+
+def test_a_policy_that_has_not_moved_is_at_its_reference_in_bf16_too(cipher_model, tmp_path, monkeypatch):
+    monkeypatch.setattr("train.update.update.pick_dtype", lambda *place: torch.bfloat16)  # also where it is emulated
+    bare = make_updater(cipher_model, loss=dpo())
+    sides = [*(pair.chosen for pair in bare.pairs), *(pair.rejected for pair in bare.pairs)]
+
+    def apart(build):
+        """How far the policy, computed in bf16, is from a reference computed as `build` says: nats."""
+        sums = reference_sums(cipher_model, sides, tmp_path, "cpu", 0, build)
+        reference, own = Reference(sums[:3], sums[3:]), Build(autocast=True)
+        updater = PairUpdater(bare.model, bare.optimiser, bare.pairs, reference, 0, dpo(), build=own)
+        with torch.no_grad():
+            pairs = updater._scored([0, 1, 2])
+        return max(float(ratios.abs().max()) for ratios in pairs.margins("dpo"))
+
+    assert apart(Build(autocast=True)) < 0.2 * apart(Build())
 
 
 def test_pairs_of_its_own_rollouts_make_the_model_better(cipher_model, run):

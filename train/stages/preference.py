@@ -171,15 +171,19 @@ def _watched(pairs: Pairs) -> dict[str, torch.Tensor]:
     }
 
 
-def reference_sums(source: Path, examples: Sequence[Example], folder: Path, device: str, pad_id: int) -> torch.Tensor:
-    """Log-probability of each completion by the model in `source`, nats: (R,)."""
+def reference_sums(
+    source: Path, examples: Sequence[Example], folder: Path, device: str, pad_id: int, build: Build
+) -> torch.Tensor:
+    """Log-probability of each completion by the model in `source`, computed as `build` computes, nats: (R,)."""
     from safetensors.torch import load_file, save_file
 
-    path = folder / f"reference-{_digest(source, examples)}.safetensors"
+    rounded = "-bf16" if build.casts(device) else ""  # or a policy that has not moved were apart from its reference
+    path = folder / f"reference-{_digest(source, examples)}{rounded}.safetensors"
     if path.is_file():
         return typing.cast("torch.Tensor", load_file(str(path))["sums"])
     model = load_model(source, device)
-    sums = torch.tensor([total for total, _ in completion_sums(model, examples, pad_id)])
+    with build.computing(torch.device(device)):
+        sums = torch.tensor([total for total, _ in completion_sums(model, examples, pad_id)])
     with replaced_file(path) as partial:
         save_file({"sums": sums}, str(partial))
     return sums
@@ -315,9 +319,10 @@ class _Preference:
         within_context("preference", named, source)
         train, held_out = parted("preference", rows, self.course.held_out_share, setting)
         trained = [row.example for row in train]
+        measured = [row.example for row in held_out]
         sums = [
-            reference_sums(source, examples, setting.folder, setting.device, pad_id)
-            for examples in (trained, mismatched(trained), [row.example for row in held_out])
+            reference_sums(source, examples, setting.folder, setting.device, pad_id, build)
+            for examples, build in ((trained, self.build), (mismatched(trained), self.build), (measured, Build()))
         ]
         model = self.build.load(source, setting.device, setting.seed)
         optimiser = self.build.optimiser(model, self.course.schedule)
@@ -341,6 +346,6 @@ class _Preference:
         sides = [*(pair.chosen for pair in pairs), *(pair.rejected for pair in pairs)]
         if self.on_single:
             sides += mismatched([pair.chosen for pair in pairs])
-        sums = reference_sums(source, sides, setting.folder, setting.device, pad_id)
+        sums = reference_sums(source, sides, setting.folder, setting.device, pad_id, self.build)
         num = len(pairs)
         return Reference(sums[:num], sums[num : 2 * num], sums[2 * num :] if self.on_single else None)
