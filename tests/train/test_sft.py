@@ -87,6 +87,7 @@ def test_the_markers_stand_where_the_template_has_not_put_them(base, tmp_path):
         ({"prompt": "s1n1=", "completion": "s1", "id": ["a"]}, r"id must be a text or a number, got \['a'\]"),
         ({"prompt": "s1n1=", "compleation": "s1"}, "unknown field 'compleation'"),
         ({"messages": [{"role": "user"}], "completion": "s1"}, "role and content"),
+        ({"prompt": "", "completion": "s1"}, "the prompt has no token"),
     ],
 )
 def test_a_broken_row_is_refused_with_its_line_and_field(base, tmp_path, row, message):

@@ -144,6 +144,8 @@ def read_prompt(row: Mapping[str, Any], text: Text, where: str) -> tuple[str, Pr
     """The name of a row's prompt, which is what it says whatever its mode, and its rendered form."""
     messages, mode, tools = read_turns(row, where)
     rendered = text.render(messages, mode, tools)
+    if not rendered.token_ids:
+        raise RecordError(f"{where}: the prompt has no token in the template of the model: nothing leads to an answer")
     plain = rendered if mode is None else text.render(messages, None, tools)
     return hashlib.sha256(plain.text.encode("utf-8", "replace")).hexdigest()[:16], rendered
 
