@@ -101,6 +101,7 @@ def test_a_policy_learns_from_critiques_alone_and_the_other_verdicts_decide_noth
     ("change", "message"),
     [
         ({"critique_ask": "{prompt}"}, r"critique_ask must hold \{answer\}"),
+        ({"critique_ask": '{prompt} {answer} {"right": true}'}, r"critique_ask: its braces are no field .*write \{\{"),
         ({"critique_approves": "("}, "critique_approves is no pattern"),
         ({"critiques": 0}, "critiques"),
         ({"critique_weight": 0}, "critique_weight must not be 0"),

@@ -48,6 +48,7 @@ def test_equal_labels_and_questions_without_their_parts_are_refused(sampled, cip
     for fields, message in [
         ({"labels": ("A", "A")}, "two different labels"),
         ({"ask": "{prompt} {first}"}, "{second}"),
+        ({"ask": "{prompt} {first} {second} {third}"}, r"ask: its braces are no field \('third'\)"),
         ({"pairs": 0}, "pairs"),
     ]:
         with pytest.raises(ConfigError, match=message):
@@ -68,6 +69,8 @@ def test_revisions_answer_the_first_prompt_and_only_accepted_ones_are_kept(sampl
     assert none.metrics["kept"] == 0
     with pytest.raises(ConfigError, match=r"revision must hold \{critique\}"):
         revise(task=TASK, revision="{prompt}")
+    with pytest.raises(ConfigError, match="revision: its braces are no field"):
+        revise(task=TASK, revision="{critique} as {}")
 
 
 def test_what_was_solved_too_often_is_left_out(sampled, cipher_model):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -128,6 +128,20 @@ def one_of(stage: str, **given: object) -> None:
     present = [name for name, value in given.items() if value is not None]
     if len(present) != 1:
         raise ConfigError(f"{stage}: give exactly one of {', '.join(given)}; got {', '.join(present) or 'none'}")
+
+
+def check_form(field: str, text: str, needed: Sequence[str], beside: Sequence[str] = ()) -> None:
+    """Raise ConfigError unless what a model is asked with holds {NAME} of all `needed`, and no braces but theirs.
+
+    `beside` are names that it may hold, too.
+    """
+    for name in needed:
+        if f"{{{name}}}" not in text:
+            raise ConfigError(f"{field} must hold {{{name}}}")
+    try:
+        text.format(**dict.fromkeys((*needed, *beside), ""))
+    except (KeyError, IndexError, ValueError, AttributeError) as exc:
+        raise ConfigError(f"{field}: its braces are no field ({exc}); write {{{{ and }}}} for braces") from exc
 
 
 def rollouts_path(name: str, setting: Setting) -> Path:

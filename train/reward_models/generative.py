@@ -18,7 +18,7 @@ from statistics import fmean
 
 from evals.task import Item
 from train.base.rollout import Collector, Rollout
-from train.base.stage import Setting
+from train.base.stage import Setting, check_form
 from train.measure.measure import open_engine
 from train.reward_models.reward_models import model_folder
 from ttc.config.values import at_least
@@ -50,9 +50,7 @@ class CritiqueSource:
     def __post_init__(self) -> None:
         """Refuse a question without its parts, a pattern that is none, and a weight that adds nothing."""
         at_least("verifier_lm", 1, critiques=self.critiques, critique_tokens=self.max_tokens)
-        for field in ("{prompt}", "{answer}"):
-            if field not in self.ask:
-                raise ConfigError(f"verifier_lm: critique_ask must hold {field}")
+        check_form("verifier_lm: critique_ask", self.ask, ("prompt", "answer"))
         try:
             re.compile(self.approves)
         except re.error as exc:

@@ -21,7 +21,16 @@ from evals.data.decontamination import prompt_text
 from evals.task import Task
 from train.base.models import load_model, load_tokenizer
 from train.base.rollout import Rollout, read_rollouts, write_rollouts
-from train.base.stage import Setting, Stage, StageResult, check_model, model_of, pass_through, rollouts_path
+from train.base.stage import (
+    Setting,
+    Stage,
+    StageResult,
+    check_form,
+    check_model,
+    model_of,
+    pass_through,
+    rollouts_path,
+)
 from train.examples.examples import Example
 from train.examples.imitation import completion_sums
 from train.measure.measure import gains
@@ -66,9 +75,7 @@ def feedback(
     """
     if pairs < 1 or len(labels) != 2 or len(set(labels)) != 2:
         raise ConfigError(f"feedback: needs pairs >= 1 and two different labels, got {pairs} and {labels}")
-    for field in ("{prompt}", "{first}", "{second}"):
-        if field not in ask:
-            raise ConfigError(f"feedback: ask must hold {field}")
+    check_form("feedback: ask", ask, ("prompt", "first", "second"))
     return _Feedback(make_task(task), rollouts, judge, ask, labels, pairs)
 
 

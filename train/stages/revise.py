@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from evals.data.decontamination import prompt_text
 from evals.task import Item, Task
 from train.base.rollout import Collector, Rollout, write_rollouts
-from train.base.stage import Setting, Stage, StageResult, check_model, model_of, pass_through
+from train.base.stage import Setting, Stage, StageResult, check_form, check_model, model_of, pass_through
 from train.measure.measure import EXACT, check_engine, gains, opened
 from train.registries import make_task
 from train.rollouts.rewards import Rewarder
@@ -62,10 +62,8 @@ def revise(
     at_least("revise", 1, n=n, rounds=rounds, limit=limit)
     if bool(principles) != ("{principle}" in critique):
         raise ConfigError("revise: principles and {principle} in critique need each other")
-    for name, text, fields in (("critique", critique, ("prompt", "answer")), ("revision", revision, ("critique",))):
-        for field in fields:
-            if f"{{{field}}}" not in text:
-                raise ConfigError(f"revise: {name} must hold {{{field}}}")
+    check_form("revise: critique", critique, ("prompt", "answer"), ("principle",))
+    check_form("revise: revision", revision, ("critique",), ("prompt", "answer", "principle"))
     problems = make_task(task)
     cap = max_tokens or problems.sampling.max_tokens
     return _Revise(problems, critique, revision, principles, rounds, accept, n, limit, cap, engine)
