@@ -96,7 +96,7 @@ def on_policy(
     if divergence != "sampled":
         make_divergence(divergence, beta)
     problems, measured = named("task", task), named("held_out", held_out)
-    whole = joined(problems)
+    whole, health = joined(problems), completions.health or {}
     inner = completions.stage(
         "on_policy",
         whole,
@@ -104,7 +104,7 @@ def on_policy(
         schedule=Schedule(completions.lr, completions.steps, completions.warmup, decay),
         objective=Objective(ppo(), group(), normaliser, completions.cap(whole), Correction()),
         rewarder=lambda: Rewarder(DomainVerifier(problems)),
-        rules=configured({**{name: {"enabled": False} for name in _QUIET}, **(completions.health or {})}),
+        rules=tuple(rule for rule in configured(health) if rule.name not in _QUIET or rule.name in health),
         checker=lambda task: DomainVerifier(measured),
         watches=False,
         build=build,

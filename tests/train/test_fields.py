@@ -66,6 +66,35 @@ def test_a_limit_of_no_problem_is_refused_by_the_name_of_its_field(kind: str, fi
 
 
 @pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        *((kind, {"warmup": -1}) for kind in ("sft", "preference", "reward_model", "grpo", "ppo", "on_policy")),
+        *((kind, {"max_tokens": 0}) for kind in ("sample", "revise", "grpo", "ppo", "agent", "on_policy")),
+        *((kind, {name: 0}) for kind in ("grpo", "agent") for name in ("epochs", "minibatches")),
+        *(
+            (kind, {name: "nan"})
+            for kind in ("grpo", "ppo")
+            for name in ("kl_weight", "reward_weight", "verifier_weight")
+        ),
+        ("ppo", {"value_lr": -1.0}),
+        ("reward_model", {"centre": "nan"}),
+        ("on_policy", {"health": "off"}),
+        ("grpo", {"until": 90}),
+        ("grpo", {"retire": 0}),
+        ("grpo", {"max_staleness": -1}),
+        ("grpo", {"refills": 1, "asynchronous": True}),
+        ("sft", {"corpus": "cipher", "corpus_rows": 0}),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused_before_any_model_is_loaded(kind: str, change: dict[str, object]) -> None:
+    taken = {parameter.name for parameter in STAGES.describe(kind).parameters}
+    fields = {name: value for name, value in REQUIRED.items() if name in taken}
+    name = "refills" if "refills" in change else list(change)[-1]
+    with pytest.raises(ConfigError, match=rf"\b{name} (must be|needs)"):
+        make_stage(kind, **{**fields, **change})
+
+
+@pytest.mark.parametrize(
     ("kind", "defaults"),
     [
         ("sft", {"eval_every": 50, "save_every": 100, "decay": True, "rows": 32}),

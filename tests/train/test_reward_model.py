@@ -108,7 +108,7 @@ def test_the_scorer_of_outcome_reward_models_reads_the_folder(cipher_model, run)
 def test_what_cannot_work_is_refused_by_field(cipher_model):
     for fields, message in [
         ({}, "exactly one of data, rollouts"),
-        ({"rollouts": "x", "members": 0}, "members >= 1"),
+        ({"rollouts": "x", "members": 0}, "members must be at least 1"),
         ({"rollouts": "x", "held_out_share": 1.0}, "held_out_share"),
     ]:
         with pytest.raises(ConfigError, match=message):

@@ -24,9 +24,11 @@ class Schedule:
     decay: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a rate that is not positive."""
+        """Refuse a rate that is not positive, and a warm-up that would turn its sign."""
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise ConfigError(f"lr must be above 0, got {self.lr}")
+        if self.warmup < 0:
+            raise ConfigError(f"warmup must be at least 0, got {self.warmup}")
 
     def rate(self, step: int) -> float:
         """The rate of optimiser step `step`, from 0."""

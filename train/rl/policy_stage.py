@@ -52,7 +52,7 @@ from ttc.concurrent import stopped_at_once
 from ttc.config.recipes import parse_spec
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import bind
-from ttc.config.values import above, at_least, counted
+from ttc.config.values import above, at_least, counted, within
 from ttc.core import Engine, Sampling, Strategy, Verifier
 from ttc.errors import ConfigError
 from ttc.records import LineFile
@@ -420,9 +420,10 @@ class RolloutFields:
     health: Mapping[str, Any] | None = None
 
     def check(self, kind: str) -> None:
-        """Raise ConfigError for a number that must be at least 1 and is not."""
-        names = "steps", "prompts", "n", "eval_every", "save_every", "train_limit", "held_out_limit"
+        """Raise ConfigError for a number that must be at least 1 and is not, and an accuracy that cannot be."""
+        names = "steps", "prompts", "n", "eval_every", "save_every", "train_limit", "held_out_limit", "max_tokens"
         at_least(kind, 1, **{name: getattr(self, name) for name in names})
+        within(kind, 0, 1, until=self.until)
 
     @property
     def plan(self) -> LoopPlan:
@@ -507,6 +508,9 @@ class RewardFields:
 
     def check(self, kind: str) -> None:
         """Raise ConfigError when nothing would give a reward, or for a divergence that cannot be or nobody reads."""
+        for name in ("verifier_weight", "reward_weight", "critique_weight", "kl_weight", "ptx_weight"):
+            if not math.isfinite(getattr(self, name)):
+                raise ConfigError(f"{kind}: {name} must be a finite number, got {getattr(self, name)}")
         weight = self.verifier_weight
         if weight < 0 or not (weight or self.reward_model or self.shaping or self.verifier_lm):
             raise ConfigError(

@@ -87,13 +87,16 @@ def grpo(
         raise ConfigError(f"grpo: n must be at least 2, got {rollouts.n}: one rollout has nothing to be compared with")
     rollouts.check("grpo")
     rewards.check("grpo")
-    at_least("grpo", 0, leave_out_above=leave_out_above, refills=refills)
+    at_least("grpo", 1, epochs=epochs, minibatches=minibatches, retire=retire)
+    at_least("grpo", 0, leave_out_above=leave_out_above, refills=refills, max_staleness=max_staleness)
     if branch_every is not None:
         at_least("grpo", 1, branch_every=branch_every)
         if strategy is not None:
             raise ConfigError("grpo: branch_every and strategy both say how a group is drawn; set one of them")
     if (process_reward is not None) != (parse_spec(advantage)[0] == "steps"):
         raise ConfigError('grpo: process_reward and advantage = "steps" need each other')
+    if asynchronous and refills:
+        raise ConfigError("grpo: refills needs asynchronous = false: groups on their way are not drawn again")
     if asynchronous and rollouts.sampler == "fresh":
         raise ConfigError("grpo: sampler fresh needs asynchronous = false: it counts a problem once it is learnt from")
     problems = make_task(task)

@@ -59,7 +59,7 @@ def revise(
         max_tokens: cap of an answer, a critique and a revision each; None is the task's.
         engine: what draws, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
     """
-    at_least("revise", 1, n=n, rounds=rounds, limit=limit)
+    at_least("revise", 1, n=n, rounds=rounds, limit=limit, max_tokens=max_tokens)
     if bool(principles) != ("{principle}" in critique):
         raise ConfigError("revise: principles and {principle} in critique need each other")
     check_form("revise: critique", critique, ("prompt", "answer"), ("principle",))

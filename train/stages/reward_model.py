@@ -36,6 +36,7 @@ from train.reward_models.reward_models import (
 )
 from train.update.update import Build
 from ttc import seeds
+from ttc.config.values import at_least
 from ttc.durable import replaced_folder
 from ttc.errors import ConfigError
 
@@ -62,8 +63,8 @@ def reward_model(
         build: see `Build`; all weights are trained, by one process.
     """
     pairs = PairSource.of("reward_model", data, rollouts, per_problem)
-    if members < 1 or centre < 0:
-        raise ConfigError(f"reward_model: needs members >= 1 and centre >= 0, got {members} and {centre}")
+    at_least("reward_model", 1, members=members)
+    at_least("reward_model", 0, centre=centre)
     if build.shard or build.lora:
         raise ConfigError("reward_model: all weights are trained, by one process; leave lora and shard out")
     return _RewardModel(pairs, members, centre, course, build)

@@ -48,7 +48,7 @@ def sample(
         round: number of the round; another round draws anew.
         engine: what draws, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
     """
-    at_least("sample", 1, n=n, limit=limit)
+    at_least("sample", 1, n=n, limit=limit, max_tokens=max_tokens)
     at_least("sample", 0, round=round)
     mode = Thinking(mode=thinking, max_tokens=max_thinking)
     return _Sample(make_task(task), n, limit, max_tokens, mode, partial_credit, round, engine)

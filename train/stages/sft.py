@@ -87,7 +87,7 @@ def sft(
     """
     if data is None and corpus is None and rollouts is None:
         raise ConfigError("sft: give at least one of data, corpus and rollouts; several are mixed")
-    at_least("sft", 1, per_problem=per_problem, held_out_limit=held_out_limit)
+    at_least("sft", 1, per_problem=per_problem, held_out_limit=held_out_limit, corpus_rows=corpus_rows)
     at_least("sft", 0, packed=packed)
     return _Sft(
         data=None if data is None else Path(data).expanduser(),
