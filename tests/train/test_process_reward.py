@@ -13,6 +13,7 @@ from train.base.models import Shape, new_model, save_model
 from train.base.rollout import Rollout, has_signal
 from train.base.stage import Setting
 from train.corpora.chain import chain
+from train.reward_models.reward_models import last_hidden
 from train.reward_models.step_model import StepRow, load_process, new_step_model
 from train.rl.loop import outcome_of
 from train.rollouts.rewards import Rewarder
@@ -145,3 +146,21 @@ def test_a_turn_may_end_at_any_token_that_the_policy_stops_at(run, tmp_path):
         for folder in (run / "1-base" / "model", policy)
     )
     assert first == second
+
+
+def test_rows_beyond_a_pass_are_learnt_in_parts_as_if_in_one(run, tmp_path, monkeypatch):
+    passes, found = [], []
+
+    def counted(model, rows, pad_id):
+        passes.append(len(rows) if torch.is_grad_enabled() else 0)
+        return last_hidden(model, rows, pad_id)
+
+    monkeypatch.setattr("train.reward_models.step_model.last_hidden", counted)
+    for micro in (None, 1):
+        fields = {"data": str(run / "steps.jsonl"), "step_delimiter": ".", "steps": 1, "lr": 1e-3, "eval_every": 1}
+        place = setting(tmp_path / str(micro), run / "1-base" / "model")
+        make_stage("prm", **fields, rows=6, micro_tokens=micro).run(place)
+        found.append(json.loads((place.folder / "metrics.jsonl").read_text().splitlines()[-1]))
+    assert [size for size in passes if size] == [6, 1, 1, 1, 1, 1, 1]
+    for name in ("loss", "grad_norm"):
+        assert found[1][name] == pytest.approx(found[0][name], rel=1e-4)

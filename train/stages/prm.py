@@ -137,13 +137,19 @@ class _Prm:
         if self.build.lora:
             self.build.adapt(model.network, setting.seed, getattr(model.network, "score", None))
         optimiser = self.build.optimiser(model.network, self.course.schedule)
+        most = self.build.rows(max(len(row.ids) for row in train), self.course.rows)
 
         def update(rows: Sequence[int]) -> dict[str, float]:
             model.network.train()
-            with self.build.computing(device):
-                loss = model.loss([train[row] for row in rows], pad_id)
-            loss.backward()
-            return {"loss": float(loss.detach()), "grad_norm": optimiser.step()}
+            num_labels, total = [len(train[row].labelled()) for row in rows], 0.0
+            for start in range(0, len(rows), most):
+                place = slice(start, start + most)
+                share = sum(num_labels[place]) / max(sum(num_labels), 1)
+                with self.build.computing(device):
+                    loss = model.loss([train[row] for row in rows[place]], pad_id) * share
+                loss.backward()
+                total += float(loss.detach())
+            return {"loss": total, "grad_norm": optimiser.step()}
 
         def evaluate() -> dict[str, float]:
             return {"held_out_accuracy": fmean(value for value, _ in _right(judge(held_out)))}
