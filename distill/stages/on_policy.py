@@ -138,9 +138,19 @@ class OnPolicy:
                 raise ConfigError(
                     f"on_policy: teacher {domain}=... is of no domain (known: {', '.join(self.problems)})"
                 )
-        for spec in self.teachers.values():
-            if not Path(spec).expanduser().is_dir():
-                self._bound(spec)
+        engines = [spec for spec in self.teachers.values() if not Path(spec).expanduser().is_dir()]
+        for spec in engines:
+            self._bound(spec)
+        if engines and self.kind != "sampled" and self.top_k is None:
+            raise ConfigError(
+                f"on_policy: teacher {engines[0]} tells as many tokens a place as it is asked for, and divergence "
+                f"{self.kind} needs several: set top_k, such as 20, or divergence = sampled"
+            )
+        if self.top_k is not None and (not engines or self.kind == "sampled"):
+            raise ConfigError(
+                "on_policy: top_k is for a teacher behind an engine under a divergence over the vocabulary (a folder "
+                "tells all tokens, sampled needs one): leave it out"
+            )
 
     def models(self) -> Mapping[str, tuple[str, ...]]:
         """See `Naming.models`."""

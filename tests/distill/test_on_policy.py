@@ -252,6 +252,19 @@ def test_a_server_that_tells_k_tokens_gives_a_bound_that_grows_to_the_whole(stud
     assert usage.prompt == sum(len(r.prompt_ids) + len(r.token_ids) for r in drawn)
 
 
+def test_how_many_tokens_a_teacher_tells_fits_what_it_is_and_what_is_compared(teacher):
+    far = f"openai:base_url=http://127.0.0.1:1/v1,tokenizer={teacher}"
+    for place, fields, message in [
+        (far, {}, "set top_k, such as 20, or divergence = sampled"),
+        (far, {"divergence": "sampled", "top_k": 4}, "leave it out"),
+        (teacher, {"top_k": 4}, "leave it out"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            stage(place, **fields).check(True)
+    for place, fields in [(far, {"top_k": 4}), (far, {"divergence": "sampled"}), (teacher, {})]:
+        stage(place, **fields).check(True)
+
+
 def test_a_student_learns_from_a_teacher_behind_a_server(student, teacher, tmp_path):
     with OpenAIServer(partial(telling, teacher)) as server:
         far = f"openai:base_url={server.url},tokenizer={teacher}"
