@@ -140,6 +140,18 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [row for _, row in iterate(path)]
 
 
+def read_rows(path: Path, num_rows: int) -> list[dict[str, Any]]:
+    """The lines of a file of the job that has one for each of its rows; raises RecordError where it has not, any more.
+
+    Raises:
+        ConfigError: it is not there yet.
+    """
+    lines = read_lines(path)
+    if len(lines) != num_rows:
+        raise RecordError(f"{path} has {counted(len(lines), 'line')} for {counted(num_rows, 'row')}; {_ANEW}")
+    return lines
+
+
 def read_json(path: Path, *keys: str) -> dict[str, Any]:
     """The object in a file that the job wrote, which has these keys; raises RecordError saying what to do elsewhere."""
     try:

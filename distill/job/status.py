@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from distill.data.dataset import DATA, DECISIONS, FUNNEL, LINEAGE, TRAIN, read_json, read_lines
+from distill.data.dataset import DATA, DECISIONS, FUNNEL, LINEAGE, TRAIN, read_json, read_lines, read_rows
 from distill.generation.ledger import LEDGER, AnswerLedger
 from distill.job.manifest import RESULT
 from distill.plan.lock import LOCK, read_lock
@@ -65,17 +65,19 @@ def _step(stage: Path) -> int:
 def trace_row(folder: Path, what: str) -> Iterator[str]:
     """The story of a row (its number from 0) or of an answer (its key); raises ConfigError where there is none yet."""
     lock = read_lock(folder)
-    lineage = read_lines(folder / DATA / LINEAGE)
+    if not (folder / DATA / FUNNEL).is_file():
+        raise ConfigError(f"{folder / DATA} holds no rows yet; run the job first")
+    counts = read_json(folder / DATA / FUNNEL, "answers", "rows")
+    lineage = read_rows(folder / DATA / LINEAGE, counts["rows"])
     if what.isdecimal() and int(what) < len(lineage):
         row = lineage[int(what)]
-        text = read_lines(folder / DATA / TRAIN)[int(what)]
+        text = read_rows(folder / DATA / TRAIN, counts["rows"])[int(what)]
         yield f"row {what}: prompt {row['prompt']}, mode {text['mode']}, weight {text.get('weight', 1.0)}"
         yield from (f"  {key}: {value}" for key, value in row.items() if key not in ("row", "prompt", "parents"))
         yield f"  {text.get('thinking') or ''}{text['completion']}"
         parents = row["parents"]
     else:
         parents = [what]
-    counts = read_json(folder / DATA / FUNNEL, "answers")
     filters = [stage["name"] for stage in counts["answers"]]
     dropped = {line["key"]: line for line in read_lines(folder / DATA / DECISIONS)}
     teachers = {digest: name for name, digest in lock["fixed"]["teachers"].items()}

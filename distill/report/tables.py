@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from distill.data.dataset import DATA, FUNNEL, LINEAGE, PROMPTS, SAMPLES, read_json, read_lines
+from distill.data.dataset import DATA, FUNNEL, LINEAGE, PROMPTS, SAMPLES, read_json, read_lines, read_rows
 from distill.generation.ledger import LEDGER, AnswerLedger
 from distill.measure.measured import HEAD, Measured, compared, recoveries, share
 from distill.plan.lock import read_lock
@@ -62,14 +62,15 @@ def read_job(folder: Path) -> JobData:
             totals = ledger.totals()
     data = folder / DATA
     there = (data / FUNNEL).is_file()
+    counts = read_json(data / FUNNEL, "prompts", "answers", "rows") if there else None
     path = folder / "result.json"
     result = read_json(path, "measured", "checks", "training") if path.is_file() else None
     return JobData(
         lock,
         totals,
-        read_json(data / FUNNEL, "prompts", "answers", "rows") if there else None,
+        counts,
         read_lines(data / SAMPLES) if there else (),
-        read_lines(data / LINEAGE) if there else (),
+        () if counts is None else read_rows(data / LINEAGE, counts["rows"]),
         read_lines(data / PROMPTS) if there else (),
         result,
         {} if result is None else _training(folder / "train" / result["training"]),

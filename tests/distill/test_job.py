@@ -440,6 +440,9 @@ def test_status_of_a_job_that_was_only_planned(tmp_path, guesser, walker, capsys
         ("manifest.json", "", "verify", r"manifest\.json: not a manifest .*run the job again, which writes it anew"),
         ("result.json", "[]", "report", r"result\.json: measured is missing; run the job again"),
         ("lock.json", "", "status", r"lock\.json: not the lock of a job .*put it back, or give another --out"),
+        ("data/lineage.jsonl", "", "trace", r"lineage\.jsonl has 0 lines for \d+ rows; run the job again"),
+        ("data/lineage.jsonl", "", "report", r"lineage\.jsonl has 0 lines for \d+ rows; run the job again"),
+        ("data/train.jsonl", "", "trace", r"train\.jsonl has 0 lines for \d+ rows; run the job again"),
         ("lock.json", "{}", "report", r"lock\.json: not the lock of a job .*put it back, or give another --out"),
     ],
 )
@@ -448,7 +451,7 @@ def test_a_file_of_a_job_that_was_emptied_or_cut_is_named_with_what_to_do(
 ):
     shutil.copytree(finished[0], tmp_path / "j", symlinks=True)
     (tmp_path / "j" / file).write_text(content)
-    assert main(["distill", verb, str(tmp_path / "j")]) == 2
+    assert main(["distill", verb, str(tmp_path / "j"), *(["0"] if verb == "trace" else [])]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(told, line)
 
