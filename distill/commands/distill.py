@@ -112,12 +112,11 @@ def _plan(args: argparse.Namespace) -> int:
 
 def _training(plan: JobPlan) -> Iterator[str]:
     """What training the student takes, were every answer kept: memory by part, tokens, steps."""
-    from distill.spec.method import Data
+    from distill.spec.method import planned_data
     from train.recipe.plan import config_of, lines, plan_recipe
     from train.recipe.recipe import Recipe, bind_stage
 
-    rows = Data(plan.job.folder / "data" / "train.jsonl", max(plan.num_units, 1), 0)
-    tables = enumerate(plan.method.stages(plan.job, rows if plan.assignments else None), start=1)
+    tables = enumerate(plan.method.stages(plan.job, planned_data(plan.job, plan.assignments)), start=1)
     steps = [bind_stage({"kind": kind, **fields}, f"stage {number}") for number, (kind, fields) in tables]
     recipe = Recipe(plan.spec.method, "", tuple(steps))
     yield from lines(plan_recipe(recipe, config_of(plan.job.student), None, None))

@@ -200,7 +200,7 @@ def _prepare(plan: JobPlan, ledger: AnswerLedger, log: Log) -> tuple[Data | None
         return Data(path, 0, 0), counts, None
     audit = audited.audit
     log(f"{counted(audit.num_rows, 'row')}, {counted(audit.num_tokens, 'token')} to learn, all with their stop token")
-    return Data(path, audit.num_rows, audit.num_tokens), counts, audit
+    return Data(path, audit.num_rows, audit.num_tokens, [row.notes for row in audited.kept]), counts, audit
 
 
 def _audited(plan: JobPlan, rows: Sequence[TrainingRow], log: Log) -> AuditedRows:

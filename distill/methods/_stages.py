@@ -11,6 +11,7 @@ from distill.spec.method import Assignment, Data, DistillJob
 from distill.spec.sample import Sample, TrainingRow, row_of
 from distill.spec.spec import JobSpec, TeacherSpec
 from train.base.stage import Setting
+from ttc.config.values import at_least, parse
 from ttc.errors import ConfigError
 
 
@@ -79,7 +80,13 @@ def on_policy_stage(
     """`on_policy` on the job's domains; `routing` is the teacher's name by domain, `options` the other fields.
 
     A single domain under a single teacher is written plainly, several as NAME=...
+
+    Raises:
+        ConfigError: the options name other problems or teachers than the job's.
     """
+    for name in ("task", "held_out", "teacher"):
+        if name in options:
+            raise ConfigError(f"train: {name} is the job's own, by which its problems are cleaned; set {name} itself")
     teachers = {teacher.name: teacher for teacher in job.spec.teachers}
     specs = {name: _written(teachers[owner]) for name, owner in routing.items()}
     if len(job.spec.domains) == 1:
@@ -120,16 +127,22 @@ def sft_stage(job: DistillJob, data: Data | None, **own: object) -> tuple[str, M
     """`sft` on the rows of the job, `spec.train` laid over `own`; `epochs` there, or 3, become steps.
 
     Raises:
-        ConfigError: there are no rows, or both epochs and steps are given.
+        ConfigError: there are no rows, or other ones are named; epochs beside steps, or a number that cannot be.
     """
     if data is None or data.num_rows == 0:
         raise ConfigError("no row is left to learn from; `ttc distill report` shows what the filters dropped, and why")
     held_out = min(max(_HELD_OUT / data.num_rows, 0.05), 0.3)
     options = {**_DEFAULTS, "held_out_share": held_out, **own, **job.spec.train}
-    epochs = options.pop("epochs", None)
-    if epochs is not None and "steps" in options:
-        raise ConfigError("train: give epochs or steps, not both")
-    rows = int(options["rows"])
+    if "data" in options:
+        raise ConfigError("train: data is the rows that the job makes; name files of further rows as mix.data")
+    epochs = parse("train.epochs", options.pop("epochs", None), float | None)
+    rows = parse("train.rows", options["rows"], int)
+    at_least("train", 1, rows=rows)
+    if epochs is not None:
+        if "steps" in options:
+            raise ConfigError("train: give epochs or steps, not both")
+        if not (math.isfinite(epochs) and epochs > 0):
+            raise ConfigError(f"train: epochs must be above 0 and finite, got {epochs:g}")
     if "steps" not in options:
-        options["steps"] = max(1, math.ceil(data.num_rows * float(epochs or EPOCHS) / rows))
+        options["steps"] = max(1, math.ceil(data.num_rows * (EPOCHS if epochs is None else epochs) / rows))
     return "sft", {"data": str(data.path), **options}

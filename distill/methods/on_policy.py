@@ -16,7 +16,7 @@ from distill.methods._stages import BaseMethod, check_readers, on_policy_stage
 from distill.spec.method import Assignment, Data, DistillJob, Method
 from distill.spec.spec import JobSpec
 from distill.supervision.divergence import WORDS, Kind
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, UnknownName
 
 _DEFAULTS: Mapping[str, Any] = {"steps": 100, "lr": 5e-4}
 
@@ -52,6 +52,9 @@ class _OnPolicy(BaseMethod):
                     f"domain {domain.name} has {len(owners)} teachers; give each one its domains, or use "
                     "method = specialist, which finds out which is best"
                 )
+        kind = spec.train.get("divergence", self.own["divergence"])
+        if kind not in WORDS:
+            raise UnknownName("train.divergence", str(kind), WORDS)
 
     def about(self, job: DistillJob) -> str:
         """See `Method.about`."""

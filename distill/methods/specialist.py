@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from distill.data.dataset import LINEAGE, read_lines
 from distill.methods._stages import BaseMethod, check_readers, on_policy_stage, sft_stage
 from distill.spec.method import Assignment, Data, DistillJob, Method
 from distill.spec.sample import Sample, TrainingRow, row_of
@@ -97,8 +96,9 @@ class _Specialist(BaseMethod):
         imitation = sft_stage(job, data)
         if not self.own["steps"] or data is None:
             return [imitation]
-        lines = read_lines(data.path.parent / LINEAGE)
-        owners = {line["domain"]: line["teacher"] for line in lines if "domain" in line}
+        owners = {domain.name: teacher.name for teacher, domain in job.pairs()}  # a plan: any rival costs the same
+        if data.notes is not None:
+            owners = {notes["domain"]: notes["teacher"] for notes in data.notes if "domain" in notes}
         missing = [domain.name for domain in job.domains if domain.name not in owners]
         if missing:
             raise ConfigError(f"specialist: no verified answer is left of the domain {missing[0]}; see the report")

@@ -1,25 +1,28 @@
-"""The fields of [train] are those of the stage that will learn.
+"""The fields of [train] are those of the stages that will learn, with values that these take.
 
-A misspelt field would be found after everything is generated. Bound are the fields of `sft` for methods that generate
-first, those of `on_policy` for a student that writes while it trains.
+A misspelt field, or a rate below 0, would be found after everything is generated. Every stage of the method is made as
+the job would make it were all answers kept, and none is run.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from distill.preflight import Finding, fine, method_of, refused
-from distill.spec.method import DistillJob
-from train.registries import STAGES
-from ttc.config.signatures import parsed
+from distill.spec.method import DistillJob, planned_data
+from train.recipe.recipe import bind_stage
 from ttc.errors import ConfigError
 
 
 def training(job: DistillJob) -> Finding:
-    """Bind the fields without running anything."""
-    kind = "sft" if method_of(job).assignments(job) else "on_policy"
-    # health is a table, as in a recipe; the stage itself checks the names of its rules
-    fields = {key: value for key, value in job.spec.train.items() if key not in ("epochs", "packing", "health")}
+    """Make the stages without running anything; of `packing` its own check tells."""
+    fields = {key: value for key, value in job.spec.train.items() if key != "packing"}
+    method, job = method_of(job), replace(job, spec=replace(job.spec, train=fields))
+    data = planned_data(job, method.assignments(job))
     try:
-        parsed(STAGES.load(kind), fields, supply={})
+        for kind, table in method.stages(job, data):
+            bind_stage({"kind": kind, **table}, f"stage {kind}")
     except ConfigError as exc:
+        kind = "on_policy" if data is None else "sft"
         return refused(f"[train]: {exc}", f"see the fields by: ttc list stages {kind}")
-    return fine(f"[train] has fields of the stage {kind}")
+    return fine("[train] has fields of the stages that learn")

@@ -62,11 +62,15 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The training rows of a job: their file, how many, and the tokens learnt from one pass over them."""
+    """The training rows of a job: their file, how many, the tokens learnt from one pass over them, the notes of each.
+
+    Without notes (None) they are a plan's, of which there is no file yet.
+    """
 
     path: Path
     num_rows: int
     num_tokens: int
+    notes: Sequence[Mapping[str, str]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,12 @@ class DistillJob:
         num = self.spec.n if n is None else n
         thinking = thinking or self.spec.thinking
         return Assignment(teacher, domain, domain.items, num, self.sampling(domain), thinking, label, gated)
+
+
+def planned_data(job: DistillJob, assignments: Sequence[Assignment]) -> Data | None:
+    """The rows of a job as a plan sees them, every answer kept; None where nothing is asked."""
+    num_answers = sum(assignment.n * len(assignment.items) for assignment in assignments)
+    return Data(job.folder / "data" / "train.jsonl", max(num_answers, 1), 0) if assignments else None
 
 
 class Method(Protocol):

@@ -1,6 +1,7 @@
 """Every way in which distillation goes wrong silently is refused before anything is spent, with its own message."""
 
 import json
+import re
 import shutil
 from collections import namedtuple
 from pathlib import Path
@@ -240,6 +241,26 @@ def test_prompts_that_tell_their_answer_or_are_measured_are_refused(pair, tmp_pa
 def test_a_misspelt_field_of_training_is_found_before_anything_is_generated(pair, tmp_path):
     said = refusal(found(*pair, tmp_path, REJECTION, train={"learning_rate": 1.0}), "training")
     assert "learning_rate" in said and "ttc list stages sft" in said
+
+
+@pytest.mark.parametrize(
+    ("table", "train", "message"),
+    [
+        (REJECTION, {"lr": "-1"}, "lr must be above 0"),
+        (REJECTION, {"rows": 0}, "rows must be at least 1"),
+        (REJECTION, {"rows": "many"}, "train.rows must be int"),
+        (REJECTION, {"epochs": 0}, "epochs must be above 0"),
+        (REJECTION, {"epochs": "three"}, "train.epochs must be float"),
+        (REJECTION, {"epochs": 2, "steps": 5}, "epochs or steps, not both"),
+        (REJECTION, {"held_out_share": 2}, r"held_out_share must be in \(0, 1\)"),
+        (REJECTION, {"health": {"truncaton": {}}}, "truncation"),
+        (REJECTION, {"data": "rows.jsonl"}, "mix.data"),
+        (ON_POLICY, {"steps": 0}, "steps must be at least 1"),
+        (ON_POLICY, {"task": f"{TASK},split=eval"}, "task is the job's own"),
+    ],
+)
+def test_what_the_stage_would_refuse_is_refused_before_anything_is_generated(pair, tmp_path, table, train, message):
+    assert re.search(message, refusal(found(*pair, tmp_path, table, train=train), "training"))
 
 
 def test_health_rules_may_be_set_as_in_a_recipe(pair, tmp_path):

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from distill.commands.distill import _training
 from distill.data.pipeline import Context
 from distill.filters.routing import routing, win_rates, winners
 from distill.job.job import run_job
@@ -60,6 +61,13 @@ def test_a_domain_goes_to_the_teacher_with_the_most_right_answers():
 def test_a_tie_goes_to_the_teacher_named_first():
     found = [*answers("sums", "b", ["correct"]), *answers("sums", "a", ["correct"])]
     assert winners(win_rates(found)) == {"sums": "b"}
+
+
+def test_a_plan_tells_what_training_takes_before_it_is_known_who_wins(tmp_path, guesser, walker):
+    rivals = [{"name": name, "model": str(walker)} for name in ("first", "second")]
+    spec = parse_spec({**TABLE, "student": str(guesser), "limit": 8, "teacher": rivals})
+    told = list(_training(resolve(spec, tmp_path / "job")))
+    assert [line.partition(":")[0] for line in told if not line.startswith(" ")] == ["1-sft", "2-on_policy"]
 
 
 def test_a_job_routes_by_what_it_measured(tmp_path, guesser, walker):
