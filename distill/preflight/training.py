@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from distill.preflight import Finding, fine, method_of, refused
 from distill.spec.method import DistillJob, planned_data
+from train.measure.measure import EXACT, check_engine
 from train.recipe.recipe import bind_stage
 from ttc.errors import ConfigError
 
@@ -22,6 +23,7 @@ def training(job: DistillJob) -> Finding:
     try:
         for kind, table in method.stages(job, data):
             bind_stage({"kind": kind, **table}, f"stage {kind}")
+            check_engine(str(table.get("engine", EXACT)))
     except ConfigError as exc:
         kind = "on_policy" if data is None else "sft"
         return refused(f"[train]: {exc}", f"see the fields by: ttc list stages {kind}")
