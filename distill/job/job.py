@@ -7,10 +7,6 @@ Run again, it goes on where it was killed: answers are on the ledger, training i
 runs; everything in between is a function of those and is made anew. `promoted` in the job's folder is a link to the
 student, moved in one step and only when every declared gate passes.
 
-The smoke gate asks for all answers to the first few problems of every assignment and refuses the job when more than
-`smoke_failures` of them get none that passes the filters that judge an answer by itself, saying what those said. What
-it generated stays on the ledger and is not paid again. A teacher is opened once where there is only one.
-
 Training is the method's stages as a run of `train`, in a folder named by a digest of the stages, the rows, the student
 and the seed: the same training is resumed or found done, changed data or settings train anew beside it.
 """
@@ -19,11 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,22 +32,23 @@ from distill.data.dataset import (
     write_data,
     write_json,
 )
-from distill.data.pipeline import PerAnswer, kind_of, run_pipeline
-from distill.generation.generate import Generator, Opener, fill
+from distill.data.pipeline import run_pipeline
+from distill.generation.generate import Opener
 from distill.generation.judging import gather
-from distill.generation.ledger import LEDGER, AnswerLedger, Outcome, WorkUnit, distinct, units_of
+from distill.generation.ledger import LEDGER, AnswerLedger
 from distill.generation.shards import opener_for
 from distill.job.manifest import RESULT, write_card, write_manifest
+from distill.job.spending import Log, cost_lines, spend, take_over, units_by_teacher
 from distill.measure.evaluate import measure_model, measure_teacher
 from distill.measure.measured import Measured, recoveries
 from distill.plan.gates import job_checks
 from distill.plan.lock import LOCK, check_lock, check_place, claim
 from distill.plan.resolve import PROBE, JobPlan, resolve
 from distill.preflight import Finding
-from distill.spec.method import Assignment, Data
+from distill.spec.method import Data
 from distill.spec.sample import Sample, TrainingRow
 from distill.spec.spec import JobSpec
-from distill.spec.teacher import Teacher, name_of
+from distill.spec.teacher import name_of
 from evals.numbers.gates import GateCheck
 from train.base.models import load_tokenizer
 from train.base.stage import StageResult
@@ -63,10 +58,8 @@ from train.recipe.run import RunOptions, run_recipe
 from ttc.concurrent import Interrupted, StopRequest
 from ttc.config.values import counted
 from ttc.durable import replace_link
-from ttc.errors import ConfigError, PromptTooLong, UnknownName
+from ttc.errors import ConfigError, UnknownName
 from ttc.identity.digests import file_digest
-
-Log = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +91,7 @@ def plan_job(spec: JobSpec, folder: Path) -> Planned:
     if not refused(findings, spec):
         with claim(plan):
             pass
-    return Planned(plan, findings, _cost(plan))
+    return Planned(plan, findings, cost_lines(plan))
 
 
 def _checked(spec: JobSpec, folder: Path) -> tuple[JobPlan, list[Finding]]:
@@ -143,8 +136,8 @@ def run_job(
         with AnswerLedger(folder / LEDGER) as ledger:
             request = stop or StopRequest()
             with _saying_what_is_kept(plan, ledger):
-                _take_over(plan, ledger, say)
-                asyncio.run(_spent(plan, ledger, opener or opener_for(spec.shards), say, request))
+                take_over(plan, ledger, say)
+                asyncio.run(spend(plan, ledger, opener or opener_for(spec.shards), say, request))
                 data, funnel, audit = _prepare(plan, ledger, say)
                 trained = train_student(plan, data, say, request)
                 if trained.model is None:
@@ -163,20 +156,6 @@ def _saying_what_is_kept(plan: JobPlan, ledger: AnswerLedger) -> Iterator[None]:
         there = f"{len(units) - len(ledger.missing(units)):,} of {total} on the ledger"
         number = exc.number if isinstance(exc, Interrupted) else 0
         raise Interrupted(number, "; ".join(text for text in (there, str(exc)) if text)) from exc
-
-
-async def _spent(plan: JobPlan, ledger: AnswerLedger, opener: Opener, log: Log, stop: StopRequest) -> None:
-    """`spend`, until a signal asks for an end: answers that are being made are given up, the others are kept."""
-    with stop.heeded():
-        await stop.cut(spend(plan, ledger, opener, log))
-
-
-def _take_over(plan: JobPlan, ledger: AnswerLedger, log: Log) -> None:
-    """Bring what other jobs paid for onto the ledger."""
-    units = [unit for _, several in units_by_teacher(plan) for unit in several]
-    for place in plan.spec.ledgers:
-        with AnswerLedger(Path(place).expanduser() / LEDGER) as other:
-            log(f"{counted(ledger.take_over(other, units), 'answer')} taken over from {place}")
 
 
 def _prepare(plan: JobPlan, ledger: AnswerLedger, log: Log) -> tuple[Data | None, Mapping[str, Any], RowAudit | None]:
@@ -345,23 +324,6 @@ def _pass_rates(samples: Sequence[Sample]) -> dict[str, float]:
     return {prompt: sum(values) / len(values) for prompt, values in right.items()}
 
 
-def _cost(plan: JobPlan) -> list[str]:
-    """Units by teacher, with the most they may cost, or what they will by what is on the ledger already."""
-    lines = []
-    for teacher, units in units_by_teacher(plan):
-        most = sum(unit.max_tokens for unit in units)
-        limit = "" if teacher.is_searching else f", at most {most:,} tokens"
-        lines.append(f"{teacher.name} ({teacher.strategy.label}): {counted(len(units), 'answer')}{limit}")
-        for place in plan.spec.ledgers:
-            with AnswerLedger(Path(place).expanduser() / LEDGER) as other:
-                lines.append(f"{len(other.answered(units)):,} of them are on the ledger of {place}")
-    path = plan.job.folder / LEDGER
-    if path.is_file():
-        with AnswerLedger(path) as ledger:
-            lines.append(expected_cost(plan, ledger) or "everything is on the ledger")
-    return lines
-
-
 def refused(findings: Sequence[Finding], spec: JobSpec) -> list[Finding]:
     """What the pre-flight refuses and the spec does not waive; raises UnknownName for a check that does not exist."""
     names = [finding.check for finding in findings]
@@ -369,128 +331,3 @@ def refused(findings: Sequence[Finding], spec: JobSpec) -> list[Finding]:
         if name not in names:
             raise UnknownName("pre-flight check", name, names)
     return [finding for finding in findings if not finding.ok and finding.check not in spec.waive]
-
-
-async def spend(plan: JobPlan, ledger: AnswerLedger, opener: Opener, log: Log) -> None:
-    """Bring every unit onto the ledger; raises ConfigError (the smoke gate) or EngineError (run it again to go on)."""
-    teachers = _OpenTeachers(opener)
-    missing = {teacher.digest: len(ledger.missing(units)) for teacher, units in units_by_teacher(plan)}
-    try:
-        if plan.spec.smoke:
-            for assignment in plan.assignments:
-                if assignment.gated and assignment.label != PROBE:
-                    await _smoke(plan, assignment, ledger, teachers, log)
-        cost = expected_cost(plan, ledger)
-        if cost:
-            log(cost)
-        for teacher, units in units_by_teacher(plan):
-            say = partial(_say_progress, log, teacher.name)
-            await fill(ledger, teacher, units, concurrency=plan.spec.concurrency, opener=teachers.open, progress=say)
-            num_new = missing[teacher.digest]
-            num_old = len(units) - num_new
-            there = f"{counted(num_old, 'answer')} {'was' if num_old == 1 else 'were'} on the ledger"
-            log(f"{teacher.name}: {there}, {num_new:,} made now")
-    finally:
-        await teachers.end()
-
-
-def units_by_teacher(plan: JobPlan) -> list[tuple[Teacher, list[WorkUnit]]]:
-    """Every teacher with its units, each once."""
-    by_digest: dict[str, tuple[Teacher, list[Assignment]]] = {}
-    for assignment in plan.assignments:
-        by_digest.setdefault(assignment.teacher.digest, (assignment.teacher, []))[1].append(assignment)
-    return [
-        (teacher, distinct(pair for assignment in several for pair in units_of(assignment, plan.spec.seed)))
-        for teacher, several in by_digest.values()
-    ]
-
-
-def expected_cost(plan: JobPlan, ledger: AnswerLedger) -> str:
-    """What is still to be paid, by the mean of what is on the ledger; empty when nothing is, or nothing is left."""
-    lines = []
-    for teacher, units in units_by_teacher(plan):
-        there = ledger.usages({unit.key for unit in units})
-        missing = len(ledger.missing(units))
-        if there and missing:
-            tokens = sum(usage.tokens for usage in there) / len(there)
-            flops = sum(usage.flops for usage in there) / len(there)
-            cost = f"{counted(missing, 'answer')} to make, about {missing * tokens:,.0f} tokens"
-            lines.append(f"{teacher.name}: {cost}" + (f", {missing * flops:.2g} FLOPs" if flops else ""))
-    return "; ".join(lines)
-
-
-async def _smoke(
-    plan: JobPlan, assignment: Assignment, ledger: AnswerLedger, teachers: _OpenTeachers, log: Log
-) -> None:
-    spec = plan.spec
-    first = assignment.items[: spec.smoke]
-    gate = replace(assignment, items=first)
-    units = distinct(units_of(gate, spec.seed))
-    if not ledger.missing(units) and not ledger.missing(distinct(units_of(assignment, spec.seed))):
-        return  # all of it is paid for
-    await fill(ledger, assignment.teacher, units, concurrency=spec.concurrency, opener=teachers.open)
-    answers = await gather(ledger, [gate], spec.seed, spec.verifier)
-    filters = {name: judge for name, judge in plan.filters.items() if isinstance(judge, PerAnswer)}
-    passed = run_pipeline(answers.samples, filters, plan.context, None, spec.seed)
-    lost = len(first) - len({sample.prompt for sample in passed.kept})
-    name = assignment.teacher.name
-    log(f"smoke gate: {len(first) - lost} of {counted(len(first), 'problem')} got an accepted answer from {name}")
-    if lost > spec.smoke_failures:
-        kinds = Counter(f"{d.stage}: {kind_of(d.reason)}" for d in passed.dropped.values())
-        kinds.update(f"failed: {kind_of(error)}" for error in answers.failed)
-        reasons = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(5))
-        raise ConfigError(
-            f"smoke gate: {lost} of the first {counted(len(first), 'problem')} got no answer of {name} that is "
-            f"accepted ({reasons}); nothing more was spent. {_remedy(answers.failed, lost)}"
-        )
-
-
-def _remedy(failed: Sequence[str], lost: int) -> str:
-    """What to change after a smoke gate: by the errors of calls, or, without errors, by wrong answers."""
-    if not failed:
-        better = "Take a better teacher, more answers (n), more tokens (sampling.max_tokens)"
-        return f"{better}, or accept it: smoke_failures = {lost}"
-    kind, _ = Counter(map(kind_of, failed)).most_common(1)[0]
-    error = next(error for error in failed if kind_of(error) == kind)
-    if kind == PromptTooLong.__name__:
-        return f"Set sampling.max_tokens lower, so that question and answer fit the teacher's context ({error})"
-    return f"Mend what stopped the calls, then give the same command again: failed calls are asked anew ({error})"
-
-
-def _say_progress(log: Log, name: str, written: int, missing: int) -> None:
-    """Say now and then how far a teacher has come."""
-    if written % max(1, missing // 10) == 0 and missing >= 100:
-        log(f"{name}: {written:,} of {counted(missing, 'answer')}")
-
-
-class _OpenTeachers:
-    """The generator of the last teacher, which stays open between two uses; opening another one closes it."""
-
-    def __init__(self, opener: Opener) -> None:
-        self._opener = opener
-        self._digest = ""
-        self._open: list[Generator] = []
-
-    def open(self, teacher: Teacher, concurrency: int) -> Generator:
-        """This generator, turned to `teacher`."""
-        if self._digest != teacher.digest:
-            self._open.append(self._opener(teacher, concurrency))
-            self._digest = teacher.digest
-        return self
-
-    async def answer(self, units: Sequence[WorkUnit]) -> AsyncGenerator[tuple[WorkUnit, Outcome], None]:
-        """See `Generator.answer`."""
-        await self._close(keep=1)
-        async for pair in self._open[-1].answer(units):
-            yield pair
-
-    async def close(self) -> None:
-        """Leave the teacher open for its next use."""
-
-    async def end(self) -> None:
-        """Close every teacher."""
-        await self._close(keep=0)
-
-    async def _close(self, keep: int) -> None:
-        while len(self._open) > keep:
-            await self._open.pop(0).close()
