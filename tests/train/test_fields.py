@@ -95,6 +95,16 @@ def test_a_number_that_cannot_be_is_refused_before_any_model_is_loaded(kind: str
 
 
 @pytest.mark.parametrize(
+    ("field", "value", "owner"),
+    [("ptx_weight", 0.5, "ptx"), ("critiques", 4, "verifier_lm"), ("reward_how", "worst", "reward_model")],
+)
+def test_a_field_that_nothing_reads_is_refused_with_the_one_that_would(field: str, value: object, owner: str) -> None:
+    fields = {name: REQUIRED[name] for name in ("task", "held_out", "steps", "lr")}
+    with pytest.raises(ConfigError, match=f"grpo: {field} is read with {owner} alone"):
+        make_stage("grpo", **fields, **{field: value})
+
+
+@pytest.mark.parametrize(
     ("kind", "defaults"),
     [
         ("sft", {"eval_every": 50, "save_every": 100, "decay": True, "rows": 32}),

@@ -14,7 +14,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -458,6 +458,14 @@ class RolloutFields:
         return PolicyStage(kind=kind, task=task, held_out=held_out, **{**defaults, **own})
 
 
+_READ_WITH = {
+    "reward_model": ("reward_how", "reward_weight"),
+    "verifier_lm": ("critique_ask", "critique_approves", "critiques", "critique_tokens", "critique_weight"),
+    "ptx": ("ptx_rows", "ptx_weight"),
+}
+"""By field, those that only say more of it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardFields:
     """Rewards beside the verifier's, a leash, and earlier data.
@@ -511,6 +519,11 @@ class RewardFields:
         for name in ("verifier_weight", "reward_weight", "critique_weight", "kl_weight", "ptx_weight"):
             if not math.isfinite(getattr(self, name)):
                 raise ConfigError(f"{kind}: {name} must be a finite number, got {getattr(self, name)}")
+        defaults = {item.name: item.default for item in fields(self)}
+        for owner, names in _READ_WITH.items():
+            for name in names:
+                if not getattr(self, owner) and getattr(self, name) != defaults[name]:
+                    raise ConfigError(f"{kind}: {name} is read with {owner} alone: name one, or leave {name} out")
         weight = self.verifier_weight
         if weight < 0 or not (weight or self.reward_model or self.shaping or self.verifier_lm):
             raise ConfigError(

@@ -208,6 +208,9 @@ def trl(
     if not 0 < held_out_share < 1:
         raise ConfigError(f"trl: held_out_share must be in (0, 1), got {held_out_share}")
     at_least("trl", 1, held_out_limit=held_out_limit)
+    for text in options:
+        if "=" not in text:
+            raise ConfigError(f"trl: options: write KEY=VALUE with a field of TRL's configuration, got {text!r}")
     course = FitFields(steps=steps, lr=lr, rows=rows, held_out_share=held_out_share, save_every=save_every)
     task = None if held_out is None else make_task(held_out)
     fields = {key: _value(text) for key, text in overrides(options).items()}
