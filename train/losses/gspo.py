@@ -1,7 +1,8 @@
 """GSPO: the ratio of a whole sequence, clipped once per sequence.
 
 Zheng et al. 2025 (arXiv:2507.18071). The ratio is the geometric mean over a rollout's tokens, so its bounds are
-hundreds of times tighter than PPO's (3e-4 in the paper). Every token of a row carries the same gradient weight.
+hundreds of times tighter than PPO's (3e-4 in the paper). Every token of a row carries the same gradient weight. The
+paper's objective is the mean over rollouts: `normaliser = "sequence"`; under `token` a rollout counts by its length.
 Left out: GSPO-token.
 """
 
