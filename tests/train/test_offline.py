@@ -155,7 +155,7 @@ def test_what_cannot_work_is_refused_by_field():
         trl(method="dpo", rollouts="x", steps=1, lr=1e-3, options=("betta=1",)).check(True)
     with pytest.raises(ConfigError, match="max_steps is set by the stage"):
         trl(method="dpo", rollouts="x", steps=1, lr=1e-3, options=("max_steps=1",)).check(True)
-    with pytest.raises(ConfigError, match="options: write KEY=VALUE .*got 'beta'"):
+    with pytest.raises(ConfigError, match=r"options: write KEY=VALUE .*got 'beta'"):
         trl(method="dpo", rollouts="x", steps=1, lr=1e-3, options=("beta",))
     with pytest.raises(ConfigError, match="exactly one of data, rollouts"):
         trl(method="dpo", steps=1, lr=1e-3)
