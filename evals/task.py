@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, TypeVar
 
 from ttc.answers import KINDS
+from ttc.answers.canonical import text_key
+from ttc.answers.extract import MAX_FINAL
 from ttc.config.recipes import dump
 from ttc.config.values import nearest
 from ttc.core import Json, Message, Problem, Sampling, TargetLike, written
@@ -139,6 +141,18 @@ def gold_text(target: TargetLike) -> str:
     """The answer that a target holds, as text; empty where it holds none (tests, patterns)."""
     answer = target.get("answer", "") if isinstance(target, Mapping) else target
     return str(answer) if isinstance(answer, (str, int, float)) else ""
+
+
+def choice_target(letter: str, text: str, options: Sequence[str]) -> TargetLike:
+    """The letter of the right option and its text, which answers as well; the letter alone where it could be another's.
+
+    A text that is a letter itself, that two of the `options` have, or that is longer than any answer is left out.
+    """
+    key = text_key(text)
+    is_another = len(key.strip("(). ")) <= 1 and not key.isdigit()
+    if is_another or len(text) > MAX_FINAL or sum(text_key(option) == key for option in options) != 1:
+        return letter
+    return {"answer": letter, "alternatives": [text]}
 
 
 def boxed_question(text: str) -> tuple[Message, ...]:

@@ -9,7 +9,8 @@ sent as they are. `answer` (text or number) or `target` (the same, or what the v
 `{"answer": "2", "alternatives": ["two"]}` where several answers are right) is required; of an answer in the form of
 GSM8K (`... #### 4`) what follows the marks counts. `id` defaults to the row's number; `kind` must be the
 same throughout, and is what the answers look like where no row says it. Options of a choice are a list, `choices` or
-`options`, or columns A, B, C, ...; they are asked with their letters, and the answer is a letter or one of their texts.
+`options`, or columns A, B, C, ...; they are asked with their letters, and the answer is a letter or one of their texts,
+as a model's may be.
 Other columns are left out, and never shown to a strategy: a worked solution would tell the answer.
 
 TOML, for rows that have their own fields:
@@ -56,7 +57,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from evals.data.sources import rows_of
-from evals.task import CHECKS, INSTRUCTIONS, Item, Task, VerifierSpec, sample
+from evals.task import CHECKS, INSTRUCTIONS, Item, Task, VerifierSpec, choice_target, sample
 from ttc.answers import KINDS
 from ttc.answers.tokens import designation, plain
 from ttc.config.recipes import load_toml, parse_spec
@@ -412,6 +413,7 @@ def items_of(rows: Iterable[NumberedRow], default_kind: str, stem: str) -> Itera
     """
     common: str | None = None
     for data, where, number in rows:
+        _refuse_published(data, where)
         _refuse_misspelt(data, where)
         _refuse_pictures(data, where)
         kind = optional_text(data, "kind", where) or default_kind
@@ -428,7 +430,7 @@ def items_of(rows: Iterable[NumberedRow], default_kind: str, stem: str) -> Itera
         target = _target(data, where)
         options = _options(data, where) if kind == "choice" else ()
         if options and question is not None:
-            question, target = _lettered(question, options), _letter(target, options, data, where)
+            question, target = _lettered(question, options), _chosen(target, options, data, where)
         messages = _messages(data, question, where, kind)
         if kind in ("math", "number"):
             target = _asked(target, _last_question(messages) if question is None else question)
@@ -477,6 +479,28 @@ def _offers(row: Mapping[str, Any], gold: str) -> bool:
 def _mathematical(gold: str) -> bool:
     """Whether a gold has digits or signs of mathematics that are not those of a date, a telephone number or a code."""
     return bool(_MATHS.search(gold)) and not designation(plain(gold))
+
+
+_PUBLISHED: Mapping[str, frozenset[str]] = {
+    "humaneval": frozenset({"prompt", "entry_point", "test"}), "mbpp": frozenset({"code", "test_list"}),
+    "livecodebench": frozenset({"question_content", "public_test_cases"}),
+    "ifeval": frozenset({"prompt", "instruction_id_list"}), "svamp": frozenset({"body", "question", "equation"}),
+    "countdown": frozenset({"nums", "target"}), "countdown or --task game24": frozenset({"numbers", "target"}),
+}  # fmt: skip
+"""Columns by which the rows of a published dataset are known, whose golds are none of ours."""
+
+
+def _refuse_published(data: Mapping[str, Any], where: str) -> None:
+    """Refuse a row that lacks a field, or has one twice, where a task by name reads such rows."""
+    if all(sum(name in data for name in names) == 1 for names in ((*QUESTIONS, "messages"), ("answer", "target"))):
+        return
+    names = {name.lower() for name in data}
+    for task, columns in _PUBLISHED.items():
+        if columns <= names:
+            raise RecordError(
+                f"{where}: {', '.join(sorted(columns))}: these are columns of a published dataset, which is no task "
+                f"of questions and answers: --task {task} reads it, with --data the folder that holds the file"
+            )
 
 
 def _refuse_misspelt(data: Mapping[str, Any], where: str) -> None:
@@ -552,10 +576,16 @@ def _lettered(question: str, options: Sequence[str]) -> str:
     return "\n".join([question.rstrip(), "", *lines])
 
 
-def _letter(target: TargetLike, options: Sequence[str], data: Mapping[str, Any], where: str) -> TargetLike:
-    """The target as a letter, where it is one or the text of an option; what may be two of them is refused."""
+def _chosen(target: TargetLike, options: Sequence[str], data: Mapping[str, Any], where: str) -> TargetLike:
+    """The letter of the right option and its text, where the target is one of both."""
     if not isinstance(target, str):
         return target
+    letter = _letter(target, options, data, where)
+    return choice_target(letter, options[LETTERS.index(letter)].strip(), options)
+
+
+def _letter(target: str, options: Sequence[str], data: Mapping[str, Any], where: str) -> str:
+    """The letter that a target is, or whose option it is; what may be two of them is refused."""
     letters, text = LETTERS[: len(options)], target.strip()
     match = _LETTER.fullmatch(text)
     letter = match[1] if match is not None and match[1] in letters else None

@@ -5,7 +5,8 @@
 
 The authors ask that the questions stay off the open web, so the dataset is never fetched: it is read from the copy that
 the user has (`gpqa_diamond.csv` as published, or JSON lines), and the records of a run must not be published either.
-The options are shuffled by a hash of the question's id and their number, the same in every run; the target is a letter.
+The options are shuffled by a hash of the question's id and their number, the same in every run; the target is the
+letter of the right one, and its text.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from evals.data.sources import Row, Source, dataset
-from evals.task import INSTRUCTIONS, Item, Task
+from evals.task import INSTRUCTIONS, Item, Task, choice_target
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import RecordError
 
@@ -46,7 +47,8 @@ def _item(row: Row) -> Item:
     text = "\n".join([question, "", *lines, "", INSTRUCTIONS["choice"]])
     meta = row.labels(domain="High-level domain", subdomain="Subdomain")
     problem = Problem(name, (Message("user", text),), "choice", meta)
-    return Item(problem, LETTERS[order.index(0)], difficulty=meta.get("domain"))
+    target = choice_target(LETTERS[order.index(0)], options[0], options)
+    return Item(problem, target, difficulty=meta.get("domain"))
 
 
 def _options(row: Row) -> Sequence[str]:

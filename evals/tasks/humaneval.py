@@ -3,9 +3,9 @@ r"""HumanEval: 164 Python functions from their signatures and docstrings (Chen e
     {"task_id": "HumanEval/7", "prompt": "def double(x):\n    # twice x\n", "entry_point": "double",
      "test": "def check(candidate):\n    assert candidate(2) == 4\n"}
 
-(in a local file `id` instead of `task_id`). The function is asked for in a chat turn and must be given whole; an answer
-that only continues the signature counts as well. Helpers that the question defines belong to the tests: an answer
-cannot replace them there. Each assert counts for the score, all must hold for a correct answer.
+(a local file may have `id` instead of `task_id`). The function is asked for in a chat turn and must be given whole; an
+answer that only continues the signature counts as well. Helpers that the question defines belong to the tests: an
+answer cannot replace them there. Each assert counts for the score, all must hold for a correct answer.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _item(row: Row) -> Item:
     stub, name = row.text("prompt"), row.text("entry_point")
     question = f"Complete this Python function. Keep its name and its parameters.\n\n{code_block(stub)}"
     target = {"entry_point": name, "stub": stub, "prelude": _prelude(row, stub, name), "tests": row.text("test")}
-    return Item(Problem(row.text("id", "task_id"), program_question(question), "code"), target)
+    return Item(Problem(row.text("id" if "id" in row.data else "task_id"), program_question(question), "code"), target)
 
 
 def _prelude(row: Row, stub: str, name: str) -> str:

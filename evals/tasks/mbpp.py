@@ -59,7 +59,7 @@ def mbpp(
 
 
 def _item(row: Row, subset: str, split: Split, num_shown: int) -> Item | None:
-    if row.local and not (split in ("all", row.data.get("split")) and (row.data.get("sanitized") or subset == "full")):
+    if row.local and not (split in ("all", row.text("split")) and (row.data.get("sanitized") or subset == "full")):
         return None
     if int(row.text("task_id")) in _BUILD_OBJECTS:
         return None

@@ -246,10 +246,34 @@ def test_options_in_columns_of_their_own_are_asked_with_their_letters(tmp_path: 
     (tmp_path / name).write_text(text)
     task = load_task(str(tmp_path / name))()
     (item,) = task.items(None, 0)
-    assert (task.kind, item.target) == ("choice", "C")
+    assert (task.kind, item.target) == ("choice", {"answer": "C", "alternatives": ["3"]})
     asked = item.problem.messages[0].content
     assert asked == f"Largest?\n\n(A) 1\n(B) 2\n(C) 3\n\n{INSTRUCTIONS['choice']}"
     assert "choices" not in task.note and "options" not in task.note and "columns" not in task.note
+
+
+@pytest.mark.parametrize(
+    ("options", "gold", "right", "wrong"),
+    [
+        (["Rome", "Paris", "C major"], "B", ["B", "(B) Paris", "Paris", r"\text{paris}"], ["Rome", "Paris, Rome", "C"]),
+        (["Rome", "Paris", "C major"], "C major", ["C", "C major"], ["B", "major", "Paris"]),
+        (["O", "A", "B"], "(C)", ["C"], ["B", "A"]),
+        (["Red", "red", "blue"], "A", ["A"], ["red", "Red"]),
+    ],
+)
+def test_the_whole_text_of_one_option_answers_as_its_letter_does(
+    tmp_path: Path, options: list[str], gold: str, right: list[str], wrong: list[str]
+) -> None:
+    write_lines(tmp_path / "mine.jsonl", [{"question": "Which?", "choices": options, "answer": gold}])
+    task = load_task(str(tmp_path / "mine.jsonl"))()
+    (item,) = task.items(None, 0)
+    verifier = VERIFIERS.load(task.check.verifier)()
+
+    async def statuses(texts: list[str]) -> list[str]:
+        return [(await verifier.verify(item.target, Submission(rf"\boxed{{{text}}}"))).status for text in texts]
+
+    assert asyncio.run(statuses(right)) == ["correct"] * len(right)
+    assert "correct" not in asyncio.run(statuses(wrong))
 
 
 def test_options_that_the_question_holds_are_not_asked_twice(tmp_path: Path) -> None:
@@ -288,6 +312,27 @@ def test_a_file_is_judged_as_its_answers_look_and_says_so_and_what_it_leaves_out
     path.write_text("question,answer,A,B\nWhat is 1+1?,2,yes,no\n")  # columns of something else
     task = load_task(str(path))()
     assert (task.kind, task.note) == ("math", "never shown to the model: A, B")
+
+
+@pytest.mark.parametrize(
+    ("row", "task"),
+    [
+        ({"task_id": "HumanEval/0", "prompt": "def f():", "entry_point": "f", "test": "def check(f):"}, "humaneval"),
+        ({"task_id": 1, "text": "Double it.", "code": "def f(x):", "test_list": ["assert f(1)"]}, "mbpp"),
+        ({"key": 1, "prompt": "Write.", "instruction_id_list": [], "kwargs": []}, "ifeval"),
+        ({"ID": "c-1", "Body": "b", "Question": "q?", "Equation": "( 1 + 1 )", "Answer": 2.0}, "svamp"),
+        ({"nums": [1, 2], "target": 3}, "countdown"),
+    ],
+)
+def test_rows_of_a_published_dataset_are_refused_with_the_task_that_reads_them(
+    tmp_path: Path, row: dict[str, object], task: str
+) -> None:
+    write_lines(tmp_path / "mine.jsonl", [row])
+    with pytest.raises(RecordError, match=f"mine.jsonl, line 1: .* --task {task} reads it, with --data"):
+        load_task(str(tmp_path / "mine.jsonl"))()
+    own = {"prompt": "What does it print?", "code": "print(1)", "test_list": [], "answer": "1"}
+    write_lines(tmp_path / "mine.jsonl", [own])
+    assert load_task(str(tmp_path / "mine.jsonl"))().items(None, 0)[0].target == "1"
 
 
 def test_an_id_that_a_limit_would_leave_out_is_refused_too(tmp_path: Path) -> None:

@@ -85,7 +85,10 @@ Reply with the complete program in one ```python block.'''
 def test_humaneval_asks_for_the_function_and_reads_both_formats(tmp_path: Path) -> None:
     write_hub_copy(tmp_path / "openai/openai_humaneval", [HUMANEVAL])
     write_lines(tmp_path / "local/humaneval.jsonl.gz", [{**HUMANEVAL, "id": "HumanEval/50"}])
-    hub, local = (humaneval(data=str(folder)).items(None, 0) for folder in (tmp_path, tmp_path / "local"))
+    write_lines(tmp_path / "published/humaneval.jsonl", [HUMANEVAL])
+    folders = (tmp_path, tmp_path / "local", tmp_path / "published")
+    hub, local, published = (humaneval(data=str(folder)).items(None, 0) for folder in folders)
+    assert published == hub
     assert hub == local
     assert [message.role for message in hub[0].problem.messages] == ["user"]
     assert hub[0].problem.messages[0].content == HUMANEVAL_QUESTION

@@ -12,7 +12,7 @@ import datasets
 import pytest
 
 from evals.experiment import check_golds
-from evals.task import Item, Task
+from evals.task import Item, Task, gold_text
 from evals.tasks.aime24 import aime24
 from evals.tasks.aime25 import aime25
 from evals.tasks.amc23 import amc23
@@ -187,16 +187,18 @@ def test_gpqa_shuffles_options_the_same_way_every_time_and_points_at_the_right_o
     items = task.items(None, 0)
     assert items == gpqa(data=str(tmp_path)).items(None, 99)
     for item in items:
-        assert options(item)[item.target] == "right"
+        assert options(item)[gold_text(item.target)] == "right"
         assert sorted(options(item).values()) == ["right", "wrong 1", "wrong 2", "wrong 3"]
-    counts = [sum(item.target == letter for item in items) for letter in LETTERS]
+    counts = [sum(gold_text(item.target) == letter for item in items) for letter in LETTERS]
     assert sum(counts) == 60
     assert min(counts) >= 6  # fewer has a chance below 0.1 % where every letter is equally likely
     assert (items[0].problem.id, items[0].difficulty) == ("gpqa-rec0", "Biology")
     assert items[0].problem.meta == {"domain": "Biology", "subdomain": "Genetics"}
-    assert verdicts(task, items[:2], lambda item: f"The answer is ({item.target}).") == ["correct"] * 2
+    assert verdicts(task, items[:2], lambda item: f"The answer is ({gold_text(item.target)}).") == ["correct"] * 2
     wrong = {"A": "B", "B": "C", "C": "D", "D": "A"}
-    assert verdicts(task, items[:2], lambda item: f"\\boxed{{{wrong[item.target]}}}") == ["incorrect"] * 2
+    assert verdicts(task, items[:2], lambda item: f"\\boxed{{{wrong[gold_text(item.target)]}}}") == ["incorrect"] * 2
+    assert verdicts(task, items[:2], lambda _: r"\boxed{\text{Right}}") == ["correct"] * 2
+    assert verdicts(task, items[:2], lambda _: r"\boxed{wrong 1}") == ["incorrect"] * 2
 
 
 def test_gpqa_reads_the_local_format_and_other_subsets(tmp_path: Path) -> None:
@@ -204,7 +206,7 @@ def test_gpqa_reads_the_local_format_and_other_subsets(tmp_path: Path) -> None:
     write_lines(tmp_path / "gpqa_main.jsonl", [row])
     task = gpqa(data=str(tmp_path), subset="main")
     (item,) = task.items(None, 0)
-    assert options(item)[item.target] == "right"
+    assert options(item)[gold_text(item.target)] == "right"
     assert task.params == {"subset": "main"}
 
 

@@ -101,6 +101,8 @@ def test_a_sentence_that_only_mentions_a_letter_is_none(text: str) -> None:
 
 def test_a_choice_target_may_bring_the_text_of_the_option() -> None:
     assert judge(choice(), {"answer": "C", "alternatives": ["Paris"]}, r"\boxed{Paris}").correct
+    assert judge(choice(), {"answer": "B", "alternatives": ["C major"]}, r"\boxed{C major}").correct
+    assert judge(choice(), {"answer": "B", "alternatives": ["C major"]}, r"\boxed{C}").status == "incorrect"
 
 
 @pytest.mark.parametrize(

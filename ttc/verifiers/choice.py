@@ -1,7 +1,9 @@
 """Multiple choice: one letter, as in (C), C., option C, a boxed C, against the letter of the target.
 
-A target may also be the text of the right option in `alternatives`. Two letters ("B or C") are a hedge and no answer,
-and the A of "A mammal" is an article and no letter.
+A target may also have the text of the right option in `alternatives`, as tasks with options do: an answer that is the
+whole of it, and of no other option, is right without its letter (lm-eval's filter of choices takes it, too, inside
+a sentence as well; Inspect's scorer takes letters alone). Two letters ("B or C") are a hedge and no answer, and the A
+of "A mammal" is an article and no letter.
 Left out: options without letters, and several right letters (make the combination one option).
 
 Args:
@@ -11,12 +13,13 @@ Args:
 from __future__ import annotations
 
 from ttc.answers import Extraction, extract
+from ttc.answers.canonical import text_key
 from ttc.answers.kinds import choice_key, choice_letter
 from ttc.core import Target
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card
 
-VERSION = "7"
+VERSION = "8"
 
 
 def choice(*, allow_truncated: bool = False) -> ChoiceVerifier:
@@ -47,14 +50,18 @@ class ChoiceVerifier(AnswerVerifier):
             canaries=(
                 Canary("C", "The answer is (C).", "correct"),
                 Canary("C", r"First \boxed{C}. No: \boxed{D}", "incorrect"),
+                Canary({"answer": "B", "alternatives": ["C major"]}, r"\boxed{C major}", "correct"),
+                Canary({"answer": "B", "alternatives": ["C major"]}, r"\boxed{C}", "incorrect"),
                 Canary("C", "Answer: B or C", "no_answer"),
                 Canary("C", "<think>C", "no_answer"),
             ),
         )
 
     def matches(self, extraction: Extraction, answers: tuple[str, ...]) -> bool:
-        """Whether the letter, or the text of the option, is one of `answers`."""
-        return choice_key(extraction.final or "") in {choice_key(answer) for answer in answers}
+        """Whether the letter is that of the first answer, or the whole text is one of the others."""
+        final, (letter, *texts) = extraction.final or "", answers
+        # A text is never read for a letter: C major is the text of an option, which may be option B.
+        return choice_key(final) == choice_key(letter) or text_key(final) in map(text_key, texts)
 
     def check(self, goal: Target) -> None:
         """The first answer must be one letter that comes out of a text as it went in."""
