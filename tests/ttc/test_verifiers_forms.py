@@ -292,3 +292,52 @@ def test_words_that_say_the_same_are_the_same() -> None:
 def test_a_list_without_spaces_is_no_number() -> None:
     assert misjudged("36,36,108", ["36, 36, 108", r"36, 36 \text{ and } 108"], ["36, 36108", "36, 108"]) == {}
     assert misjudged("1234567", ["1 234 567", "1,234,567"], ["1 234 568", "1 234"]) == {}
+
+
+def test_a_comma_between_two_numbers_is_a_decimal_one_beside_a_single_number() -> None:
+    assert misjudged("2.5", ["2,5", "2,50", "2{,}5"], ["2, 5", "(2,5)", r"\{2,5\}", "-2,5", "2,5,0", "25"]) == {}
+    assert misjudged("0.125", ["0,125"], ["125", "0, 125"]) == {}
+    assert misjudged("125", ["125,0"], ["0,125", "00,125", "1,25"]) == {}
+    assert misjudged(r"12.5\%", [r"12,5\%", r"12,5 \,\%"], [r"1,25\%"]) == {}
+    assert misjudged(r"\$12.50", ["12,50 USD", r"12,5\text{ dollars}"], ["12,50 EUR", "1250"]) == {}
+    assert misjudged("2,5", ["2, 5", "5,2"], ["2.5"]) == {}
+    assert misjudged("0.2", ["0,2"], [r"\frac12,5", "x,5"]) == {}
+    assert misjudged("3125", ["3,125"], ["3.125"]) == {}
+
+
+def test_an_angle_is_the_same_in_degrees_and_in_radians() -> None:
+    right = [r"60^\circ", r"60 \text{ degrees}", r"\frac{\pi}{3} \text{ rad}"]
+    assert misjudged(r"\frac{\pi}{3}", right, ["60", r"\frac{\pi}{3}^\circ", r"30^\circ", r"3^\circ"]) == {}
+    assert misjudged(r"60^\circ", ["60", r"60 \text{ degrees}"], [r"60 \text{ rad}", r"\frac{\pi}{3}^\circ"]) == {}
+    assert misjudged("60", [r"60^\circ"], [r"\frac{\pi}{3}"]) == {}
+
+
+def test_an_amount_of_money_is_in_the_unit_that_is_asked() -> None:
+    dollars, cents = "How many dollars does it cost?", "What is the price in cents?"
+    assert misjudged("0.75", ["0.75", r"75 \text{ cents}", r"\$0.75"], [r"0.75 \text{ cents}", "75"], dollars) == {}
+    assert misjudged("75", ["75", r"75 \text{ cents}", r"\$0.75"], [r"\$75", r"0.75 \text{ cents}"], cents) == {}
+    assert misjudged("18", [r"18 \text{ dollars per day}", r"\$18"], [r"18 \text{ cents}"], dollars) == {}
+    assert with_question("0.75", dollars).question == dollars
+    assert with_question("75", "How many of his 100 cents, or dollars, are gone?").question == ""
+
+
+def test_a_ratio_is_no_time() -> None:
+    assert misjudged("15:30", ["15:30", "3:30 pm"], ["1:2", "3:6", "0.5"]) == {}
+    assert misjudged("10:20", ["10:20"], ["1:2"]) == {}
+    assert misjudged("10:20", ["1:2", "2:4"], ["2:1"], "What is the ratio of boys to girls?") == {}
+
+
+def test_a_day_of_a_year_is_the_same_in_any_order() -> None:
+    right = ["15 March", "March 15th", "Mar. 15", r"\text{March 15}", "15th of March"]
+    assert misjudged("March 15", right, ["March 16", "15 May", "March", "15", "March 15, 2024", "March 15 or 16"]) == {}
+
+
+def test_a_length_in_several_units_is_one_length() -> None:
+    right = [r"64 \text{ inches}", r"5 \text{ feet } 4 \text{ inches}", "5 ft 4 in"]
+    wrong = [r"5.4 \text{ ft}", "64", r"4 \text{ ft } 5 \text{ in}", r"5 \text{ ft } 16 \text{ in}", r"5 \text{ ft}"]
+    assert misjudged(r"5\text{ ft } 4\text{ in}", right, wrong) == {}
+    assert misjudged(r"2 \text{ m}, 30 \text{ cm}", [r"30 \text{ cm}, 2 \text{ m}"], [r"230 \text{ cm}"]) == {}
+
+
+def test_a_solution_is_no_inequality_that_the_question_has() -> None:
+    assert misjudged("(1,5)", ["1<x<5"], ["|x-3|<2"], "Solve $|x-3|<2$.") == {}

@@ -53,6 +53,8 @@ WORDS = {"pi": "pi", "theta": "theta", "alpha": "alpha", "beta": "beta", "lambda
 """Words that are symbols."""
 INFINITY = frozenset({"inf", "infinity", "infty", "oo", "Infinity"})
 CURRENCIES = frozenset({"USD", "EUR", "GBP", "JPY", "INR"})
+IN_SEVERAL_UNITS = frozenset({"time", "length", "mass"})
+"""Dimensions of which one amount is said in several units side by side."""
 SETS = {"(": ")", "[": "]", r"\{": r"\}", r"\langle": r"\rangle"}
 """Opening bracket to closing one."""
 CLOSINGS = {"(": (")", "]"), "[": ("]", ")"), "]": ("]",)}
@@ -281,14 +283,14 @@ class _Grammar:
         return Term("time", (int(hour), 0, half))
 
     def _duration(self) -> Term | None:
-        """A time in several units, 3 hours 20 minutes; None when it is not one."""
+        """A time, a length or a weight in several units, 3 hours 20 minutes; None when it is not one."""
         start, parts = self.at, list[Term]()
         while self.peek.kind == "num" and self.ahead(1).kind in ("word", "text"):
             amount, name = self.take().text, self.take().text.removesuffix(" and")
             if name not in UNITS:
                 break
             parts.append(Term("quantity", (number(amount), name)))
-        whole = duration(parts) if self._ends_item() else None
+        whole = duration(parts, IN_SEVERAL_UNITS) if self._ends_item() else None
         self.at = self.at if whole else start
         return whole
 

@@ -385,19 +385,24 @@ UNITS = _units()
 MAX_PARTS = 8
 
 
-def duration(parts: Sequence[Term]) -> Term | None:
-    """Times from large to small, each less than one of the unit before, as one: 3 h, 20 min; None for all else."""
+def duration(parts: Sequence[Term], dimensions: frozenset[str] = frozenset({"time"})) -> Term | None:
+    """Times from large to small, each less than one of the unit before, as one: 3 h, 20 min; None for all else.
+
+    Amounts of other `dimensions` are read alike: 5 ft 4 in.
+    """
     if not 1 < len(parts) <= MAX_PARTS or any(part.op != "quantity" for part in parts):
         return None
     amounts, measures = [exact(part.args[0]) for part in parts], [unit(part.args[1]) for part in parts]
-    if any(measure.dimension != "time" for measure in measures) or any(amount is None for amount in amounts):
+    if measures[0].dimension not in dimensions or any(amount is None for amount in amounts):
         return None
-    seconds = [amount * measure.factor for amount, measure in zip(amounts, measures, strict=True) if amount is not None]
+    if any(measure.dimension != measures[0].dimension for measure in measures):
+        return None
+    sizes = [amount * measure.factor for amount, measure in zip(amounts, measures, strict=True) if amount is not None]
     whole = all(amount is not None and amount.denominator == 1 for amount in amounts[:-1])
-    smaller = all(0 <= part < measure.factor for part, measure in zip(seconds[1:], measures[:-1], strict=True))
-    if not whole or not smaller or seconds[0] < 0:
+    smaller = all(0 <= part < measure.factor for part, measure in zip(sizes[1:], measures[:-1], strict=True))
+    if not whole or not smaller or sizes[0] < 0:
         return None
-    return Term("duration", (num(sum(seconds, Fraction(0)) / measures[-1].factor), parts[-1].args[1]))
+    return Term("duration", (num(sum(sizes, Fraction(0)) / measures[-1].factor), parts[-1].args[1]))
 
 
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}

@@ -307,7 +307,7 @@ class Token:
 
 
 _NUMBER = re.compile(
-    r"""(?P<grouped>\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?)
+    r"""(?P<grouped>[1-9]\d{0,2}(?:,\d{3})+(?!\d)(?:\.\d+)?)
       | (?P<science>\d+(?:\.\d*)?[eE][+-]?\d{1,4}(?![\dA-Za-z]))
       | (?P<repeat>\d*\.\d*(?:\\overline|\\dot|\\bar)\ ?\{\d+\})
       | (?P<decimal>\d+\.\d+|\.\d+|\d+\.(?!\.))
@@ -401,6 +401,11 @@ _DATES = (
     re.compile(rf"{_MONTH_NAME} {_DAY}(?:st|nd|rd|th)?,? {_YEAR}", re.IGNORECASE),
     re.compile(rf"{_DAY}(?:st|nd|rd|th)?(?: of)? {_MONTH_NAME},? {_YEAR}", re.IGNORECASE),
 )
+_DAYS = (
+    re.compile(rf"{_MONTH_NAME} {_DAY}(?:st|nd|rd|th)?", re.IGNORECASE),
+    re.compile(rf"{_DAY}(?:st|nd|rd|th)?(?: of)? {_MONTH_NAME}", re.IGNORECASE),
+)
+"""Dates without a year."""
 _DATE_OF_TWO_ORDERS = re.compile(rf"(?P<first>\d\d?)(?P<mark>[-/])(?P<second>\d\d?)(?P=mark){_YEAR}")
 """The day may come first or second."""
 _PHONE = re.compile(r"(?:\+?\d{1,3}-)?(?:\d{3}-|\(\d{3}\) ?)?[2-9]\d\d-\d{4}")
@@ -427,10 +432,10 @@ def designation(text: str) -> str:
 
 
 def _date(text: str) -> str:
-    for match in filter(None, (pattern.fullmatch(text) for pattern in _DATES)):
+    for match in filter(None, (pattern.fullmatch(text) for pattern in (*_DATES, *_DAYS))):
         month = match["month"].lower()
         number = int(month) if month.isdigit() else _MONTHS.index(month[:3]) + 1
-        return f"{match['year']}-{number:02}-{int(match['day']):02}"
+        return f"{match.groupdict().get('year', '')}-{number:02}-{int(match['day']):02}"
     either = _DATE_OF_TWO_ORDERS.fullmatch(text)
     return _date_of_two_orders(int(either["first"]), int(either["second"]), either["year"]) if either else ""
 

@@ -39,12 +39,12 @@ from typing import Any, Literal, TypeAlias
 from ttc.answers import Extraction, extract
 from ttc.answers.canonical import shape, spelling_key
 from ttc.answers.grammar import MAX_PRODUCT_WORD, parse
-from ttc.answers.nodes import CONSTANTS, Term, duration
+from ttc.answers.nodes import CONSTANTS, Term, duration, unit
 from ttc.answers.tokens import TooLarge, Unparsed, plain
 from ttc.config.values import at_least
 from ttc.core import Form, Status, Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.maths.asked import asks_chance, asks_percent, asks_ratio, asks_residue, domains, fault
+from ttc.verifiers.maths.asked import asks_chance, asks_money, asks_percent, asks_ratio, asks_residue, domains, fault
 from ttc.verifiers.maths.comparing import (
     Comparison,
     Decide,
@@ -69,7 +69,7 @@ from ttc.verifiers.shared.contract import (
 )
 from ttc.verifiers.workers.pool import Pool, WorkerReply
 
-VERSION = "8"
+VERSION = "9"
 _STATUSES: Mapping[str, Status] = {"timeout": "timeout", "error": "error"}
 LONG_TEXT = 50_000
 """Characters beyond which a text is searched in a thread, so that an event loop is not held up."""
@@ -244,7 +244,8 @@ def weigh(
     if second is None:
         return False, UNPARSED
     first, second = _as_product(left, first, right, second), _as_product(right, second, left, first)
-    second = _valued(first, second)
+    second = _valued(first, _decimal(first, right, second))
+    first = _in_money(first, second, asks_money(question))
     if asks_chance(question) and {first.op, second.op} == {"ratio", "scalar"}:
         return False, "different"  # odds of 2:3 are no probability of 2/3
     first, second = read_residues(first, second, asked=asks_residue(question))
@@ -268,6 +269,23 @@ def _as_product(text: str, node: Term, beside: str, other: Term) -> Term:
     if not short or other.op != "scalar" or re.fullmatch(r"[A-Za-z\s]*", beside):
         return node
     return (_shape(" ".join(text)) or node) if other.symbols() == frozenset(text) - CONSTANTS else node
+
+
+_DECIMAL_COMMA = re.compile(r"\A(-?(?:USD |EUR )?(?:0|[1-9]\d*)),(\d+)(?=\D*\Z)")
+
+
+def _decimal(gold: Term, text: str, answer: Term) -> Term:
+    """A list of two that is one number with a decimal comma, 2,5 or 12,50 EUR, beside a gold that is one number."""
+    pointed = _DECIMAL_COMMA.sub(r"\1.\2", text) if answer.op == "set" and gold.op in ("scalar", "quantity") else text
+    number = _shape(pointed) if pointed != text else None
+    return number if number is not None and number.op in ("scalar", "quantity") else answer
+
+
+def _in_money(gold: Term, answer: Term, asked: str) -> Term:
+    """A bare gold in the unit that is `asked`, beside an answer in dollars or cents: 75 cents are 0.75 dollars."""
+    if not asked or gold.op != "scalar" or answer.op != "quantity":
+        return gold
+    return Term("quantity", (gold.args[0], asked)) if unit(answer.args[1]).dimension == "money:usd" else gold
 
 
 _OF_ONE_LETTER = frozenset({"abs", "sin", "cos", "tan", "cot", "sec", "csc"})

@@ -53,6 +53,7 @@ _CHANCE = re.compile(r"\bprobabilit|\bodds\b|\bchances?\b|\blikel", re.IGNORECAS
 _RESIDUE = re.compile(r"\bremainder|\bmodulo|\\?[bp]?mod\b|\bcongruen|\bresidue", re.IGNORECASE)
 _TENS, _TEN = re.compile(r"\b10\s*(?:\^|\*\*)"), re.compile(r"10*")
 """A power of ten in a question, which its answer must not repeat, and the digits of one."""
+_MONEY = re.compile(r"\b(?:how many|in|number of)\s+(?P<unit>dollars|cents)\b", re.IGNORECASE)
 _INTEGER = re.compile(r"\b(positive )?integers? \$?([a-z])\$?(?![a-z])")
 MAX_QUESTION = 4000
 """Characters at the end of a question that are read."""
@@ -62,6 +63,13 @@ def asks_percent(question: str) -> bool:
     """Whether a question wants so many per cent: "What percent of ..", not "If 20 percent of .."."""
     last = re.split(r"(?<=[.?!])\s", question.strip())[-1] if question else ""
     return bool(_PERCENT.search(_GIVEN_PERCENT.sub(" ", last)) or _UNIT_PERCENT.search(last))
+
+
+def asks_money(question: str) -> str:
+    """The unit that a question wants an amount of money in, `dollars` or `cents`; empty where it names none or both."""
+    last = re.split(r"(?<=[.?!])\s", question.strip())[-1] if question else ""
+    units = {match["unit"].lower() for match in _MONEY.finditer(last)}
+    return units.pop() if len(units) == 1 else ""
 
 
 def asks_ratio(question: str) -> bool:
@@ -95,7 +103,7 @@ def with_question(answer: str, question: str) -> Target:
     except (Unparsed, RecursionError):
         return Target(answer)
     settled = bool(golds) and all(map(numeral, golds)) and "%" not in answer
-    by_question = asks_percent(question) or (asks_ratio(question) and ":" in answer)
+    by_question = asks_percent(question) or (asks_ratio(question) and ":" in answer) or bool(asks_money(question))
     odds = asks_chance(question) and any(node.op == "div" for node in golds)
     by_question |= odds or asks_residue(question)
     needed = not settled or by_question or (bool(_TENS.search(question)) and any(map(_value_of_ten, golds)))

@@ -16,7 +16,8 @@ Policy:
     domain     what a variable runs over: pairs of a name and `integer`, `positive`, `positive integer`
     multiset   whether members of a set count as often as they stand there
 
-An answer without a unit equals one with; two units must agree (5 cm is not 5 m, 500 cm is 5 m). Dates, telephone
+An answer without a unit equals one with, but a number with pi beside degrees is in radians (60 degrees are pi/3); two
+units must agree (5 cm is not 5 m, 500 cm is 5 m). Dates, telephone
 numbers and codes are equal by their spelling, 2019-2020 is not -1. Times are equal as times, 10:20 is not 5:10, 15:30
 is 3:30 pm; a time in several units equals one with a unit, 3 h 20 min is 200 min but not 200. A ratio with a zero
 equals only itself. 3 mod 7 is 10 mod 7, and 3 where that is submitted; 3 mod 7 is an answer for 3 only where a
@@ -158,6 +159,8 @@ class Comparison:
         (first, first_unit), (second, second_unit) = _with_unit(left), _with_unit(right)
         if "%" in (first_unit, second_unit) and first_unit != second_unit:
             return self._percents(first, first_unit, second, second_unit)
+        if first_unit != second_unit and (angles := _radians(first, first_unit, second, second_unit)):
+            return self.scalars(*angles)
         if not first_unit or not second_unit or first_unit == second_unit:
             return self.scalars(first, second)
         factors = _conversion(first_unit, second_unit)
@@ -193,14 +196,14 @@ class Comparison:
         return self.same(bodies[0], bodies[1])
 
     def _times(self, left: Term, right: Term) -> Ternary:
-        """Times by the clock; beside something else, what may be one is a ratio: 10:20 and 1:2."""
+        """Times by the clock; beside a gold that is none, what may be one is a ratio: 10:20 for 1:2."""
         if left.op == right.op:
             if not left.args[2] and not right.args[2]:
                 return left.args == right.args
             first, second = by_clock(left), by_clock(right)
             return first[:2] == second[:2] and (first[2] == second[2] or "" in (first[2], second[2]))
-        sides = as_ratio(left), as_ratio(right)
-        # 15:30 is no half, as 1:2 is.
+        sides = left, as_ratio(right)
+        # 15:30 is no half, as 1:2 is, and 1:2 is no time.
         return False if {"time", "scalar"} & {sides[0].op, sides[1].op} else self.same(*sides)
 
     def _durations(self, left: Term, right: Term) -> Ternary:
@@ -471,6 +474,31 @@ def _magnitude(value: Fraction) -> int:
 def _with_unit(node: Term) -> tuple[Term, str]:
     inner: Term = node.args[0]
     return inner, node.args[1] if node.op == "quantity" else ""
+
+
+_PI = Term("sym", ("pi",))
+
+
+def _radians(first: Term, first_unit: str, second: Term, second_unit: str) -> tuple[Term, Term] | None:
+    """Two angles in radians, where one is in degrees and the other in radians, as a number with pi is; else None."""
+    is_left, is_right = _in_degrees(first_unit), _in_degrees(second_unit)
+    if is_left == is_right or not _in_radians(*((second, second_unit) if is_left else (first, first_unit))):
+        return None
+    turned = Term("mul", (first if is_left else second, _PI))
+    return (_scaled(turned, Fraction(1, 180)), second) if is_left else (first, _scaled(turned, Fraction(1, 180)))
+
+
+def _in_degrees(name: str) -> bool:
+    measure = unit(name)
+    return measure.dimension == "angle" and bool(measure.factor)
+
+
+def _in_radians(node: Term, name: str) -> bool:
+    return unit(name).dimension == "angle" if name else _has_pi(node)
+
+
+def _has_pi(node: Term) -> bool:
+    return node == _PI or any(map(_has_pi, node.children()))
 
 
 def _scaled(node: Term, factor: Fraction) -> Term:
