@@ -102,8 +102,11 @@ def _target(row: Row) -> Target | None:
     question = row.text("problem", "question").strip() + percent
     target = Target(answers[0], question, tolerance=tolerance or 0.0, alternatives=tuple(answers[1:]))
     if row.data.get("is_multiple_answer"):
-        # Numbers in brackets, `(1/4, 1/27)`, are then a list like any other; tuples keep their order.
-        return replace(target, order="set") if row.data.get("answer_type") == "Numerical" else target
+        if row.data.get("answer_type") != "Numerical":
+            return target
+        # Several numbers are a set in any order; those of one bracket, as (1/4, 1/27) for (a, b), keep it.
+        shape = read(plain(answers[0]))
+        return replace(target, order="tuple" if shape is not None and shape.op == "tuple" else "set")
     unit = _optional(row, "unit")
     # Per cent is left out: 4.2 % would also stand for 0.042, which a tolerance of 0.1 brings near to anything small.
     measured = unit and unit not in PERCENT and all(_readable(text, unit) for text in answers)

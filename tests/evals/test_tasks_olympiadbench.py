@@ -83,9 +83,11 @@ def test_several_answers_are_one_set_in_any_order(tmp_path: Path) -> None:
     assert statuses(item, ["108, 27, 54", "\\{27, 54, 108\\}", "27, 54", "27"]) == ["correct"] * 2 + ["incorrect"] * 2
 
 
-def test_a_bracketed_list_of_numbers_is_a_set_and_tuples_keep_their_order(tmp_path: Path) -> None:
+def test_numbers_of_one_bracket_keep_their_order_and_so_do_tuples(tmp_path: Path) -> None:
+    # olympiadbench-2639: "Compute (a, b)".
     numbers = only(tmp_path, "$(\\frac{1}{4}, \\frac{1}{27})$", is_multiple_answer=True)
-    assert statuses(numbers, ["\\frac{1}{27}, \\frac{1}{4}"]) == ["correct"]
+    answers = ["\\frac{1}{4}, \\frac{1}{27}", "(1/4, 1/27)", "\\frac{1}{27}, \\frac{1}{4}", "(1/27, 1/4)"]
+    assert statuses(numbers, answers) == ["correct", "correct", "incorrect", "incorrect"]
     tuples = only(tmp_path, "$(1,8), (2,7)$", is_multiple_answer=True, answer_type="Tuple")
     assert statuses(tuples, ["(2,7), (1,8)", "(8,1), (2,7)"]) == ["correct", "incorrect"]
 
