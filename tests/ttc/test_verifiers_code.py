@@ -300,6 +300,41 @@ def test_no_object_function_node_or_array_of_a_program_lies_its_way_through_a_te
     assert verdict.status == "incorrect", verdict.reason
 
 
+FORGED = """
+import json, sys
+frame = sys._getframe()
+while "values" not in frame.f_globals:
+    frame = frame.f_back
+values = frame.f_globals["values"]
+def dump(value, keep, *rest, dump=values.dump, **settings):
+    if value != ["value", 1]:
+        return dump(value, keep, *rest, **settings)
+    endless = {"t": "iterator", "v": [0] * 100_000, "rest": keep(iter(range(500)))}
+    return json.dumps(["value", endless]).encode()
+values.dump = dump
+def f(x): return 1
+def g(x): return 2
+"""
+
+
+@pytest.mark.parametrize(
+    "source", ["async def f(x): return 1\ndef g(x): return 2", "async def f(x): yield 1\ndef g(x): return 2", FORGED]
+)
+def test_a_program_whose_value_cannot_be_passed_on_is_wrong_and_breaks_no_test(
+    verifier: CodeVerifier, source: str
+) -> None:
+    (verdict,) = judge(verifier, {"tests": ["assert g(f(1)) == 3"]}, program(source))
+    assert (verdict.status, verdict.score) == ("incorrect", 0.0), verdict.reason
+
+
+def test_a_long_list_of_nodes_travels_in_time_that_grows_with_its_length(verifier: CodeVerifier) -> None:
+    nodes = "class ListNode:\n    def __init__(self, val=0, next=None):\n        self.val, self.next = val, next\n"
+    build = "head = None\nfor i in range(40_000):\n    head = ListNode(i, head)\n"
+    target = {"prelude": nodes, "entry_point": "f", "tests": [f"{build}assert f(head) is head"]}
+    (verdict,) = judge(verifier, target, program(f"{nodes}\ndef f(head):\n    return head"))
+    assert verdict.status == "correct", verdict.reason
+
+
 def test_what_a_program_did_in_place_is_seen_beside_its_value_only_where_the_target_says_so(
     verifier: CodeVerifier,
 ) -> None:

@@ -50,12 +50,13 @@ class Link:
 
     def __init__(self) -> None:
         self.errors: dict[str, type[RemoteError]] = {}
+        self._has_answered = False
         self.nodes = values.Nodes({})
         self._functions: list[Callable[..., Any]] = []
 
     def call(self, name: str, *args: object, **kwargs: object) -> Any:
         """Call the program's function `name`; its value, or a built-in exception."""
-        wire.write(REPORT, wire.CALL, values.dump([name, list(args), kwargs], self._keep, self.nodes))
+        wire.write(REPORT, wire.CALL, self._request([name, list(args), kwargs]))
         outcome = self._read(self._reply())
         try:
             kind, *content = outcome
@@ -67,6 +68,15 @@ class Link:
         except (TypeError, ValueError, IndexError) as exc:
             raise RemoteError("the program sent no value") from exc
         raise self._error(name, message)
+
+    def _request(self, request: object) -> bytes:
+        """The bytes of a call; where the program has answered before, its values may be what makes it too large."""
+        try:
+            return values.dump(request, self._keep, self.nodes)
+        except values.Oversized as exc:
+            if not self._has_answered:
+                raise
+            raise RemoteError(f"the program's values make a call too large: {exc}") from exc
 
     def _reply(self) -> bytes:
         """The program's reply; until it comes, the program may call what it was lent."""
@@ -87,6 +97,7 @@ class Link:
             return values.dump(["raised", type(exc).__name__, str(exc)[:200]], self._keep)
 
     def _read(self, data: bytes) -> Any:
+        self._has_answered = True
         try:
             return values.load(data, self._fetch, self.nodes)
         except values.Unsendable as exc:
@@ -107,6 +118,8 @@ class Link:
     def _keep(self, value: object) -> int:
         if isinstance(value, Remote):
             return _handle(value)
+        if (getattr(value, "cr_code", None) or getattr(value, "ag_code", None)) in _NOT_AWAITED:
+            raise RemoteError("the program gave an awaitable where the test passes a value on")
         if not callable(value):
             raise values.Unsendable(f"a test cannot pass a {type(value).__name__}")
         self._functions.append(value)
@@ -209,6 +222,10 @@ class Remote:
             if has_ended:
                 return
             yield item
+
+
+_NOT_AWAITED = (Remote.finish.__code__, Remote.steps.__code__)
+"""What runs when the test awaits something of the program."""
 
 
 def _handle(remote: Remote) -> int:

@@ -38,6 +38,10 @@ class Unsendable(Exception):
     """The value cannot travel; says why."""
 
 
+class Oversized(Unsendable):
+    """The value has too many items, objects or levels to travel."""
+
+
 def dump(value: object, keep: Keep, nodes: Nodes | None = None, *, lazy: bool = False) -> bytes:
     """Return `value` as bytes; `keep` gives the handle of an object that is not data; `lazy`: long iterators have one.
 
@@ -46,7 +50,7 @@ def dump(value: object, keep: Keep, nodes: Nodes | None = None, *, lazy: bool = 
     """
     sender = _Sender(keep, nodes, lazy)
     encoded = _encode(value, sender, 0)
-    if not sender.nodes_sent:
+    if not sender.queue:
         return json.dumps(encoded).encode("ascii")
     return json.dumps({"t": "nodes", "v": [encoded, sender.entries()]}).encode("ascii")
 
@@ -107,25 +111,27 @@ class _Sender:
     keep: Keep
     nodes: Nodes | None
     lazy: bool
-    nodes_sent: dict[int, object] = field(default_factory=dict)
+    nodes_sent: set[int] = field(default_factory=set)
+    queue: list[tuple[int, object]] = field(default_factory=list)
 
     def other(self, value: object) -> Any:
         """What is not data: a node by its number, else a handle."""
         if self.nodes is None or type(value) not in self.nodes.classes:
             return {"t": "handle", "v": self.keep(value)}
         number = self.nodes.number(value)
-        self.nodes_sent[number] = value
+        if number not in self.nodes_sent:
+            self.nodes_sent.add(number)
+            self.queue.append((number, value))
         return {"t": "node", "v": number}
 
     def entries(self) -> list[Any]:
         """Class, number and attributes of every node that can be reached; without recursion."""
         entries: list[Any] = []
-        while len(entries) < len(self.nodes_sent):
-            number, node = next(itertools.islice(self.nodes_sent.items(), len(entries), None))
+        for number, node in self.queue:  # which grows while their attributes are written
             attributes = {key: _encode(item, self, 1) for key, item in _attributes(node)}
             entries.append([self.nodes.classes[type(node)] if self.nodes else "", number, attributes])
             if len(entries) > MAX_ITEMS:
-                raise Unsendable(f"more than {MAX_ITEMS} objects")
+                raise Oversized(f"more than {MAX_ITEMS} objects")
         return entries
 
 
@@ -143,7 +149,7 @@ class _Reader:
 
 def _encode(value: object, sender: _Sender, depth: int) -> Any:
     if depth > MAX_DEPTH:
-        raise Unsendable(f"nested deeper than {MAX_DEPTH}")
+        raise Oversized(f"nested deeper than {MAX_DEPTH}")
     if value is None or value is True or value is False:
         return value
     for type_, encode in _ENCODERS:
@@ -189,7 +195,7 @@ def _iterator(value: Iterator[Any], sender: _Sender, depth: int) -> Any:
     most = LAZY_ITEMS if sender.lazy else MAX_ITEMS
     items = list(itertools.islice(value, most + 1))
     if len(items) > most and not sender.lazy:
-        raise Unsendable(f"an iterator of more than {MAX_ITEMS} items")
+        raise Oversized(f"an iterator of more than {MAX_ITEMS} items")
     rest = sender.keep(value) if len(items) > most else None
     return {"t": "iterator", "v": [_encode(item, sender, depth) for item in items], "rest": rest}
 
