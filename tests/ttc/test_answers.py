@@ -291,6 +291,12 @@ def test_hostile_texts_are_read_quickly_and_never_raise(kind: str) -> None:
     assert slowest < 6.0  # 0.4 on an idle core of 2.5 GHz; a reading that is not linear takes minutes
 
 
+def test_boxes_of_white_space_are_read_for_a_letter_in_linear_time() -> None:
+    start = time.thread_time()
+    extract(" ".join(rf"\boxed{{\mbox{{{' ' * length}}}}}" for length in range(4000, 4020)), "choice")
+    assert time.thread_time() - start < 2.0  # 0.02; a time that grows with the square is 30 s
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "final"),
     [

@@ -290,7 +290,7 @@ _EXPRESSION_RULES = (last_box(_same_by(expression_key), math_hedge), *_MATH_RULE
 
 # -- letters: (C), C., option C, each with the letter cut out; a second letter beside it is a hedge --------------------
 _LETTER = re.compile(
-    r"\s*(?:\\text(?:bf)?\s*\{|\\mathrm\s*\{|\\mathbf\s*\{|\\\(|[\"'*`$(\[]|\boption\b|\bchoice\b|\banswer\b|\bletter\b|\s)*"
+    r"(?:\\text(?:bf)?\s*\{|\\mathrm\s*\{|\\mathbf\s*\{|\\\(|[\"'*`$(\[]|\boption\b|\bchoice\b|\banswer\b|\bletter\b|\s)*"
     r"(?P<letter>[A-Za-zＡ-Ｚ])(?![A-Za-z]|['’][A-Za-z])(?P<rest>.*)\Z",
     re.DOTALL | re.IGNORECASE,
 )
