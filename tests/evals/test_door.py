@@ -250,7 +250,7 @@ def test_values_of_numpy_are_those_of_python() -> None:
         engine=engine(),
         seed=1,
     )
-    assert choice.target == "B" and "(B) 2" in choice.question
+    assert choice.target == {"answer": "B", "alternatives": ["2"]} and "(B) 2" in choice.question
     with pytest.raises(ttc.TTCError, match="row 1: image: pictures cannot be asked about"):
         ttc.evaluate([{**ROWS[0], "image": np.zeros((2, 2))}], engine=engine())
     assert ttc.run("1+1", engine=engine(), strategy="majority", n=np.int64(2), seed=1).usage.calls == 2

@@ -269,8 +269,8 @@ def test_units_are_fractions_products_and_signs() -> None:
 
 
 def test_a_vector_may_be_a_sum_over_i_j_and_k() -> None:
-    right = [r"\mathbf{i}+2\mathbf{j}-3\mathbf{k}", r"\hat{i}+2\hat{j}-3\hat{k}", "i+2j-3k", "<1,2,-3>"]
-    wrong = ["i+2j+3k", "2i+j-3k", "i+2j", "i+2j-3k+4", "<2,1,-3>"]
+    right = [r"\mathbf{i}+2\mathbf{j}-3\mathbf{k}", r"\hat{i}+2\hat{j}-3\hat{k}", "i+2j-3k", "<1,2,-3>", "$<1,2,-3>$"]
+    wrong = ["i+2j+3k", "2i+j-3k", "i+2j", "i+2j-3k+4", "<2,1,-3>", r"\(<2,1,-3>\)"]
     assert misjudged(r"\langle 1,2,-3\rangle", right, wrong) == {}
     assert misjudged("(2,0)", ["2i+0j"], ["2i", "2j", "2"]) == {}
     assert misjudged(r"\begin{pmatrix}1\\2\\-3\end{pmatrix}", right, wrong) == {}

@@ -126,7 +126,7 @@ _ALIASES = (
     ("\\", re.compile(r"\\(?:backslash|smallsetminus)(?![A-Za-z])"), r"\\setminus "),
     ("{", re.compile(r"\A\{\s*([A-Za-z])(\s*(?:\||:|\\mid|\\in)(?![A-Za-z]).*)\}\Z", re.DOTALL), r"\\{\1\2\\}"),
     ("US", re.compile(r"(?<![A-Za-z])US(?=\s?\\?\$\s?\d)"), ""),
-    ("<", re.compile(r"\A<([^<>]*,[^<>]*)>\Z"), r"\\langle \1\\rangle "),
+    ("<", re.compile(r"\A(\$*|\\[(\[])\s*<([^<>]*,[^<>]*)>\s*(\$*|\\[)\]])\Z"), r"\1\\langle \2\\rangle \3"),
     (r"\R", re.compile(r"\\R(?![A-Za-z])"), r"\\mathbb{R}"),
     ("o", re.compile(r"(?<=\d)\^(?:o|\{o\})(?!\w)"), r"^\\circ "),
     (",", re.compile(r"\\(?:text|textrm|mbox)\s?\{\s*,\s*\}"), ","),
