@@ -89,12 +89,18 @@ def test_how_a_script_failed_is_told(sandbox: Sandbox, source: str, limits: Reso
 
 def test_one_whose_time_is_over_before_it_begins_was_late_and_no_fault_of_the_sandbox(sandbox: Sandbox) -> None:
     instant = ResourceLimits(wall_s=1e-4, cpu_s=5.0)
-    group = {"kind": "cases", "entry_point": "f", "cases": [{"args": [], "value": 1}]}
+    group = {"kind": "cases", "function": "f", "cases": [{"args": [], "expected": 1}], "tolerance": 0.0}
     endless = "while True: pass"  # where the machine is busy, one that ends by itself may do so before it is looked at
     suite = Suite(f"{endless}\ndef f(): return 1", [group], instant)
     assert [sandbox.submit(Script(endless, instant)).result().cause for _ in range(3)] == ["wall time"] * 3
     assert sandbox.submit(suite).result().cause == "wall time"
     assert sandbox.submit(Script("print(2)", LIMITS)).result().output == "2\n"
+
+
+def test_tests_that_call_nothing_do_not_pass_a_program_that_ended_while_it_was_loaded(sandbox: Sandbox) -> None:
+    group = {"kind": "asserts", "setup": "", "tests": ["assert True"], "remote": ["f"], "check": ""}
+    ran = sandbox.submit(Suite("import os\nos._exit(0)", [group], LIMITS)).result()
+    assert (ran.notes, ran.cause) == (((),), "the program broke off")
 
 
 def test_a_traceback_is_kept_and_names_nothing_of_the_host(sandbox: Sandbox) -> None:

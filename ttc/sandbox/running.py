@@ -114,13 +114,16 @@ class Suite:
             worker.finish(program)
             raise
         notes: list[list[Note]] = [[] for _ in self.groups]
-        cause, finished = "", False
+        cause, broke_off = "", False
         try:
-            cause = _loaded(program)
-            finished = not cause and _relay(program, tests, notes)
+            cause = _fault_in_loading(program)
+            if not cause:
+                _relay(program, tests, notes)
+        except wire.StreamEnded:
+            broke_off = True
         finally:
             ends = worker.finish(program), worker.finish(tests)
-        if not finished and not cause:
+        if broke_off:
             # A program that was killed for its silence spoke out of turn.
             silent = ends[0].cause in ("killed by SIGKILL", "")
             late = any(end.late for end in ends)
@@ -128,31 +131,25 @@ class Suite:
         return SuiteResult(tuple(map(tuple, notes)), cause, sum(end.cpu_s for end in ends))
 
 
-def _loaded(program: Cell) -> str:
-    """Wait for the program to be loaded; why it was not, else empty."""
-    try:
-        kind, text = wire.receive(program.report, program.deadline)
-    except wire.StreamEnded:
-        return ""
+def _fault_in_loading(program: Cell) -> str:
+    """Wait for the program to be loaded; why it could not be, else empty. Raises StreamEnded when it ended first."""
+    kind, text = wire.receive(program.report, program.deadline)
     return "" if kind == REPLY else f"not loaded: {text[:300].decode(errors='replace')}"
 
 
-def _relay(program: Cell, tests: Cell, notes: list[list[Note]]) -> bool:
-    """Carry calls and replies, either way, until the tests are done; False when they broke off.
+def _relay(program: Cell, tests: Cell, notes: list[list[Note]]) -> None:
+    """Carry calls and replies, either way, until the tests are done; raises StreamEnded when they broke off.
 
     One side works at a time: whoever was sent a frame sends the next one, and only the tests send notes.
     """
     here, there = tests, program
-    try:
-        while True:
-            kind, payload = wire.receive(here.report, here.deadline)
-            if here is tests and kind == DONE:
-                return True
-            if here is tests and kind == NOTE:
-                row = json.loads(payload)
-                notes[row["group"]].append(Note(row["ok"], row["why"], row["broken"]))
-                continue
-            wire.send(there.job, kind if kind in (CALL, REPLY) else GONE, payload, there.deadline)
-            here, there = there, here
-    except wire.StreamEnded:
-        return False
+    while True:
+        kind, payload = wire.receive(here.report, here.deadline)
+        if here is tests and kind == DONE:
+            return
+        if here is tests and kind == NOTE:
+            row = json.loads(payload)
+            notes[row["group"]].append(Note(row["ok"], row["why"], row["broken"]))
+            continue
+        wire.send(there.job, kind if kind in (CALL, REPLY) else GONE, payload, there.deadline)
+        here, there = there, here
