@@ -4,6 +4,7 @@ shared, moved, pinned and forgotten."""
 from __future__ import annotations
 
 import gc
+import itertools
 import mmap
 import subprocess
 import sys
@@ -143,12 +144,12 @@ def test_the_prefix_tree_finds_the_longest_prefix_ever_inserted(sequences, query
 def read_by(pool: PagePool, row: int, plan: paged._Plan) -> list[float]:
     """The keys of every token that a row of a plan reads, and room for its next."""
     keys = pool.shelf.keys[0, :, 0, 0].flatten()
-    runs = zip(*(x[plan.firsts[row] : plan.lasts[row]] for x in (plan.slots, plan.counts)), strict=True)
-    own = [keys[slot + i].item() for slot, count in runs for i in range(count)]
-    together = [
-        keys[slot].item() for part in plan.shared if row in part.rows for slot in part.sheets * SHEET + part.offsets
+    span = slice(plan.firsts[row], plan.lasts[row])
+    runs = [(plan.slots[span], plan.counts[span]), *(part[1:] for part in plan.shared if row in part.rows)]
+    own, *together = [
+        [keys[slot + i].item() for slot, count in zip(*run, strict=True) for i in range(count)] for run in runs
     ]
-    return own[:-1] + together
+    return [*own[:-1], *itertools.chain(*together)]
 
 
 long_ids = st.lists(st.sampled_from([(0,), (1,), (2,) * 7, (3,) * 18]), min_size=1, max_size=12).map(
@@ -174,7 +175,7 @@ def test_a_row_reads_every_token_of_its_path_once_whatever_was_cut_joined_and_re
                 rows.append((ids, pool.segment(tree.find(ids).segment)))
             for _, row in rows:
                 pool.reserve(row, 1)
-            plan = paged._Plan(pool, [row for _, row in rows], fuses=True) if rows else None
+            plan = paged._Plan(pool, [row for _, row in rows]) if rows else None
             for number, (ids, row) in enumerate(rows):
                 assert plan is not None and sorted(read_by(pool, number, plan)) == sorted(expected(ids))
                 assert row.end == len(ids)
@@ -196,7 +197,7 @@ def test_a_path_of_short_segments_is_read_in_pages_that_are_mostly_more_than_hal
     path.chain()[0].split(19)
     row = pool.segment(path)
     pool.reserve(row, 1)
-    plan = paged._Plan(pool, [row], fuses=True)
+    plan = paged._Plan(pool, [row])
     counts = plan.counts[plan.firsts[0] : plan.lasts[0]]
     assert (counts[:-1] > SHEET // 2).all()
     assert read_by(pool, 0, plan) == expected((1,) * path.end)
@@ -209,7 +210,7 @@ def test_a_row_reads_once_what_it_repeats_though_what_is_before_it_lies_elsewher
     pool.reserve(row, 1)
     assert row.repeats == 4  # of the second page of the second segment
     row.adopt(segment_of(pool, (1,) * 32))
-    plan = paged._Plan(pool, [row], fuses=True)
+    plan = paged._Plan(pool, [row])
     assert read_by(pool, 0, plan) == expected((1,) * 32)
     assert plan.counts[plan.firsts[0] : plan.lasts[0]].tolist() == [16, 12, 5]
 

@@ -163,6 +163,51 @@ def test_a_run_within_a_sheet_is_read_without_a_trace_of_what_others_wrote_besid
         torch.testing.assert_close(out[row].double(), right, rtol=0, atol=4 * STEP[dtype])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("kv_heads", "group", "size"), [(1, 1, 16), (3, 3, 64), (1, 7, 80), (2, 16, 32), (1, 5, 256)])
+def test_rows_that_read_the_same_keys_attend_to_those_below_their_limits_and_to_what_they_read_before(
+    dtype: torch.dtype, kv_heads: int, group: int, size: int, threads: int
+) -> None:
+    """Groups of rows over runs that begin and end within sheets, beside which nothing is a number."""
+    shape, heads = (60, kv_heads, size, SHEET), kv_heads * group
+    keys, values = torch.full(shape, torch.nan, dtype=dtype), torch.full(shape, torch.nan, dtype=dtype).mT.contiguous()
+    begins, counts = np.arange(60) * 5 % SHEET, np.arange(60) * 7 % SHEET + 1
+    counts = np.minimum(counts, SHEET - begins)
+    sheets = torch.randperm(60).numpy()
+    for sheet, begin, count in zip(sheets, begins, counts, strict=True):
+        even = slice(begin // 2 * 2, -(-(begin + count) // 2) * 2)  # the next token's place may be read, too
+        keys[sheet, :, :, even] = torch.randn(kv_heads, size, even.stop - even.start).to(dtype)
+        values[sheet, :, even] = torch.randn(kv_heads, even.stop - even.start, size).to(dtype)
+    firsts, lasts = np.array([0, 1, 20, 29]), np.array([1, 20, 29, 60])
+    totals_of = [int(counts[first:last].sum()) for first, last in zip(firsts, lasts, strict=True)]
+    limits = [[1], list(range(40, 73)), [totals_of[2]] * 4, [1, 1, 2, totals_of[3] - 1, totals_of[3]]]
+    num_rows = sum(map(len, limits))
+    rows = torch.randperm(num_rows).numpy()
+    queries = (torch.randn(num_rows, heads, size) * size**-0.5).to(dtype)
+    before = rows[3:11]
+    seed, totals = np.full((num_rows, heads), -1e30, np.float32), np.full((num_rows, heads, size), np.nan, np.float32)
+    seed[before], totals[before] = torch.randn(8, heads).numpy(), torch.randn(8, heads, size).numpy()
+    old_seed, old_totals = torch.tensor(seed).double(), torch.tensor(totals).double().nan_to_num()
+    bounds = np.cumsum([0, *map(len, limits)])
+    kernels.attend_together(
+        len(tiles := kernels.tile_table([len(own) for own in limits], group)),
+        keys.numel(), *map(kernels.array, (queries, keys, values)), tiles, bounds, rows, np.concatenate(limits),
+        sheets * SHEET + begins, counts, firsts, lasts, seed, totals,
+    )  # fmt: skip
+    for number, own in enumerate(limits):
+        runs = [(sheets[r], slice(begins[r], begins[r] + counts[r])) for r in range(firsts[number], lasts[number])]
+        k = torch.cat([keys[sheet, :, :, span] for sheet, span in runs], -1).double().repeat_interleave(group, 0)
+        v = torch.cat([values[sheet, :, span] for sheet, span in runs], 1).double().repeat_interleave(group, 0)
+        for row, limit in zip(rows[bounds[number] : bounds[number + 1]], own, strict=True):
+            scores = torch.einsum("hd,hdk->hk", queries[row].double(), k[:, :, :limit])
+            scores = torch.cat((old_seed[row][:, None], scores), 1)
+            right = torch.einsum(
+                "hk,hkd->hd", scores.softmax(-1), torch.cat((old_totals[row][:, None], v[:, :limit]), 1)
+            )
+            torch.testing.assert_close(torch.tensor(totals[row]).double(), right, rtol=0, atol=4 * STEP[dtype])
+            torch.testing.assert_close(torch.tensor(seed[row]).double(), scores.logsumexp(-1), rtol=0, atol=1e-4)
+
+
 @pytest.mark.skipif(parallel_rows.openmp() is None, reason="torch brings no OpenMP of GNU's here")
 def test_rows_are_split_over_threads_to_the_same_bits_whatever_the_types_and_layouts(
     monkeypatch: pytest.MonkeyPatch,

@@ -8,9 +8,9 @@ new tokens, causally. Parts are joined by their log-sum-exp, which is exact (Hyd
 values in order of position.
 
 A few new tokens of each of many paths, which is what a reward model computes after every step, do not pay for that copy
-(`is_step`): there every token is a row of the decoding kernel (`RowAttention`), which reads its keys where they lie,
-those of its own step included, so that items of unlike length need no padding. Cost: what is before a path is read once
-for each new token. Where the fused kernel is the slower one (`Body.fuses`), all tokens are such rows.
+(`is_step`): there a compiled kernel reads the keys where they lie, those of the step included, for a dozen queries at a
+time (`PagedAttention`), so that items of unlike length need no padding. Cost: what several items share is read for each
+of them. Where torch's kernel is the slower one (`Body.fuses`), all tokens are attended so.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ import torch
 from ttc.engines.embedded.core.pool import SHEET, PagePool, Segment
 from ttc.engines.shared.compute import native
 
-__all__ = ["APART", "NO_KEYS", "PrefixAttention", "RowAttention", "is_step", "partial_attention"]
+__all__ = ["APART", "NO_KEYS", "PagedAttention", "PrefixAttention", "is_step", "partial_attention"]
 
 _WORTH = 2 << 20
 """Bytes that reading a run of tokens once must save in a layer to be worth a product of its own."""
 
 _SHORT = 8192
-"""New tokens of an item times what they read, up to which reading it for each of them takes less time."""
+"""New tokens of an item times what they read, up to which reading it where it lies takes less time."""
 NO_KEYS = -1e30
 """The logarithm of no keys, as `native.attend` has it."""
 
@@ -284,45 +284,47 @@ def is_step(start: int, count: int) -> bool:
     return count * (start + count) <= _SHORT
 
 
-class RowAttention:
-    """For one batch: writes the new keys and values of each layer into their pages, and attends, a row a token."""
+class PagedAttention:
+    """For one batch: writes the new keys and values of each layer into their pages, and attends where these lie."""
 
     def __init__(self, pool: PagePool, items: Sequence[tuple[Segment, int]], kernels: ModuleType) -> None:
         """`items`: (segment, new tokens); the pages of the new tokens are reserved, `length` is still without them."""
-        self._shelf, self._kernels = pool.shelf, kernels
-        slots, counts, firsts, lasts = list[int](), list[int](), list[int](), list[int]()
+        self._shelf, self._kernels, dims = pool.shelf, kernels, pool.shelf.dims
+        slots, counts, ends = list[int](), list[int](), [0]
         before: dict[Segment | None, tuple[list[int], list[int]]] = {}
         for segment, count in items:
             if segment.parent not in before:  # what siblings share is looked up once
                 before[segment.parent] = _before(segment)
-            above, (begins, sizes) = before[segment.parent], segment.runs_of(0, segment.length + count)
-            end = 0
-            for number, size in enumerate(sizes):
-                read, whole = above[0] + begins[: number + 1], above[1] + sizes[:number]
-                for own in range(max(segment.length - end, 0) + 1, size + 1):
-                    firsts.append(len(slots))
-                    slots += read
-                    counts += whole
-                    counts.append(own)
-                    lasts.append(len(slots))
-                end += size
+            for runs, above, own in zip(
+                (slots, counts), before[segment.parent], segment.runs_of(0, segment.length + count), strict=True
+            ):
+                runs += above
+                runs += own
+            ends.append(len(slots))
         at = np.concatenate([pool.slots(segment, segment.length, count) for segment, count in items])
         self._sheets, self._offsets = at // SHEET, at % SHEET
-        self._table = tuple(np.array(x, np.int64) for x in (slots, counts, firsts, lasts))
-        dims = pool.shelf.dims
+        lengths = [count for _, count in items]
+        limits = [np.arange(segment.end + 1, segment.end + count + 1) for segment, count in items]
+        self._table = (
+            kernels.tile_table(lengths, dims.group),
+            np.cumsum([0, *lengths]),
+            np.arange(len(at)),
+            np.concatenate(limits),
+            *(np.array(x, np.int64) for x in (slots, counts, ends[:-1], ends[1:])),
+        )
+        self._reads = sum(int(limit.sum()) for limit in limits)
         shape = (len(at), dims.num_heads, dims.head_dim)
-        self._seed = np.full(shape[:2], NO_KEYS, np.float32)
-        self._totals = np.empty(shape, np.float32)  # read only where there is a seed
+        self._seed, self._totals = np.empty(shape[:2], np.float32), torch.empty(shape)
         self._out = torch.empty(shape, dtype=pool.shelf.dtype)
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """See `model.Attend`; the next layer overwrites what is returned."""
         kernels, at = self._kernels, self._shelf.arrays(layer)
         kernels.store(len(k), 2 * k.numel(), *map(kernels.array, (k, v)), self._sheets, self._offsets, *at)
-        numbers = 2 * self._table[0].size * at[0][0].size  # keys and values of a sheet are as many
-        ends: tuple[Any, ...] = (self._seed, self._totals, kernels.array(self._out))
-        kernels.attend(len(q), numbers, kernels.array(q), *at, *self._table, *ends)
-        return self._out.flatten(1)
+        self._seed.fill(NO_KEYS)
+        work = (kernels.array(q), *at, *self._table, self._seed, self._totals.numpy())
+        kernels.attend_together(len(self._table[0]), self._reads * q[0].numel(), *work)
+        return self._out.copy_(self._totals).flatten(1)
 
 
 def _before(segment: Segment) -> tuple[list[int], list[int]]:

@@ -25,7 +25,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 import torch.nn.functional as F
 
-from ttc.engines.embedded.core.attention import APART, PrefixAttention, RowAttention, is_step
+from ttc.engines.embedded.core.attention import APART, PagedAttention, PrefixAttention, is_step
 from ttc.engines.embedded.core.pool import PAGE, STEP_PAGE, PagePool, Segment
 from ttc.engines.embedded.core.weights import Weights, read_tensors
 from ttc.engines.shared.compute import alone, mkl_lags, native, pick_dtype
@@ -118,7 +118,7 @@ class Body:
     ends_prompts: bool = False
     """Whether the first token of an answer is drawn from what `extend` computed, not by a decoding step."""
     fuses: bool = True
-    """Whether what has many keys or readers is for torch's fused attention; else compiled kernels attend row by row."""
+    """Whether what has many keys or readers is for torch's fused attention; else compiled kernels read it in place."""
     _steps: MakeAttend | None = None
     """What attends a few new tokens of an item, or all where nothing is fused."""
 
@@ -146,7 +146,7 @@ class Body:
         if kernels is not None and kernels.serves(dims.head_dim):
             self.fuses = not mkl_lags()
             if steps or not self.fuses:
-                self._steps = partial(RowAttention, kernels=kernels)
+                self._steps = partial(PagedAttention, kernels=kernels)
 
     def place(self) -> contextlib.AbstractContextManager[Any]:
         """Where to compute: a GPU's kernels go to the current device, whatever device their tensors are on."""

@@ -6,9 +6,13 @@ are generic in their sizes, so they are compiled once for a processor and a dtyp
 first time).
 
 `attend` goes over a row's keys and keeps their sums as it goes (online softmax: Milakov and Gimelshein 2018, arXiv
-1805.02867; pages: Kwon et al. 2023, arXiv 2309.06180), from where `join` left what many rows read together.
-Pages lie as in `pool`: keys with the positions last, so that scores of neighbouring positions fill a register. What it
-reads next is fetched while it computes, since pages lie anywhere.
+1805.02867; pages: Kwon et al. 2023, arXiv 2309.06180), from where `attend_together` or `join` left what many rows read
+together. Pages lie as in `pool`: keys with the positions last, so that scores of neighbouring positions fill a
+register. What it reads next is fetched while it computes, since pages lie anywhere.
+
+`attend_together` does the same for a tile of queries, which multiply each key that was loaded once (FlashAttention, Dao
+et al. 2022, arXiv 2205.14135). In bf16 it multiplies pairs where the processor has AVX-512 BF16; shares are rounded to
+bf16 for that, as on GPUs.
 
 All of it is one file, since what numba keeps on disk is compiled anew where the file of a kernel has changed, not where
 another has.
@@ -18,7 +22,8 @@ Rows are split over threads by `parallel_rows`. Left out: fp16 and sliding windo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,6 +40,7 @@ __all__ = [
     "NativeOps",
     "array",
     "attend",
+    "attend_together",
     "draw",
     "gate",
     "join",
@@ -44,6 +50,7 @@ __all__ = [
     "serves",
     "store",
     "survey",
+    "tile_table",
     "turn",
 ]
 
@@ -66,6 +73,8 @@ _HEADS, _SIZE = 4, 256
 _RUNS = 8
 """Runs whose scores become shares together, which takes hardly longer than for one."""
 _WIDTH = _RUNS * SHEET
+_TILE = 12
+"""Queries that read the same keys at once: with two registers of keys for each, all sums stay in registers."""
 
 _SHORT, _INT, _LONG, _FLOAT = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 _VECTOR, _INTS = ir.VectorType(_FLOAT, SHEET), ir.VectorType(_INT, SHEET)
@@ -122,31 +131,34 @@ def _wide(context: Any, x: Any) -> Any:
     return types.float32(x), code
 
 
+def _rounded(builder: Any, number: Any) -> Any:
+    """The fp32 number as bf16, rounded to the nearest."""
+    bits = builder.bitcast(number, _INT)
+    last = builder.and_(builder.lshr(bits, _INT(16)), _INT(1))
+    half = builder.add(last, _INT(0x7FFF))
+    return builder.trunc(builder.lshr(builder.add(bits, half), _INT(16)), _SHORT)
+
+
 @intrinsic  # type: ignore[untyped-decorator]
 def _stored(context: Any, x: Any, like: Any) -> Any:
     """The fp32 number `x` as it is stored in arrays such as `like`, rounded to the nearest."""
 
     def code(_: Any, builder: Any, __: Any, args: Any) -> Any:
-        if like.dtype != types.uint16:
-            return args[0]
-        bits = builder.bitcast(args[0], _INT)
-        last = builder.and_(builder.lshr(bits, ir.Constant(_INT, 16)), ir.Constant(_INT, 1))
-        half = builder.add(last, ir.Constant(_INT, 0x7FFF))
-        return builder.trunc(builder.lshr(builder.add(bits, half), ir.Constant(_INT, 16)), ir.IntType(16))
+        return _rounded(builder, args[0]) if like.dtype == types.uint16 else args[0]
 
     return like.dtype(types.float32, like), code
 
 
-def _stack(count: int) -> Any:
-    """A function that gives room for `count` fp32 numbers on its caller's stack, which no array can overlap."""
+def _stack(count: int, kind: Any = _FLOAT) -> Any:
+    """A function that gives room for `count` numbers on its caller's stack, which no array can overlap."""
 
     @intrinsic  # type: ignore[untyped-decorator]
     def numbers(context: Any) -> Any:
         def code(_: Any, builder: Any, __: Any, args: Any) -> Any:
-            place = cgutils.alloca_once(builder, ir.ArrayType(_FLOAT, count))
-            return builder.bitcast(place, _FLOAT.as_pointer())
+            place = cgutils.alloca_once(builder, ir.ArrayType(kind, count))
+            return builder.bitcast(place, kind.as_pointer())
 
-        return types.CPointer(types.float32)(), code
+        return types.CPointer(types.float32 if kind == _FLOAT else types.int64)(), code
 
     return numbers
 
@@ -269,8 +281,207 @@ def _page_values(heads: int) -> Any:
     return function
 
 
+class _BF16(ir.Type):  # type: ignore[misc]
+    """LLVM's name of bf16, which llvmlite has not."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BF16)
+
+    def __hash__(self) -> int:
+        return hash("bfloat")
+
+
+class _Products:
+    """Sums of products for a tile of queries: of fp32 numbers, or of pairs of bf16 where the processor has these.
+
+    A factor that belongs to one query meets numbers of SHEET positions (or places of a head). `step` of them are summed
+    at once; those of stored numbers lie one after another in `factors`.
+    """
+
+    _WORDS = ir.VectorType(_SHORT, 2 * SHEET)
+    _PAIRS = ir.VectorType(_BF16(), 2 * SHEET)
+
+    def __init__(self, context: Any, builder: Any, kind: Any) -> None:
+        features = context.codegen().magic_tuple()[2].split(",")
+        self._builder = builder
+        self.pairs = kind == types.uint16 and "+avx512bf16" in features
+        self.step = 2 if self.pairs else 1
+        has_wide = "+avx512f" in features
+        self.queries, self.vectors = (_TILE, 2) if has_wide else (_TILE // 2, 1)  # whose sums registers hold
+
+    def factors(self, buffer: Any) -> Any:
+        """The place of factors that `_lay` wrote."""
+        return self._builder.bitcast(buffer, _SHORT.as_pointer()) if self.pairs else buffer
+
+    def sums(self) -> list[list[Any]]:
+        """Room for the sums of each query, all of it in registers."""
+        return [[cgutils.alloca_once(self._builder, _VECTOR) for _ in range(self.vectors)] for _ in range(self.queries)]
+
+    def positions(self, place: Any) -> Any:
+        """From keys (D, SHEET): the next `step` numbers of each position of a sheet."""
+        if not self.pairs:
+            return _read(self._builder, place)
+        words = self._words(place, self._WORDS)
+        return self._joined(words, words, 0, SHEET)
+
+    def places(self, place: Any, size: Any, count: int) -> list[Any]:
+        """From values (SHEET, size): of the next `step` positions the numbers of `count` times SHEET places."""
+        builder = self._builder
+        if not self.pairs:
+            return [_read(builder, builder.gep(place, [_LONG(part * SHEET)])) for part in range(count)]
+        kind = ir.VectorType(_SHORT, count * SHEET)
+        one, two = (self._words(at, kind) for at in (place, builder.gep(place, [size])))
+        return [self._joined(one, two, part * SHEET, (count + part) * SHEET) for part in range(count)]
+
+    def add(self, sums: list[Any], factor: Any, vectors: list[Any]) -> None:
+        """Add to one query's sums its next `step` factors, which lie at `factor`, times `vectors`."""
+        builder = self._builder
+        both = self._pair(factor) if self.pairs else _splat(builder, factor)
+        for place, vector in zip(sums, vectors, strict=True):
+            total = builder.load(place)
+            if self.pairs:
+                kind = ir.FunctionType(_VECTOR, [_VECTOR, self._PAIRS, self._PAIRS])
+                dot = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512bf16.dpbf16ps.512")
+                total = builder.call(dot, [total, both, vector])
+            else:
+                product = builder.fmul(both, vector, flags=("contract",))
+                total = builder.fadd(total, product, flags=("contract",))
+            builder.store(total, place)
+
+    def _words(self, place: Any, kind: Any) -> Any:
+        return self._builder.load(self._builder.bitcast(place, kind.as_pointer()), align=2)
+
+    def _joined(self, one: Any, two: Any, first: int, second: int) -> Any:
+        """Pairs of a number of `one`, from `first` on, and one of `two`, from `second` on as if it came behind."""
+        order = [place for j in range(SHEET) for place in (first + j, second + j)]
+        words = self._builder.shuffle_vector(one, two, ir.Constant(ir.VectorType(_INT, 2 * SHEET), order))
+        return self._builder.bitcast(words, self._PAIRS)
+
+    def _pair(self, place: Any) -> Any:
+        builder, nothing = self._builder, ir.Constant(_INTS, ir.Undefined)
+        pair = builder.load(builder.bitcast(place, _INT.as_pointer()), align=4)
+        first = builder.insert_element(nothing, pair, _INT(0))
+        return builder.bitcast(builder.shuffle_vector(first, nothing, ir.Constant(_INTS, [0] * SHEET)), self._PAIRS)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _lay(context: Any, buffer: Any, index: Any, number: Any, like: Any) -> Any:
+    """Write an fp32 number as factor `index` of a buffer, for products with stored numbers such as `like`."""
+
+    def code(ctx: Any, builder: Any, _: Any, args: Any) -> Any:
+        buffer, index, number = args[:3]
+        products = _Products(ctx, builder, like.dtype)
+        if products.pairs:
+            number = _rounded(builder, number)
+        builder.store(number, builder.gep(products.factors(buffer), [index]))
+        return ctx.get_dummy_value()
+
+    return types.void(buffer, types.int64, types.float32, like), code
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _tile_scores(context: Any, keys: Any, at: Any, other: Any, size: Any, queries: Any, to: Any, scores: Any) -> Any:
+    """scores[n, to : + 2 SHEET] = queries[n] keys, for each query of a tile and the two sheets `at` and `other`."""
+
+    def code(ctx: Any, builder: Any, _: Any, args: Any) -> Any:
+        size, queries, to, scores = args[3:]
+        products = _Products(ctx, builder, keys.dtype)
+        data, factors = ctx.make_array(keys)(ctx, builder, args[0]).data, products.factors(queries)
+        sheets = [builder.gep(data, [at]) for at in args[1:3]]
+        for first in range(0, _TILE, products.queries):
+            for sheet in range(0, len(sheets), products.vectors):
+                sums = products.sums()
+                for place in itertools.chain(*sums):
+                    builder.store(ir.Constant(_VECTOR, [0.0] * SHEET), place)
+                with cgutils.for_range(builder, builder.udiv(size, _LONG(products.step))) as loop:
+                    start = builder.mul(loop.index, _LONG(products.step))
+                    row = builder.mul(start, _LONG(SHEET))
+                    own = sheets[sheet : sheet + products.vectors]
+                    vectors = [products.positions(builder.gep(each, [row])) for each in own]
+                    for n, own_sums in enumerate(sums, first):
+                        factor = builder.gep(factors, [builder.add(start, _LONG(n * _SIZE))])
+                        products.add(own_sums, factor, vectors)
+                for n, own_sums in enumerate(sums, first):
+                    for number, place in enumerate(own_sums, sheet):
+                        end = builder.gep(scores, [builder.add(to, _LONG(n * _WIDTH + number * SHEET))])
+                        builder.store(builder.load(place), builder.bitcast(end, _VECTOR.as_pointer()), align=4)
+        return ctx.get_dummy_value()
+
+    whole = types.int64
+    return types.void(keys, whole, whole, whole, queries, whole, scores), code
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _tile_values(
+    context: Any,
+    values: Any,
+    sheets: Any,
+    starts: Any,
+    counts: Any,
+    runs: Any,
+    size: Any,
+    fades: Any,
+    shares: Any,
+    total: Any,
+) -> Any:
+    """total[n] = fades[n] total[n] + shares[n] values, for each query of a tile and the sheets at `sheets`.
+
+    Of each sheet `counts` positions from `starts` on, both even, are read.
+    """
+
+    def code(ctx: Any, builder: Any, _: Any, args: Any) -> Any:
+        sheets, starts, counts, runs, size, fades, shares, total = args[1:]
+        products = _Products(ctx, builder, values.dtype)
+        data, factors = ctx.make_array(values)(ctx, builder, args[0]).data, products.factors(shares)
+
+        def add(start: Any, count: int, first: int) -> None:
+            """Places of a head from `start` on, `count` registers of them, for a part of the queries."""
+            sums = [own[:count] for own in products.sums()]
+            ends = [
+                [builder.gep(total, [builder.add(start, _LONG(n * _SIZE + part * SHEET))]) for part in range(count)]
+                for n in range(first, first + len(sums))
+            ]
+            ends = [[builder.bitcast(end, _VECTOR.as_pointer()) for end in row] for row in ends]
+            for n, (own_sums, row) in enumerate(zip(sums, ends, strict=True), first):
+                fade = _splat(builder, builder.gep(fades, [_LONG(n)]))
+                for place, end in zip(own_sums, row, strict=True):
+                    builder.store(builder.fmul(fade, builder.load(end, align=4)), place)
+            with cgutils.for_range(builder, runs) as run:
+                sheet, begin, number = (builder.load(builder.gep(x, [run.index])) for x in (sheets, starts, counts))
+                with cgutils.for_range(builder, builder.udiv(number, _LONG(products.step))) as loop:
+                    position = builder.add(begin, builder.mul(loop.index, _LONG(products.step)))
+                    place = builder.add(builder.add(sheet, start), builder.mul(position, size))
+                    vectors = products.places(builder.gep(data, [place]), size, count)
+                    share = builder.add(builder.mul(run.index, _LONG(SHEET)), position)
+                    for n, own_sums in enumerate(sums, first):
+                        factor = builder.gep(factors, [builder.add(share, _LONG(n * _WIDTH))])
+                        products.add(own_sums, factor, vectors)
+            for own_sums, row in zip(sums, ends, strict=True):
+                for place, end in zip(own_sums, row, strict=True):
+                    builder.store(builder.load(place), end, align=4)
+
+        width = products.vectors * SHEET
+        for first in range(0, _TILE, products.queries):
+            with cgutils.for_range(builder, builder.udiv(size, _LONG(width))) as chunk:
+                add(builder.mul(chunk.index, _LONG(width)), products.vectors, first)
+            rest = builder.urem(size, _LONG(width))
+            with builder.if_then(builder.icmp_unsigned("!=", rest, _LONG(0))):
+                add(builder.sub(size, rest), 1, first)
+        return ctx.get_dummy_value()
+
+    whole = types.int64
+    return types.void(values, sheets, starts, counts, whole, whole, fades, shares, total), code
+
+
 _scores, _sums, _queries = _stack(_HEADS * _WIDTH), _stack(_HEADS * _SIZE), _stack(_HEADS * _SIZE)
 _peaks, _masses = _stack(_HEADS), _stack(_HEADS)
+_tile_marks, _tile_shares = _stack(_TILE * _WIDTH), _stack(_TILE * _WIDTH)
+_tile_queries, _tile_sums = _stack(_TILE * _SIZE), _stack(_TILE * _SIZE)
+_tile_peaks, _tile_masses, _tile_fades = _stack(_TILE), _stack(_TILE), _stack(_TILE)
+_run_places, _run_starts, _run_sizes = (_stack(_RUNS, _LONG) for _ in range(3))
 _scores_1, _scores_2, _scores_3, _scores_4 = (_page_scores(heads) for heads in range(1, _HEADS + 1))
 _values_1, _values_2, _values_3, _values_4 = (_page_values(heads) for heads in range(1, _HEADS + 1))
 
@@ -609,6 +820,100 @@ def attend(
                 for g in range(several):
                     for d in range(size):
                         out[row, first + g, d] = _stored(total[g, d] / masses[g], out)
+
+
+@_Rows
+@_compiled
+def attend_together(
+    start: int, stop: int, q: Any, keys: Any, values: Any, tiles: Any, first_rows: Any, rows: Any, limits: Any,
+    slots: Any, counts: Any, firsts: Any, lasts: Any, seed: Any, totals: Any
+) -> None:  # fmt: skip
+    """Attention of groups of rows over the runs that all rows of a group read, added to what they have read before.
+
+    Args:
+        start: the first tile.
+        stop: the tile behind the last.
+        q: (all rows, heads, D), scaled.
+        keys: (sheets, kv heads, D, SHEET), a layer of a shelf.
+        values: (sheets, kv heads, SHEET, D).
+        tiles: (tiles, 2), a group, and which of its queries of a kv head comes first, by `tile_table`.
+        first_rows: (groups + 1), where a group's rows begin in `rows`.
+        rows: rows of q, no row twice in one call.
+        limits: for each of `rows`, how many of the group's positions it reads, at least one; rising in a group.
+        slots: where each run begins, of all groups, one after another.
+        counts: positions of each.
+        firsts: (groups) where a group's runs begin.
+        lasts: (groups) where they end.
+        seed: (all rows, heads) fp32, as for `attend`; changed.
+        totals: (all rows, heads, D) fp32, attention over all keys that a row has read; changed.
+    """
+    scores_at, shares_at, query_at, total_at = _tile_marks(), _tile_shares(), _tile_queries(), _tile_sums()
+    fades_at, places_at, starts_at, sizes_at = _tile_fades(), _run_places(), _run_starts(), _run_sizes()
+    scores, total, fades = carray(scores_at, (_TILE, _WIDTH)), carray(total_at, (_TILE, _SIZE)), carray(fades_at, _TILE)
+    peaks, masses = carray(_tile_peaks(), _TILE), carray(_tile_masses(), _TILE)
+    places, starts, sizes = carray(places_at, _RUNS), carray(starts_at, _RUNS), carray(sizes_at, _RUNS)
+    heads, size = q.shape[1:]
+    num_kv = keys.shape[1]
+    group, sheet = heads // num_kv, size * SHEET
+    for h in range(num_kv):  # outside, since all tiles of a group read the keys of a head, which a cache holds
+        for tile in range(start, stop):
+            at, first = tiles[tile]
+            query = first_rows[at] * group + first
+            several = min(_TILE, first_rows[at + 1] * group - query)
+            for n in range(_TILE):  # what is too much repeats the last
+                index, g = divmod(query + min(n, several - 1), group)
+                row, head = rows[index], h * group + g
+                peaks[n] = seed[row, head]
+                is_seeded = peaks[n] > _HIDDEN
+                masses[n] = _ONE if is_seeded else _ZERO
+                for d in range(size):
+                    _lay(query_at, n * _SIZE + d, _wide(q[row, head, d]), keys)
+                    total[n, d] = totals[row, head, d] if is_seeded else _ZERO
+            least, most = limits[query // group], limits[(query + several - 1) // group]
+            e, seen = firsts[at], 0
+            while e < lasts[at] and seen < most:
+                runs = min(_RUNS, lasts[at] - e)
+                for j in range(runs):
+                    # values go in pairs, and none beside them is touched: what others wrote there may be no number
+                    begin, behind = slots[e + j] % SHEET, slots[e + j] % SHEET + counts[e + j]
+                    places[j] = (slots[e + j] // SHEET * num_kv + h) * sheet
+                    starts[j], sizes[j] = begin & -2, (behind + 1 & -2) - (begin & -2)
+                for j in range(0, runs, 2):
+                    _tile_scores(keys, places[j], places[min(j + 1, runs - 1)], size, query_at, j * SHEET, scores_at)
+                for j in range(runs):
+                    if counts[e + j] < SHEET or seen + SHEET > least:
+                        for n in range(_TILE):
+                            count = limits[(query + min(n, several - 1)) // group] - seen
+                            own = scores[n : n + 1, j * SHEET : (j + 1) * SHEET]
+                            _hide(own, slots[e + j] % SHEET, min(count, counts[e + j]))
+                    seen += counts[e + j]
+                for n in range(_TILE):
+                    before, mass = peaks[n], _ZERO
+                    peak = max(before, _highest(scores[n, : runs * SHEET]))
+                    for t in range(runs * SHEET):
+                        share = _ZERO if scores[n, t] == _HIDDEN else _exp(scores[n, t] - peak)
+                        _lay(shares_at, n * _WIDTH + t, share, keys)
+                        mass += share
+                    fades[n] = _exp(before - peak)
+                    peaks[n], masses[n] = peak, masses[n] * fades[n] + mass
+                _tile_values(values, places_at, starts_at, sizes_at, runs, size, fades_at, shares_at, total_at)
+                e += runs
+            for n in range(several):
+                index, g = divmod(query + n, group)
+                row, head = rows[index], h * group + g
+                seed[row, head] = peaks[n] + np.log(masses[n])
+                for d in range(size):
+                    totals[row, head, d] = total[n, d] / masses[n]
+
+
+def tile_table(num_rows: Sequence[int], group: int) -> np.ndarray[Any, Any]:
+    """The tiles of `attend_together` for groups of so many rows and `group` query heads to a kv head: (tiles, 2).
+
+    Later rows of a prompt read more: neighbouring tiles go to different threads.
+    """
+    tiles = [(at, first) for at, count in enumerate(num_rows) for first in range(0, count * group, _TILE)]
+    threads = torch.get_num_threads()
+    return np.array([tile for part in range(threads) for tile in tiles[part::threads]], np.int64)
 
 
 @_compiled

@@ -1,17 +1,18 @@
 """One decoding step for many branches of a forest, on a CPU with compiled kernels.
 
-Every live branch is a row, whose context is a chain of segments. Long segments that many rows read are brought together
-in order of position and attended once for all of them, by torch's fused kernel, which uses the matrix units (the
-sharing of Hydragen, Juravsky et al. 2024, arXiv 2402.05099, and DeFT, Yao et al. 2024, arXiv 2404.00242); all else is
-read where it lies, row by row, and the two are joined by their log-sum-exp, which is exact. Short segments that few
-rows read stay in the processor's cache between them.
+Every live branch is a row, whose context is a chain of segments. Long segments that many rows read are attended once
+for all of them (the sharing of Hydragen, Juravsky et al. 2024, arXiv 2402.05099, and DeFT, Yao et al. 2024, arXiv
+2404.00242): by torch's fused kernel, which uses the matrix units, or by a compiled one where torch's is slower
+(`Body.fuses`). All else is read row by row, and the two are joined by their log-sum-exp, which is exact. Short segments
+that few rows read stay in the processor's cache between them.
 
-Cost: a copy of what is shared, for one layer at a time; a plan, made anew when rows come or go. Where numba is missing,
-`invariant` decodes, in torch; where torch's fused kernel is the slower one (`Body.fuses`), every row reads all it has.
+Cost: for torch's kernel a copy of what is shared, for one layer at a time; a plan, made anew when rows come or go.
+Where numba is missing, `invariant` decodes, in torch.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Collection, Sequence
 from types import ModuleType
@@ -23,6 +24,7 @@ import torch
 from ttc.engines.embedded.core.attention import NO_KEYS, partial_attention
 from ttc.engines.embedded.core.model import Body
 from ttc.engines.embedded.core.pool import SHEET, PagePool, Segment
+from ttc.engines.shared.shape import Dims
 
 __all__ = ["PagedDecoder"]
 
@@ -36,17 +38,51 @@ _SLACK = 4
 """Pages that a row may open before a step is planned anew."""
 
 
-class _Shared:
-    """Keys that several rows read together: where they lie, and room for one layer's in order of position."""
+class _Together(NamedTuple):
+    """Rows, and the runs that all of them read: first slots, and tokens of each."""
 
-    def __init__(self, pool: PagePool, parts: Sequence[Segment], rows: Sequence[int]) -> None:
-        dims, slots = pool.shelf.dims, np.concatenate([pool.slots(part, 0, part.length) for part in parts])
-        self.rows = np.array(rows, np.int64)
-        self.sheets, self.offsets = slots // SHEET, slots % SHEET
-        self.places = np.arange(len(slots))
-        self.index = torch.from_numpy(self.rows)
-        shape = (len(slots), dims.num_kv_heads, dims.head_dim)
-        self.keys, self.values = torch.empty(2, *shape, dtype=pool.shelf.dtype)
+    rows: Numbers
+    slots: Numbers
+    counts: Numbers
+
+
+class _Fused:
+    """Attention over keys that rows read together, by torch's fused kernel: one layer's are copied in order."""
+
+    def __init__(self, shared: _Together, dims: Dims, dtype: torch.dtype, kernels: ModuleType) -> None:
+        slots = np.concatenate([np.arange(slot, slot + count) for slot, count in zip(*shared[1:], strict=True)])
+        self._kernels, self._rows = kernels, shared.rows
+        self._at = (slots // SHEET, slots % SHEET, np.arange(len(slots)))
+        self._index = torch.from_numpy(self._rows)
+        self._shape = (len(self._rows), dims.num_kv_heads, dims.group, dims.head_dim)
+        self._keys, self._values = torch.empty(2, len(slots), dims.num_kv_heads, dims.head_dim, dtype=dtype)
+
+    def __call__(self, q: torch.Tensor, layer: tuple[Any, Any], seed: Any, totals: Any) -> None:
+        """Add to `seed` and `totals` of `native.attend`."""
+        kernels = self._kernels
+        kernels.load(*layer, *self._at, *map(kernels.array, (self._keys, self._values)))
+        # (1, kv heads, rows * group, D), and (1, kv heads, keys, D)
+        queries = q[self._index].view(self._shape).transpose(0, 1).flatten(1, 2)[None]
+        keys, values = (x.transpose(0, 1)[None] for x in (self._keys, self._values))
+        part, weight = (x[0].contiguous() for x in partial_attention(queries, keys, values))
+        kernels.join(kernels.array(part), weight.float().numpy(), self._rows, seed, totals)
+
+
+class _InPlace:
+    """Attention over keys that rows read together, by a compiled kernel: they are read where they lie."""
+
+    def __init__(self, shared: _Together, dims: Dims, _: torch.dtype, kernels: ModuleType) -> None:
+        rows, slots, counts = shared
+        limits = np.full(len(rows), counts.sum())
+        self._kernels, self._tiles = kernels, kernels.tile_table([len(rows)], dims.group)
+        self._table = (np.array([0, len(rows)]), rows, limits, slots, counts, np.array([0]), np.array([len(slots)]))
+        self._numbers = int(limits.sum()) * dims.num_heads * dims.head_dim
+
+    def __call__(self, q: torch.Tensor, layer: tuple[Any, Any], seed: Any, totals: Any) -> None:
+        """Add to `seed` and `totals` of `native.attend`."""
+        kernels, tiles = self._kernels, self._tiles
+        work = (kernels.array(q), *layer, tiles, *self._table, seed, totals)
+        kernels.attend_together(len(tiles), self._numbers, *work)
 
 
 class _Table(NamedTuple):
@@ -148,11 +184,10 @@ def _read_together(segments: Sequence[Segment]) -> dict[tuple[int, ...], list[Se
 class _Plan:
     """Which runs each row reads for itself, what rows read together, and where each writes its next token."""
 
-    def __init__(self, pool: PagePool, segments: Sequence[Segment], fuses: bool) -> None:
-        """Without `fuses` every row reads all for itself."""
+    def __init__(self, pool: PagePool, segments: Sequence[Segment]) -> None:
         self._size = pool.shelf.size
-        shared = _read_together(segments) if fuses and _may_share(segments) else {}
-        self.shared = [_Shared(pool, parts, rows) for rows, parts in shared.items()]
+        shared = _read_together(segments) if _may_share(segments) else {}
+        self.shared = [_together(rows, parts) for rows, parts in shared.items()]
         apart = {part for parts in shared.values() for part in parts}
         tables: dict[Segment, _Table] = {}
         slots, counts, firsts, lasts = list[int](), list[int](), list[int](), list[int]()
@@ -190,6 +225,11 @@ class _Plan:
         self.slots[self.lasts[row]], self.counts[self.lasts[row]] = slot, 1
         self.lasts[row] += 1
         self.sheets[row], self.offsets[row] = slot // SHEET, slot % SHEET
+
+
+def _together(rows: Sequence[int], parts: Sequence[Segment]) -> _Together:
+    runs = zip(*(part.runs_of(0, part.length) for part in parts), strict=True)
+    return _Together(np.array(rows, np.int64), *(np.array(list(itertools.chain(*column)), np.int64) for column in runs))
 
 
 def _tokens(parts: Sequence[Segment]) -> int:
@@ -242,7 +282,10 @@ class PagedDecoder:
             return
         for segment in self._segments:
             pool.reserve(segment, 1)
-        self._plan, self._version = _Plan(pool, self._segments, self.body.fuses), pool.version
+        self._plan, self._version = _Plan(pool, self._segments), pool.version
+        kind: type[_Fused | _InPlace] = _Fused if self.body.fuses else _InPlace
+        body = self.body
+        self._shared = [kind(shared, body.dims, body.dtype, self._kernels) for shared in self._plan.shared]
         shape = (self.num_rows, self.body.dims.num_heads)
         self._seed, self._totals = np.empty(shape, np.float32), np.empty((*shape, self.body.dims.head_dim), np.float32)
         self._seed.fill(NO_KEYS)
@@ -255,23 +298,11 @@ class PagedDecoder:
         if plan is None:
             raise RuntimeError("a step is planned before it is computed")
         kernels.store(len(k), 2 * k.numel(), kernels.array(k), kernels.array(v), plan.sheets, plan.offsets, *at)
-        if plan.shared:
+        if self._shared:
             self._seed.fill(NO_KEYS)
-            for shared in plan.shared:
-                self._together(shared, q, at)
+            for attend in self._shared:
+                attend(q, at, self._seed, self._totals)
         table = (plan.slots, plan.counts, plan.firsts, plan.lasts)
         numbers = 2 * plan.slots.size * at[0][0].size  # keys and values of a sheet are as many
         kernels.attend(len(q), numbers, kernels.array(q), *at, *table, self._seed, self._totals, self._written)
         return self._out
-
-    def _together(self, shared: _Shared, q: torch.Tensor, at: tuple[Any, Any]) -> None:
-        """Add what rows read together."""
-        kernels, dims = self._kernels, self.body.dims
-        ends = map(kernels.array, (shared.keys, shared.values))
-        kernels.load(*at, shared.sheets, shared.offsets, shared.places, *ends)
-        queries = q[shared.index].view(len(shared.rows), dims.num_kv_heads, dims.group, dims.head_dim)
-        # (1, kv heads, rows * group, D), and (1, kv heads, keys, D)
-        queries = queries.transpose(0, 1).flatten(1, 2)[None]
-        keys, values = (x.transpose(0, 1)[None] for x in (shared.keys, shared.values))
-        part, weight = (x[0].contiguous() for x in partial_attention(queries, keys, values))
-        kernels.join(kernels.array(part), weight.float().numpy(), shared.rows, self._seed, self._totals)
