@@ -192,15 +192,15 @@ def test_a_prompt_asked_for_again_is_answered_from_the_very_state_it_was_compute
 
 
 @pytest.mark.parametrize(
-    ("lengths", "lags", "passes"),
-    [((40, 60, 100, 200), False, 1), ((2, 2, 2, 100), False, 2), ((2, 2, 2, 100), True, 1)],
+    ("lengths", "fuses", "passes"),
+    [((40, 60, 100, 200), True, 1), ((2, 2, 2, 100), True, 2), ((2, 2, 2, 100), False, 1)],
 )
 def test_unlike_prompts_are_computed_in_one_pass_where_none_is_padded(
-    folder, lengths, lags, passes, monkeypatch
+    folder, lengths, fuses, passes, monkeypatch
 ) -> None:
-    if lags:
+    if not fuses:
         pytest.importorskip("numba")
-    monkeypatch.setattr(model, "mkl_lags", lambda: lags)
+    monkeypatch.setattr(model, "fuses_attention", lambda _: fuses)
     body, _ = load_body(folder, device="cpu")
     calls, forward = [], body.forward
     body.forward = lambda ids, *rest: calls.append(len(ids)) or forward(ids, *rest)

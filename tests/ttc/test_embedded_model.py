@@ -20,7 +20,7 @@ from ttc.engines.embedded.core.paged import PagedDecoder
 from ttc.engines.embedded.core.sampler import Rows, heat, sample
 from ttc.engines.embedded.core.weights import Linear
 from ttc.engines.shared import compute
-from ttc.engines.shared.compute import mkl_lags, native
+from ttc.engines.shared.compute import native
 from ttc.engines.shared.tokens import StopRule
 from ttc.errors import ConfigError, PromptTooLong
 
@@ -169,12 +169,12 @@ paged_decoder = partial(PagedDecoder, kernels=native(torch.device("cpu"), torch.
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", [InvariantDecoder, PagedDecoder, "all shared", "short pages", "row by row"])
+@pytest.mark.parametrize("kind", [InvariantDecoder, PagedDecoder, "all shared", "all shared and fused", "short pages"])
 @pytest.mark.parametrize("seed", range(2))
 def test_decoding_any_mixture_of_branches_equals_a_full_forward_pass(folder, kind, seed: int, monkeypatch) -> None:
     """Every hidden state and every kept key must be the right one, and every page comes back at the end."""
-    monkeypatch.setattr(model, "mkl_lags", lambda: kind == "row by row")
-    if kind == "all shared":
+    monkeypatch.setattr(model, "fuses_attention", lambda _: kind == "all shared and fused")
+    if kind in ("all shared", "all shared and fused"):
         monkeypatch.setattr(paged, "_WORTH", 0)
         monkeypatch.setattr(paged, "_FEW", 2)
     body, _ = load_body(folder, dtype="float32", steps=kind == "short pages")
@@ -232,28 +232,23 @@ def test_rows_that_open_many_pages_and_branches_of_them_say_the_same(folder) -> 
     assert body.pool.num_tokens == 0
 
 
-@pytest.mark.parametrize(
-    ("maker", "avx512", "lags"),
-    [("GenuineIntel", True, False), ("AuthenticAMD", True, True), ("AuthenticAMD", False, False), (None, True, False)],
-)
-def test_mkl_lags_where_a_processor_has_avx512_and_is_not_intels(tmp_path, monkeypatch, maker, avx512, lags) -> None:
-    monkeypatch.setattr(compute, "_cpu_flags", lambda: {"avx512_f": avx512})
-    if maker is not None:
-        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nvendor_id\t: {maker}\ncpu family\t: 6\n", encoding="utf-8")
-    assert mkl_lags(tmp_path / "cpuinfo") is lags
+@pytest.mark.parametrize("has_amx", [True, False])
+def test_torchs_attention_is_taken_in_bf16_where_the_processor_multiplies_tiles(monkeypatch, has_amx: bool) -> None:
+    monkeypatch.setattr(compute, "_cpu_flags", lambda: {"amx_tile": has_amx, "avx512_bf16": True})
+    assert [compute.fuses_attention(dtype) for dtype in (torch.bfloat16, torch.float32)] == [has_amx, False]
 
 
-@pytest.mark.parametrize(("steps", "lags"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize(("steps", "fuses"), [(False, True), (True, True), (False, False)])
 @pytest.mark.parametrize("seed", range(2))
 def test_a_batch_that_shares_prefixes_equals_each_item_alone(
-    folder, seed: int, steps: bool, lags: bool, monkeypatch
+    folder, seed: int, steps: bool, fuses: bool, monkeypatch
 ) -> None:
     """Runs that all, some or one item has, of all lengths: exactly what no sharing gives."""
-    monkeypatch.setattr(model, "mkl_lags", lambda: lags)
+    monkeypatch.setattr(model, "fuses_attention", lambda _: fuses)
     body, _ = load_body(folder, dtype="float32", steps=steps)
     is_compiled = native(body.device, body.dtype) is not None
-    assert (body._steps is not None) == ((steps or lags) and is_compiled)
-    assert body.fuses == (not (lags and is_compiled))
+    assert (body._steps is not None) == ((steps or not fuses) and is_compiled)
+    assert body.fuses == (fuses or not is_compiled)
     fresh, _ = load_body(folder, dtype="float32", attention=BlockedPrefix)
     rng = random.Random(seed)
     known: list[tuple[list[int], object]] = [([], None)]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -36,19 +35,13 @@ def cpu_has_amx() -> bool:
     return bool(flags.get("amx_bf16") or flags.get("amx_tile"))
 
 
-@functools.cache
-def mkl_lags(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether MKL multiplies with half of this CPU's registers, as it does with AVX-512 of other makers than Intel.
+def fuses_attention(dtype: torch.dtype) -> bool:
+    """Whether torch's fused attention is the fastest on this CPU: in bf16, whose tiles AMX multiplies.
 
-    torch's fused attention multiplies with MKL; products in bf16 are oneDNN's, which asks the processor, not its maker.
-
-    Args:
-        cpuinfo: where Linux names the maker; elsewhere it is taken for Intel.
+    Elsewhere the compiled kernel is (`native.attend_together`): torch's waits for MKL, and on processors that are not
+    Intel's MKL uses half of the registers of AVX-512.
     """
-    if not _cpu_flags().get("avx512_f") or not cpuinfo.is_file():
-        return False
-    vendor = re.search(r"^vendor_id\s*:\s*(\S+)", cpuinfo.read_text(encoding="utf-8"), re.M)
-    return vendor is not None and vendor[1] != "GenuineIntel"
+    return dtype == torch.bfloat16 and cpu_has_amx()
 
 
 def _cpu_flags() -> Mapping[str, object]:

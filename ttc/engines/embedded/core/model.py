@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from ttc.engines.embedded.core.attention import APART, PagedAttention, PrefixAttention, is_step
 from ttc.engines.embedded.core.pool import PAGE, STEP_PAGE, PagePool, Segment
 from ttc.engines.embedded.core.weights import Weights, read_tensors
-from ttc.engines.shared.compute import alone, mkl_lags, native, pick_dtype
+from ttc.engines.shared.compute import alone, fuses_attention, native, pick_dtype
 from ttc.engines.shared.shape import Dims, read_config, rope_tables, supported
 from ttc.errors import ConfigError, PromptTooLong
 
@@ -144,7 +144,7 @@ class Body:
         self.pool = PagePool(dims, self.dtype, self.device, STEP_PAGE if steps else PAGE, kernels)
         self._between: Between = TorchOps(dims) if kernels is None else kernels.NativeOps(dims)
         if kernels is not None and kernels.serves(dims.head_dim):
-            self.fuses = not mkl_lags()
+            self.fuses = fuses_attention(self.dtype)
             if steps or not self.fuses:
                 self._steps = partial(PagedAttention, kernels=kernels)
 
