@@ -478,9 +478,10 @@ def _tile_values(
 
 _scores, _sums, _queries = _stack(_HEADS * _WIDTH), _stack(_HEADS * _SIZE), _stack(_HEADS * _SIZE)
 _peaks, _masses = _stack(_HEADS), _stack(_HEADS)
-_tile_marks, _tile_shares = _stack(_TILE * _WIDTH), _stack(_TILE * _WIDTH)
+_tile_points, _tile_shares = _stack(_TILE * _WIDTH), _stack(_TILE * _WIDTH)
 _tile_queries, _tile_sums = _stack(_TILE * _SIZE), _stack(_TILE * _SIZE)
 _tile_peaks, _tile_masses, _tile_fades = _stack(_TILE), _stack(_TILE), _stack(_TILE)
+_tile_rows, _tile_heads, _tile_limits = (_stack(_TILE, _LONG) for _ in range(3))
 _run_places, _run_starts, _run_sizes = (_stack(_RUNS, _LONG) for _ in range(3))
 _scores_1, _scores_2, _scores_3, _scores_4 = (_page_scores(heads) for heads in range(1, _HEADS + 1))
 _values_1, _values_2, _values_3, _values_4 = (_page_values(heads) for heads in range(1, _HEADS + 1))
@@ -542,6 +543,35 @@ def _hide(scores: Any, begin: int, count: int) -> None:
         for t in range(SHEET):
             if (t < begin) | (t >= begin + count):
                 scores[g, t] = _HIDDEN
+
+
+@_inlined
+def _open(
+    q: Any, seed: Any, totals: Any, rows: Any, heads: Any, like: Any, query: Any, peaks: Any, masses: Any, total: Any
+) -> None:
+    """Lay the queries of a tile as factors, and begin with what their rows have read before."""
+    for n in range(_TILE):
+        row, head = rows[n], heads[n]
+        peaks[n] = seed[row, head]
+        is_seeded = peaks[n] > _HIDDEN
+        masses[n] = _ONE if is_seeded else _ZERO
+        for d in range(q.shape[2]):
+            _lay(query, n * _SIZE + d, _wide(q[row, head, d]), like)
+            total[n, d] = totals[row, head, d] if is_seeded else _ZERO
+
+
+@_inlined
+def _weigh(count: int, scores: Any, like: Any, shares: Any, peaks: Any, masses: Any, fades: Any) -> None:
+    """Lay shares for `count` scores of each query as factors; `fades` is what becomes of all before them."""
+    for n in range(_TILE):
+        before, mass = peaks[n], _ZERO
+        peak = max(before, _highest(scores[n, :count]))
+        for t in range(count):
+            share = _ZERO if scores[n, t] == _HIDDEN else _exp(scores[n, t] - peak)
+            _lay(shares, n * _WIDTH + t, share, like)
+            mass += share
+        fades[n] = _exp(before - peak)
+        peaks[n], masses[n] = peak, masses[n] * fades[n] + mass
 
 
 # -- the kernels -------------------------------------------------------------------------------------------------------
@@ -847,14 +877,15 @@ def attend_together(
         seed: (all rows, heads) fp32, as for `attend`; changed.
         totals: (all rows, heads, D) fp32, attention over all keys that a row has read; changed.
     """
-    scores_at, shares_at, query_at, total_at = _tile_marks(), _tile_shares(), _tile_queries(), _tile_sums()
+    scores_at, shares_at, query_at, total_at = _tile_points(), _tile_shares(), _tile_queries(), _tile_sums()
     fades_at, places_at, starts_at, sizes_at = _tile_fades(), _run_places(), _run_starts(), _run_sizes()
     scores, total, fades = carray(scores_at, (_TILE, _WIDTH)), carray(total_at, (_TILE, _SIZE)), carray(fades_at, _TILE)
     peaks, masses = carray(_tile_peaks(), _TILE), carray(_tile_masses(), _TILE)
+    own_rows, own_heads = carray(_tile_rows(), _TILE), carray(_tile_heads(), _TILE)
+    own_limits = carray(_tile_limits(), _TILE)
     places, starts, sizes = carray(places_at, _RUNS), carray(starts_at, _RUNS), carray(sizes_at, _RUNS)
-    heads, size = q.shape[1:]
-    num_kv = keys.shape[1]
-    group, sheet = heads // num_kv, size * SHEET
+    size, num_kv = q.shape[2], keys.shape[1]
+    group = q.shape[1] // num_kv
     for h in range(num_kv):  # outside, since all tiles of a group read the keys of a head, which a cache holds
         for tile in range(start, stop):
             at, first = tiles[tile]
@@ -862,45 +893,29 @@ def attend_together(
             several = min(_TILE, first_rows[at + 1] * group - query)
             for n in range(_TILE):  # what is too much repeats the last
                 index, g = divmod(query + min(n, several - 1), group)
-                row, head = rows[index], h * group + g
-                peaks[n] = seed[row, head]
-                is_seeded = peaks[n] > _HIDDEN
-                masses[n] = _ONE if is_seeded else _ZERO
-                for d in range(size):
-                    _lay(query_at, n * _SIZE + d, _wide(q[row, head, d]), keys)
-                    total[n, d] = totals[row, head, d] if is_seeded else _ZERO
-            least, most = limits[query // group], limits[(query + several - 1) // group]
+                own_rows[n], own_heads[n], own_limits[n] = rows[index], h * group + g, limits[index]
+            _open(q, seed, totals, own_rows, own_heads, keys, query_at, peaks, masses, total)
             e, seen = firsts[at], 0
-            while e < lasts[at] and seen < most:
+            while e < lasts[at] and seen < own_limits[_TILE - 1]:
                 runs = min(_RUNS, lasts[at] - e)
                 for j in range(runs):
                     # values go in pairs, and none beside them is touched: what others wrote there may be no number
                     begin, behind = slots[e + j] % SHEET, slots[e + j] % SHEET + counts[e + j]
-                    places[j] = (slots[e + j] // SHEET * num_kv + h) * sheet
+                    places[j] = (slots[e + j] // SHEET * num_kv + h) * size * SHEET
                     starts[j], sizes[j] = begin & -2, (behind + 1 & -2) - (begin & -2)
                 for j in range(0, runs, 2):
                     _tile_scores(keys, places[j], places[min(j + 1, runs - 1)], size, query_at, j * SHEET, scores_at)
                 for j in range(runs):
-                    if counts[e + j] < SHEET or seen + SHEET > least:
+                    if counts[e + j] < SHEET or seen + SHEET > own_limits[0]:
                         for n in range(_TILE):
-                            count = limits[(query + min(n, several - 1)) // group] - seen
-                            own = scores[n : n + 1, j * SHEET : (j + 1) * SHEET]
-                            _hide(own, slots[e + j] % SHEET, min(count, counts[e + j]))
+                            count = min(own_limits[n] - seen, counts[e + j])
+                            _hide(scores[n : n + 1, j * SHEET : (j + 1) * SHEET], slots[e + j] % SHEET, count)
                     seen += counts[e + j]
-                for n in range(_TILE):
-                    before, mass = peaks[n], _ZERO
-                    peak = max(before, _highest(scores[n, : runs * SHEET]))
-                    for t in range(runs * SHEET):
-                        share = _ZERO if scores[n, t] == _HIDDEN else _exp(scores[n, t] - peak)
-                        _lay(shares_at, n * _WIDTH + t, share, keys)
-                        mass += share
-                    fades[n] = _exp(before - peak)
-                    peaks[n], masses[n] = peak, masses[n] * fades[n] + mass
+                _weigh(runs * SHEET, scores, keys, shares_at, peaks, masses, fades)
                 _tile_values(values, places_at, starts_at, sizes_at, runs, size, fades_at, shares_at, total_at)
                 e += runs
             for n in range(several):
-                index, g = divmod(query + n, group)
-                row, head = rows[index], h * group + g
+                row, head = own_rows[n], own_heads[n]
                 seed[row, head] = peaks[n] + np.log(masses[n])
                 for d in range(size):
                     totals[row, head, d] = total[n, d] / masses[n]
