@@ -337,37 +337,18 @@ async def controlled(
     if native is None and on_held is not None:
         on_held("ids")
     while True:
-        state = split_prompt(assembly.prompt, capabilities)
-        left = sampling.max_tokens - assembly.num_sampled
-        if left <= 0:
-            return assembly.finish(engine, "length", None)
-        if room is not None and room <= len(assembly.ids):
-            return assembly.finish(engine, "length", OUT_OF_ROOM)
-        left = left if room is None else min(left, room - len(assembly.ids))
-        if assembly.ids:  # what was put in may have filled the context; a first request the engine refuses itself
-            left = min(left, capabilities.max_context - len(assembly.prompt.token_ids or ()))
-            if left < 1:
-                return assembly.finish(engine, "length", OUT_OF_ROOM)
+        left, cause = _left(assembly, sampling.max_tokens, room, capabilities.max_context)
+        if left < 1:
+            return assembly.finish(engine, "length", cause)
         if calls == max_calls:
             return assembly.finish(engine, "length", OUT_OF_CALLS)
         calls += 1
-        reports: list[Usage] = []
-        try:
-            (segment,) = await sample(
-                assembly.prompt,
-                native or _segment_sampling(sampling, thinking, state, left, capabilities, answer_stops),
-                range(draw, draw + 1),
-                reports.append,
-            )
-        except BaseException:
-            for report in reports:
-                on_usage(report)
-            raise
+        state, waits = split_prompt(assembly.prompt, capabilities), assembly.prompt.num_waits
+        part = native or _segment_sampling(sampling, thinking, state, left, capabilities, answer_stops)
+        segment, reports = await _sampled(sample, assembly.prompt, part, draw, on_usage)
         forced: tuple[int, int] | None = None
         if native is None:
-            num_kept, action = _judge(
-                segment, state, thinking, assembly.prompt.num_waits, sampling, wait_len, capabilities
-            )
+            num_kept, action = _judge(segment, state, thinking, waits, sampling, wait_len, capabilities)
         else:
             num_kept, action, forced = judge_native(segment, native.thinking_cap or 0, capabilities)
             if on_held is not None:
@@ -378,15 +359,42 @@ async def controlled(
         assembly.append(engine, segment, num_kept, forced)
         if action == "done" and segment.stop_reason in answer_stops and not _in_answer(engine, assembly, answer_stops):
             action = "continue"
+        if action == "done":
+            return assembly.finish(engine, segment.finish_reason, segment.stop_reason)
+        if action == "continue":
+            continue
         if action == "handover" and thinking.at_cap == "stop":
             return assembly.finish(engine, "length", None)
-        if action in ("handover", "wait"):
-            words = engine.encode(thinking.wait) if action == "wait" else _ending(engine, thinking, room, assembly.ids)
-            if room is not None and len(assembly.ids) + len(words) > room:
-                return assembly.finish(engine, "length", OUT_OF_ROOM)
-            assembly.inject(engine, words, waits=int(action == "wait"))
-        elif action == "done":
-            return assembly.finish(engine, segment.finish_reason, segment.stop_reason)
+        words = engine.encode(thinking.wait) if action == "wait" else _ending(engine, thinking, room, assembly.ids)
+        if room is not None and len(assembly.ids) + len(words) > room:
+            return assembly.finish(engine, "length", OUT_OF_ROOM)
+        assembly.inject(engine, words, waits=int(action == "wait"))
+
+
+def _left(assembly: Assembly, max_tokens: int, room: int | None, max_context: int) -> tuple[int, str | None]:
+    """Tokens that the next segment may sample at most, and what ends the draw where there are none."""
+    left = max_tokens - assembly.num_sampled
+    if left < 1:
+        return 0, None
+    if room is not None:
+        left = min(left, room - len(assembly.ids))
+    if assembly.ids:  # what was put in may have filled the context; a first request the engine refuses itself
+        left = min(left, max_context - len(assembly.prompt.token_ids or ()))
+    return left, OUT_OF_ROOM
+
+
+async def _sampled(
+    generate: Generate, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink
+) -> tuple[Completion, list[Usage]]:
+    """One segment, and what it cost, which is yet to be reported; where it fails, that is reported first."""
+    reports: list[Usage] = []
+    try:
+        (segment,) = await generate(prompt, sampling, range(draw, draw + 1), reports.append)
+    except BaseException:
+        for report in reports:
+            on_usage(report)
+        raise
+    return segment, reports
 
 
 def _within(engine: Engine, prompt: Prompt, thinking: Thinking, room: int | None) -> Thinking:
