@@ -43,7 +43,7 @@ MakeAttend: TypeAlias = Callable[[PagePool, Sequence[tuple[Segment, int]]], Atte
 Parts: TypeAlias = list[tuple[int, slice]]
 """Indices of items, and the new tokens of each."""
 
-_TOKENS = 2048
+_TOKENS = 1024
 """Most tokens of one batch, so that its scratch memory is bounded whatever is asked for."""
 
 
