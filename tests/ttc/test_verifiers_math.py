@@ -528,3 +528,24 @@ def test_beside_a_time_of_the_morning_anything_else_is_wrong() -> None:
 def test_latex_of_several_schools_is_read(gold: str, spellings: tuple[str, ...], wrong: tuple[str, ...]) -> None:
     assert [text for text in spellings if statuses([(gold, rf"\boxed{{{text}}}")]) != ["correct"]] == []
     assert [text for text in wrong if statuses([(gold, rf"\boxed{{{text}}}")]) == ["correct"]] == []
+
+
+def verdicts_of(gold: str, right: Sequence[str], wrong: Sequence[str]) -> None:
+    """Every boxed answer of `right` is correct for the gold, and none of `wrong` is."""
+    pairs = [(gold, rf"\boxed{{{answer}}}") for answer in (*right, *wrong)]
+    missed = [
+        (answer, status)
+        for (_, answer), status, expected in zip(
+            pairs, statuses(pairs), [True] * len(right) + [False] * len(wrong), strict=True
+        )
+        if (status == "correct") != expected
+    ]
+    assert missed == [], gold
+
+
+def test_a_value_is_that_of_the_name_that_was_asked_for() -> None:
+    verdicts_of("f(3) = 5", ["f(3)=5", "5"], ["f(2)=5", "f(x)=5", "g(3)=5"])
+    verdicts_of(r"f(x)=\frac{1}{x}", [r"f(t)=\frac1t", r"y=\frac1x"], [r"f(1)=\frac{1}{x}"])
+    verdicts_of("(x,y)=(3,2)", ["(a,b)=(3,2)", "(3,2)"], ["(y,x)=(3,2)"])
+    verdicts_of("|AB| = 5", ["AB = 5", "BA=5"], ["|CD| = 5", "AC=5"])
+    verdicts_of(r"m_{\max} = n^2-1", ["m=n^2-1", r"m_{\text{max}}=n^2-1"], [r"m_{\min}=n^2-1", "k=n^2-1"])

@@ -373,7 +373,7 @@ def _equation(operands: list[Term], node: Term) -> Term:
     if len(operands) == 2 and (name := _name(last)) and not _lone_letter(first):
         return Term("named", (name, shape(first)))
     if _label(first) and not any(operand.symbols() for operand in operands[1:]) and _consistent(operands[1:]):
-        return Term("named", (repr(first), shape(last)))
+        return Term("named", (_label_name(first), shape(last)))
     constant = not any(operand.symbols() for operand in operands)
     return shape(last) if constant and _consistent(operands) else Term("rel", node.args)
 
@@ -466,6 +466,13 @@ def _interval(operators: tuple[str, ...], operands: list[Term]) -> Term | None:
 def _between(operators: tuple[str, ...], first: Term, last: Term) -> tuple[Term, Term, bool, bool] | None:
     if set(operators) <= {"<", "<="}:
         return first, last, operators[0] == "<=", operators[1] == "<="
+def _label_name(node: Term) -> str:
+    """What a label names: AB, BA and |AB| are one length."""
+    inner = node.args[1] if node.op == "fn" and node.args[0] == "abs" else node
+    points = inner.op == "mul" and all(factor.op == "sym" for factor in inner.args)
+    return "".join(sorted(str(factor.args[0]) for factor in inner.args)) if points else repr(inner)
+
+
     if set(operators) <= {">", ">="}:
         return last, first, operators[1] == ">=", operators[0] == ">="
     return None

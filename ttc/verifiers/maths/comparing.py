@@ -532,9 +532,18 @@ def _words(text: str) -> set[str]:
 
 def _same_name(first: str, second: str) -> bool:
     """Whether two names may stand for the same: x is not y, f(x) is not g(x), but y may be f(x)."""
-    heads = [name.partition("(")[0] for name in (first, second)]
-    one_is_function = ("(" in first) != ("(" in second)
-    return heads[0] == heads[1] or ("y" in heads and one_is_function)
+    (head, _, argument), (other_head, _, other_argument) = first.partition("("), second.partition("(")
+    if argument and other_argument and argument != other_argument and not _interchangeable(argument, other_argument):
+        return False
+    if "y" in (head, other_head) and bool(argument) != bool(other_argument):
+        return True
+    return head in (other_head, _BOUND.sub("", other_head)) or _BOUND.sub("", head) == other_head
+
+
+def _interchangeable(argument: str, other: str) -> bool:
+    """Whether two arguments are letters that may be called otherwise: f(t) for f(x), (a, b) for (x, y), not (y, x)."""
+    letters = [text.removesuffix(")").split(",") for text in (argument, other)]
+    return all(letter.isalpha() for side in letters for letter in side) and sorted(letters[0]) != sorted(letters[1])
 
 
 def _equation(node: Term) -> Term | None:
@@ -576,3 +585,7 @@ def _difference(node: Term) -> tuple[str, Term] | None:
     flipped = {">": "<", ">=": "<="}.get(operators[0])
     first, second = (sides[1], sides[0]) if flipped else (sides[0], sides[1])
     return flipped or operators[0], Term("add", (first, Term("neg", (second,))))
+_BOUND = re.compile(r"_(?:max|min)(?:imum)?\Z")
+"""What marks the largest or smallest value of a letter."""
+
+
