@@ -549,3 +549,8 @@ def test_a_value_is_that_of_the_name_that_was_asked_for() -> None:
     verdicts_of("(x,y)=(3,2)", ["(a,b)=(3,2)", "(3,2)"], ["(y,x)=(3,2)"])
     verdicts_of("|AB| = 5", ["AB = 5", "BA=5"], ["|CD| = 5", "AC=5"])
     verdicts_of(r"m_{\max} = n^2-1", ["m=n^2-1", r"m_{\text{max}}=n^2-1"], [r"m_{\min}=n^2-1", "k=n^2-1"])
+
+
+def test_a_space_after_a_comma_makes_two_numbers_of_one() -> None:
+    verdicts_of("1,500", ["1,500", r"1{,}500", r"1,\!500"], ["1, 500"])
+    verdicts_of("100, 200", ["100,200", "200, 100"], [])

@@ -235,8 +235,10 @@ def weigh(
 
     Raises TooLarge beyond the grammar's caps.
     """
+_PARTED = re.compile(r"\d, (?=\d{3}(?!\d))")
+"""A space that makes two numbers of what would be one without it: 1, 500 is not 1,500."""
     left, right = _plain(gold), _plain(answer)
-    if left and spelling_key(left) == spelling_key(right):
+    if left and spelling_key(left) == spelling_key(right) and (_PARTED.search(left) or not _PARTED.search(right)):
         return True, "spelled"
     first, second = _shape(left), _shape(right)
     if first is None:
