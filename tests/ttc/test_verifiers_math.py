@@ -554,3 +554,15 @@ def test_a_value_is_that_of_the_name_that_was_asked_for() -> None:
 def test_a_space_after_a_comma_makes_two_numbers_of_one() -> None:
     verdicts_of("1,500", ["1,500", r"1{,}500", r"1,\!500"], ["1, 500"])
     verdicts_of("100, 200", ["100,200", "200, 100"], [])
+
+
+def test_the_frame_of_an_answer_changes_nothing() -> None:
+    verdicts_of("6", [r"\sum_{k=1}^3 k = 6", r"\sum_{k=1}^3 k = 1+2+3 = 6"], [r"\sum_{k=1}^3 k = 5 = 6", r"\sum 6"])
+    verdicts_of(r"\frac13", [r"\int_0^1 x^2\,dx = \frac13", r"\lim_{n\to\infty} \frac{n}{3n+1} = \frac13"], [])
+    verdicts_of(r"\frac{n(n+1)}{2}", [r"1+2+\cdots+n = \frac{n(n+1)}{2}"], [r"1+2+\cdots+n = \frac{n(n-1)}{2}"])
+    system = r"\begin{cases} x = 1 \\ y = -2 \end{cases}"
+    aligned = r"\left\{\begin{aligned} x &= 1 \\ y &= -2 \end{aligned}\right."
+    verdicts_of("x=1, y=-2", [system, aligned], [system.replace("-2", "2"), system.replace("x", "z")])
+    verdicts_of(r"\binom{n}{2}", ["C_n^2", "C_{n}^{2}"], ["C_2^n"])
+    verdicts_of("C_1^2", ["C_1^2"], ["0"])
+    verdicts_of("3:2", [r"3\colon 2"], [r"2\colon 3"])

@@ -84,6 +84,10 @@ _CHOSEN = re.compile(
     r"_\s*(?:\{\s*(?P<below>\w{1,9})\s*\}|(?P<lower>\w))"
 )
 """A binomial coefficient as the letter C between its numbers."""
+_CHOSEN_FROM = re.compile(
+    r"(?<![A-Za-z\\])C\s*_\s*(?:\{\s*(?P<braced>\w{1,9})\s*\}|(?P<upper>\w))\s*\^\s*(?:\{\s*(?P<below>\w{1,9})\s*\}|(?P<lower>\w))"
+)
+"""A binomial coefficient as C_n^k; C_1^2 is the square of a constant."""
 _MODULUS = re.compile(
     r"\(?\s{0,8}(?:\\[pb]?mod(?:ulo)?(?![A-Za-z])|(?<![A-Za-z\\])mod(?:ulo)?(?![A-Za-z])|\\(?:text|mathrm|operatorname)\s*\{\s*\(?mod(?:ulo)?\s*\})"
     r"\s{0,8}\{?\s{0,8}(?P<modulus>\d{1,18}|[A-Za-z](?![A-Za-z]))\s*\}?\s*\)?"
@@ -123,6 +127,7 @@ _OVER = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*?)\\over(?![A-Za-z])((?:[^{}]|\{[^{
 _ALIASES = (
     (r"\\[", re.compile(r"\\\\\[\s?-?[\d.]{1,9}\s?(?:pt|em|ex|mm|cm|in)\s?\]"), r"\\\\"),
     ("{:}", re.compile(r"\{:\}"), ":"),
+    ("colon", re.compile(r"\\colon(?![A-Za-z])"), ":"),
     ("\\", re.compile(r"\\(?:backslash|smallsetminus)(?![A-Za-z])"), r"\\setminus "),
     ("{", re.compile(r"\A\{\s*([A-Za-z])(\s*(?:\||:|\\mid|\\in)(?![A-Za-z]).*)\}\Z", re.DOTALL), r"\\{\1\2\\}"),
     ("US", re.compile(r"(?<![A-Za-z])US(?=\s?\\?\$\s?\d)"), ""),
@@ -178,7 +183,7 @@ def plain(text: str) -> str:
     text = _FRAC.sub(r"\\frac", text)
     text = _OVER.sub(r"\\frac{\1}{\2}", text) if r"\over" in text else text
     if "C" in text and "_" in text:
-        text = _CHOSEN.sub(_binomial, text)
+        text = _CHOSEN_FROM.sub(_binomial, _CHOSEN.sub(_binomial, text))
     if "mod" in text:
         text = _MODULUS.sub(r"\\pmod{\g<modulus>}", text)
     text = _PRIME.sub(lambda match: "'" * match[0].count("prime"), text)
@@ -190,7 +195,7 @@ def plain(text: str) -> str:
     text = _VALUE_IN_TEXT.sub(r" \1 ", _ORDINAL.sub("", _NESTED_BOX.sub("{", text)))
     # A currency sign is not a mathematics delimiter.
     text = _DOLLARS.sub(r"\1 USD ", text).replace(r"\$", " USD ")
-    text = _SPACES.sub(" ", _WRAPPERS.sub(" ", text))
+    text = _without_frame(_SPACES.sub(" ", _WRAPPERS.sub(" ", text)).strip())
     lead = _LABEL.match(text) or _TITLE.match(text)
     if lead and _NO_TITLE.isdisjoint((lead.groupdict().get("words") or "").lower().split()):
         text = text[lead.end() :]
@@ -200,6 +205,54 @@ def plain(text: str) -> str:
     if not text.endswith("..."):
         text = text.rstrip(" .,;:。、").strip()
     return _unbraced(text, whole=boxed)
+
+
+_UNKNOWN = re.compile(r"\\(?:i{0,2}int|oint|sum|prod|lim|[cl]?dots)(?![A-Za-z])|(?<!\d)\.\.\.")
+"""What stands in a side that the grammar does not know: an integral, a sum, a limit, dots."""
+_SYSTEM = re.compile(r"(?:\\?\{\s?)?\\begin\s?\{(cases|aligned|align\*?|gathered)\}(.*)\\end\s?\{\1\}", re.DOTALL)
+_IN_Z = (
+    r"(?P<letter>[klmnt])\s*(?:\\in\s*(?:\\mathbb\s*\{?\s*Z\s*\}?|\\Z(?![A-Za-z]))"
+    r"|\\text\s*\{\s*is an(?:y| arbitrary)? integer\s*\})"
+)
+_OVER_INTEGERS = re.compile(
+    r"(?<![\s,;])(?:[\s,;]|\\text\s*\{[\s,]*(?:for|where|with)?(?: (?:all|any|every|some))?\s*\}){1,8}"
+    rf"(?:\(\s*{_IN_Z}\s*\)|{_IN_Z.replace('<letter>', '<bare>')})[\s.]*\Z"
+)
+"""What says that the letter of a periodic solution is an integer: x = pi/6 + k pi, k in Z."""
+_BOUNDS = re.compile(r"[<>]|\\(?:le|ge|in|ne)(?![A-Za-z])")
+
+
+def _without_frame(text: str) -> str:
+    """What an answer says without what is written around it: a system's braces, working, integers that k runs over."""
+    if r"\begin" in text and (system := _SYSTEM.fullmatch(text)):
+        text = _listed(system[2]) or text
+    if _UNKNOWN.search(text):
+        text = _behind_working(text)
+    over = _OVER_INTEGERS.search(text) if text.rstrip(". ").endswith(("Z", "Z}", "Z})", "integer}")) else None
+    if over is None or _BOUNDS.search(text, 0, over.start()):
+        return text
+    letter = over["letter"] or over["bare"]
+    return text[: over.start()] if re.search(rf"(?<![A-Za-z\\]){letter}(?![A-Za-z])", text[: over.start()]) else text
+
+
+def _listed(rows: str) -> str:
+    """The equations of a system with commas between; empty where a row is something else, as in a function by cases."""
+    equations = [row.replace("&=", "=").strip(" ,;\n") for row in re.split(r"\\\\", rows.strip().removesuffix("\\\\"))]
+    each = all(row.count("=") == 1 and not re.search(r"[&<>]|\\text", row) for row in equations)
+    return ", ".join(equations) if each else ""
+
+
+def _behind_working(text: str) -> str:
+    r"""The sides of an equation behind those that the grammar does not know: the 6 of \sum_{k=1}^3 k = 6."""
+    depth = start = 0
+    for at, char in enumerate(text):
+        depth += (char in "{([") - (char in "})]")
+        if depth or char not in "=,;<>":
+            continue
+        if char != "=" or not _UNKNOWN.search(text, start, at):
+            break
+        start = at + 1
+    return text[start:] if text[start:].strip() else text
 
 
 def _rewritten(text: str) -> str:
@@ -219,7 +272,10 @@ def _degrees(match: re.Match[str]) -> str:
 
 
 def _binomial(match: re.Match[str]) -> str:
-    return rf"\binom{{{match['braced'] or match['upper']}}}{{{match['below'] or match['lower']}}}"
+    upper, lower = match["braced"] or match["upper"], match["below"] or match["lower"]
+    if upper.isdigit() and (not lower.isdigit() or int(upper) < int(lower)):
+        return match[0]
+    return rf"\binom{{{upper}}}{{{lower}}}"
 
 
 def _unwrapped(match: re.Match[str]) -> str:
