@@ -566,3 +566,22 @@ def test_the_frame_of_an_answer_changes_nothing() -> None:
     verdicts_of(r"\binom{n}{2}", ["C_n^2", "C_{n}^{2}"], ["C_2^n"])
     verdicts_of("C_1^2", ["C_1^2"], ["0"])
     verdicts_of("3:2", [r"3\colon 2"], [r"2\colon 3"])
+
+
+def test_the_integer_of_a_periodic_solution_has_any_letter() -> None:
+    solution = r"x = \frac{\pi}{6} + 2k\pi"
+    over = [
+        rf"{solution}{tail}"
+        for tail in ("", r", k\in\mathbb{Z}", r"\quad (k\in\mathbb{Z})", r"\text{ for } k \in \mathbb{Z}")
+    ]
+    over += [rf"{solution} \text{{, where }} k \text{{ is an integer}}", solution.replace("k", "n")]
+    verdicts_of(solution, over, [solution.replace("2k", "k"), r"x = \frac{\pi}{6}", rf"{solution}, k\in\mathbb{{N}}"])
+    verdicts_of(r"n\pi", [], [r"k\pi"])
+    verdicts_of("[2,4]", [], [r"2 \le n \le 4, n\in\mathbb{Z}"])
+
+
+def test_a_bound_on_an_absolute_value_is_its_interval_in_the_gold_alone() -> None:
+    verdicts_of("|x|<1", ["|x|<1", "(-1,1)", "-1<x<1", r"x\in(-1,1)"], ["[-1,1]", "(0,1)", "x<1"])
+    verdicts_of(r"|x-2|\ge 3", [r"(-\infty,-1]\cup[5,\infty)", r"x\le -1 \text{ or } x\ge 5"], ["[-1,5]"])
+    verdicts_of("(-1,1)", ["-1<x<1"], ["|x|<1"])
+    verdicts_of("|z|<1", [], ["(-1,1)"])

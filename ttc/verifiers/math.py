@@ -54,7 +54,9 @@ from ttc.verifiers.maths.comparing import (
     as_ratio,
     read_alike,
     read_residues,
+    read_bounds,
 )
+    read_turns,
 from ttc.verifiers.shared.contract import (
     ALL_OR_NOTHING,
     MAX_S,
@@ -233,10 +235,10 @@ def weigh(
 ) -> tuple[Ternary, str]:
     """Compare two answers in this process: whether they are equal (None when it takes a worker), and how or why not.
 
-    Raises TooLarge beyond the grammar's caps.
-    """
 _PARTED = re.compile(r"\d, (?=\d{3}(?!\d))")
 """A space that makes two numbers of what would be one without it: 1, 500 is not 1,500."""
+    Raises TooLarge beyond the grammar's caps.
+    """
     left, right = _plain(gold), _plain(answer)
     if left and spelling_key(left) == spelling_key(right) and (_PARTED.search(left) or not _PARTED.search(right)):
         return True, "spelled"
@@ -254,6 +256,8 @@ _PARTED = re.compile(r"\d, (?=\d{3}(?!\d))")
     first, second = read_alike(first, second)
     if asks_ratio(question):
         first, second = as_ratio(first), as_ratio(second)
+    first = read_bounds(first, second)
+    second = read_turns(first, second)
     equal = Comparison(policy, Decide()).same(first, second)
     if equal is False:
         return False, "different"

@@ -315,6 +315,63 @@ def read_alike(left: Term, right: Term) -> tuple[Term, Term]:
     return left, right
 
 
+def read_bounds(gold: Term, answer: Term) -> Term:
+    """A gold |x - a| < b as its interval, and |x - a| > b as its two, beside an answer that is no such relation.
+
+    An answer is not read so: it may only repeat the question.
+    """
+    if gold.op != "rel" or answer.op == "rel" or len(gold.args) != 3:
+        return gold
+    (operator,), left, right = gold.args
+    if right.op == "fn":
+        operator, left, right = _FLIP.get(operator, ""), right, left
+    bound = exact(right)
+    if left.op != "fn" or left.args[0] != "abs" or bound is None or bound <= 0:
+        return gold
+    inner = left.args[1]
+    name, centre = next(iter(inner.symbols()), ""), _centre(inner)
+    if centre is None or name in _COMPLEX:
+        return gold
+    low, high = (Term("scalar", (num(end),)) for end in (centre - bound, centre + bound))
+    below, above = Term("scalar", (Term("neg", (Term("inf"),)),)), Term("scalar", (Term("inf"),))
+    open_ends = Term("union", (Term("tuple", (below, low)), Term("tuple", (high, above))))
+    closed = Term("union", (Term("interval", (below, low, False, True)), Term("interval", (high, above, True, False))))
+    body = {
+        "<": Term("tuple", (low, high)), "<=": Term("interval", (low, high, True, True)),
+        ">": open_ends, ">=": closed,
+    }.get(operator)  # fmt: skip
+    return gold if body is None else Term("named", (name, body))
+
+
+_FLIP = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_COMPLEX = frozenset("zw")
+"""Letters of complex numbers, of which |z| < 1 is a disc."""
+
+
+def _centre(node: Term) -> Fraction | None:
+    """The a of x - a; None for all else."""
+    if node.op == "sym" and node.symbols():
+        return Fraction(0)
+    if node.op != "add" or len(node.args) != 2:
+        return None
+    letters = [item for item in node.args if item.op == "sym"]
+    rest = [exact(item) for item in node.args if item.op != "sym"]
+    return -rest[0] if len(letters) == len(rest) == 1 and letters[0].symbols() and rest[0] is not None else None
+
+
+def read_turns(gold: Term, answer: Term) -> Term:
+    """The integer of a periodic solution by the gold's letter: x = pi/6 + n pi beside x = pi/6 + k pi."""
+    if gold.op != "named" or not _has_pi(gold):
+        return answer
+    own, other = gold.symbols() - answer.symbols(), answer.symbols() - gold.symbols()
+    if len(own) != 1 or len(other) != 1 or not own | other <= _INTEGERS:
+        return answer
+    return _renamed(answer, *other, *own)
+
+
+_INTEGERS = frozenset("klmnt")
+
+
 def read_residues(gold: Term, answer: Term, asked: bool) -> tuple[Term, Term]:
     """A residue beside a number: 3 answers 3 mod 7, and 3 mod 7 answers 3 where a remainder is `asked`."""
     body = answer.args[1] if answer.op == "named" else answer
@@ -530,6 +587,10 @@ def _words(text: str) -> set[str]:
     return {word[:-1] if word.endswith("s") and len(word) > 3 else word for word in words if word.isalpha()}
 
 
+_BOUND = re.compile(r"_(?:max|min)(?:imum)?\Z")
+"""What marks the largest or smallest value of a letter."""
+
+
 def _same_name(first: str, second: str) -> bool:
     """Whether two names may stand for the same: x is not y, f(x) is not g(x), but y may be f(x)."""
     (head, _, argument), (other_head, _, other_argument) = first.partition("("), second.partition("(")
@@ -585,7 +646,3 @@ def _difference(node: Term) -> tuple[str, Term] | None:
     flipped = {">": "<", ">=": "<="}.get(operators[0])
     first, second = (sides[1], sides[0]) if flipped else (sides[0], sides[1])
     return flipped or operators[0], Term("add", (first, Term("neg", (second,))))
-_BOUND = re.compile(r"_(?:max|min)(?:imum)?\Z")
-"""What marks the largest or smallest value of a letter."""
-
-
