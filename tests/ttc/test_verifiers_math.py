@@ -585,3 +585,10 @@ def test_a_bound_on_an_absolute_value_is_its_interval_in_the_gold_alone() -> Non
     verdicts_of(r"|x-2|\ge 3", [r"(-\infty,-1]\cup[5,\infty)", r"x\le -1 \text{ or } x\ge 5"], ["[-1,5]"])
     verdicts_of("(-1,1)", ["-1<x<1"], ["|x|<1"])
     verdicts_of("|z|<1", [], ["(-1,1)"])
+
+
+def test_a_union_of_intervals_that_meet_is_one_interval() -> None:
+    verdicts_of("[2,4]", [r"[2,3)\cup[3,4]", r"[3,4]\cup[2,3]", r"(2,4)\cup\{2,4\}"], [r"[2,3)\cup(3,4]"])
+    verdicts_of(r"(-\infty,\infty)", [r"(-\infty,0)\cup[0,\infty)"], [r"(-\infty,0)\cup(0,\infty)"])
+    verdicts_of(r"(0,\sqrt2]", [r"(0,1]\cup(1,\sqrt{2}]"], [r"(0,1)\cup(1,\sqrt{2}]", r"(0,1)\cup[1,\sqrt{2})"])
+    verdicts_of(r"(-\infty,0)\cup\{1\}", [r"x<0 \text{ or } x=1"], [r"(-\infty,1]"])

@@ -35,6 +35,7 @@ decimals, mixed numbers and units are refused, each by its name.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -310,8 +311,89 @@ def _modular(node: Term) -> Term:
 def _union(node: Term) -> Term:
     shapes = [shape(item) for item in node.args]
     names = {item.args[0] for item in shapes if item.op == "named"}
-    bare = Term("union", tuple(item.args[1] if item.op == "named" else item for item in shapes))
+    bare = _joined([_as_set(item.args[1]) if item.op == "named" else item for item in shapes])
     return Term("named", (names.pop(), bare)) if len(names) == 1 else bare
+
+
+def _as_set(body: Term) -> Term:
+    """The one value of x = 1 as a set, as it stands in a union."""
+    return Term("set", (body,)) if body.op == "scalar" else body
+
+
+MAX_JOINED = 64
+"""Parts of a union that are looked at for common points."""
+
+
+def _joined(parts: list[Term]) -> Term:
+    """A union with intervals that meet or overlap as one: [2, 3) and [3, 4] are [2, 4]."""
+    union = Term("union", tuple(parts))
+    pieces = [piece for part in parts for piece in (part.args if part.op == "set" else (part,))]
+    ends = [_ends(piece) for piece in pieces[:MAX_JOINED]]
+    known = [end for end in ends if end is not None]
+    joined = list[_Ends]()
+    if len(known) < len(pieces):
+        return union
+    for part in sorted(known, key=lambda end: (end.low, not end.left)):
+        if joined and joined[-1].meets(part):
+            joined[-1] = joined[-1].with_part(part)
+        else:
+            joined.append(part)
+    if len(joined) == len(pieces):
+        return union
+    whole = [end.shape() for end in joined]
+    return whole[0] if len(whole) == 1 else Term("union", tuple(whole))
+
+
+def _extent(end: Term) -> float | None:
+    """The value of an end, which may be infinite."""
+    if not _is_infinite(end):
+        return _size(end)
+    return {_ALL.args[0]: -math.inf, _ALL.args[1]: math.inf}.get(end)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """An interval or a point by its ends: their sizes, which order it, and whether each belongs to it."""
+
+    node: Term
+    low: float
+    high: float
+    left: bool
+    right: bool
+
+    def meets(self, other: _Ends) -> bool:
+        """Whether nothing lies between this and `other`, which begins no earlier."""
+        if other.node.args[0] == self.node.args[1]:
+            return self.right or other.left
+        return other.low < self.high - _TINY * max(1.0, abs(self.high))
+
+    def with_part(self, other: _Ends) -> _Ends:
+        """Both together."""
+        last = max(self, other, key=lambda end: (end.high, end.right))
+        right = last.right or (self.node.args[1] == other.node.args[1] and (self.right or other.right))
+        node = Term("interval", (self.node.args[0], last.node.args[1]))
+        return _Ends(node, self.low, last.high, self.left, right)
+
+    def shape(self) -> Term:
+        """The interval, or the set of one point."""
+        low, high = self.node.args[:2]
+        if low == high:
+            return Term("set", (low,))
+        closed = self.left or self.right
+        return Term("interval", (low, high, self.left, self.right)) if closed else Term("tuple", (low, high))
+
+
+def _ends(part: Term) -> _Ends | None:
+    """The ends of an interval, or of a point as a set of one; None for all else."""
+    if part.op == "scalar":
+        part = Term("interval", (part, part, True, True))
+    if part.op not in ("interval", "tuple") or (part.op == "tuple" and len(part.args) != 2):
+        return None
+    low, high = (_extent(end) for end in part.args[:2])
+    if low is None or high is None or low > high:
+        return None
+    left, right = part.args[2:] or (False, False)
+    return _Ends(part, low, high, left, right)
 
 
 def _relation(node: Term) -> Term:
@@ -382,6 +464,13 @@ def _label(node: Term) -> bool:
     """A quantity of a figure, of capital letters and without a number: |AB|, NO/BO, V_1 : V_2."""
     capitals = node.symbols() and all(name[0].isupper() for name in node.symbols())
     return bool(capitals) and not node.has("num", "pow", "add", "neg")
+
+
+def _label_name(node: Term) -> str:
+    """What a label names: AB, BA and |AB| are one length."""
+    inner = node.args[1] if node.op == "fn" and node.args[0] == "abs" else node
+    points = inner.op == "mul" and all(factor.op == "sym" for factor in inner.args)
+    return "".join(sorted(str(factor.args[0]) for factor in inner.args)) if points else repr(inner)
 
 
 def _lone_letter(node: Term) -> bool:
@@ -466,13 +555,6 @@ def _interval(operators: tuple[str, ...], operands: list[Term]) -> Term | None:
 def _between(operators: tuple[str, ...], first: Term, last: Term) -> tuple[Term, Term, bool, bool] | None:
     if set(operators) <= {"<", "<="}:
         return first, last, operators[0] == "<=", operators[1] == "<="
-def _label_name(node: Term) -> str:
-    """What a label names: AB, BA and |AB| are one length."""
-    inner = node.args[1] if node.op == "fn" and node.args[0] == "abs" else node
-    points = inner.op == "mul" and all(factor.op == "sym" for factor in inner.args)
-    return "".join(sorted(str(factor.args[0]) for factor in inner.args)) if points else repr(inner)
-
-
     if set(operators) <= {">", ">="}:
         return last, first, operators[1] == ">=", operators[0] == ">="
     return None
