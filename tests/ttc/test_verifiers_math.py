@@ -592,3 +592,11 @@ def test_a_union_of_intervals_that_meet_is_one_interval() -> None:
     verdicts_of(r"(-\infty,\infty)", [r"(-\infty,0)\cup[0,\infty)"], [r"(-\infty,0)\cup(0,\infty)"])
     verdicts_of(r"(0,\sqrt2]", [r"(0,1]\cup(1,\sqrt{2}]"], [r"(0,1)\cup(1,\sqrt{2}]", r"(0,1)\cup[1,\sqrt{2})"])
     verdicts_of(r"(-\infty,0)\cup\{1\}", [r"x<0 \text{ or } x=1"], [r"(-\infty,1]"])
+
+
+def test_all_alternatives_together_answer_a_question_for_all_values() -> None:
+    verdicts_of("2,3", [r"2 \text{ or } 3", r"3 \text{ or } 2"], [r"2 \text{ or } 4", r"2 \text{ or } 3 \text{ or } 3"])
+    verdicts_of("(1,2),(2,1)", [r"(2,1) \text{ or } (1,2)"], [r"(2,1) \text{ or } (1,3)"])
+    verdicts_of(r"\frac12", [r"\frac12 \text{ or } 0.5", r"\frac12 \text{ or } 50\%"], [r"\frac12 \text{ or } 0.6"])
+    verdicts_of("(2,3)", [], [r"2 \text{ or } 3"])
+    verdicts_of("2", [], [r"2 \text{ or } 3"])

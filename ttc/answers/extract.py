@@ -39,8 +39,8 @@ class Extraction:
 
     `span` is the place of `final` in the text; `method` the rule that hit (box, tag, hash, json, phrase, bare,
     last_number).
-    `parts` are the boxes of a clause with several, which are one answer where the question asks for several; each with
-    the unit behind it.
+    `parts` are the boxes of a clause with several, each with the unit behind it, or the alternatives in one box: they
+    are one answer where the question asks for several.
     """
 
     final: str | None
@@ -315,7 +315,7 @@ def last_box(same: Callable[[str, str], bool], hedge: Hedge) -> Rule:
         tail = _OR_VALUE.match(text, last.after)
         if tail and not same(tail["value"].rstrip("."), hit.final):
             return Extraction(None, hit.span, "box", "hedge")
-        return Extraction(None, hit.span, "box", "hedge") if hedge(hit.final) else hit
+        return Extraction(None, hit.span, "box", "hedge", _alternatives(hit.final)) if hedge(hit.final) else hit
 
     return rule
 
@@ -330,6 +330,17 @@ def _last_clause(text: str, boxed: list[Box]) -> tuple[str, ...]:
     if len(set(units)) > 1 and OR_WORD.search(between):
         return ()
     contents = [text[box.start : box.end].strip()[:MAX_FINAL] for box in boxed[first:]]
+def _closed(value: str) -> str:
+    """A value without the full stop, and without the bracket that opens before it: 50 % in (or 50 %)."""
+    value = value.rstrip(".")
+    return value[:-1] if value.endswith(")") and value.count("(") < value.count(")") else value
+
+
+def _alternatives(final: str) -> tuple[str, ...]:
+    """The values of a box with an `or` between each and the next."""
+    return tuple(part.strip(" ,") for part in OR_WORD.split(final))
+
+
     return tuple(content + unit for content, unit in zip(contents, units, strict=True))
 
 

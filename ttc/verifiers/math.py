@@ -38,6 +38,7 @@ from typing import Any, Literal, TypeAlias
 
 from ttc.answers import Extraction, extract
 from ttc.answers.canonical import shape, spelling_key
+from ttc.answers.extract import MAX_BOXES, OR_WORD
 from ttc.answers.grammar import MAX_PRODUCT_WORD, parse
 from ttc.answers.nodes import CONSTANTS, Term, duration, unit
 from ttc.answers.tokens import TooLarge, Unparsed, plain
@@ -53,10 +54,10 @@ from ttc.verifiers.maths.comparing import (
     Ternary,
     as_ratio,
     read_alike,
-    read_residues,
     read_bounds,
-)
+    read_residues,
     read_turns,
+)
 from ttc.verifiers.shared.contract import (
     ALL_OR_NOTHING,
     MAX_S,
@@ -136,16 +137,22 @@ class MathVerifier(TargetVerifier[Target]):
         return extraction if isinstance(extraction, Verdict) else await self._compare(goal, extraction, clock)
 
     def _parts(self, goal: Target, text: str) -> Extraction | None:
-        """Several boxes of one clause as one answer, where the target has as many parts."""
+        """Several boxes of one clause, or alternatives, as one answer, where the target has as many parts.
+
+        Alternatives of one value are that value: 1/2 or 0.5.
+        """
         hit = extract(text, self._reader.kind)
         contents = ", ".join(hit.parts)
         for gold in goal.answers if hit.parts else ():
             try:
                 node, is_time = _shape(_plain(_bare(gold))), _is_time(contents)
+                if all(quick(_bare(gold), part, self._policy_for(goal)) for part in hit.parts[:MAX_BOXES]):
+                    return Extraction(hit.parts[0], hit.span, "boxes")
             except TooLarge:
                 return None  # such a gold has no parts; `check_gold` names it
             node = node.args[1] if node is not None and node.op == "named" else node
-            if node is not None and node.op in ("set", "tuple") and len(node.args) == len(hit.parts):
+            kinds = ("set",) if OR_WORD.search(text, *(hit.span or ())) else ("set", "tuple")
+            if node is not None and node.op in kinds and len(node.args) == len(hit.parts):
                 return Extraction(f"({contents})" if node.op == "tuple" else contents, hit.span, "boxes")
             if node is not None and node.op in ("quantity", "duration") and is_time:
                 return Extraction(contents, hit.span, "boxes")
@@ -228,6 +235,8 @@ class MathVerifier(TargetVerifier[Target]):
 
 
 UNPARSED = "not in the grammar of answers"
+_PARTED = re.compile(r"\d, (?=\d{3}(?!\d))")
+"""A space that makes two numbers of what would be one without it: 1, 500 is not 1,500."""
 
 
 def weigh(
@@ -235,8 +244,6 @@ def weigh(
 ) -> tuple[Ternary, str]:
     """Compare two answers in this process: whether they are equal (None when it takes a worker), and how or why not.
 
-_PARTED = re.compile(r"\d, (?=\d{3}(?!\d))")
-"""A space that makes two numbers of what would be one without it: 1, 500 is not 1,500."""
     Raises TooLarge beyond the grammar's caps.
     """
     left, right = _plain(gold), _plain(answer)
@@ -249,6 +256,8 @@ _PARTED = re.compile(r"\d, (?=\d{3}(?!\d))")
         return False, UNPARSED
     first, second = _as_product(left, first, right, second), _as_product(right, second, left, first)
     second = _valued(first, _decimal(first, right, second))
+    first = read_bounds(first, second)
+    second = read_turns(first, second)
     first = _in_money(first, second, asks_money(question))
     if asks_chance(question) and {first.op, second.op} == {"ratio", "scalar"}:
         return False, "different"  # odds of 2:3 are no probability of 2/3
@@ -256,8 +265,6 @@ _PARTED = re.compile(r"\d, (?=\d{3}(?!\d))")
     first, second = read_alike(first, second)
     if asks_ratio(question):
         first, second = as_ratio(first), as_ratio(second)
-    first = read_bounds(first, second)
-    second = read_turns(first, second)
     equal = Comparison(policy, Decide()).same(first, second)
     if equal is False:
         return False, "different"
