@@ -99,6 +99,23 @@ def test_a_sentence_that_only_mentions_a_letter_is_none(text: str) -> None:
     assert judge(choice(), "C", text).status == "no_answer"
 
 
+@pytest.mark.parametrize("formula", ["c+d", "C+D", "c^2", "C_1", "c-d", "dc/dx", "c = 3", "C(x)", "c/d"])
+def test_a_letter_of_a_formula_is_no_choice(formula: str) -> None:
+    for text in (rf"\boxed{{{formula}}}", f"The answer is {formula}."):
+        assert not judge(choice(), "C", text).correct, text
+
+
+def test_a_letter_before_its_value_is_a_choice() -> None:
+    for text in (
+        r"\boxed{C - 12}",
+        r"\boxed{C-12}",
+        r"\boxed{\text{C: } 4}",
+        "The answer is C (42).",
+        "Answer: C-peptide",
+    ):
+        assert judge(choice(), "C", text).correct, text
+
+
 def test_a_choice_target_may_bring_the_text_of_the_option() -> None:
     assert judge(choice(), {"answer": "C", "alternatives": ["Paris"]}, r"\boxed{Paris}").correct
     assert judge(choice(), {"answer": "B", "alternatives": ["C major"]}, r"\boxed{C major}").correct

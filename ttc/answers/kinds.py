@@ -327,11 +327,15 @@ def choice_letter(final: str) -> tuple[str, bool]:
     if match is None:
         return "", False
     letter = chr(ord(match["letter"]) - 0xFEE0) if ord(match["letter"]) > 0xFF00 else match["letter"]
-    if letter.islower() and re.match(r"\s+[a-z]", match["rest"]):
+    if (letter.islower() and re.match(r"\s+[a-z]", match["rest"])) or _IN_FORMULA.match(match["rest"]):
         return "", False
     if _word_of_a_sentence(letter, match[0][: match.start("letter")], match["rest"]):
         return "", False
     return letter.upper(), bool({_second(match["rest"])} - {"", letter.upper()})
+
+
+_IN_FORMULA = re.compile(r"\s?[+^_]\s?[\w{\\]|[-/*][a-z]{1,2}(?![A-Za-z])|\s?=|\([a-z]\)")
+"""What makes a letter part of a formula: a+b, b^2, D_1, a-b, E = mc, B(x)."""
 
 
 def _unstyled(styled: re.Match[str]) -> str:

@@ -19,7 +19,7 @@ from ttc.core import Target
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card
 
-VERSION = "8"
+VERSION = "9"
 
 
 def choice(*, allow_truncated: bool = False) -> ChoiceVerifier:
