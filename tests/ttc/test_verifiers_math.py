@@ -600,3 +600,24 @@ def test_all_alternatives_together_answer_a_question_for_all_values() -> None:
     verdicts_of(r"\frac12", [r"\frac12 \text{ or } 0.5", r"\frac12 \text{ or } 50\%"], [r"\frac12 \text{ or } 0.6"])
     verdicts_of("(2,3)", [], [r"2 \text{ or } 3"])
     verdicts_of("2", [], [r"2 \text{ or } 3"])
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "(or 6)", "(maybe 6)", ", but it could be 6", ", though 6 is possible", "unless n is odd",
+        "if n is even, 6 otherwise", "when n is even and 6 when n is odd",
+    ],
+)  # fmt: skip
+def test_an_answer_that_another_may_replace_is_none(tail: str) -> None:
+    tail = tail if tail[0] == "," else f" {tail}"
+    texts = [f"{answer}{tail}." for answer in ("The answer is 5", r"The answer is $\boxed{5}$")]
+    assert statuses([("5", text) for text in texts]) == ["no_answer"] * 2
+
+
+def test_a_second_spelling_or_a_remark_behind_an_answer_takes_nothing_back() -> None:
+    texts = (
+        r"The answer is $\frac12$ (or 50%).", r"It is $\boxed{\frac12}$ (or 0.5 if you like).",
+        "The answer is 1/2, though it may seem odd.", r"So \boxed{1/2} if we count both ends.",
+    )  # fmt: skip
+    assert statuses([("1/2", text) for text in texts]) == ["correct"] * 4

@@ -200,7 +200,7 @@ _CORRECTION = re.compile(
 )
 _STARTS_OR = re.compile(rf"[\s$.,)\]]*(?:{OR}|alternatively(?![A-Za-z]))", re.IGNORECASE)
 _OR_VALUE = re.compile(
-    r"(?:\\?\)|[\s$,])*(?:or|或者?)(?:\s+(?:maybe|perhaps|possibly|even))?[\s$(\\]*(?P<value>\$?[-+]?[\d\\][^\s,;$]{0,80})",
+    r"(?:\\?\)|[\s$,(])*(?:or|或者?)(?:\s+(?:maybe|perhaps|possibly|even))?[\s$(\\]*(?P<value>\$?[-+]?[\d\\][^\s,;$]{0,80})",
     re.IGNORECASE,
 )
 
@@ -234,6 +234,14 @@ _UNSURE_AFTER = re.compile(
     re.IGNORECASE,
 )
 """What may follow a value and make it none."""
+_DOUBTED = re.compile(
+    r"[\s$)\\\]}*.,(]*+(?:(?:maybe|perhaps|possibly)\b|unless\b"
+    r"|(?:but|though|although|while)\s(?:(?:it|this|that)\s(?:could|might|may)\s(?:also\s)?be\s[$(\\]*-?\d"
+    r"|[$(\\]*-?\d[^\s,;]{0,40}\s(?:(?:is|are|seems)\s(?:also\s)?possible|(?:could|might|may)\s(?:also\s)?be)\b)"
+    r"|(?:if|when|for)\b(?:[^.\n]|\.\d){0,80}?(?:\botherwise\b|\d[^\s.]{0,20}\s(?:if|when|for)\b))",
+    re.IGNORECASE,
+)
+"""What follows a value that holds at times only, or that another one may replace: 5 if n is even, 6 otherwise."""
 _DENIED = re.compile(
     r"[ \t$)\\\]*]*,?\s?(?-i:except|other than|apart from|setminus)\b|"
     r"[\s$)\\\].*]*(?:,?\s*(?:which|this|that|it|the answer)\s+)?"
@@ -260,7 +268,8 @@ def taken_back(text: str) -> bool:
 
 def unsure(before: str, after: str) -> bool:
     """Whether the words around a value, in its clause, deny, bound or doubt it."""
-    return bool(_UNSURE.search(before) or _EXCEPT.search(before) or _UNSURE_AFTER.match(after))
+    denied_before = _UNSURE.search(before) or _EXCEPT.search(before)
+    return bool(denied_before or _UNSURE_AFTER.match(after) or _DOUBTED.match(after))
 
 
 def denied(text: str, start: int, end: int) -> bool:
@@ -275,7 +284,8 @@ def _denied(text: str, box: Box) -> bool:
     lead = _LAST_CLAUSE.split(text[max(0, box.at - _BEFORE) : box.at])[-1]
     if _BETWEEN.search(lead) and _BOTH.search(text, box.start, box.end):
         lead = ""
-    return bool(_DENYING.search(lead) or _DENIED.match(text, box.after, box.after + _AFTER))
+    end = box.after + _AFTER
+    return bool(_DENYING.search(lead) or _DENIED.match(text, box.after, end) or _DOUBTED.match(text, box.after, end))
 
 
 _BETWEEN, _BOTH = re.compile(r"\bbetween[\s$(\[\\*]*$"), re.compile(r",|\band\b")
@@ -313,11 +323,22 @@ def last_box(same: Callable[[str, str], bool], hedge: Hedge) -> Rule:
             if not same(text[earlier.start : earlier.end][:MAX_FINAL], hit.final):
                 return Extraction(None, hit.span, "box", "hedge", _last_clause(text, all_boxes[-MAX_BOXES:]))
         tail = _OR_VALUE.match(text, last.after)
-        if tail and not same(tail["value"].rstrip("."), hit.final):
+        if tail and not same(_closed(tail["value"]), hit.final):
             return Extraction(None, hit.span, "box", "hedge")
         return Extraction(None, hit.span, "box", "hedge", _alternatives(hit.final)) if hedge(hit.final) else hit
 
     return rule
+
+
+def _closed(value: str) -> str:
+    """A value without the full stop, and without the bracket that opens before it: 50 % in (or 50 %)."""
+    value = value.rstrip(".")
+    return value[:-1] if value.endswith(")") and value.count("(") < value.count(")") else value
+
+
+def _alternatives(final: str) -> tuple[str, ...]:
+    """The values of a box with an `or` between each and the next."""
+    return tuple(part.strip(" ,") for part in OR_WORD.split(final))
 
 
 def _last_clause(text: str, boxed: list[Box]) -> tuple[str, ...]:
@@ -330,17 +351,6 @@ def _last_clause(text: str, boxed: list[Box]) -> tuple[str, ...]:
     if len(set(units)) > 1 and OR_WORD.search(between):
         return ()
     contents = [text[box.start : box.end].strip()[:MAX_FINAL] for box in boxed[first:]]
-def _closed(value: str) -> str:
-    """A value without the full stop, and without the bracket that opens before it: 50 % in (or 50 %)."""
-    value = value.rstrip(".")
-    return value[:-1] if value.endswith(")") and value.count("(") < value.count(")") else value
-
-
-def _alternatives(final: str) -> tuple[str, ...]:
-    """The values of a box with an `or` between each and the next."""
-    return tuple(part.strip(" ,") for part in OR_WORD.split(final))
-
-
     return tuple(content + unit for content, unit in zip(contents, units, strict=True))
 
 
@@ -446,7 +456,7 @@ def _phrase_ends(text: str, start: int) -> list[int]:
     return sorted(ends)
 
 
-def last_phrase(hedge: Hedge, trim: Callable[[str], tuple[int, int] | None]) -> Rule:
+def last_phrase(same: Callable[[str, str], bool], hedge: Hedge, trim: Callable[[str], tuple[int, int] | None]) -> Rule:
     """The rule of the last answer phrase: its clause, cut by `trim` to the answer (None: the phrase has no answer)."""
 
     def rule(text: str, start: int) -> Hit:
@@ -463,6 +473,8 @@ def last_phrase(hedge: Hedge, trim: Callable[[str], tuple[int, int] | None]) -> 
                 hit = found(text, begin + place[0], begin + place[1], "phrase")
                 question_mark = end is not None and end[0] in "?？"
                 around = unsure(clause[: place[0]], clause[place[1] :])
+                other = _OR_VALUE.match(clause, place[1])
+                around |= bool(other and hit.final and not same(_closed(other["value"]), hit.final))
                 doubtful = question_mark or around or _TAKEN_BACK.search(text, begin, begin + _AFTER)
                 return Extraction(None, hit.span, "phrase", "hedge") if doubtful else hit
         return None
@@ -482,4 +494,4 @@ def usual_rules(
     """Box, tag, ####, phrase, and the text itself by `bare`; `same` tells whether two boxes say one thing."""
     tag, hash_line = last_value(_TAG, "tag", hedge), last_value(_HASH, "hash", hedge, "####")
     fields = last_value(_JSON, "json", hedge)
-    return last_box(same, hedge), tag, hash_line, fields, last_phrase(hedge, trim), bare
+    return last_box(same, hedge), tag, hash_line, fields, last_phrase(same, hedge, trim), bare

@@ -269,7 +269,23 @@ def _bare_number(text: str, start: int) -> Hit:
     return None if hit is not None and hit.final is not None and not _parses(hit.final) else hit
 
 
-_MATH_RULES = usual_rules(_same_by(math_key), math_hedge, _trim_math, _bare_math)
+_same_value = _same_by(math_key)
+
+
+def _same_number(left: str, right: str) -> bool:
+    """Whether two boxes say one number; 50 % is 1/2, too."""
+    shares = [
+        rf"\frac{{{side.rstrip('%').rstrip(chr(92))}}}{{100}}" if side.endswith("%") else "" for side in (left, right)
+    ]
+    first, second = shares
+    return (
+        _same_value(left, right)
+        or bool(first and _same_value(first, right))
+        or bool(second and _same_value(left, second))
+    )
+
+
+_MATH_RULES = usual_rules(_same_number, math_hedge, _trim_math, _bare_math)
 
 
 def _with_digits(rule: Rule) -> Rule:
@@ -318,6 +334,10 @@ _NO_NOUN = re.compile(
 """Words that no noun begins with, so that the A before them is a letter: "A based on the text"."""
 
 
+_IN_FORMULA = re.compile(r"\s?[+^_]\s?[\w{\\]|[-/*][a-z]{1,2}(?![A-Za-z])|\s?=|\([a-z]\)")
+"""What makes a letter part of a formula: a+b, b^2, D_1, a-b, E = mc, B(x)."""
+
+
 def choice_letter(final: str) -> tuple[str, bool]:
     """The letter of a choice in upper case and whether a second one is offered beside it; ("", False) without any.
 
@@ -332,10 +352,6 @@ def choice_letter(final: str) -> tuple[str, bool]:
     if _word_of_a_sentence(letter, match[0][: match.start("letter")], match["rest"]):
         return "", False
     return letter.upper(), bool({_second(match["rest"])} - {"", letter.upper()})
-
-
-_IN_FORMULA = re.compile(r"\s?[+^_]\s?[\w{\\]|[-/*][a-z]{1,2}(?![A-Za-z])|\s?=|\([a-z]\)")
-"""What makes a letter part of a formula: a+b, b^2, D_1, a-b, E = mc, B(x)."""
 
 
 def _unstyled(styled: re.Match[str]) -> str:
