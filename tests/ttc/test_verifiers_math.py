@@ -621,3 +621,10 @@ def test_a_second_spelling_or_a_remark_behind_an_answer_takes_nothing_back() -> 
         "The answer is 1/2, though it may seem odd.", r"So \boxed{1/2} if we count both ends.",
     )  # fmt: skip
     assert statuses([("1/2", text) for text in texts]) == ["correct"] * 4
+
+
+def test_long_white_space_behind_an_answer_is_read_in_linear_time() -> None:
+    text = "The answer is 1" + " " * 4000 + "2."
+    start = time.perf_counter()
+    assert statuses([("5", text)]) == ["incorrect"]
+    assert time.perf_counter() - start < 0.1 * patience()

@@ -225,7 +225,7 @@ _EXCEPT = re.compile(
 )
 """Words right before a value that leave it out of what was said: "every number save 3"."""
 _UNSURE_AFTER = re.compile(
-    r"[\s$)\\\]}*.,]*(?:\w+\s+)?(?:or so\b|or (?:more|less|fewer|thereabouts|maybe|perhaps)\b|at (?:most|least)\b|"
+    r"[\s$)\\\]}*.,]*+(?:\w++\s++)?(?:or so\b|or (?:more|less|fewer|thereabouts|maybe|perhaps)\b|at (?:most|least)\b|"
     r"(?:times|plus|minus) (?:the|as|a|that|\$|\d)|(?:to|through|until)\s+\$?\d|"
     r"(?:more|less|fewer|greater) than\b(?!\s(?-i:[A-Z])\w*(?!['’\w]))|"
     r"[-–]\s?\d|/\d+,|,?\s*(?:except|other than|apart from|setminus)\b|"
