@@ -628,3 +628,8 @@ def test_long_white_space_behind_an_answer_is_read_in_linear_time() -> None:
     start = time.perf_counter()
     assert statuses([("5", text)]) == ["incorrect"]
     assert time.perf_counter() - start < 0.1 * patience()
+
+
+def test_parts_of_one_are_no_units() -> None:
+    parts = ("tenths", "eighths", "thousandths", "per thousand")
+    verdicts_of("5", ["5 \\text{ slices}"], [rf"5 \text{{ {part}}}" for part in parts])

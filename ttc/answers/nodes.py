@@ -451,7 +451,9 @@ NO_UNITS = frozenset(
         "smaller so some somewhat somewhere squared subtract sum sure t ten tens than that the their then there "
         "therefore these third thirds this three times to too triple tripled true twelve twice two uncertain under "
         "unless unlike up upper was wasn were what when where which while will with without wrong you your zero "
-        "factorial reference target answer nicht oder ou или не ではありません ではない 아닙니다 "
+        "sixth sixths seventh sevenths eighth eighths ninth ninths tenth tenths twelfth twelfths hundred hundreds "
+        "hundredth hundredths thousand thousands thousandth thousandths million millions millionth millionths "
+        "billion billions factorial reference target answer nicht oder ou или не ではありません ではない 아닙니다 "
     ).split()
 )
 """Words that change, deny or doubt a number, or say something about it: what holds one of them is no unit."""
