@@ -633,3 +633,8 @@ def test_long_white_space_behind_an_answer_is_read_in_linear_time() -> None:
 def test_parts_of_one_are_no_units() -> None:
     parts = ("tenths", "eighths", "thousandths", "per thousand")
     verdicts_of("5", ["5 \\text{ slices}"], [rf"5 \text{{ {part}}}" for part in parts])
+
+
+def test_words_and_signs_around_a_value_are_no_part_of_it() -> None:
+    around = [r"\text{approximately } 12", r"\text{about } 12", r"\Rightarrow 12", r"\therefore x = 12", r"12\text{.}"]
+    verdicts_of("12", [*around, r"\pounds 12"], [answer.replace("12", "13") for answer in around])

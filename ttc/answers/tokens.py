@@ -107,7 +107,8 @@ _LABEL = re.compile(
 _LABEL_IN_TEXT = re.compile(r"\s*\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{(\s*\([A-E]\)\s[^{}]*\d[^{}]*)\}\s*")
 """A letter and its value that wear one style."""
 _TITLE = re.compile(
-    r"\s*(?:=|\\approx(?![A-Za-z])"
+    r"\s*(?:=|\\(?:approx|therefore|Rightarrow|implies)(?![A-Za-z])"
+    r"|\\text\s*\{\s*(?:approximately|about|roughly|around|exactly)\s*\}"
     r"|\\(?:text|textbf|textrm|textit|mathrm|mathbf|mbox)\s*\{\s*(?P<words>[A-Za-z]*[a-z][A-Za-z' ]{1,60}?)\s*"
     r"(?:(?:[:=]|\b(?:is|are)\s?:?)\s*\}|\}\s*[:=])"
     r"|(?:\\Pr|P|\\(?:mathbb|mathrm|text|operatorname)\{P\})\s*\((?=[^()]*(?:[=|A-Z<>]|\\(?:mid|cap|cup|text)))[^()]{1,60}\)\s*="
@@ -140,6 +141,10 @@ _ALIASES = (
     (r"\le", re.compile(r"\\(?:leq|leqslant|leqq)(?![A-Za-z])"), r"\\le "),
     (r"\ge", re.compile(r"\\(?:geq|geqslant|geqq)(?![A-Za-z])"), r"\\ge "),
     (r"\n", re.compile(r"\\(?:neq|not\s*=)(?![A-Za-z])"), r"\\ne "),
+    (r"\circ", re.compile(r"\\text\s*\{\s*\^\\circ\s*([CF]?)\s*\}"), r"^\\circ \1"),
+    (r"\text{.", re.compile(r"\\text\{\s*\.\s*\}\s*\Z"), ""),
+    ("pounds", re.compile(r"\\pounds(?![A-Za-z])"), " GBP "),
+    ("euro", re.compile(r"\\euro(?![A-Za-z])"), " EUR "),
     ("\\", re.compile(r"\\(?:emptyset|O)(?![A-Za-z])"), r"\\varnothing "),
     (r"\lt", re.compile(r"\\(?:lt)(?![A-Za-z])"), "<"),
     (r"\gt", re.compile(r"\\(?:gt)(?![A-Za-z])"), ">"),
