@@ -635,6 +635,31 @@ def test_parts_of_one_are_no_units() -> None:
     verdicts_of("5", ["5 \\text{ slices}"], [rf"5 \text{{ {part}}}" for part in parts])
 
 
+def test_units_of_physics_are_known_with_their_prefixes() -> None:
+    verdicts_of("5", [r"5 \text{ N}", r"5\,\mathrm{N}", r"5\mathrm{~J}", r"5\ \Omega", r"5\ \mu\text{m}"], [])
+    verdicts_of(r"5 \text{ mW}", ["5", r"0.005 \text{ W}", r"5 \text{ mJ/s}"], [r"5 \text{ MW}", r"5 \text{ W}"])
+    verdicts_of(r"5 \text{ kJ}", [r"5000 \text{ J}", r"5 \text{ KJ}", r"5000\ \mathrm{N\cdot m}"], [r"5 \text{ J}"])
+    verdicts_of(r"5 \text{ mg}", [r"0.005 \text{ g}"], [r"5 \text{ Mg}", r"5 \text{ g}", r"5 \text{ ml}"])
+    verdicts_of(r"0.5 \text{ M}", [r"0.5 \text{ mol/L}"], [r"0.5 \text{ m}", r"0.5 \text{ mol}"])
+    verdicts_of(r"12 \text{ J/(mol K)}", [r"12\ \mathrm{J\,mol^{-1}\,K^{-1}}", r"12 \text{ J/(mol·K)}"], ["12 J/mol"])
+    verdicts_of(r"9.8 \text{ m/s}^2", [r"9.8 \text{ N/kg}", r"9.8\ \mathrm{m\,s^{-2}}"], [r"9.8 \text{ m/s}"])
+    verdicts_of(r"1 \text{ L}", [r"1000 \text{ cm}^3", r"1000 \text{ mL}"], [r"1000 \text{ cm}^2", r"1 \text{ mL}"])
+    verdicts_of(r"12\ \text{k}\Omega", [r"12000 \text{ ohms}", r"12\ \mathrm{k\Omega}"], [r"12\ \Omega"])
+    verdicts_of(r"12^\circ\text{C}", [r"12\ \text{°C}", "12"], [r"12\ \text{°F}"])
+
+
+def test_letters_of_units_stay_variables_beside_them() -> None:
+    for gold, right in (
+        ("2N", "2 N"),
+        ("2N+1", "2 N + 1"),
+        ("3AB", "3 A B"),
+        ("2TV", "2 V T"),
+        ("2mg", r"2 \cdot m \cdot g"),
+    ):
+        verdicts_of(gold, [right], [])
+    verdicts_of(r"2\Omega", [r"2\Omega"], [r"2\mu"])
+
+
 def test_words_and_signs_around_a_value_are_no_part_of_it() -> None:
     around = [r"\text{approximately } 12", r"\text{about } 12", r"\Rightarrow 12", r"\therefore x = 12", r"12\text{.}"]
     verdicts_of("12", [*around, r"\pounds 12"], [answer.replace("12", "13") for answer in around])

@@ -142,7 +142,7 @@ def _lift_unit(node: Term) -> tuple[Term, str]:
     return node, ""
 
 
-_LETTER_UNIT = re.compile(r"([A-Za-z])(?:\^([23]))?")
+_LETTER_UNIT = re.compile(r"(?:[A-Za-z](?:\^[23])?(?: (?!\Z)|\Z))+")
 
 
 def in_letters(node: Term) -> Term:
@@ -161,10 +161,12 @@ def _units_of(node: Term) -> Iterator[str]:
 def _with_letters(node: Term) -> Term:
     if node.op != "quantity":
         return Term(node.op, tuple(_with_letters(arg) if isinstance(arg, Term) else arg for arg in node.args))
-    letter, _, power = node.args[1].partition("^")
-    symbol = Term("sym", (letter,))
-    factor = Term("pow", (symbol, num(int(power)))) if power else symbol
-    return Term("mul", (_with_letters(node.args[0]), factor))
+    factors = [_with_letters(node.args[0])]
+    for word in node.args[1].split():
+        letter, _, power = word.partition("^")
+        symbol = Term("sym", (letter,))
+        factors.append(Term("pow", (symbol, num(int(power)))) if power else symbol)
+    return Term("mul", tuple(factors))
 
 
 def _sequence(node: Term) -> Term:

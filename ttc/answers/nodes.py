@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -349,19 +350,23 @@ def _units() -> dict[str, Unit]:
             ("1", "m metre metres meter meters"), ("1/100", "cm centimetre centimetres centimeter centimeters"),
             ("1/1000", "mm millimetre millimetres millimeter millimeters"),
             ("1000", "km kilometre kilometres kilometer kilometers"), ("254/10000", "inch inches in"),
+            ("1e-6", "um micrometre micrometer micrometers micron microns"),
+            ("1e-9", "nm nanometre nanometer nanometers"),
             ("3048/10000", "ft foot feet"), ("9144/10000", "yd yard yards"), ("1609344/1000", "mi mile miles"),
         ],
         "mass": [
             ("1", "kg kilogram kilograms"), ("1/1000", "g gram grams"), ("1/1000000", "mg milligram milligrams"),
+            ("1e-9", "ug microgram micrograms"),
             ("45359237/100000000", "lb lbs pound pounds"), ("45359237/1600000000", "oz ounce ounces"),
         ],
         "time": [
             ("1", "s sec secs second seconds"), ("60", "min mins minute minutes"), ("3600", "h hr hrs hour hours"),
             ("86400", "day days"), ("604800", "week weeks"), ("1/1000", "ms millisecond milliseconds"),
+            ("1e-6", "us microsecond microseconds"), ("1e-9", "ns nanosecond nanoseconds"),
         ],
         "length/time": [("44704/100000", "mph"), ("1000/3600", "kph kmh kmph")],
         "angle": [("1", "deg degree degrees"), ("0", "rad radian radians")],
-        "volume": [("1", "L l litre litres liter liters"), ("1/1000", "ml mL millilitre milliliter milliliters")],
+        "length^3": [("1/1000", "L l litre litres liter liters"), ("1e-6", "ml mL millilitre milliliter milliliters")],
         "money:usd": [("1", "USD usd dollar dollars"), ("1/100", "cent cents")],
         "money:eur": [("1", "EUR euro euros")],
         "money:gbp": [("1", "GBP")],
@@ -371,7 +376,31 @@ def _units() -> dict[str, Unit]:
         "year": [("1", "yr yrs year years")],
         "celsius": [("1", "C")],
         "fahrenheit": [("1", "F")],
-        "kelvin": [("1", "K")],
+        "kelvin": [("1", "K kelvin kelvins")],
+        "current": [("1", "A amp amps ampere amperes"), ("1/1000", "mA"), ("1e-6", "uA")],
+        "amount": [("1", "mol mole moles"), ("1/1000", "mmol")],
+        "amount/length^3": [("1000", "M molar"), ("1", "mM")],
+        "length*mass/time^2": [("1", "N newton newtons"), ("1000", "kN"), ("1/1000", "mN")],
+        "length^2*mass/time^2": [
+            ("1", "J joule joules"), ("1000", "kJ kilojoule kilojoules"), ("1e6", "MJ megajoule megajoules"),
+            ("1/1000", "mJ"), ("4.184", "cal calorie calories"), ("4184", "kcal"), ("3.6e6", "kWh"),
+            ("1.602176634e-19", "eV"), ("1.602176634e-16", "keV"), ("1.602176634e-13", "MeV"),
+            ("1.602176634e-10", "GeV"),
+        ],
+        "length^2*mass/time^3": [
+            ("1", "W watt watts"), ("1000", "kW kilowatt kilowatts"), ("1e6", "MW megawatt megawatts"),
+            ("1/1000", "mW"),
+        ],
+        "length^2*mass/current*time^3": [("1", "V volt volts"), ("1000", "kV"), ("1/1000", "mV")],
+        "length^2*mass/current^2*time^3": [("1", "ohm ohms"), ("1000", "kohm"), ("1e6", "Mohm")],
+        "mass/length*time^2": [
+            ("1", "Pa pascal pascals"), ("1000", "kPa"), ("1e6", "MPa"), ("1e9", "GPa"), ("1e5", "bar bars"),
+            ("101325", "atm"),
+        ],
+        "1/time": [("1", "Hz hertz"), ("1000", "kHz"), ("1e6", "MHz"), ("1e9", "GHz")],
+        "mass/current*time^2": [("1", "T tesla teslas"), ("1/1000", "mT")],
+        "current*time": [("1", "coulomb coulombs"), ("1/1000", "mC"), ("1e-6", "uC"), ("1e-9", "nC")],
+        "current^2*time^4/length^2*mass": [("1", "farad farads"), ("1e-6", "uF"), ("1e-9", "nF"), ("1e-12", "pF")],
     }  # fmt: skip
     return {
         name: Unit(dimension, Fraction(factor))
@@ -409,29 +438,66 @@ _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 
 
 def unit(text: str) -> Unit:
-    """Read a unit such as `cm`, `square feet`, `cm^2`, `km/h`, `miles per hour`; unknown words have no dimension."""
+    """Read a unit such as `cm`, `square feet`, `cm^2`, `km/h`, `miles per hour`; unknown words have no dimension.
+
+    What is derived from other units has their dimensions: J is N m and kg m^2/s^2.
+    """
     text = text.removeprefix("degree ") if text in ("degree C", "degree F") else text
-    top, _, bottom = text.replace(" per ", "/").partition("/")
-    upper, lower = _simple_unit(top), _simple_unit(bottom) if bottom.strip() else None
-    if lower is None:
-        return upper
-    if not upper.dimension or not lower.dimension or not lower.factor:
-        return Unit("", Fraction(1))
-    return Unit(f"{upper.dimension}/{lower.dimension}", upper.factor / lower.factor)
+    powers, factor = Counter[str](), Fraction(1)
+    if len(text) > MAX_UNIT_CHARS:
+        return Unit("", factor)
+    for at, level in enumerate(text.replace(" per ", "/").split("/")):
+        power = 1
+        for word in level.split():
+            if word in _POWERS:
+                power = _POWERS[word]
+                continue
+            name, _, exponent = word.partition("^")
+            entry, size = known_unit(name), (int(exponent) if exponent.isdigit() else power) * (-1 if at else 1)
+            if entry is None or (not entry.factor and text != word) or abs(size) > MAX_UNIT_POWER:
+                return Unit("", Fraction(1))
+            factor *= entry.factor**size if entry.factor else 0
+            for base, times in _bases(entry.dimension):
+                powers[base] += times * size
+            power = 1
+    return Unit(_dimension(powers), factor)
 
 
-def _simple_unit(text: str) -> Unit:
-    words, power = text.split(), 1
-    if words and words[0] in _POWERS:
-        power, words = _POWERS[words[0]], words[1:]
-    name = words[0] if len(words) == 1 else ""
-    name, _, exponent = name.partition("^")
-    if exponent in ("2", "3"):
-        power = int(exponent)
-    entry = UNITS.get(name) or UNITS.get(name.lower())
-    if entry is None:
-        return Unit("", Fraction(1))
-    return entry if power == 1 else Unit(f"{entry.dimension}^{power}", entry.factor**power)
+MAX_UNIT_CHARS, MAX_UNIT_POWER = 60, 9
+_LONG = 3
+"""Letters from which a unit is a word, in any case; of fewer, M and m are not one prefix."""
+
+
+def known_unit(name: str) -> Unit | None:
+    """The unit of that name: a word in any case, a symbol in its own, but KG is kg."""
+    if entry := UNITS.get(name):
+        return entry
+    if len(name) < _LONG and (len(name) == 1 or name[0] == "M"):
+        return None
+    return UNITS.get(name.lower()) or UNITS.get("k" + name[1:] if name[0] == "K" else "")
+
+
+def _bases(dimension: str) -> Iterator[tuple[str, int]]:
+    """The base dimensions of one, each with its power."""
+    above, _, below = dimension.partition("/")
+    for sign, side in ((1, above), (-1, below)):
+        for base in filter(None, side.split("*")):
+            name, _, power = base.partition("^")
+            if name != "1":
+                yield name, int(power or 1) * sign
+
+
+def _dimension(powers: Mapping[str, int]) -> str:
+    """The name of a dimension: its bases in order, those that divide behind a slash."""
+    sides = [
+        "*".join(
+            base if size == 1 else f"{base}^{size}"
+            for base, power in sorted(powers.items())
+            if (size := sign * power) > 0
+        )
+        for sign in (1, -1)
+    ]
+    return "/".join([sides[0] or "1", sides[1]]) if sides[1] else sides[0]
 
 
 PERCENTS = frozenset({"percent", "per cent", "percents", "percentage", "pct"})
@@ -462,9 +528,13 @@ _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*(?:\^[23])?\.?")
 
 def is_unit(name: str) -> bool:
     """Whether words after a number can be its unit: a known one, or a few plain words that say nothing of it."""
-    words = re.split(r"[\s/]+", name.lower().strip())
-    if name.lower() in PERCENTS or all(word.partition("^")[0] in UNITS or word == "per" for word in words):
+    words = re.split(r"[\s/]+", name.strip())
+    known = [known_unit(word.partition("^")[0]) is not None for word in words]
+    if name.lower() in PERCENTS or all(one or word.lower() == "per" for word, one in zip(words, known, strict=True)):
         return True
     # A letter that is no unit is a variable beside the others: 12 m^2 n is no area.
-    plain_words = all(_WORD.fullmatch(word) and (len(word.partition("^")[0]) > 1 or word in UNITS) for word in words)
-    return plain_words and len(words) <= MAX_UNIT_WORDS and not NO_UNITS.intersection(words)
+    plain_words = all(
+        _WORD.fullmatch(word) and (len(word.partition("^")[0]) > 1 or one)
+        for word, one in zip(words, known, strict=True)
+    )
+    return plain_words and len(words) <= MAX_UNIT_WORDS and NO_UNITS.isdisjoint(map(str.lower, words))

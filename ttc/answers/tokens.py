@@ -80,7 +80,7 @@ _CYCLE = re.compile(
 _DOTTED = re.compile(r"(?<=[.\d])\\dot\s?\{(\d)\}(?:(\d{0,8})\\dot\s?\{(\d)\})")
 """A repeating decimal with dots behind it, 0.1666..., or dots above the ends of its cycle."""
 _CHOSEN = re.compile(
-    r"(?:(?:\\binom)?\{\s*\})?\s*[_^]\s*(?:\{\s*(?P<braced>\w{1,9})\s*\}|(?P<upper>\w))\s*C\s*"
+    r"(?:(?:\\binom)?\{\s{0,4}\}\s{0,4})?[_^]\s*(?:\{\s*(?P<braced>\w{1,9})\s*\}|(?P<upper>\w))\s*C\s*"
     r"_\s*(?:\{\s*(?P<below>\w{1,9})\s*\}|(?P<lower>\w))"
 )
 """A binomial coefficient as the letter C between its numbers."""
@@ -119,8 +119,21 @@ _TITLE = re.compile(
 _NO_TITLE = frozenset(
     {"not", "no", "never", "cannot", "twice", "thrice", "half", "double", "triple", "wrong", "incorrect"}
 )
-_POWERED = re.compile(r"\\(?:text|textrm|mathrm)\s*\{((?:[A-Za-z\s]|\\cdot|\^-?\d|\^\{-?\d\})+)\}")
-"""Units with powers in upright letters."""
+_POWERED = re.compile(r"\\(?:text|textrm|mathrm)\s*\{((?:[A-Za-z\s/()]|\\cdot(?![A-Za-z])|\^-?\d|\^\{-?\d\})+)\}")
+"""Units with powers, dots or slashes in upright letters."""
+_DOTTED_UNITS = re.compile(
+    r"\\(?P<style>text|textrm|mathrm)\s*\{\s*(?P<first>[A-Za-z]{1,3})\s*\}\s*\\cdot\s*\\(?:text|textrm|mathrm)\s*\{"
+)
+_OF_TWO = re.compile(r"/\s*\(\s*([A-Za-z]{1,4})\s*(?:\\cdot)?\s+([A-Za-z]{1,4})\s*\)")
+"""Two units below a slash: J/(mol K)."""
+_BESIDE_NUMBER = re.compile(r"(?<=\d)(?=\\mathrm\s*\{\s*[A-Z]\s*\})")
+_OHMS = re.compile(
+    r"(?<=\d)\s*(?:\\(?:text|mathrm)\s*\{\s*([kM])?\s*\}?|([kM]))?\s*(?:\\(?:text|mathrm)\s*\{\s*)?\\Omega\s*\}?\s*\Z"
+)
+_MICRO = re.compile(
+    r"(?<=\d)\s*(?:\\(?:text|mathrm)\s*\{\s*)?\\mu\s*(?:\\(?:text|mathrm)\s*\{\s*)?([mgsLCFA])(?![A-Za-z])\s*\}?"
+)
+"""Ohms, and a millionth of a unit, by their Greek letters."""
 _DOLLARS = re.compile(r"^(-?)\$(?=\s?[\d.])(?!.*\$)", re.DOTALL)
 _FRAC = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _OVER = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*?)\\over(?![A-Za-z])((?:[^{}]|\{[^{}]*\})*)\}")
@@ -128,6 +141,10 @@ _OVER = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*?)\\over(?![A-Za-z])((?:[^{}]|\{[^{
 _ALIASES = (
     (r"\\[", re.compile(r"\\\\\[\s?-?[\d.]{1,9}\s?(?:pt|em|ex|mm|cm|in)\s?\]"), r"\\\\"),
     ("{:}", re.compile(r"\{:\}"), ":"),
+    (r"\circ", re.compile(r"\\text\s*\{\s*\^\\circ\s*([CF]?)\s*\}"), r"^\\circ \1"),
+    (r"\text{.", re.compile(r"\\text\{\s*\.\s*\}\s*\Z"), ""),
+    ("pounds", re.compile(r"\\pounds(?![A-Za-z])"), " GBP "),
+    ("euro", re.compile(r"\\euro(?![A-Za-z])"), " EUR "),
     ("colon", re.compile(r"\\colon(?![A-Za-z])"), ":"),
     ("\\", re.compile(r"\\(?:backslash|smallsetminus)(?![A-Za-z])"), r"\\setminus "),
     ("{", re.compile(r"\A\{\s*([A-Za-z])(\s*(?:\||:|\\mid|\\in)(?![A-Za-z]).*)\}\Z", re.DOTALL), r"\\{\1\2\\}"),
@@ -141,10 +158,6 @@ _ALIASES = (
     (r"\le", re.compile(r"\\(?:leq|leqslant|leqq)(?![A-Za-z])"), r"\\le "),
     (r"\ge", re.compile(r"\\(?:geq|geqslant|geqq)(?![A-Za-z])"), r"\\ge "),
     (r"\n", re.compile(r"\\(?:neq|not\s*=)(?![A-Za-z])"), r"\\ne "),
-    (r"\circ", re.compile(r"\\text\s*\{\s*\^\\circ\s*([CF]?)\s*\}"), r"^\\circ \1"),
-    (r"\text{.", re.compile(r"\\text\{\s*\.\s*\}\s*\Z"), ""),
-    ("pounds", re.compile(r"\\pounds(?![A-Za-z])"), " GBP "),
-    ("euro", re.compile(r"\\euro(?![A-Za-z])"), " EUR "),
     ("\\", re.compile(r"\\(?:emptyset|O)(?![A-Za-z])"), r"\\varnothing "),
     (r"\lt", re.compile(r"\\(?:lt)(?![A-Za-z])"), "<"),
     (r"\gt", re.compile(r"\\(?:gt)(?![A-Za-z])"), ">"),
@@ -204,7 +217,7 @@ def plain(text: str) -> str:
     lead = _LABEL.match(text) or _TITLE.match(text)
     if lead and _NO_TITLE.isdisjoint((lead.groupdict().get("words") or "").lower().split()):
         text = text[lead.end() :]
-    text = _POWERED.sub(_unwrapped, text).strip()
+    text = _POWERED.sub(_unwrapped, _with_units(text) if "\\" in text else text).strip()
     if text.endswith("\\") and not text.endswith("\\\\"):
         text = text[:-1]  # of a control space at the end
     if not text.endswith("..."):
@@ -283,11 +296,20 @@ def _binomial(match: re.Match[str]) -> str:
     return rf"\binom{{{upper}}}{{{lower}}}"
 
 
+def _with_units(text: str) -> str:
+    r"""Units that are written with signs of mathematics, N \cdot m and J/(mol K) and \Omega, by their letters."""
+    text = _DOTTED_UNITS.sub(r"\\\g<style>{\g<first> ", text) if r"\cdot" in text else text
+    text = _OHMS.sub(r" \\text{\1\2ohm}", text) if r"\Omega" in text else text
+    text = _MICRO.sub(r" \\text{u\1}", text) if r"\mu" in text else text
+    return _BESIDE_NUMBER.sub(" ", _OF_TWO.sub(r"/\1/\2", text))
+
+
 def _unwrapped(match: re.Match[str]) -> str:
-    """Units with powers, without the command around them; anything else, and a lone 1/s, as it is."""
+    """Units with powers, dots or slashes, without the command around them; anything else, and a lone 1/s, as it is."""
     names = re.findall(r"(?<!\\)\b[A-Za-z]+", match[1])
-    known = "^" in match[1] and UNITS.keys() >= set(names)
-    return f" {match[1]} " if known and (len(names) > 1 or "-" not in match[1]) else match[0]
+    known = ("^" in match[1] or r"\cdot" in match[1]) and UNITS.keys() >= set(names)
+    plain_name = match[1].replace(r"\cdot", " ")
+    return f" {plain_name} " if known and (len(names) > 1 or "-" not in match[1]) else match[0]
 
 
 MAX_BRACES = 4

@@ -385,8 +385,10 @@ def read_residues(gold: Term, answer: Term, asked: bool) -> tuple[Term, Term]:
 
 
 def _in_letters(node: Term, beside: Term) -> Term:
-    """A quantity beside an expression in the letter of its unit: 2 g is 2 times g."""
-    product = in_letters(Term("quantity", node.args))
+    """A quantity beside an expression in the letters of its unit: 2 g is 2 times g, 2mg is 2 times m times g."""
+    amount, name = node.args
+    letters = " ".join(name) if name.isalpha() and set(name) == beside.symbols() else name
+    product = in_letters(Term("quantity", (amount, letters)))
     return Term("scalar", (product,)) if beside.symbols() and product.symbols() == beside.symbols() else node
 
 
@@ -582,8 +584,13 @@ def _measures(text: str) -> list[set[str]]:
     return known if any(known[1:]) else known[:1]
 
 
+_SYMBOL = 3
+"""Letters up to which a unit may be a symbol, in which case counts."""
+
+
 def _words(text: str) -> set[str]:
-    words = text.lower().replace("^", " ").replace("/", " ").replace("square ", "").split()
+    words = text.replace("^", " ").replace("/", " ").replace("square ", "").split()
+    words = [word if len(word) <= _SYMBOL else word.lower() for word in words]
     return {word[:-1] if word.endswith("s") and len(word) > 3 else word for word in words if word.isalpha()}
 
 
