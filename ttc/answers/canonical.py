@@ -16,7 +16,8 @@ A shape is what kind of mathematical object a parsed answer is, with the spellin
     residue    shape, shape        3 mod 7; a third node is congruent to it, where that is more than a name
     union ratio matrix rel base empty text   as in `nodes`
 
-Inequalities in one variable become intervals; sets, tuples and intervals stay distinct.
+Inequalities in one variable become intervals, and intervals of a union that meet are one; sets, tuples and intervals
+stay distinct.
 
 A key is made from the shape: exact rationals as such, other constants and expressions by their value
 (nine digits, at three fixed points per variable), sets sorted, tuples and intervals in order, words case-folded; text
