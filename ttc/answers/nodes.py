@@ -453,7 +453,7 @@ def unit(text: str) -> Unit:
                 power = _POWERS[word]
                 continue
             name, _, exponent = word.partition("^")
-            entry, size = known_unit(name), (int(exponent) if exponent.isdigit() else power) * (-1 if at else 1)
+            entry, size = known_unit(name), (int(exponent) if exponent.isdecimal() else power) * (-1 if at else 1)
             if entry is None or (not entry.factor and text != word) or abs(size) > MAX_UNIT_POWER:
                 return Unit("", Fraction(1))
             factor *= entry.factor**size if entry.factor else 0

@@ -291,7 +291,7 @@ def _degrees(match: re.Match[str]) -> str:
 
 def _binomial(match: re.Match[str]) -> str:
     upper, lower = match["braced"] or match["upper"], match["below"] or match["lower"]
-    if upper.isdigit() and (not lower.isdigit() or int(upper) < int(lower)):
+    if upper.isdecimal() and (not lower.isdecimal() or int(upper) < int(lower)):
         return match[0]
     return rf"\binom{{{upper}}}{{{lower}}}"
 
