@@ -663,3 +663,8 @@ def test_letters_of_units_stay_variables_beside_them() -> None:
 def test_words_and_signs_around_a_value_are_no_part_of_it() -> None:
     around = [r"\text{approximately } 12", r"\text{about } 12", r"\Rightarrow 12", r"\therefore x = 12", r"12\text{.}"]
     verdicts_of("12", [*around, r"\pounds 12"], [answer.replace("12", "13") for answer in around])
+
+
+def test_a_reason_in_brackets_and_a_bound_behind_a_box_are_read() -> None:
+    texts = ("Final answer: 12 (since 3*4=12)", "The answer is 12 (because 3*4 is 12).", r"\boxed{12} or more")
+    assert statuses([("12", text) for text in texts]) == ["correct", "correct", "no_answer"]

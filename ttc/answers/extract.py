@@ -235,7 +235,7 @@ _UNSURE_AFTER = re.compile(
 )
 """What may follow a value and make it none."""
 _DOUBTED = re.compile(
-    r"[\s$)\\\]}*.,(]*+(?:(?:maybe|perhaps|possibly)\b|unless\b"
+    r"[\s$)\\\]}*.,(]*+(?:(?:maybe|perhaps|possibly)\b|unless\b|or (?:so|more|less|fewer)\b"
     r"|(?:but|though|although|while)\s(?:(?:it|this|that)\s(?:could|might|may)\s(?:also\s)?be\s[$(\\]*-?\d"
     r"|[$(\\]*-?\d[^\s,;]{0,40}\s(?:(?:is|are|seems)\s(?:also\s)?possible|(?:could|might|may)\s(?:also\s)?be)\b)"
     r"|(?:if|when|for)\b(?:[^.\n]|\.\d){0,80}?(?:\botherwise\b|\d[^\s.]{0,20}\s(?:if|when|for)\b))",
@@ -426,7 +426,7 @@ _PHRASE_WORDS = (
 _AS_READ = str.maketrans("ſı", "si", "\u0307")
 """Letters as patterns that ignore case take them; the dot is what `lower` leaves of an İ."""
 _CLAUSE_END = re.compile(
-    r"\n|(?:[.?]|(?<!\d)!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor),?\s+(?:because|since|so|which|where|as)\b"
+    r"\n|(?:[.?]|(?<!\d)!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor),?\s+\(?(?:because|since|so|which|where|as)\b"
 )
 _DISPLAY = re.compile(r"\$\$.{1,4000}?\$\$|\\\[.{1,4000}?\\\]", re.DOTALL)
 SHORT_CLAUSE = 80
