@@ -668,3 +668,11 @@ def test_words_and_signs_around_a_value_are_no_part_of_it() -> None:
 def test_a_reason_in_brackets_and_a_bound_behind_a_box_are_read() -> None:
     texts = ("Final answer: 12 (since 3*4=12)", "The answer is 12 (because 3*4 is 12).", r"\boxed{12} or more")
     assert statuses([("12", text) for text in texts]) == ["correct", "correct", "no_answer"]
+
+
+def test_an_angle_in_degrees_may_be_given_as_a_fraction_of_pi() -> None:
+    verdicts_of(
+        r"135^\circ",
+        [r"\frac{3\pi}{4}", r"\frac34\pi", r"\frac{3\pi}{4} \text{ radians}"],
+        [r"\frac{\pi}{4}", r"\pi - \arctan 1", r"\frac{\pi}{2} + \frac{\pi}{4}"],
+    )

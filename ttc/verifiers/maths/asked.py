@@ -119,10 +119,20 @@ def fault(gold: Term, answer: Term, form: Form, question: str) -> str:
         if body.op not in allowed:
             return "form"
     golds, answers = list(_scalars(gold)), list(_scalars(answer))
+    if gold.op == "quantity" and gold.args[1].startswith("degree") and all(map(_turn, answers)):
+        return ""
     tens = not _TENS.search(question)
     if form != "expression" and _unevaluated(golds, [_written_out(node) if tens else node for node in answers]):
         return "unevaluated"
     return _against_question(golds, answers, question[-MAX_QUESTION:]) if question else ""
+
+
+def _turn(node: Term) -> bool:
+    """An angle in radians as one writes it: a fraction of pi."""
+    if node.op == "div":
+        return _turn(node.args[0]) and node.args[1].op == "num"
+    pi = Term("sym", ("pi",))
+    return node == pi or (node.op == "mul" and len(node.args) == 2 and numeral(node.args[0]) and node.args[1] == pi)
 
 
 def _scalars(node: Term) -> Iterator[Term]:
