@@ -676,3 +676,24 @@ def test_an_angle_in_degrees_may_be_given_as_a_fraction_of_pi() -> None:
         [r"\frac{3\pi}{4}", r"\frac34\pi", r"\frac{3\pi}{4} \text{ radians}"],
         [r"\frac{\pi}{4}", r"\pi - \arctan 1", r"\frac{\pi}{2} + \frac{\pi}{4}"],
     )
+
+
+def test_what_is_counted_or_given_behind_an_expression_is_no_part_of_it() -> None:
+    verdicts_of(
+        r"\frac{n(n+1)}{2}",
+        [rf"\frac{{n(n+1)}}{{2}} \text{{ {thing}}}" for thing in ("handshakes", "ways", "cm")],
+        [rf"\frac{{n(n+1)}}{{2}} \text{{ {thing}}}" for thing in ("odd", "plus", "or less")],
+    )
+    verdicts_of(
+        "f(x) = x+1",
+        [rf"f(x) = x+1 \text{{ for all }} {where}" for where in ("x>0", r"x \in \mathbb{R}", "x")],
+        [r"f(x) = x-1 \text{ for all } x", r"f(x) = x+1 \text{ for all } x<2"],
+    )
+    verdicts_of(r"\frac{ab}{2}", [r"\frac12 ab", r"\frac{1}{2} ab"], [r"\frac13 ab"])
+    verdicts_of(r"6\times10^{23}", [r"6\times10^{23}\ \text{mol}^{-1}"], [r"6\times10^{-23}\ \text{mol}^{-1}"])
+    verdicts_of(r"5 \text{ Hz}", [r"5\ \text{s}^{-1}"], [r"5\ \text{s}"])
+
+
+def test_a_numeral_of_base_ten_is_its_number() -> None:
+    verdicts_of("32_{10}", ["32", "32_{10}"], ["32_8"])
+    verdicts_of("32_8", [], ["32", "26"])

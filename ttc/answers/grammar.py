@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
-from ttc.answers.nodes import PERCENTS, UNITS, Term, duration, is_unit, many, num
+from ttc.answers.nodes import PERCENTS, UNITS, Term, duration, is_unit, known_unit, many, num
 from ttc.answers.tokens import ONES, Alternatives, Token, TooLarge, Unparsed, designation, in_words, tokens
 
 RELATIONS = {
@@ -81,6 +81,8 @@ SIZES = {
 """Words of size to the power of ten that they multiply by."""
 HALVES = {"am": "am", "pm": "pm"}
 HALVES_AT_TWELVE = {"noon": "pm", "midnight": "am"}
+TEN = 10
+"""The base of a numeral that names none."""
 MAX_HOUR = 12
 """Of a half of the day."""
 _CLOCK = re.compile(r"\d{1,2}:[0-5]\d")
@@ -416,7 +418,7 @@ class _Grammar:
             base = self.group()
         if base.op != "num" or base.args[0].denominator != 1 or not _whole(digits):
             raise Unparsed("a base that is not an integer")
-        return Term("base", (str(digits.args[0]), int(base.args[0])))
+        return digits if base.args[0] == TEN else Term("base", (str(digits.args[0]), int(base.args[0])))
 
     # -- mixed numbers and units -----------------------------------------------------------------------------------
     def _mixed(self, whole: Term) -> Term | None:
@@ -451,11 +453,21 @@ class _Grammar:
         return self.take().text
 
     def _unit(self, left: list[Term]) -> str:
-        """Words after a number, as a unit; empty when what follows is not one. A bare letter counts after a space."""
-        if not all(_numeric(node) for node in left):
+        """Words after a number, as a unit; empty when what follows is not one. A bare letter counts after a space.
+
+        Behind an expression with variables only a known unit or a plural in upright letters is one.
+        """
+        if self.peek.kind not in ("word", "text"):
+            return ""
+        has_letters = any(node.symbols() for node in left)
+        if has_letters and (self.peek.kind != "text" or self.ahead(1).kind not in ("end", "mark")):
+            return ""
+        if any(node.has(*_NO_AMOUNTS) for node in left):
             return ""
         start = self.at
         name = self._unit_name()
+        if has_letters and not _PLURAL.fullmatch(name) and known_unit(name) is None:
+            name = ""
         if name and self._ends_item() and _begins_value(self.tokens[start], name) and is_unit(name):
             return "%" if name.lower() in PERCENTS else name
         self.at = start
@@ -463,7 +475,7 @@ class _Grammar:
 
     def _unit_name(self) -> str:
         """Words with their powers, the negative ones below a slash: m s^{-1} is m/s; empty where they are letters."""
-        above, below, dotted = list[str](), list[str](), False
+        above, below, dotted, upright = list[str](), list[str](), False, self.peek.kind == "text"
         while self.peek.kind in ("word", "text") and self.peek.text.lower() not in ("and", "or"):
             word = self.take().text
             minus, power = self._unit_power() if self.accept("^") else (False, "")
@@ -475,7 +487,7 @@ class _Grammar:
                 slash = self.take().text == "/"
                 above += ["/"] if slash else []
                 dotted |= not slash
-        if (below and not above) or (dotted and not below):
+        if (below and not above and not upright) or (dotted and not below):
             return ""
         return "/".join([" ".join(above).replace(" / ", "/"), *below])
 
@@ -589,6 +601,8 @@ class _Grammar:
         """Whether white space parts a word from another or from a number, as in a sentence."""
         wordy = ("word", "text", "num")
         before = self.tokens[self.at - 2] if self.at > 1 else None
+        if before is not None and before.kind == "num" and self.at > 2 and self.tokens[self.at - 3].text == r"\frac":
+            before = None  # of \frac12 ab
         after = self.peek.spaced and self.peek.kind in wordy
         return after or (token.spaced and before is not None and before.kind in wordy)
 
@@ -837,8 +851,9 @@ def _whole(node: Term) -> bool:
     return node.op == "num" and node.args[1] is None
 
 
-def _numeric(node: Term) -> bool:
-    return not node.symbols() and not node.has("quantity", "seq", "inf", "pm", "base", "matrix")
+_NO_AMOUNTS = ("quantity", "seq", "inf", "pm", "base", "matrix")
+"""What has no unit."""
+_PLURAL = re.compile(r"[a-z]{3,20}s")
 
 
 def _name(node: Term) -> str:

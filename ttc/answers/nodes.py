@@ -472,7 +472,7 @@ def known_unit(name: str) -> Unit | None:
     """The unit of that name: a word in any case, a symbol in its own, but KG is kg."""
     if entry := UNITS.get(name):
         return entry
-    if len(name) < _LONG and (len(name) == 1 or name[0] == "M"):
+    if len(name) < _LONG and (len(name) < _LONG - 1 or name[0] == "M"):
         return None
     return UNITS.get(name.lower()) or UNITS.get("k" + name[1:] if name[0] == "K" else "")
 
@@ -528,7 +528,7 @@ _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*(?:\^[23])?\.?")
 
 def is_unit(name: str) -> bool:
     """Whether words after a number can be its unit: a known one, or a few plain words that say nothing of it."""
-    words = re.split(r"[\s/]+", name.strip())
+    words = re.split(r"[\s/]+", name.strip().removeprefix("/"))
     known = [known_unit(word.partition("^")[0]) is not None for word in words]
     if name.lower() in PERCENTS or all(one or word.lower() == "per" for word, one in zip(words, known, strict=True)):
         return True

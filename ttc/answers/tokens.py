@@ -237,6 +237,12 @@ _OVER_INTEGERS = re.compile(
     rf"(?:\(\s*{_IN_Z}\s*\)|{_IN_Z.replace('<letter>', '<bare>')})[\s.]*\Z"
 )
 """What says that the letter of a periodic solution is an integer: x = pi/6 + k pi, k in Z."""
+_FOR_ALL = re.compile(
+    r"(?P<function>[A-Za-z]\s?\((?P<letter>[a-z])\)\s?=.*?)[\s,]*"
+    r"\\text\s?\{[\s,]*for (?:all|every|any|each)(?: (?:real|positive|integers?|numbers?))*\s*\}\s*(?P=letter)\s*"
+    r"(?:(?:>|\\ge)\s*0|\\in\s*\\mathbb\s?\{?[CNQRZ]\}?(?:[\^_]\{?[+*>0]{1,3}\}?)?)?"
+)
+"""A function with its domain behind it, which the question gives: f(x) = 1/x for all x > 0."""
 _BOUNDS = re.compile(r"[<>]|\\(?:le|ge|in|ne)(?![A-Za-z])")
 
 
@@ -246,6 +252,8 @@ def _without_frame(text: str) -> str:
         text = _listed(system[2]) or text
     if _UNKNOWN.search(text):
         text = _behind_working(text)
+    if r"\text" in text and (everywhere := _FOR_ALL.fullmatch(text)):
+        text = everywhere["function"]
     over = _OVER_INTEGERS.search(text) if text.rstrip(". ").endswith(("Z", "Z}", "Z})", "integer}")) else None
     if over is None or _BOUNDS.search(text, 0, over.start()):
         return text

@@ -389,7 +389,8 @@ def _in_letters(node: Term, beside: Term) -> Term:
     amount, name = node.args
     letters = " ".join(name) if name.isalpha() and set(name) == beside.symbols() else name
     product = in_letters(Term("quantity", (amount, letters)))
-    return Term("scalar", (product,)) if beside.symbols() and product.symbols() == beside.symbols() else node
+    is_product = product.op != "quantity" and beside.symbols() and product.symbols() == beside.symbols()
+    return Term("scalar", (product,)) if is_product else node
 
 
 def _as_point(node: Term, _beside: Term) -> Term:
