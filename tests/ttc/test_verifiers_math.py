@@ -657,6 +657,7 @@ def test_letters_of_units_stay_variables_beside_them() -> None:
         ("2mg", r"2 \cdot m \cdot g"),
     ):
         verdicts_of(gold, [right], [])
+    verdicts_of(r"\frac{mV^2}{2} + mgh", [r"\frac{1}{2} mV^2 + mgh"], [r"\frac{1}{2} m^2V^2 + mgh"])
     verdicts_of(r"2\Omega", [r"2\Omega"], [r"2\mu"])
 
 

@@ -143,11 +143,11 @@ def _lift_unit(node: Term) -> tuple[Term, str]:
     return node, ""
 
 
-_LETTER_UNIT = re.compile(r"(?:[A-Za-z](?:\^[23])?(?: (?!\Z)|\Z))+")
+_LETTER_UNIT = re.compile(r"(?:[A-Za-z]{1,3}(?:\^[23])?(?: (?!\Z)|\Z))+")
 
 
 def in_letters(node: Term) -> Term:
-    """A term whose units are all single letters, with these as variables: in (3 m)/2 - 1 the m is none of metres."""
+    """A term whose units are all of few letters, with these as variables: in (3 m)/2 - 1 the m is none of metres."""
     units = list(_units_of(node))
     return _with_letters(node) if units and all(map(_LETTER_UNIT.fullmatch, units)) else node
 
@@ -164,9 +164,9 @@ def _with_letters(node: Term) -> Term:
         return Term(node.op, tuple(_with_letters(arg) if isinstance(arg, Term) else arg for arg in node.args))
     factors = [_with_letters(node.args[0])]
     for word in node.args[1].split():
-        letter, _, power = word.partition("^")
-        symbol = Term("sym", (letter,))
-        factors.append(Term("pow", (symbol, num(int(power)))) if power else symbol)
+        letters, _, power = word.partition("^")
+        symbols = [Term("sym", (letter,)) for letter in letters]
+        factors += [*symbols[:-1], Term("pow", (symbols[-1], num(int(power)))) if power else symbols[-1]]
     return Term("mul", tuple(factors))
 
 

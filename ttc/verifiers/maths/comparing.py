@@ -386,9 +386,7 @@ def read_residues(gold: Term, answer: Term, asked: bool) -> tuple[Term, Term]:
 
 def _in_letters(node: Term, beside: Term) -> Term:
     """A quantity beside an expression in the letters of its unit: 2 g is 2 times g, 2mg is 2 times m times g."""
-    amount, name = node.args
-    letters = " ".join(name) if name.isalpha() and set(name) == beside.symbols() else name
-    product = in_letters(Term("quantity", (amount, letters)))
+    product = in_letters(Term("quantity", node.args))
     is_product = product.op != "quantity" and beside.symbols() and product.symbols() == beside.symbols()
     return Term("scalar", (product,)) if is_product else node
 
