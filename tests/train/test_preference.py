@@ -16,11 +16,14 @@ from train.base.optimiser import Optimiser, Schedule
 from train.base.rollout import Rollout, RolloutFile
 from train.base.stage import Setting
 from train.examples.examples import Example, mismatched
-from train.examples.imitation import completion_sums
-from train.examples.pairs import Preferred, pairs_of_rollouts, read_pairs
+from train.examples.imitation import completion_sums, ranked_right
+from train.examples.pairs import Preferred, Ranking, pairs_of_rollouts, read_pairs
 from train.measure.measure import task_gains
 from train.preferences.dpo import dpo
+from train.preferences.ipo import ipo
 from train.preferences.kto import kto
+from train.preferences.orpo import orpo
+from train.preferences.simpo import simpo
 from train.registries import make_task
 from train.stages.preference import PairUpdater, Reference, reference_sums
 from train.stages.sample import sample
@@ -168,6 +171,40 @@ def test_an_update_raises_the_margin(cipher_model, loss):
     assert last["margin"] > 1.0 and last["pair_accuracy"] > 0.5 and last["loss"] < first["loss"]
 
 
+def averages(updater, over_reference):
+    """Of the chosen and of the rejected completions: log-probability per token, less the reference's where it is so."""
+    reference = updater.reference.chosen, updater.reference.rejected
+    for side, known in zip(("chosen", "rejected"), reference, strict=True):
+        sums = completion_sums(updater.model, [getattr(pair, side) for pair in updater.pairs], 0)
+        yield [
+            (total - float(base) * over_reference) / length for (total, length), base in zip(sums, known, strict=True)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("loss", "over_reference"),
+    [(simpo(), False), (orpo(), False), (ipo(), True), (dpo(per_token=True), True)],
+    ids=["simpo", "orpo", "ipo", "dpo-per-token"],
+)
+def test_margin_and_accuracy_are_of_what_the_loss_compares(cipher_model, loss, over_reference):
+    updater = moved(make_updater(cipher_model, loss=loss))
+    chosen, rejected = averages(updater, over_reference)
+    gaps = [better - worse for better, worse in zip(chosen, rejected, strict=True)]
+    _, told = update(updater, [0, 1, 2])
+    assert told["margin"] == pytest.approx(sum(gaps) / 3, abs=1e-4)
+    assert told["pair_accuracy"] == pytest.approx(sum(gap > 0 for gap in gaps) / 3)
+
+
+def test_held_out_pairs_are_ranked_per_token_where_the_loss_compares_per_token(cipher_model):
+    model = load_model(cipher_model, "cpu")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()  # every token is as likely as any other
+    short, long = Example("a", (5, 6), (8, 1)), Example("a", (5, 6), (8, 8, 8, 8, 8, 8, 8, 1))
+    assert ranked_right(model, [short], [long], 0) == [1.0]
+    assert ranked_right(model, [short], [long], 0, per_token=True) == [0.0]  # a tie is not right
+
+
 @LOSSES
 def test_an_update_does_not_depend_on_how_it_is_cut(cipher_model, loss):
     whole, told = update(moved(make_updater(cipher_model, **loss, likelihood=0.5)), [0, 1, 2])
@@ -267,7 +304,7 @@ def test_a_policy_that_has_not_moved_is_at_its_reference_in_bf16_too(cipher_mode
         updater = PairUpdater(bare.model, bare.optimiser, bare.pairs, reference, 0, dpo(), build=own)
         with torch.no_grad():
             pairs = updater._scored([0, 1, 2])
-        return max(float(ratios.abs().max()) for ratios in pairs.margins("dpo"))
+        return max(float(ratios.abs().max()) for ratios in pairs.ranked("dpo", Ranking()))
 
     assert apart(Build(autocast=True)) < 0.2 * apart(Build())
 

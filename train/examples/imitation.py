@@ -76,10 +76,15 @@ def probabilities(model: Any, examples: Sequence[Example], pad_id: int) -> list[
     return [float(torch.tensor(total / length).exp()) for total, length in completion_sums(model, examples, pad_id)]
 
 
-def ranked_right(model: Any, chosen: Sequence[Example], rejected: Sequence[Example], pad_id: int) -> list[float]:
-    """1 per pair whose chosen completion the model would give more often than the rejected one, else 0."""
-    pairs = zip(completion_sums(model, chosen, pad_id), completion_sums(model, rejected, pad_id), strict=True)
-    return [float(first > second) for (first, _), (second, _) in pairs]
+def ranked_right(
+    model: Any, chosen: Sequence[Example], rejected: Sequence[Example], pad_id: int, per_token: bool = False
+) -> list[float]:
+    """1 per pair whose chosen completion is likelier to the model than the rejected one, or its tokens are; else 0."""
+    first, second = (
+        [total / (length if per_token else 1) for total, length in completion_sums(model, side, pad_id)]
+        for side in (chosen, rejected)
+    )
+    return [float(better > worse) for better, worse in zip(first, second, strict=True)]
 
 
 _CORPUS_ROWS = 2048

@@ -32,6 +32,17 @@ from ttc.errors import ConfigError, RecordError
 
 
 @dataclass(frozen=True, slots=True)
+class Ranking:
+    """What a loss compares of two completions, and so what it ranks them by: log-ratios to a reference, summed.
+
+    Not `over_reference` are log-probabilities themselves; `per_token` divides by the number of tokens.
+    """
+
+    over_reference: bool = True
+    per_token: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Pairs:
     """Chosen against rejected, all tensors (P,); references may be None where a loss needs none."""
 
@@ -43,12 +54,16 @@ class Pairs:
     reference_rejected: torch.Tensor | None = None
     weight: torch.Tensor | None = None
 
-    def margins(self, name: str, per_token: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-ratios to the reference of chosen and rejected; raises ConfigError without a reference."""
-        if self.reference_chosen is None or self.reference_rejected is None:
-            raise ConfigError(f"{name} needs reference log-probabilities: set the stage's reference model")
-        chosen, rejected = self.chosen - self.reference_chosen, self.rejected - self.reference_rejected
-        return (chosen / self.chosen_length, rejected / self.rejected_length) if per_token else (chosen, rejected)
+    def ranked(self, name: str, ranking: Ranking) -> tuple[torch.Tensor, torch.Tensor]:
+        """What is compared, of chosen and rejected, nats; raises ConfigError where a reference is missing."""
+        chosen, rejected = self.chosen, self.rejected
+        if ranking.over_reference:
+            if self.reference_chosen is None or self.reference_rejected is None:
+                raise ConfigError(f"{name} needs reference log-probabilities: set the stage's reference model")
+            chosen, rejected = chosen - self.reference_chosen, rejected - self.reference_rejected
+        if ranking.per_token:
+            return chosen / self.chosen_length, rejected / self.rejected_length
+        return chosen, rejected
 
     def weighted(self, loss: torch.Tensor) -> torch.Tensor:
         """Multiply by the pairs' weights, where there are any: (P,)."""
@@ -69,6 +84,23 @@ PairLoss: TypeAlias = Callable[[Pairs], torch.Tensor]
 """Pairs -> loss of each pair (P,)."""
 LabelledLoss: TypeAlias = Callable[[LabelledBatch], torch.Tensor]
 """Labelled -> loss of each completion (R,)."""
+_RANKING = "__ttc_ranking__"
+
+
+def ranks_by(ranking: Ranking) -> Callable[[PairLoss], PairLoss]:
+    """Mark a loss that ranks otherwise than by summed log-ratios: its margin and accuracy are measured so, too."""
+
+    def mark(loss: PairLoss) -> PairLoss:
+        setattr(loss, _RANKING, ranking)
+        return loss
+
+    return mark
+
+
+def ranking_of(loss: Callable[[Any], object]) -> Ranking:
+    """What a loss ranks by, as `ranks_by` says; summed log-ratios where it says nothing."""
+    ranking: Ranking = getattr(loss, _RANKING, Ranking())
+    return ranking
 
 
 def each_loss(loss: Callable[[Any], object], batch: Any, like: torch.Tensor) -> torch.Tensor:

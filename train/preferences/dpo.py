@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from train.examples.pairs import PairLoss, Pairs
+from train.examples.pairs import PairLoss, Pairs, Ranking, ranks_by
 from ttc.errors import ConfigError
 
 
@@ -27,8 +27,11 @@ def dpo(*, beta: float = 0.1, per_token: bool = False, label_smoothing: float = 
     if not 0 <= label_smoothing < 0.5:
         raise ConfigError(f"dpo.label_smoothing must be in [0, 0.5), got {label_smoothing}")
 
+    ranking = Ranking(per_token=per_token)
+
+    @ranks_by(ranking)
     def loss(pairs: Pairs) -> torch.Tensor:
-        chosen, rejected = pairs.margins("dpo", per_token)
+        chosen, rejected = pairs.ranked("dpo", ranking)
         logits = beta * (chosen - rejected)
         right, wrong = -F.logsigmoid(logits), -F.logsigmoid(-logits)
         return pairs.weighted((1 - label_smoothing) * right + label_smoothing * wrong)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from train.examples.pairs import PairLoss, Pairs
+from train.examples.pairs import PairLoss, Pairs, Ranking, ranks_by
 from ttc.errors import ConfigError
 
 
@@ -21,8 +21,11 @@ def ipo(*, beta: float = 0.1) -> PairLoss:
     if beta <= 0:
         raise ConfigError(f"ipo.beta must be above 0, got {beta}")
 
+    ranking = Ranking(per_token=True)
+
+    @ranks_by(ranking)
     def loss(pairs: Pairs) -> torch.Tensor:
-        chosen, rejected = pairs.margins("ipo", per_token=True)
+        chosen, rejected = pairs.ranked("ipo", ranking)
         return pairs.weighted((chosen - rejected - 1 / (2 * beta)) ** 2)
 
     return loss

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from train.examples.pairs import PairLoss, Pairs
+from train.examples.pairs import PairLoss, Pairs, Ranking, ranks_by
 from ttc.errors import ConfigError
 
 
@@ -21,8 +21,11 @@ def orpo(*, beta: float = 0.1) -> PairLoss:
     if beta < 0:
         raise ConfigError(f"orpo.beta must be at least 0, got {beta}")
 
+    ranking = Ranking(over_reference=False, per_token=True)
+
+    @ranks_by(ranking)
     def loss(pairs: Pairs) -> torch.Tensor:
-        chosen, rejected = pairs.chosen / pairs.chosen_length, pairs.rejected / pairs.rejected_length
+        chosen, rejected = pairs.ranked("orpo", ranking)
         odds = (chosen - rejected) - (_log1mexp(chosen) - _log1mexp(rejected))
         return pairs.weighted(-chosen - beta * F.logsigmoid(odds))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from train.examples.pairs import PairLoss, Pairs
+from train.examples.pairs import PairLoss, Pairs, Ranking, ranks_by
 from ttc.errors import ConfigError
 
 
@@ -22,8 +22,11 @@ def simpo(*, beta: float = 2.0, gamma: float = 1.0) -> PairLoss:
     if beta <= 0:
         raise ConfigError(f"simpo.beta must be above 0, got {beta}")
 
+    ranking = Ranking(over_reference=False, per_token=True)
+
+    @ranks_by(ranking)
     def loss(pairs: Pairs) -> torch.Tensor:
-        gap = pairs.chosen / pairs.chosen_length - pairs.rejected / pairs.rejected_length
-        return pairs.weighted(-F.logsigmoid(beta * gap - gamma))
+        chosen, rejected = pairs.ranked("simpo", ranking)
+        return pairs.weighted(-F.logsigmoid(beta * (chosen - rejected) - gamma))
 
     return loss

@@ -305,7 +305,7 @@ PANELS: tuple[Panel, ...] = (
           ("signal_share", "all_pass", "all_fail"), share=True),
     Panel("Preferences", "share of pairs ranked right by the policy", ("pair_accuracy", "held_out_accuracy"),
           share=True),
-    Panel("Margin", "of chosen over rejected, against the reference, in nats", ("margin",)),
+    Panel("Margin", "of chosen over rejected, as the loss compares them, in nats", ("margin",)),
     Panel("Chosen and rejected", "log-probabilities per answer; both falling together is the known failure of DPO",
           ("chosen_logprob", "rejected_logprob")),
     Panel("Loss", "of the update", ("loss", "held_out_loss")),

@@ -2,9 +2,11 @@
 
 Pairs of rollouts make it on-policy and repeatable: sample, prefer, sample again is iterative DPO (Yuan et al. 2024,
 arXiv:2401.10020; Pang et al. 2024, arXiv:2404.19733, whose likelihood term is `likelihood`). Held out are whole
-prompts; measured are the share of their pairs in which the chosen completion is the likelier one and, with `held_out`,
-the accuracy on a task, both before and after. The health rule `both_fall` watches the known failure: chosen and
-rejected completions both becoming less likely. Left out: judges and learnt rewards as the source of pairs.
+prompts; measured are the share of their pairs in which the chosen completion is the likelier one (per token where the
+loss compares per token, as SimPO, ORPO and IPO do) and, with `held_out`, the accuracy on a task, both before and after.
+`margin` and `pair_accuracy` of an update are of what its loss compares. The health rule `both_fall` watches the known
+failure: chosen and rejected completions both becoming less likely. Left out: judges and learnt rewards as the source of
+pairs.
 
 A loss of `train/preferences` takes pairs, or single completions marked good or bad (KTO); both are computed from summed
 log-probabilities of completions. For KTO every pair gives one good and one bad completion, and the reference point is
@@ -42,7 +44,9 @@ from train.examples.pairs import (
     Pairs,
     PairSource,
     Preferred,
+    Ranking,
     each_loss,
+    ranking_of,
 )
 from train.measure.measure import EXACT, check_engine, gains, task_gains
 from train.offline.epochs import FitFields, fit
@@ -97,8 +101,9 @@ class PairUpdater:
     def step(self, rows: Sequence[int]) -> dict[str, float]:
         """Update on the pairs of these numbers; nats, shares and norms.
 
-        `chosen_ratio` and `rejected_ratio` are mean log-ratios to the reference. `chosen_falls` is by how much both
-        completions fell below it: above 0 both did.
+        `margin` and `pair_accuracy` are of what the loss compares (`Ranking`). `chosen_ratio` and `rejected_ratio` are
+        mean log-ratios to the reference. `chosen_falls` is by how much both completions fell below it: above 0 both
+        did.
         """
         self.model.train()
         kl = self._divergence(rows)
@@ -111,7 +116,7 @@ class PairUpdater:
                 likelihoods = pairs.weighted(pairs.chosen / pairs.chosen_length)
                 loss = loss - self._likelihood * likelihoods.sum() / len(rows)
             loss.backward()
-            for name, value in {"loss": loss.detach(), **_watched(pairs)}.items():
+            for name, value in {"loss": loss.detach(), **_watched(pairs, ranking_of(self._loss))}.items():
                 share = 1.0 if name == "loss" else len(part) / len(rows)
                 tally[name] = tally.get(name, 0.0) + float(value) * share
         falls = -max(tally["chosen_ratio"], tally["rejected_ratio"])
@@ -158,14 +163,15 @@ class PairUpdater:
 
 
 @torch.no_grad()
-def _watched(pairs: Pairs) -> dict[str, torch.Tensor]:
+def _watched(pairs: Pairs, ranking: Ranking) -> dict[str, torch.Tensor]:
     """Means over pairs, so that those of micro-batches average to those of the update."""
-    chosen, rejected = pairs.margins("preference")
+    first, second = pairs.ranked("preference", Ranking())
+    chosen, rejected = pairs.ranked("preference", ranking)
     return {
         "chosen_logprob": pairs.chosen.mean(),
         "rejected_logprob": pairs.rejected.mean(),
-        "chosen_ratio": chosen.mean(),
-        "rejected_ratio": rejected.mean(),
+        "chosen_ratio": first.mean(),
+        "rejected_ratio": second.mean(),
         "margin": (chosen - rejected).mean(),
         "pair_accuracy": (chosen > rejected).float().mean(),
     }
@@ -290,20 +296,22 @@ class _Preference:
         pad_id = int(tokenizer.pad_token_id)
         model = self.build.load(source, setting.device, setting.seed)
         sides = [pair.chosen for pair in held_out], [pair.rejected for pair in held_out]
-        before = ranked_right(load_model(source, setting.device), *sides, pad_id)
+        per_token = ranking_of(self.loss).per_token
+        before = ranked_right(load_model(source, setting.device), *sides, pad_id, per_token)
         optimiser = self.build.optimiser(model, self.course.schedule)
         reference = self._reference(setting, source, train, pad_id)
         updater = PairUpdater(model, optimiser, train, reference, pad_id, self.loss, self.likelihood, build=self.build)
 
         def evaluate() -> dict[str, float]:
-            return {"held_out_accuracy": fmean(ranked_right(model, *sides, pad_id))}
+            return {"held_out_accuracy": fmean(ranked_right(model, *sides, pad_id, per_token))}
 
         last, stopped = fit(model, optimiser, len(train), updater.step, evaluate, self.course, setting)
         folder = setting.folder / "model"
         save_model(model, tokenizer, folder)
         save_adapter(model, folder)
         keys = [pair.key for pair in held_out]
-        numbers = {**last, **gains("ranked", before, ranked_right(model, *sides, pad_id), setting.seed, keys)}
+        after = ranked_right(model, *sides, pad_id, per_token)
+        numbers = {**last, **gains("ranked", before, after, setting.seed, keys)}
         if self.task is not None:
             numbers |= task_gains(self.task, self.limit, source, folder, setting, self.engine)
         return StageResult(str(folder), numbers, stopped)
