@@ -5,7 +5,7 @@ and how far the student is from it, are numbers of their own. What teachers say 
 
     divergence over the vocabulary     kl weights, with the panel as the update's supervisor
     sampled                            advantage = log q - log p at the sampled token, policy-gradient weights
-    reward                             its group-relative advantage is added, weighed
+    reward                             its group-relative advantage is added, weighed; cut rollouts count in the mean
 
 At the very first update a teacher that has the student's own weights must be 0 nats away: a self-test of templates,
 ids, positions, masks and dropout at once.
@@ -185,14 +185,20 @@ class Learner:
 
     async def learn(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Update the student; returns nats a token, shares, tokens read. Raises TrainingError by the self-test."""
-        usable = [rollout for rollout in rollouts if any(rollout.sampled)]
-        usable = [rollout for rollout in usable if not (self.mask_truncated and rollout.truncated)]
-        if not usable:
+        places = [
+            place
+            for place, rollout in enumerate(rollouts)
+            if any(rollout.sampled) and not (self.mask_truncated and rollout.truncated)
+        ]
+        if not places:
             return {"updated": 0.0, "kept": 0.0}
         equal = self._equal()
         before = self._read()
         # a teacher needs no verdict: a rollout without one is learnt from too
-        batch = rollout_batch([replace(rollout, reward=rollout.reward or 0.0) for rollout in usable], self.pad_id)
+        whole = rollout_batch([replace(rollout, reward=rollout.reward or 0.0) for rollout in rollouts], self.pad_id)
+        # a rollout that is not learnt from still counts in what its group is compared with
+        batch = replace(whole, advantages=self._reward(rollouts, whole)).rows(torch.tensor(places))
+        usable = [rollouts[place] for place in places]
         step = self._by_score if self.kind == "sampled" else self._by_vocabulary
         metrics, distances = await step(usable, batch)
         _check(equal, distances, ROUNDED if self.rounded else SELF_TEST)
@@ -208,9 +214,7 @@ class Learner:
         self, rollouts: Sequence[Rollout], batch: TokenBatch
     ) -> tuple[dict[str, float], Mapping[str, float]]:
         weights = self._weights(batch)
-        ready = replace(batch, kl=weights)
-        if self.reward_weight:
-            ready = replace(ready, advantages=self._reward(rollouts, batch), pg=weights)
+        ready = replace(batch, kl=weights, pg=weights if self.reward_weight else batch.pg)
         verdicts = await self.panel.verdicts(rollouts, make_divergence(self.kind, self.beta))
         metrics = self.updater.step(ready, verdicts.supervise)
         return {**metrics, "overlap": verdicts.overlap()}, verdicts.distances()
@@ -222,8 +226,8 @@ class Learner:
         # (R, T); the masked places are the sampled tokens in row order, as `scores` has them
         teacher = torch.zeros_like(batch.engine).masked_scatter(batch.mask, torch.cat(scores))
         gain = torch.where(batch.mask, advantage(batch.engine, teacher), 0.0)
-        total = gain + self._reward(rollouts, batch)  # (R, T)
-        metrics = self.updater.step(replace(batch, advantages=total, pg=self._weights(batch)))
+        ready = replace(batch, advantages=gain + batch.advantages, pg=self._weights(batch))
+        metrics = self.updater.step(ready)
         gaps: dict[str, list[torch.Tensor]] = {}
         for row, rollout in enumerate(rollouts):
             name = self.panel.reader_of(rollout.problem_id).name

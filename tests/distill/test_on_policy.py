@@ -189,6 +189,27 @@ def test_reward_is_added_to_what_the_teacher_says(student, teacher, drawn):
         assert any(not torch.equal(a, b) for a, b in pairs)
 
 
+@pytest.mark.parametrize("kind", ["reverse", "sampled"])
+@pytest.mark.numeric
+def test_a_rollout_that_was_cut_counts_in_the_reward_that_its_group_is_compared_with(student, teacher, drawn, kind):
+    reader = LocalReader("teacher", teacher, "cpu")
+    right, cut = drawn[0], dataclasses.replace(drawn[1], reward=0.0, finish_reason="length")
+
+    def gradient(rollouts, reward):
+        own, gradients = learner(student, reader, kind, reward=reward), []
+
+        def keep():
+            gradients.append(torch.cat([weight.grad.flatten() for weight in own.updater.model.parameters()]))
+            return 0.0
+
+        own.updater.optimiser.step = keep
+        asyncio.run(own.learn(rollouts))
+        return gradients[0]
+
+    assert torch.allclose(gradient([right], 1.0), gradient([right], 0.0), atol=1e-6)  # alone there is no comparison
+    assert not torch.allclose(gradient([right, cut], 1.0), gradient([right, cut], 0.0), atol=1e-3)
+
+
 @pytest.mark.numeric
 def test_micro_batches_and_other_padding_change_nothing(student, teacher, drawn):
     reader = LocalReader("teacher", teacher, "cpu")
