@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from tests.train.cipher_base import gained, make_parts
+from train.base.checkpoint import Checkpoints
 from train.base.optimiser import Optimiser, Schedule
 from train.base.rollout import read_rollouts
-from train.rl.loop import LoopPlan, learn, outcome_of, referenced, update_on
+from train.rl.loop import LoopPlan, LoopState, evaluate, learn, outcome_of, referenced, resume, update_on
 from train.update.batch import rollout_batch
 from train.update.update import Updater, weighted
 from ttc.core import Verdict
@@ -89,6 +90,27 @@ def test_two_halves_with_a_resume_are_bit_for_bit_the_whole_run(new_parts, tmp_p
     run(LoopPlan(steps=6, prompts=4, eval_every=3, save_every=3), second)
     assert all(torch.equal(a, b) for a, b in zip(weights(whole), weights(second), strict=True))
     assert logged(tmp_path / "whole") == logged(tmp_path / "halves")
+
+
+def test_a_roll_back_after_a_resume_goes_to_no_weights_of_the_attempt_that_was_lost(new_parts, tmp_path):
+    def with_best():
+        parts = new_parts(tmp_path)
+        return dataclasses.replace(parts, best=Checkpoints(tmp_path / "checkpoints" / "best", print, keep=1))
+
+    def steps():
+        return sorted(int(place.name[-6:]) for place in (tmp_path / "checkpoints" / "best").iterdir())
+
+    first = with_best()
+    run(LoopPlan(steps=2, prompts=2, eval_every=1, save_every=2), first)
+    best = steps()[-1]
+    lost = with_best()
+    for step in (3, 4):  # better than ever, and killed before the next checkpoint
+        asyncio.run(evaluate(LoopState(step), lost))
+    close(lost)
+    assert steps() == [best, 4]
+    again = with_best()
+    assert resume(again).step == 2 and steps() == [best]
+    close(again)
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_an_error_that_names_step_and_metric(new_parts, tmp_path):

@@ -43,8 +43,19 @@ class Checkpoints:
         """
         self._folder, self._log, self._keep, self._writes = folder, log, keep, writes
 
-    def save(self, step: int, model: Any, optimiser: Mapping[str, Any], state: Mapping[str, Any]) -> Path:
-        """Write the state after `step` updates, and drop what is older than the newest `keep`."""
+    @property
+    def newest(self) -> int:
+        """The step that `resume` goes on from where all is whole; 0 where there is no checkpoint."""
+        places = [*numbered(self._folder, _NAME), *numbered(self._folder / ASKED, _NAME)]
+        return max((number for number, _ in places), default=0)
+
+    def save(
+        self, step: int, model: Any, optimiser: Mapping[str, Any], state: Mapping[str, Any], until: int | None = None
+    ) -> Path:
+        """Write the state after `step` updates, and drop what is older than the newest `keep`.
+
+        The newest of at most `until` updates stays, too: a run that goes on from there has no later one.
+        """
         from safetensors.torch import save_file
 
         target = self._folder / f"step-{step:06d}"
@@ -61,8 +72,10 @@ class Checkpoints:
         places = numbered(self._folder, _NAME)
         later = [place for number, place in places if number > step]
         older = [place for number, place in places if number <= step][: -self._keep]
+        spared = [place for number, place in places if until is not None and number <= until][-1:]
         for place in [*later, *older]:
-            shutil.rmtree(place)
+            if place not in spared:
+                shutil.rmtree(place)
         shutil.rmtree(self._folder / ASKED, ignore_errors=True)
         return target
 
@@ -75,8 +88,12 @@ class Checkpoints:
         if step == 0 or step in dict(places):
             return
         Checkpoints(self._folder / ASKED, self._log, 1, writes=self._writes).save(step, model, optimiser, state)
-        for number, place in places:
-            if self._writes and number > step:  # not whole, or this run would have gone on from it
+        self.drop_after(step)  # not whole, or this run would have gone on from it
+
+    def drop_after(self, step: int) -> None:
+        """Drop what stands after `step` updates, from where this run goes on: a lost attempt wrote it."""
+        for number, place in numbered(self._folder, _NAME):
+            if self._writes and number > step:
                 shutil.rmtree(place)
 
     def resume(self, model: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:

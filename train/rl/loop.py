@@ -316,7 +316,7 @@ async def evaluate(state: LoopState, parts: Parts) -> dict[str, float]:
         parts.held_out_file.write({"step": state.step, **outcomes})
     value, sampled_value = sum(right) / len(right), sum(samples) / len(samples)
     if value >= state.best and parts.best is not None:
-        parts.best.save(state.step, parts.updater.model, parts.updater.state(), {})
+        parts.best.save(state.step, parts.updater.model, parts.updater.state(), {}, until=parts.checkpoints.newest)
     drop, state.best = state.best - value, max(state.best, value)
     text = f"held-out accuracy {value:.3f} greedy, {sampled_value:.3f} sampled"
     parts.log(f"step {state.step}: {text} ({counted(len(right), 'problem')})")
@@ -347,6 +347,8 @@ def resume(parts: Parts) -> LoopState:
     optimiser, state = ({}, {"step": 0}) if checkpoint is None else checkpoint
     if parts.rollouts is not None:
         parts.rollouts.go_on_from(state["step"])
+    if parts.best is not None:
+        parts.best.drop_after(state["step"])
     if checkpoint is None:
         return LoopState()
     parts.updater.load(optimiser)
