@@ -28,7 +28,7 @@ from train.advantages.group import group
 from train.base.health import configured
 from train.base.models import load_tokenizer
 from train.base.optimiser import Schedule
-from train.base.stage import Setting, StageResult, model_of
+from train.base.stage import Setting, StageResult, model_of, read_with
 from train.losses.ppo import ppo
 from train.replay.replay import Relearn
 from train.rl.loop import LoopPlan, Parts, learn
@@ -95,6 +95,7 @@ def on_policy(
         raise ConfigError(f"on_policy: reward_weight needs to be at least 0, and n >= 2; got {reward_weight} and n {n}")
     if divergence != "sampled":
         make_divergence(divergence, beta)
+    read_with("on_policy", "divergence = jsd", divergence == "jsd", beta=beta != 0.5)
     problems, measured = named("task", task), named("held_out", held_out)
     whole, health = joined(problems), completions.health or {}
     inner = completions.stage(

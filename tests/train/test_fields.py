@@ -105,6 +105,27 @@ def test_a_field_that_nothing_reads_is_refused_with_the_one_that_would(field: st
 
 
 @pytest.mark.parametrize(
+    ("kind", "owner", "change"),
+    [
+        ("sft", "rollouts", {"per_problem": 2}),
+        ("sft", "rollouts", {"shortest": True}),
+        ("sft", "per_problem", {"rollouts": "1-sample", "shortest": True}),
+        ("sft", "corpus", {"corpus_rows": 500}),
+        ("preference", "rollouts", {"per_problem": 8}),
+        ("reward_model", "rollouts", {"per_problem": None}),
+        ("grpo", "leave_out", {"leave_out_above": 2}),
+        ("on_policy", "divergence = jsd", {"beta": 0.2}),
+    ],
+)
+def test_a_field_of_a_stage_that_nothing_reads_is_refused(kind: str, owner: str, change: dict[str, object]) -> None:
+    taken = {parameter.name for parameter in STAGES.describe(kind).parameters}
+    fields = {name: value for name, value in REQUIRED.items() if name in taken}
+    make_stage(kind, **fields)
+    with pytest.raises(ConfigError, match=f"{kind}: {list(change)[-1]} is read with {owner} alone"):
+        make_stage(kind, **fields, **change)
+
+
+@pytest.mark.parametrize(
     ("kind", "defaults"),
     [
         ("sft", {"eval_every": 50, "save_every": 100, "decay": True, "rows": 32}),

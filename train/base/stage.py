@@ -130,6 +130,13 @@ def one_of(stage: str, **given: object) -> None:
         raise ConfigError(f"{stage}: give exactly one of {', '.join(given)}; got {', '.join(present) or 'none'}")
 
 
+def read_with(stage: str, owner: str, is_named: object, **are_set: bool) -> None:
+    """Raise ConfigError for the first field that only says more of `owner`, and is set where that is not named."""
+    for name, is_set in are_set.items():
+        if is_set and not is_named:
+            raise ConfigError(f"{stage}: {name} is read with {owner} alone: name one, or leave {name} out")
+
+
 def check_form(field: str, text: str, needed: Sequence[str], beside: Sequence[str] = ()) -> None:
     """Raise ConfigError unless what a model is asked with holds {NAME} of all `needed`, and no braces but theirs.
 

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import torch
 
 from train.base.rollout import Rollout, mixed, read_rollouts
-from train.base.stage import Setting, one_of, rollouts_path
+from train.base.stage import Setting, one_of, read_with, rollouts_path
 from train.examples.examples import Example, completion_ids, read_prompt, read_weight, rows_of
 from ttc.config.plugins import checked_return, checked_shape
 from ttc.config.values import at_least
@@ -130,6 +130,10 @@ class Preferred:
     weight: float = 1.0
 
 
+PER_PROBLEM = 4
+"""Most pairs of one problem's rollouts, where a stage is not told."""
+
+
 @dataclass(frozen=True, slots=True)
 class PairSource:
     """Where the pairs of a stage come from: one of a file and a run's rollouts."""
@@ -142,6 +146,7 @@ class PairSource:
     def of(cls, stage: str, data: str | None, rollouts: str | None, per_problem: int | None) -> PairSource:
         """The source that a stage's fields name; raises ConfigError for both or none, or a number that cannot be."""
         one_of(stage, data=data, rollouts=rollouts)
+        read_with(stage, "rollouts", rollouts, per_problem=per_problem != PER_PROBLEM)
         at_least(stage, 1, per_problem=per_problem)
         return cls(None if data is None else Path(data).expanduser(), rollouts, per_problem)
 

@@ -108,7 +108,7 @@ _FIELDS: Mapping[str, tuple[Level, Callable[[Any], bool], Spec]] = {
     "sampler": ("draw", lambda value: value != "uniform", {"sampler": "uniform"}),
     "refills": ("draw", bool, {"refills": 0}),
     "retire": ("draw", bool, {"retire": None}),
-    "leave_out": ("draw", bool, {"leave_out": None}),
+    "leave_out": ("draw", bool, {"leave_out": None, "leave_out_above": 0}),
     "thinking": ("draw", lambda value: value != "auto", {"thinking": "auto"}),
     "max_thinking": ("draw", bool, {"max_thinking": None}),
     "strategy": ("draw", bool, {"strategy": None}),

@@ -28,7 +28,7 @@ from train.base.health import AlarmFile, Health, HealthRule, configured
 from train.base.models import load_model, load_tokenizer, save_adapter, save_model, turn_tokenizer
 from train.base.optimiser import Optimiser, Schedule
 from train.base.rollout import Collector, RolloutFile, group_draws, read_rollouts
-from train.base.stage import ALL_KEPT, Setting, StageResult, check_model, model_of, rollouts_path
+from train.base.stage import ALL_KEPT, Setting, StageResult, check_model, model_of, read_with, rollouts_path
 from train.examples.imitation import Ptx
 from train.measure.measure import HeldOut, check_engine, held_out_gains, open_engine
 from train.registries import make, make_verifier
@@ -521,9 +521,8 @@ class RewardFields:
                 raise ConfigError(f"{kind}: {name} must be a finite number, got {getattr(self, name)}")
         defaults = {item.name: item.default for item in fields(self)}
         for owner, names in _READ_WITH.items():
-            for name in names:
-                if not getattr(self, owner) and getattr(self, name) != defaults[name]:
-                    raise ConfigError(f"{kind}: {name} is read with {owner} alone: name one, or leave {name} out")
+            own = {name: getattr(self, name) != defaults[name] for name in names}
+            read_with(kind, owner, getattr(self, owner), **own)
         weight = self.verifier_weight
         if weight < 0 or not (weight or self.reward_model or self.shaping or self.verifier_lm):
             raise ConfigError(

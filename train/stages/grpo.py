@@ -15,6 +15,7 @@ from functools import partial
 from typing import Literal
 
 from train.base.rollout import branching_draws, group_draws
+from train.base.stage import read_with
 from train.registries import ADVANTAGES, LOSSES, make, make_task
 from train.rl.loop import learn, learn_async
 from train.rl.policy_stage import PolicyStage, RewardFields, RolloutFields
@@ -89,6 +90,7 @@ def grpo(
     rewards.check("grpo")
     at_least("grpo", 1, epochs=epochs, minibatches=minibatches, retire=retire)
     at_least("grpo", 0, leave_out_above=leave_out_above, refills=refills, max_staleness=max_staleness)
+    read_with("grpo", "leave_out", leave_out, leave_out_above=leave_out_above != 0)
     if branch_every is not None:
         at_least("grpo", 1, branch_every=branch_every)
         if strategy is not None:

@@ -39,6 +39,7 @@ from train.examples.examples import FIELDS, Example, check_prompts, check_rows, 
 from train.examples.imitation import completion_sums, imitation_batch, ranked_right
 from train.examples.pairs import (
     PAIR_FIELDS,
+    PER_PROBLEM,
     LabelledBatch,
     LabelledLoss,
     Pairs,
@@ -216,7 +217,7 @@ def preference(
     rollouts: str | None = None,
     loss: str = "dpo",
     likelihood: float = 0.0,
-    per_problem: int | None = 4,
+    per_problem: int | None = PER_PROBLEM,
     held_out: str | None = None,
     held_out_limit: int = 128,
     engine: str = EXACT,

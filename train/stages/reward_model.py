@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from train.base.models import turn_tokenizer
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, pass_through
 from train.examples.examples import check_rows, parted, within_context
-from train.examples.pairs import PAIR_FIELDS, PairSource, Preferred
+from train.examples.pairs import PAIR_FIELDS, PER_PROBLEM, PairSource, Preferred
 from train.measure.measure import gains
 from train.offline.epochs import FitFields, fit
 from train.reward_models.reward_models import (
@@ -47,7 +47,7 @@ def reward_model(
     rollouts: str | None = None,
     members: int = 1,
     centre: float = 0.0,
-    per_problem: int | None = 4,
+    per_problem: int | None = PER_PROBLEM,
     course: FitFields,
     build: Build,
 ) -> Stage:

@@ -18,7 +18,7 @@ from typing import ClassVar
 from evals.task import Item, Task
 from train.advantages.batch import batch as batch_advantage
 from train.base.models import load_model, save_adapter, save_model, turn_tokenizer
-from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, rollouts_path
+from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, read_with, rollouts_path
 from train.examples.examples import (
     CORPORA,
     FIELDS,
@@ -43,6 +43,8 @@ from ttc.config.values import at_least
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
+_CORPUS_ROWS = 2048
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Course(FitFields):
@@ -59,7 +61,7 @@ def sft(
     rollouts: str | None = None,
     per_problem: int | None = None,
     shortest: bool = False,
-    corpus_rows: int = 2048,
+    corpus_rows: int = _CORPUS_ROWS,
     held_out: str | None = None,
     held_out_limit: int = 128,
     engine: str = EXACT,
@@ -87,6 +89,9 @@ def sft(
     """
     if data is None and corpus is None and rollouts is None:
         raise ConfigError("sft: give at least one of data, corpus and rollouts; several are mixed")
+    read_with("sft", "rollouts", rollouts, per_problem=per_problem is not None, shortest=shortest)
+    read_with("sft", "per_problem", per_problem, shortest=shortest)
+    read_with("sft", "corpus", corpus, corpus_rows=corpus_rows != _CORPUS_ROWS)
     at_least("sft", 1, per_problem=per_problem, held_out_limit=held_out_limit, corpus_rows=corpus_rows)
     at_least("sft", 0, packed=packed)
     return _Sft(

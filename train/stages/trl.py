@@ -46,7 +46,7 @@ from train.examples.examples import (
     within_context,
 )
 from train.examples.imitation import probabilities, ranked_right
-from train.examples.pairs import PAIR_FIELDS, PairSource, Preferred
+from train.examples.pairs import PAIR_FIELDS, PER_PROBLEM, PairSource, Preferred
 from train.measure.measure import EXACT, check_engine, gains, task_gains
 from train.offline.epochs import FitFields
 from train.registries import make_task
@@ -179,7 +179,7 @@ def trl(
     steps: int,
     lr: float,
     rows: int = 32,
-    per_problem: int | None = 4,
+    per_problem: int | None = PER_PROBLEM,
     held_out_share: float = 0.1,
     held_out: str | None = None,
     held_out_limit: int = 128,
