@@ -10,7 +10,7 @@ import re
 
 from distill.data.pipeline import Filter, each, placed
 from distill.spec.sample import Sample
-from ttc.config.values import counted
+from ttc.config.values import at_least, counted
 from ttc.errors import ConfigError
 from ttc.session.thinking import CLOSE, OPEN
 
@@ -24,6 +24,7 @@ def format(*, final: bool = True, pattern: str | None = None, max_chars: int | N
         pattern: regular expression that must be found in the answer, thinking apart.
         max_chars: longest text, thinking included.
     """
+    at_least("filter format", 1, max_chars=max_chars)
     try:
         regex = None if pattern is None else re.compile(pattern)
     except re.error as exc:

@@ -12,7 +12,6 @@ text.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -41,7 +40,7 @@ from train.update.update import Build, Objective, Updater
 from ttc.config.recipes import parse_spec
 from ttc.config.registry import ENGINES
 from ttc.config.signatures import bind, call
-from ttc.config.values import at_least
+from ttc.config.values import at_least, finite
 from ttc.core import Engine
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, UnknownName
@@ -91,7 +90,8 @@ def on_policy(
     n = completions.n
     completions.check("on_policy")
     at_least("on_policy", 1, top_k=top_k)
-    if not (math.isfinite(reward_weight) and reward_weight >= 0) or (reward_weight > 0 and n < 2):
+    finite("on_policy", reward_weight=reward_weight)
+    if reward_weight < 0 or (reward_weight > 0 and n < 2):
         raise ConfigError(f"on_policy: reward_weight needs to be at least 0, and n >= 2; got {reward_weight} and n {n}")
     if divergence != "sampled":
         make_divergence(divergence, beta)

@@ -1,14 +1,18 @@
 """Shared fields: a stage takes them as one value, and is bound and listed as if it had written them out."""
 
+from typing import Any
+
 import pytest
 
 from tests.train.stages import make_stage
 from train.offline.epochs import FitFields
 from train.recipe.recipe import bind_stage
-from train.registries import STAGES
+from train.registries import ADVANTAGES, LOSSES, PREFERENCES, STAGES, make
 from train.stages.sft import sft
 from ttc.errors import ConfigError
 
+_SPREAD = "group", "batch", "reinforce_pp", "steps"
+"""Advantages that divide by a spread."""
 SFT = {"data": "rows.jsonl", "steps": "3", "lr": 1e-3}
 
 
@@ -84,6 +88,14 @@ def test_a_limit_of_no_problem_is_refused_by_the_name_of_its_field(kind: str, fi
         ("grpo", {"max_staleness": -1}),
         ("grpo", {"refills": 1, "asynchronous": True}),
         ("sft", {"corpus": "cipher", "corpus_rows": 0}),
+        *((kind, {"weight_decay": "inf"}) for kind in ("sft", "preference", "grpo", "on_policy", "prm")),
+        ("sft", {"lora": 2, "lora_alpha": "inf"}),
+        ("preference", {"likelihood": "inf"}),
+        ("reward_model", {"centre": "inf"}),
+        ("ppo", {"entropy_weight": "inf"}),
+        ("grpo", {"verifier_s": "inf"}),
+        ("grpo", {"missing_end": "nan"}),
+        ("on_policy", {"reward_weight": "inf"}),
     ],
 )
 def test_a_number_that_cannot_be_is_refused_before_any_model_is_loaded(kind: str, change: dict[str, object]) -> None:
@@ -92,6 +104,31 @@ def test_a_number_that_cannot_be_is_refused_before_any_model_is_loaded(kind: str
     name = "refills" if "refills" in change else list(change)[-1]
     with pytest.raises(ConfigError, match=rf"\b{name} (must be|needs)"):
         make_stage(kind, **{**fields, **change})
+
+
+@pytest.mark.parametrize(
+    ("registry", "spec"),
+    [
+        *((PREFERENCES, f"{loss}:beta={beta}") for loss in PREFERENCES.names() for beta in ("nan", "inf", "-1")),
+        *((PREFERENCES, f"kto:{weight}=-1") for weight in ("good_weight", "bad_weight")),
+        (PREFERENCES, "simpo:gamma=nan"),
+        (LOSSES, "squared:tau=inf"),
+        *((LOSSES, spec) for spec in ("squared:tau=nan", "cispo:cap=nan", "ppo:clip_high=nan", "ppo:dual_clip=nan")),
+        *((ADVANTAGES, f"{name}:eps={eps}") for name in _SPREAD for eps in ("nan", "inf", "-1")),
+        (ADVANTAGES, "steps:outcome=nan"),
+        (ADVANTAGES, "tree:local=inf"),
+    ],
+)
+def test_a_number_of_a_loss_or_an_advantage_that_cannot_be_is_refused_by_its_name(registry: Any, spec: str) -> None:
+    name, _, option = spec.partition(":")
+    with pytest.raises(ConfigError, match=rf"\b{name}\b.*\b{option.partition('=')[0]}\b must be"):
+        make(registry, spec)
+
+
+@pytest.mark.parametrize("change", [{"threshold": float("nan")}, {"patience": 0}, {"after": -1}])
+def test_a_health_rule_that_could_never_act_or_always_is_refused(change: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=rf"health\.truncation: {next(iter(change))} must be"):
+        make_stage("sft", **SFT, health={"truncation": change})
 
 
 @pytest.mark.parametrize(

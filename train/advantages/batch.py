@@ -7,7 +7,7 @@ hard ones held back. Left out: a moving baseline.
 from __future__ import annotations
 
 from train.advantages.reinforce_pp import reinforce_pp
-from train.update.terms import Advantage, Spread
+from train.update.terms import Advantage, Spread, check_eps
 
 
 def batch(*, spread: Spread = "population", eps: float = 1e-6) -> Advantage:
@@ -17,4 +17,5 @@ def batch(*, spread: Spread = "population", eps: float = 1e-6) -> Advantage:
         spread: population divides the sum of squares by n, sample by n - 1.
         eps: added to the spread.
     """
+    check_eps("batch", eps)
     return reinforce_pp(baseline="none", spread=spread, eps=eps)

@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 
-from train.update.terms import Advantage, RewardBatch, Spread, centred, group_std, to_tokens
+from train.update.terms import Advantage, RewardBatch, Spread, centred, check_eps, group_std, per_spread, to_tokens
 
 
 def group(
@@ -25,12 +25,13 @@ def group(
         spread: population divides the sum of squares by n, sample by n - 1.
         eps: added to the spread; a group of equal rewards gives exactly 0.
     """
+    check_eps("group", eps)
 
     def advantage(outcome: RewardBatch) -> torch.Tensor:
         gap = centred(outcome.rewards, outcome.groups, outcome.judged)
         if scale == "none":
             return to_tokens(gap, outcome)
         among = outcome.groups if scale == "group" else torch.zeros_like(outcome.groups)
-        return to_tokens(gap / (group_std(outcome.rewards, among, outcome.judged, spread) + eps), outcome)
+        return to_tokens(per_spread(gap, group_std(outcome.rewards, among, outcome.judged, spread), eps), outcome)
 
     return advantage

@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from train.update.terms import Advantage, RewardBatch, Spread, centred, group_std, to_tokens
+from train.update.terms import Advantage, RewardBatch, Spread, centred, check_eps, group_std, per_spread, to_tokens
 
 
 def reinforce_pp(
@@ -24,12 +24,13 @@ def reinforce_pp(
         spread: population divides the sum of squares by n, sample by n - 1.
         eps: added to the spread.
     """
+    check_eps("reinforce_pp", eps)
 
     def advantage(outcome: RewardBatch) -> torch.Tensor:
         values, one = outcome.rewards, torch.zeros_like(outcome.groups)
         if baseline == "group":
             values = centred(values, outcome.groups, outcome.judged)
         std = group_std(values, one, outcome.judged, spread)
-        return to_tokens(centred(values, one, outcome.judged) / (std + eps), outcome)
+        return to_tokens(per_spread(centred(values, one, outcome.judged), std, eps), outcome)
 
     return advantage

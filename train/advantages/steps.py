@@ -11,7 +11,8 @@ from __future__ import annotations
 import torch
 
 from train.advantages.group import group
-from train.update.terms import Advantage, RewardBatch, Spread, centred, group_std
+from train.update.terms import Advantage, RewardBatch, Spread, centred, check_eps, group_std, per_spread
+from ttc.config.values import at_least, finite
 from ttc.errors import ConfigError
 
 
@@ -24,8 +25,11 @@ def steps(*, outcome: float = 0.0, spread: Spread = "population", eps: float = 1
         eps: added to the spread.
 
     Raises:
-        ConfigError: the rollouts carry no step rewards.
+        ConfigError: a number that cannot be, or rollouts without step rewards.
     """
+    at_least("steps", 0, outcome=outcome)
+    finite("steps", outcome=outcome)
+    check_eps("steps", eps)
     whole = group(spread=spread, eps=eps)
 
     def advantage(batch: RewardBatch) -> torch.Tensor:
@@ -36,7 +40,7 @@ def steps(*, outcome: float = 0.0, spread: Spread = "population", eps: float = 1
         groups = batch.groups[:, None].expand_as(rewards)
         flat, owner, valid = rewards.reshape(-1), groups.reshape(-1), is_known.reshape(-1)
         std = group_std(flat, owner, valid, spread)
-        normal = torch.where(valid, centred(flat, owner, valid) / (std + eps), 0.0).view_as(rewards)
+        normal = torch.where(valid, per_spread(centred(flat, owner, valid), std, eps), 0.0).view_as(rewards)
         later = normal.flip(1).cumsum(1).flip(1)
         return (later + outcome * whole(batch)) * batch.mask
 

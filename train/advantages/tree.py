@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 
 from train.update.terms import Advantage, RewardBatch, group_mean
-from ttc.config.values import at_least
+from ttc.config.values import at_least, finite
 from ttc.errors import ConfigError
 
 
@@ -29,9 +29,10 @@ def tree(*, local: float = 1.0, by_leaves: bool = True) -> Advantage:
         by_leaves: divide by the root of the number of rollouts through the node, as the paper does.
 
     Raises:
-        ConfigError: local below 0, or a batch without token ids.
+        ConfigError: local below 0 or endless, or a batch without token ids.
     """
     at_least("advantage tree", 0, local=local)
+    finite("advantage tree", local=local)
 
     def advantage(outcome: RewardBatch) -> torch.Tensor:
         if outcome.tokens is None:

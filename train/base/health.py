@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from train.base.rollout import Rollout
-from ttc.config.values import counted
+from ttc.config.values import at_least, counted, finite
 from ttc.errors import ConfigError, TrainingError, UnknownName
 from ttc.records import LineFile
 
@@ -178,7 +178,11 @@ def _changed(rule: HealthRule, change: Mapping[str, Any]) -> HealthRule:
             raise UnknownName(f"health.{rule.name}.action", str(value), _ACTIONS)
         if key != "action" and (isinstance(value, bool) or not isinstance(value, (int, float))):
             raise ConfigError(f"health.{rule.name}.{key} must be a number, got {value!r}")
-    return replace(rule, **change)
+    changed = replace(rule, **change)
+    at_least(f"health.{rule.name}", 1, patience=changed.patience)
+    at_least(f"health.{rule.name}", 0, after=changed.after)
+    finite(f"health.{rule.name}", threshold=changed.threshold)
+    return changed
 
 
 def check_finite(metrics: Mapping[str, float], step: int) -> None:

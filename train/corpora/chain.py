@@ -10,6 +10,7 @@ from __future__ import annotations
 from evals.tasks.chain import OPERATIONS, Chains, chain_texts
 from train.corpora._words import corpus_of
 from train.examples.examples import Corpus
+from ttc.config.values import at_least
 
 
 def chain(
@@ -33,6 +34,7 @@ def chain(
         noticed: probability that a wrong result is noticed and done again.
         most: most results of a chain that are done again.
     """
+    at_least("corpus chain", 0, most=most)
     texts = chain_texts(
         Chains(length, operations),
         thinking_share=thinking_share,

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from evals.tasks.countdown import MAX_NUMBER, MAX_VALUE, Games, check_size, question
 from train.examples.examples import Corpus, ShownTurn
 from train.nano import tokenizer
-from ttc.config.values import at_least
+from ttc.config.values import at_least, finite
 from ttc.errors import ConfigError
 
 BACK = "back"
@@ -55,8 +55,8 @@ def countdown(*, numbers: int = 3, largest: int = MAX_NUMBER, dead_ends: float =
     """
     check_size(numbers, largest)
     at_least("corpus countdown", 40, most=most)
-    if not dead_ends >= 0:
-        raise ConfigError(f"corpus countdown: dead_ends must be at least 0, got {dead_ends}")
+    at_least("corpus countdown", 0, dead_ends=dead_ends)
+    finite("corpus countdown", dead_ends=dead_ends)
     games = Games(numbers, "train", largest)
 
     def turn(rng: random.Random) -> ShownTurn:

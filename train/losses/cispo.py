@@ -18,7 +18,7 @@ def cispo(*, cap: float = 5.0) -> Loss:
     Args:
         cap: most that a token may be weighted; at least 1.
     """
-    if cap < 1:
+    if not cap >= 1:
         raise ConfigError(f"cispo.cap must be at least 1, got {cap}")
 
     def loss(logprobs: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor) -> PerToken:

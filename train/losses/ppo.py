@@ -23,7 +23,7 @@ def ppo(*, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float | Non
         dual_clip: most times a negative advantage may count; above 1, None for no bound.
     """
     check_clip("ppo", clip_low, clip_high)
-    if dual_clip is not None and dual_clip <= 1:
+    if dual_clip is not None and not dual_clip > 1:
         raise ConfigError(f"ppo.dual_clip must be above 1, got {dual_clip}")
 
     def loss(logprobs: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor) -> PerToken:

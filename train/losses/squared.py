@@ -7,6 +7,8 @@ advantage is the group's without scaling, the normaliser `rollout` (sum over tok
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from train.update.terms import Loss, PerToken
@@ -19,8 +21,8 @@ def squared(*, tau: float = 0.1) -> Loss:
     Args:
         tau: strength of the pull, per nat squared; above 0.
     """
-    if tau <= 0:
-        raise ConfigError(f"squared.tau must be above 0, got {tau}")
+    if not 0 < tau < math.inf:
+        raise ConfigError(f"squared.tau must be above 0 and finite, got {tau}")
 
     def loss(logprobs: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor) -> PerToken:
         moved = (logprobs - old) * mask

@@ -7,6 +7,8 @@ preferred for its length. What to watch: both log-probabilities falling together
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -22,8 +24,8 @@ def dpo(*, beta: float = 0.1, per_token: bool = False, label_smoothing: float = 
         per_token: divide log-ratios by the number of tokens.
         label_smoothing: the share of labels believed to be wrong, in [0, 0.5).
     """
-    if beta <= 0:
-        raise ConfigError(f"dpo.beta must be above 0, got {beta}")
+    if not 0 < beta < math.inf:
+        raise ConfigError(f"dpo.beta must be above 0 and finite, got {beta}")
     if not 0 <= label_smoothing < 0.5:
         raise ConfigError(f"dpo.label_smoothing must be in [0, 0.5), got {label_smoothing}")
 

@@ -6,6 +6,8 @@ agrees, DPO's optimum is infinitely far from the reference; here it is 1 / (2 be
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from train.examples.pairs import PairLoss, Pairs, Ranking, ranks_by
@@ -18,8 +20,8 @@ def ipo(*, beta: float = 0.1) -> PairLoss:
     Args:
         beta: strength of the pull to the reference; above 0.
     """
-    if beta <= 0:
-        raise ConfigError(f"ipo.beta must be above 0, got {beta}")
+    if not 0 < beta < math.inf:
+        raise ConfigError(f"ipo.beta must be above 0 and finite, got {beta}")
 
     ranking = Ranking(per_token=True)
 

@@ -7,9 +7,12 @@ bad.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from train.examples.pairs import LabelledBatch, LabelledLoss
+from ttc.config.values import at_least, finite
 from ttc.errors import ConfigError
 
 
@@ -21,8 +24,10 @@ def kto(*, beta: float = 0.1, good_weight: float = 1.0, bad_weight: float = 1.0)
         good_weight: weight of answers marked good.
         bad_weight: weight of answers marked bad.
     """
-    if beta <= 0:
-        raise ConfigError(f"kto.beta must be above 0, got {beta}")
+    if not 0 < beta < math.inf:
+        raise ConfigError(f"kto.beta must be above 0 and finite, got {beta}")
+    at_least("kto", 0, good_weight=good_weight, bad_weight=bad_weight)
+    finite("kto", good_weight=good_weight, bad_weight=bad_weight)
 
     def loss(labelled: LabelledBatch) -> torch.Tensor:
         point = labelled.kl.detach().clamp(min=0)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from train.examples.pairs import PairLoss, Pairs, Ranking, ranks_by
-from ttc.errors import ConfigError
+from ttc.config.values import at_least, finite
 
 
 def orpo(*, beta: float = 0.1) -> PairLoss:
@@ -18,8 +18,8 @@ def orpo(*, beta: float = 0.1) -> PairLoss:
     Args:
         beta: weight of the odds ratio; at least 0.
     """
-    if beta < 0:
-        raise ConfigError(f"orpo.beta must be at least 0, got {beta}")
+    at_least("orpo", 0, beta=beta)
+    finite("orpo", beta=beta)
 
     ranking = Ranking(over_reference=False, per_token=True)
 

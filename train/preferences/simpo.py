@@ -5,10 +5,13 @@ Meng et al. 2024 (arXiv:2405.14734).
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 
 from train.examples.pairs import PairLoss, Pairs, Ranking, ranks_by
+from ttc.config.values import at_least, finite
 from ttc.errors import ConfigError
 
 
@@ -19,8 +22,10 @@ def simpo(*, beta: float = 2.0, gamma: float = 1.0) -> PairLoss:
         beta: scale; above 0.
         gamma: the margin that a pair must win by, in units of the scaled difference.
     """
-    if beta <= 0:
-        raise ConfigError(f"simpo.beta must be above 0, got {beta}")
+    if not 0 < beta < math.inf:
+        raise ConfigError(f"simpo.beta must be above 0 and finite, got {beta}")
+    at_least("simpo", 0, gamma=gamma)
+    finite("simpo", gamma=gamma)
 
     ranking = Ranking(over_reference=False, per_token=True)
 

@@ -10,7 +10,6 @@ rewards, a critic, earlier data. `PolicyStage.learner` is everything an update n
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -52,7 +51,7 @@ from ttc.concurrent import stopped_at_once
 from ttc.config.recipes import parse_spec
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import bind
-from ttc.config.values import above, at_least, counted, within
+from ttc.config.values import above, at_least, counted, finite, within
 from ttc.core import Engine, Sampling, Strategy, Verifier
 from ttc.errors import ConfigError
 from ttc.records import LineFile
@@ -516,9 +515,8 @@ class RewardFields:
 
     def check(self, kind: str) -> None:
         """Raise ConfigError when nothing would give a reward, or for a divergence that cannot be or nobody reads."""
-        for name in ("verifier_weight", "reward_weight", "critique_weight", "kl_weight", "ptx_weight"):
-            if not math.isfinite(getattr(self, name)):
-                raise ConfigError(f"{kind}: {name} must be a finite number, got {getattr(self, name)}")
+        weights = "verifier_weight", "reward_weight", "critique_weight", "kl_weight", "ptx_weight"
+        finite(kind, **{name: getattr(self, name) for name in (*weights, "missing_end", "verifier_s")})
         defaults = {item.name: item.default for item in fields(self)}
         for owner, names in _READ_WITH.items():
             own = {name: getattr(self, name) != defaults[name] for name in names}
@@ -534,8 +532,6 @@ class RewardFields:
             raise ConfigError(f"{kind}: kl_weight must be at least 0, and above 0 where a reference is named")
         if self.verifier_s is not None:
             above(kind, 0, verifier_s=self.verifier_s)
-        if self.missing_end is not None and not math.isfinite(self.missing_end):
-            raise ConfigError(f"{kind}: missing_end must be a finite number, got {self.missing_end}")
         if self.reference_every is not None:
             at_least(kind, 1, reference_every=self.reference_every)
 

@@ -21,7 +21,7 @@ from train.rollouts.frontier import Mode
 from train.update.critic import ValueFit
 from train.update.terms import Correction
 from train.update.update import Build, Objective
-from ttc.config.values import above, at_least
+from ttc.config.values import above, at_least, finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +80,7 @@ def ppo(
     rollouts.check("ppo")
     rewards.check("ppo")
     at_least("ppo", 0, entropy_weight=entropy_weight)
+    finite("ppo", entropy_weight=entropy_weight)
     above("ppo", 0, value_lr=value_lr)
     problems = make_task(task)
     passes = epochs, minibatches

@@ -56,7 +56,7 @@ from train.registries import PREFERENCES, make, make_task
 from train.update.logprobs import token_logprobs
 from train.update.update import Build
 from ttc.config.recipes import parse_spec
-from ttc.config.values import at_least
+from ttc.config.values import at_least, finite
 from ttc.durable import replaced_file
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
@@ -242,6 +242,7 @@ def preference(
         raise ConfigError("preference: shard is for grpo, ppo, agent, on_policy and sft; set it to false")
     pairs = PairSource.of("preference", data, rollouts, per_problem)
     at_least("preference", 0, likelihood=likelihood)
+    finite("preference", likelihood=likelihood)
     at_least("preference", 1, held_out_limit=held_out_limit)
     task = None if held_out is None else make_task(held_out)
     make_loss = make(PREFERENCES, loss)

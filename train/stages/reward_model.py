@@ -36,7 +36,7 @@ from train.reward_models.reward_models import (
 )
 from train.update.update import Build
 from ttc import seeds
-from ttc.config.values import at_least
+from ttc.config.values import at_least, finite
 from ttc.durable import replaced_folder
 from ttc.errors import ConfigError
 
@@ -65,6 +65,7 @@ def reward_model(
     pairs = PairSource.of("reward_model", data, rollouts, per_problem)
     at_least("reward_model", 1, members=members)
     at_least("reward_model", 0, centre=centre)
+    finite("reward_model", centre=centre)
     if build.shard or build.lora:
         raise ConfigError("reward_model: all weights are trained, by one process; leave lora and shard out")
     return _RewardModel(pairs, members, centre, course, build)

@@ -28,6 +28,7 @@ from typing import Literal, TypeAlias
 
 import torch
 
+from ttc.config.values import at_least, finite
 from ttc.errors import ConfigError
 
 
@@ -92,6 +93,17 @@ def group_std(
     return (squares if how == "population" else squares * number / (number - 1).clamp(min=1)).sqrt()
 
 
+def check_eps(name: str, eps: float) -> None:
+    """Raise ConfigError for what may not be added to a spread."""
+    at_least(name, 0, eps=eps)
+    finite(name, eps=eps)
+
+
+def per_spread(gap: torch.Tensor, spread: torch.Tensor, eps: float) -> torch.Tensor:
+    """A difference from a mean divided by spread plus eps; 0 where there is none, whatever the spread: (R,)."""
+    return torch.where(gap == 0, 0.0, gap / (spread + eps))
+
+
 @dataclass(frozen=True, slots=True)
 class PerToken:
     """`loss` (R, T), with the gradient; `clipped` (R, T) True where the gradient was cut off."""
@@ -120,7 +132,7 @@ def check_clip(name: str, low: float, high: float) -> None:
     """Raise ConfigError unless 0 <= low <= 1 and high >= 0 (a ratio is clipped to [1 - low, 1 + high])."""
     if not 0 <= low <= 1:
         raise ConfigError(f"{name}.clip_low must be in [0, 1], got {low}")
-    if high < 0:
+    if not high >= 0:
         raise ConfigError(f"{name}.clip_high must be >= 0, got {high}")
 
 
@@ -168,7 +180,7 @@ class Correction:
 
     def __post_init__(self) -> None:
         """Refuse a cap below 1."""
-        if self.cap < 1:
+        if not self.cap >= 1:
             raise ConfigError(f"correction.cap must be at least 1, got {self.cap}")
 
     def weights(self, trainer: torch.Tensor, engine: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

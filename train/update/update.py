@@ -30,7 +30,7 @@ from train.update.critic import Critic
 from train.update.logprobs import Compare, check_packing, kindred, token_logprobs
 from train.update.terms import Advantage, Correction, Loss, PerToken, RewardBatch, fair_kl, pulls
 from ttc.config.plugins import checked_return, checked_shape
-from ttc.config.values import above, at_least, counted
+from ttc.config.values import above, at_least, counted, finite
 from ttc.engines.shared.compute import pick_dtype
 from ttc.errors import ConfigError, TrainingError
 from ttc.seeds import derive
@@ -334,7 +334,7 @@ class Build:
         shard: split the weights over the processes of the run (FSDP2); with one process, do nothing.
         micro_tokens: most padded tokens of one forward and backward pass; None is 2,048 on a CPU, 16,384 on a GPU.
         weight_decay: how much of every weight AdamW takes off a step, times the learning rate.
-        clip_norm: most norm of a gradient that is applied.
+        clip_norm: most norm of a gradient that is applied; inf clips nothing.
     """
 
     lora: int = 0
@@ -350,6 +350,7 @@ class Build:
         """Refuse numbers that no adapter, pass or optimiser can have."""
         at_least("update", 1, micro_tokens=self.micro_tokens)
         at_least("update", 0, weight_decay=self.weight_decay)
+        finite("update", weight_decay=self.weight_decay, lora_alpha=self.lora_alpha)
         above("update", 0, clip_norm=self.clip_norm)
         alpha = self.lora_alpha
         if self.lora < 0 or (alpha is not None and (not self.lora or not alpha > 0)):

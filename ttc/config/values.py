@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import math
 import pathlib
 import re
 import types
@@ -289,6 +290,11 @@ def above(owner: str, limit: float, /, **values: float | None) -> None:
 def within(owner: str, low: float, high: float, /, **values: float | None) -> None:
     """Raise ConfigError that names the first parameter outside [low, high]."""
     _check(owner, f"in [{low:g}, {high:g}]", values, lambda value: low <= value <= high)
+
+
+def finite(owner: str, /, **values: float | None) -> None:
+    """Raise ConfigError that names the first parameter that is NaN or endless."""
+    _check(owner, "a finite number", values, math.isfinite)
 
 
 def check_seed(owner: str, **seeds: int | None) -> None:
