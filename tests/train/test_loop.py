@@ -300,6 +300,22 @@ def test_micro_batches_of_any_size_give_the_same_gradient(new_parts, tmp_path):
     assert torch.allclose(gradients[0], gradients[2], atol=1e-6)
 
 
+@pytest.mark.parametrize(("epochs", "minibatches"), [(3, 1), (1, 3), (2, 3)])
+def test_the_loss_of_several_passes_is_their_mean(new_parts, tmp_path, epochs, minibatches):
+    parts, rollouts = collect(new_parts, tmp_path)
+    mixed = [dataclasses.replace(rollout, reward=float(i % 2)) for i, rollout in enumerate(rollouts)]
+    batch, objective = rollout_batch(mixed, 0), dataclasses.replace(parts.updater.objective, normaliser="sequence")
+    ready = weighted(batch, objective, outcome_of(mixed, batch.mask))
+    ready = dataclasses.replace(ready, ce=ready.pg)  # a likelihood, which is far from 0
+
+    def loss(epochs, minibatches):
+        model = copy.deepcopy(parts.updater.model)
+        still = Optimiser(model, Schedule(1e-12, 1))
+        return Updater(model, still, objective, epochs=epochs, minibatches=minibatches).step(ready)["loss"]
+
+    assert loss(epochs, minibatches) == pytest.approx(loss(1, 1), rel=1e-3) and loss(1, 1) > 0.1
+
+
 def test_a_collector_refuses_sampling_under_which_log_probabilities_are_not_the_policys(new_parts, tmp_path):
     from functools import partial
 

@@ -215,6 +215,7 @@ class Updater:
                     compare = None if supervisor is None else supervisor(part, rows.mask)
                     loss = self._loss(rows, None if old is None else old[part], tally, compare) * scale
                     loss.backward()
+                    tally.loss += float(loss.detach())
                 if self._replayed is not None:
                     self._replay(self._replayed(self.optimiser.taken), tally)
                 tally.norms.append(self.optimiser.step())
@@ -253,7 +254,6 @@ class Updater:
             tally.add_shares("ratio", torch.exp(logprobs.detach() - before), batch.mask, _RATIOS)
         is_known = batch.mask & ~torch.isnan(batch.engine)
         tally.add("mismatch", (before - torch.nan_to_num(batch.engine)).abs(), is_known)
-        tally.loss += float(loss.detach())
         return loss
 
     def _replay(self, batch: TokenBatch, tally: _Tally) -> None:
@@ -310,7 +310,7 @@ class _Tally:
             self.add(f"{name}/{edge:g}", (place == number).float(), mask)
 
     def summary(self, world: World = ALONE) -> dict[str, float]:
-        """Means by name over all processes, the loss, and the largest gradient norm."""
+        """Means by name over all processes, the loss as a mean over optimiser steps, and the largest gradient norm."""
         sums, counts, loss = dict[str, float](), dict[str, float](), 0.0
         for tally in world.gather([self]):
             loss += tally.loss
@@ -319,7 +319,7 @@ class _Tally:
                 counts[name] = counts.get(name, 0.0) + tally._counts[name]
         means = {name: total / counts[name] for name, total in sums.items() if counts[name]}
         norms = {"grad_norm_mean": sum(self.norms) / len(self.norms), "grad_norm_min": min(self.norms)}
-        return {"loss": loss, "grad_norm": max(self.norms), **norms, **means}
+        return {"loss": loss / len(self.norms), "grad_norm": max(self.norms), **norms, **means}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
