@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from train.base.stage import Setting
-from train.measure.measure import EXACT, open_engine
+from train.measure.measure import EXACT, held_out_gains, open_engine
 from ttc.config.registry import ENGINES
 
 
@@ -34,3 +35,12 @@ def test_on_a_gpu_an_engine_leaves_the_trainer_three_quarters_of_what_is_free(mo
 
 def test_on_a_cpu_it_keeps_to_its_own_default(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "kv_bytes" not in _supplied(monkeypatch, "cpu", EXACT)
+
+
+def test_gains_are_up_to_where_the_run_ended_and_not_up_to_where_a_lost_attempt_was(tmp_path: Path) -> None:
+    path = tmp_path / "held_out.jsonl"
+    steps = {0: [0, 0], 10: [1, 0], 20: [1, 1]}  # killed behind 20, resumed at 10, stopped by a health rule at 15
+    lines = [json.dumps({"step": step, "right": right, "sampled": right}) for step, right in steps.items()]
+    path.write_text("\n".join(lines) + "\n")
+    assert held_out_gains(path, 1, 15)["held_out_after"] == 0.5
+    assert held_out_gains(path, 1, 20)["held_out_after"] == 1.0

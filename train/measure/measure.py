@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from evals.numbers.statistics import mean_interval, paired_interval
 from evals.task import Item, Task
-from train.base.stage import Setting
+from train.base.stage import Setting, last_attempt
 from train.registries import make_verifier
 from train.rollouts.rewards import close_verifier, served
 from ttc.answers import kind_of
@@ -159,9 +159,12 @@ def task_gains(
     return {**greedy, **gains("held_out_sampled", first[1], last[1], setting.seed)}
 
 
-def held_out_gains(path: Path, seed: int) -> dict[str, float]:
-    """`gains` between the first and the last measurement that a loop wrote to `path`, greedy and sampled."""
-    rows = [row for _, row in iterate(path)]
+def held_out_gains(path: Path, seed: int, steps: int) -> dict[str, float]:
+    """`gains` between the first and the last measurement that a loop wrote to `path`, greedy and sampled.
+
+    The loop ended after `steps` updates: what stands behind them is of an attempt that was lost.
+    """
+    rows = [row for row in last_attempt(row for _, row in iterate(path)) if row["step"] <= steps]
     if len(rows) < 2:
         return {}
     numbers: dict[str, float] = {}

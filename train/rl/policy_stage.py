@@ -171,7 +171,7 @@ class PolicyStage:
             await parts.close()
             await parts.collector.engine.close()
         numbers = {key: float(value) for key, value in last.items() if isinstance(value, (int, float))}
-        gained = held_out_gains(setting.own / "held_out.jsonl", setting.seed)
+        gained = held_out_gains(setting.own / "held_out.jsonl", setting.seed, last["step"])
         return StageResult(str(folder), {**numbers, **gained}, str(last["stopped"]))
 
     def parts(self, source: Path, setting: Setting, engine: Engine | None = None) -> Parts:
