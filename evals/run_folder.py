@@ -268,7 +268,7 @@ def check_folder(
     """
     config_there = readable_config(folder)
     if config_there is None:
-        _check_orphans(folder, config)
+        _check_orphans(folder, config, items)
         return
     if CONTENTS in config and CONTENTS not in config_there:
         raise ConfigError(
@@ -290,21 +290,24 @@ def check_folder(
         raise _other_counting(folder)
 
 
-def _check_orphans(folder: Path, config: Mapping[str, Any]) -> None:
+def _check_orphans(folder: Path, config: Mapping[str, Any], items: Sequence[Item]) -> None:
     """Refuse what a run has paid for where its run.json is lost, unless the last record says that `config` made it.
 
-    Each record bears the digest of the configuration that made it, so run.json can be written anew. What is not known
-    yet of `config` leaves it open.
+    Each record bears the digest of the configuration that made it, so run.json can be written anew, also where a run
+    that was whole grows now. What is not known yet of `config` leaves it open.
     """
     if None in (config.get(CONTENTS, {}), config.get(SERVED, {})) or not _has_begun(folder):
         return
-    made_by, path = None, folder / RECORDS
+    made_by, names, path = None, set[str](), folder / RECORDS
     for _, record in store.scan(path) if path.is_file() else ():
         made_by = record.provenance.get("run")
-    if made_by != digest(config):
+        names.add(record.problem.id)
+    smaller = _with_limit(config, items, len(names)) if _grows(config, len(names)) else ()
+    if all(made_by != digest(one) for one in (config, *smaller)):
         raise ConfigError(
-            f"{folder} holds {RECORDS} but no {CONFIG} that can be read, and they were made with other settings: give "
-            "the options of the command that made them, its --limit too, or choose another --out"
+            f"{folder} holds {RECORDS} but no {CONFIG} that can be read, and they were made with other settings, or "
+            f"with a limit above {len(names)} that was not reached: give the options of the command that made them, "
+            "its --limit too, and a larger one afterwards, or choose another --out"
         )
 
 
@@ -350,21 +353,37 @@ def _check_contents(folder: Path, there: Any, here: Mapping[str, str], items: Se
 
 
 def _before_growth(there: Mapping[str, Any], config: Mapping[str, Any], items: Sequence[Item]) -> Mapping[str, Any]:
-    """The configuration with the limit of the folder and its problems, where it asks for those and more.
+    """The configuration with the limit of the folder and its problems, where it asks for those and more."""
+    before = there.get("limit")
+    if not isinstance(before, int) or not _grows(config, before):
+        return config
+    name, contents = _problems_of(config), there.get(CONTENTS)
+    digest_there = contents.get(name) if isinstance(contents, Mapping) else None
+    smaller = _with_limit(config, items, before)
+    same = (one for one in smaller if one[CONTENTS] is None or one[CONTENTS].get(name) == digest_there)
+    return next(same, {**config, "limit": before})
+
+
+def _grows(config: Mapping[str, Any], before: int) -> bool:
+    """Whether a run of `before` problems may become that of `config`.
 
     A strategy that spends a total over all problems would have spent it otherwise on more: it does not grow.
     """
-    before, now = there.get("limit"), config.get("limit")
-    spends_total = (config.get("params") or {}).get("total") is not None
-    if not isinstance(before, int) or (now is not None and now <= before) or spends_total:
-        return config
-    contents, there_contents = config.get(CONTENTS), there.get(CONTENTS)
-    if contents is not None and isinstance(there_contents, Mapping):
-        name = f"problems of task {config['task']}"
-        orders = (problems_digest(islice(items, before)), problems_digest(sample(items, before)))
-        if there_contents.get(name) in orders:
-            contents = {**contents, name: there_contents[name]}
-    return {**config, "limit": before, CONTENTS: contents}
+    now, spends_total = config.get("limit"), (config.get("params") or {}).get("total") is not None
+    return (now is None or now > before) and not spends_total
+
+
+def _with_limit(config: Mapping[str, Any], items: Sequence[Item], limit: int) -> Iterator[dict[str, Any]]:
+    """The configuration of a smaller run: its problems are the first of `items`, or where those are all, a sample."""
+    contents = config.get(CONTENTS)
+    for part in (islice(items, limit), sample(items, limit)):
+        asked = None if contents is None else {**contents, _problems_of(config): problems_digest(part)}
+        yield {**config, "limit": limit, CONTENTS: asked}
+
+
+def _problems_of(config: Mapping[str, Any]) -> str:
+    """The name among `contents` of the problems that are asked."""
+    return f"problems of task {config.get('task')}"
 
 
 @contextmanager

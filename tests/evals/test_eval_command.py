@@ -106,9 +106,10 @@ def answers_in(folder: Path) -> list[object]:
     return [(record.problem.id, record.answer and record.answer.text) for record in read_run(folder).records]
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
 @pytest.mark.parametrize("larger", ["12", "all"])
 def test_a_larger_limit_asks_only_what_is_new_and_ends_as_one_run_of_that_limit(
-    larger: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    larger: str, is_lost: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mine.jsonl").write_text(
         "".join(json.dumps({"question": f"{i}+1?", "answer": str(i + 1)}) + "\n" for i in range(15))
@@ -118,6 +119,8 @@ def test_a_larger_limit_asks_only_what_is_new_and_ends_as_one_run_of_that_limit(
     grown, whole = tmp_path / "grown", tmp_path / "whole"
     assert run(capsys, *arguments, "--limit", "5", "--out", str(grown))[0] == 0
     few = (grown / "records.jsonl").read_bytes()
+    if is_lost:
+        (grown / "run.json").write_text("")
     assert run(capsys, *arguments, "--limit", larger, "--out", str(grown))[0] == 0
     assert (grown / "records.jsonl").read_bytes().startswith(few)
     assert run(capsys, *arguments, "--limit", larger, "--out", str(whole))[0] == 0
@@ -127,6 +130,22 @@ def test_a_larger_limit_asks_only_what_is_new_and_ends_as_one_run_of_that_limit(
     ) == 2  # fmt: skip
     code, _, stderr = run(capsys, *arguments, "--limit", "5", "--out", str(grown))
     assert code == 2 and "a run grows by a larger limit only" in stderr
+
+
+def test_a_run_that_was_cut_and_lost_its_configuration_grows_as_its_refusal_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "r"
+    arguments = [*SIMULATED, "--strategy", "majority", "--baseline", "none", "--out", str(folder)]
+    assert run(capsys, *arguments, "--limit", "5")[0] == 0
+    (folder / "run.json").unlink()
+    rows = (folder / "records.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "records.jsonl").write_bytes(b"".join(rows[:3]))
+    code, _, stderr = run(capsys, *arguments, "--limit", "8")
+    assert code == 2 and "its --limit too, and a larger one afterwards" in stderr
+    assert run(capsys, *arguments, "--limit", "5")[0] == 0
+    assert run(capsys, *arguments, "--limit", "8")[0] == 0
+    assert (folder / "records.jsonl").read_bytes().startswith(b"".join(rows[:3])) and len(answers_in(folder)) == 8
 
 
 def test_a_run_does_not_grow_over_other_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
