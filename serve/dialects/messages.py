@@ -198,7 +198,8 @@ def parse(body: MessagesRequest) -> ServeRequest:
         max_tokens=body.max_tokens,
         stop=tuple(body.stop_sequences or ()),
     )
-    return replace(parse_prompt(body), stream=bool(body.stream), sampling=sampling, search=read_search(body.ttc, None))
+    search = read_search(body.ttc, body.seed)
+    return replace(parse_prompt(body), stream=bool(body.stream), sampling=sampling, search=search)
 
 
 def parse_prompt(body: MessagesPrompt) -> ServeRequest:

@@ -59,13 +59,13 @@ class CommonFields(ThinkingFields):
     top_p: Annotated[float, Ge(1e-6), Le(1)] | None = Field(None, description="In (0, 1].")
     top_k: Annotated[int, Ge(-1), Le(1 << 20), WHOLE] | None = Field(None, description="0 and -1 are off.")
     stream: bool | None = None
+    seed: Annotated[int, Ge(0), Le(MAX_SEED), WHOLE] | None = None
     ttc: SearchFields | None = None
 
 
 class OpenAIFields(CommonFields):
     """What OpenAI's dialects share."""
 
-    seed: Annotated[int, Ge(0), Le(MAX_SEED), WHOLE] | None = None
     stop: StopText | Annotated[list[StopText], MaxLen(4)] | None = None
     frequency_penalty: _Penalty | None = Field(None, description=_SOME)
     presence_penalty: _Penalty | None = Field(None, description=_SOME)

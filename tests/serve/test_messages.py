@@ -50,6 +50,12 @@ def test_stop_sequences_are_as_many_as_agents_send(server: Running) -> None:
     assert (reply["stop_reason"], reply["stop_sequence"]) == ("stop_sequence", "there")
 
 
+def test_a_seed_is_read_as_in_every_other_dialect(server: Running) -> None:
+    assert server.ask(asked(seed=3), PATH).json()["ttc"]["seed"] == 3
+    refusal = server.ask(asked(seed=3, ttc={"seed": 4}), PATH).json()["error"]
+    assert refusal["message"] == "seed = 3 and ttc.seed = 4 contradict each other: send one"
+
+
 def test_an_agent_may_ask_for_earlier_thought_to_be_cleared_and_for_no_other_edit(server: Running) -> None:
     edit = {"type": "clear_thinking_20251015", "keep": "all"}
     assert server.ask(asked(context_management={"edits": [edit]}), PATH).status_code == 200
