@@ -317,6 +317,23 @@ def test_an_outcome_model_scores_the_whole_answer_once(tmp_path: Path, name: str
 # -- what is refused ------------------------------------------------------------------------------------------------
 
 
+def test_a_model_without_the_head_of_a_reward_model_is_refused_and_weights_beside_it_are_no_news(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = make.classifier(tmp_path / "m", "gpt_neox", "Sequence")
+    weights, path = load_file(folder / "model.safetensors"), folder / "model.safetensors"
+    save_file({**weights, "embed_out.weight": torch.zeros(2, 2)}, path, {"format": "pt"})
+    capfd.readouterr()
+    orm(str(folder), EmbeddedCore(dtype="float32", device="cpu"))
+    assert "LOAD REPORT" not in "".join(capfd.readouterr())
+    save_file({name: weight for name, weight in weights.items() if name != "score.weight"}, path, {"format": "pt"})
+    with pytest.raises(ConfigError, match=r"is no reward model: it has no weights for score\.weight"):
+        orm(str(folder), EmbeddedCore(dtype="float32", device="cpu"))
+    assert "LOAD REPORT" not in "".join(capfd.readouterr())
+
+
 def test_a_tokenizer_that_splits_the_step_marker_is_refused_before_any_scoring(tmp_path: Path) -> None:
     folder = make.qwen_head(tmp_path / "m", 2, "Qwen2ForProcessRewardModel")
     make.byte_tokenizer(folder, make.QWEN_SPECIAL[:-1], make.QWEN_TEMPLATE)

@@ -6,7 +6,8 @@ waits is computed one after another in a worker thread. Only code that ships wit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def transformers_scorer(folder: Path, adapter: Adapter, place: EmbeddedCore) -> 
     """Load a sequence classifier.
 
     Raises:
-        ConfigError: the folder holds none, or an option of the embedded core was asked for.
+        ConfigError: the folder holds none, not all of its weights, or an option of the embedded core was asked for.
     """
     from transformers import AutoModelForSequenceClassification
 
@@ -76,9 +77,27 @@ def transformers_scorer(folder: Path, adapter: Adapter, place: EmbeddedCore) -> 
         raise ConfigError(f"adapter {adapter.name} needs a model that the embedded core runs, {folder} is none")
     layout = OwnText(adapter, RewardTokenizer(folder), adapter.step_delimiter)
     device = pick_device(place.device)
+    load, dtype = AutoModelForSequenceClassification.from_pretrained, pick_dtype(place.dtype, device)
     try:
-        model = AutoModelForSequenceClassification.from_pretrained(str(folder), dtype=pick_dtype(place.dtype, device))
+        with _without_table():
+            model, report = load(str(folder), dtype=dtype, output_loading_info=True)
     except (OSError, ValueError) as exc:
         raise ConfigError(f"transformers cannot load {folder} as a sequence classifier: {exc}") from exc
+    if report["missing_keys"]:
+        names = ", ".join(sorted(report["missing_keys"])[:4])
+        raise ConfigError(f"{folder} is no reward model: it has no weights for {names}, which would be random")
     backend = TransformersBackend(model.to(device).eval(), adapter, place)
     return RecallScorer(backend, layout, aggregation=adapter.aggregation)
+
+
+@contextmanager
+def _without_table() -> Iterator[None]:
+    """Keep transformers from printing which weights it found: what matters of that is in the report that it returns."""
+    from transformers.utils import logging
+
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
