@@ -312,10 +312,10 @@ def _model(name: str, values: Mapping[str, Any], limits: ServeLimits) -> ModelSp
 
 
 def _engine(name: str, params: Mapping[str, Any], model: str | None, limits: ServeLimits) -> PartChoice:
-    """An engine; of a server behind, strategies bear no longer silence than chats that are passed through."""
-    takes_silence = "idle_s" in options_of(ENGINES.load(split_model(name)[0]))
-    silence = {"idle_s": limits.upstream_first_s} if takes_silence else {}
-    return PartChoice.of(ENGINES, name, {**silence, **params}, model)
+    """An engine; of a server behind, strategies bear no more silence than chats that are passed through."""
+    silence = {"idle_s": limits.upstream_first_s, "silent_again": False}
+    known = options_of(ENGINES.load(split_model(name)[0]))
+    return PartChoice.of(ENGINES, name, {**{key: silence[key] for key in silence if key in known}, **params}, model)
 
 
 def _preset(name: str, table: Mapping[str, Any]) -> PresetSpec:

@@ -277,7 +277,7 @@ def test_a_model_that_cannot_work_as_written_stops_the_start(tmp_path: pathlib.P
         load_config(tmp_path / "serve.toml")
 
 
-def test_strategies_bear_no_longer_silence_of_a_server_behind_than_chats_that_are_passed_through(
+def test_strategies_bear_no_more_silence_of_a_server_behind_than_chats_that_are_passed_through(
     tmp_path: pathlib.Path,
 ) -> None:
     def of_file(text: str) -> object:
@@ -287,5 +287,6 @@ def test_strategies_bear_no_longer_silence_of_a_server_behind_than_chats_that_ar
 
     options = from_options(None, None, None, None, "http://x/v1", {"limits.upstream_first_s": "7"})
     assert options.models[0].engine.params["idle_s"] == of_file(BEHIND) == 7
+    assert options.models[0].engine.params["silent_again"] is False, "nor a second one"
     assert of_file(BEHIND + "params = { idle_s = 9 }") == 9
     assert of_file(BEHIND.replace('"openai"', '"openai:llama"')) == 7

@@ -152,6 +152,21 @@ def test_a_silent_server_is_given_up_after_the_idle_time() -> None:
             once(engine)
 
 
+def test_where_it_is_not_asked_again_a_silent_server_costs_one_silence_and_another_answers() -> None:
+    with OpenAIServer(talker, CHAT) as one, OpenAIServer(talker, CHAT) as two:
+        for servers in ([one], [one, two]):
+            engine = openai(base_url=",".join(server.url for server in servers), idle_s=0.2, silent_again=False)
+            before = [len(server.requests) for server in servers]
+            for server in servers:
+                server.faults.append(Fault("hang"))
+            with pytest.raises(EngineTimeout, match=r"silent for 0\.2 s$"):
+                once(engine)
+            assert [len(server.requests) for server in servers] == [number + 1 for number in before]
+        engine = openai(base_url=f"{one.url},{two.url}", idle_s=0.2, silent_again=False)
+        one.faults.append(Fault("hang"))
+        once(engine)
+
+
 def test_several_servers_share_the_problems_and_each_problem_stays_on_one() -> None:
     with OpenAIServer(suite.embedded) as one, OpenAIServer(suite.embedded) as two:
         engine = openai(base_url=f"{one.url},{two.url}", tokenizer=TEACHER)

@@ -61,6 +61,7 @@ def openai(
     retry_s: float = 60.0,
     connect_s: float = 5.0,
     idle_s: float = 600.0,
+    silent_again: bool = True,
 ) -> Engine:
     """Connect to a server and find out what it can do.
 
@@ -83,6 +84,8 @@ def openai(
         retry_s: no attempt starts so many seconds after the first failure.
         connect_s: seconds to wait for a connection.
         idle_s: seconds of silence after which a request counts as dead.
+        silent_again: ask a server again that was silent so long, since a lost connection looks the same. False: only
+            another one is asked.
 
     Raises:
         ConfigError: nothing answers there, the key, model or tokenizer is wrong, or an option is out of range.
@@ -114,7 +117,7 @@ def openai(
         token_ids=False,
         max_concurrency=max_concurrency,
     )
-    connection = Connection(urls, access, Retry(max_attempts=attempts, max_total_s=retry_s), max_in_flight)
+    connection = Connection(urls, access, Retry(attempts, retry_s, silent_again=silent_again), max_in_flight)
     return _engine(features, capabilities, connection, local)
 
 

@@ -34,7 +34,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
 
 from ttc.config.values import counted
-from ttc.errors import ConfigError, EngineBusy, EngineError
+from ttc.errors import ConfigError, EngineBusy, EngineError, EngineTimeout
 
 T = TypeVar("T")
 
@@ -73,7 +73,8 @@ class Retry:
     No attempt starts later than `max_total_s` after the first failure. Where a server is only too busy (429), both are
     counted anew whenever it has answered somebody in between: it goes on, and so does the queue. The pause before
     attempt k + 1 is uniform in [0, min(max_pause_s, base_s * 2**(k - 1))], or what the server asks for, at most
-    `max_wish_s`, and a little more.
+    `max_wish_s`, and a little more. Without `silent_again` a request ends once as many attempts as there are servers
+    were met with silence; with it they count as other failures do, since a lost connection looks the same.
     """
 
     max_attempts: int = 6
@@ -81,12 +82,13 @@ class Retry:
     base_s: float = 0.5
     max_pause_s: float = 15.0
     max_wish_s: float = 60.0
+    silent_again: bool = True
 
     def __post_init__(self) -> None:
         """Refuse limits that allow no attempt and negative times."""
         if self.max_attempts < 1:
             raise ConfigError(f"retry.max_attempts must be >= 1, got {self.max_attempts}")
-        for spec in fields(self)[1:]:
+        for spec in fields(self)[1:-1]:
             if not getattr(self, spec.name) >= 0:
                 raise ConfigError(f"retry.{spec.name} must be >= 0, got {getattr(self, spec.name)!r}")
 
@@ -269,8 +271,10 @@ class Balancer:
 
     async def send(self, key: str, attempt: Callable[[str], Awaitable[T]], retry: Retry) -> T:
         """Await `attempt(url)` on the server of `key`, again elsewhere or later when it raises `Transient`."""
+        silences = 0
 
         async def once() -> T:
+            nonlocal silences
             while (pause := self._choose(key).wait_s(self._clock())) > 0:
                 if pause > max(retry.max_total_s, retry.max_wish_s):
                     raise _told_to_wait(self._choose(key).url, pause)
@@ -279,6 +283,9 @@ class Balancer:
                 with self.lease(key) as url:
                     return await attempt(url)
             except Transient as failure:
+                silences += isinstance(failure.error, EngineTimeout)
+                if silences >= len(self._servers) and not retry.silent_again:
+                    raise failure.error from failure.__cause__
                 if any(self._takes(server) for server in self._servers):  # what one asks for is not another's
                     failure.retry_after_s = None
                 raise
