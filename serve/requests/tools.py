@@ -87,7 +87,9 @@ class AnswerForm:
         return (before, calls) if all(call.name in names for call in calls) else (text, ())
 
     def free(self, form: ToolFormat, text: str) -> int:
-        """How many characters of an answer are no call, whole or cut: stop strings are about those."""
+        """How many characters of an answer are no call, whole or cut, and no JSON: stop strings are about those."""
+        if self.schema is not None:
+            return 0
         if not self.offer:
             return len(text)
         if form.trigger:

@@ -564,8 +564,8 @@ def with_extras(
     if request.form is not None and model.tools is not None:
         grammar = request.form.grammar(model.tools, model.engine.encode, sampling.stop)
         extras |= {} if grammar is None else {"grammar": grammar}
-        if request.form.offer:
-            sampling = replace(sampling, stop=())  # the grammar ends text at them, and no call
+        if request.form.held:
+            sampling = replace(sampling, stop=())  # the grammar ends text at them, and no call and no JSON
     if request.top_logprobs:
         extras["top_logprobs"] = request.top_logprobs
     supported = extras_of(model.engine.capabilities)

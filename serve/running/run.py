@@ -81,6 +81,7 @@ async def _choice(
     prompt = plan.prompts[index // request.num_choices]
 
     form = plan.model.tools if request.form is not None and request.form.offer else None
+    is_json = plan.model.tools is not None and request.form is not None and request.form.schema is not None
     waits = apart or (form is not None and not form.trigger)  # only the whole answer tells whether it is a call
 
     def write_thinking(text: str) -> None:
@@ -93,7 +94,7 @@ async def _choice(
         write_thinking,
         (lambda text: None) if waits else (lambda text: emit(events.AnswerDelta(index, text))),
         control=plan.settled.control,
-        stop=(*request.sampling.stop, *([form.trigger] if form is not None and form.trigger else [])),
+        stop=(*([] if is_json else request.sampling.stop), *([form.trigger] if form and form.trigger else [])),
         strip=_strips(request),
     )
     streams = plan.direct and request.stream and engine.capabilities.token_ids

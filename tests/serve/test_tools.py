@@ -22,7 +22,7 @@ from serve.requests.errors import ApiError
 from serve.requests.tools import AnswerForm, FormReader, read_choice, read_tools
 from tests.serve.named_events import events
 from tests.serve.running import Running, chat, running, scripted, served
-from tests.serve.streams import chunks_of
+from tests.serve.streams import chunks_of, streamed, whole
 from tests.ttc import sglang_server
 from ttc.answers import kind_of
 from ttc.core import Engine, Message, ToolCall, ToolMessage
@@ -171,6 +171,17 @@ def test_an_object_of_any_kind_is_json(client: openai.OpenAI) -> None:
     reply = ask(client, response_format={"type": "json_object"}, max_tokens=400, temperature=0)
     if reply.choices[0].finish_reason == "stop":
         assert isinstance(json.loads(reply.choices[0].message.content), dict)
+
+
+@pytest.mark.parametrize("tools", [{}, {"tools": TOOLS}])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_string_ends_no_json(server: Running, stream: bool, tools: dict[str, Any]) -> None:
+    form = {"name": "reading", "schema": {**Reading.model_json_schema(), "additionalProperties": False}}
+    schema = {"type": "json_schema", "json_schema": form}
+    fields = {"response_format": schema, "stop": ['"', "}", ":"], "reasoning_effort": "none", "seed": 3, **tools}
+    reply = (streamed if stream else whole)(server, chat("Is 7 warm?", max_tokens=100, **fields))
+    choice = reply["choices"][0]
+    assert choice["finish_reason"] == "stop" and Reading.model_validate_json(choice["content"])
 
 
 def test_text_that_calls_nothing_is_streamed_as_it_comes(server: Running) -> None:
