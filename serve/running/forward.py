@@ -4,9 +4,10 @@ Where a model cannot be held to a form here, `tools` and `response_format` need 
 `openai`). The messages go there as they came, with sampling and thinking switch; `direct` streams what comes
 back, `majority` draws n times and returns the most frequent reply, where replies are equal when they call the same
 tools with the same arguments, hold the same JSON, or give the same final answer. A think block at the beginning of the
-content is told apart as thought. Cost: n requests, as the server counts them, or else the operator's tokenizer. Left
-out: other strategies, and budgets on thinking, which need token ids; in a stream, thought whose block the prompt had
-opened, which nothing tells from an answer before it ends.
+content is told apart as thought, one that the prompt had opened where the server told of it (vLLM does). Cost: n
+requests, as the server counts them, or else the operator's tokenizer. Left out: other strategies, and budgets on
+thinking, which need token ids; in a stream of another server, thought whose block the prompt had opened, which nothing
+tells from an answer before it ends.
 """
 
 from __future__ import annotations
@@ -95,16 +96,20 @@ class _Reply:
         return "" if final is None else f"final:{answers.key(final, kind)}"
 
 
+def _switch(request: ServeRequest) -> ThinkState:
+    """The thinking switch that a server behind is asked with."""
+    wish = request.thinking
+    off = wish.budget == 0 or wish.enabled is False or wish.effort == "none"
+    return "closed" if off else "open" if wish.enabled or wish.effort else "none"
+
+
 def forward_body(request: ServeRequest, sampling: Sampling, features: Features, seed: int) -> dict[str, Any]:
     """The request to the server behind, in the fields it was found to know."""
     from ttc.engines.openai.chat import switch_fields
     from ttc.engines.openai.wire import shared_fields
 
-    wish = request.thinking
-    off = wish.budget == 0 or wish.enabled is False or wish.effort == "none"
-    state: ThinkState = "closed" if off else "open" if wish.enabled or wish.effort else "none"
-    body = {**shared_fields(sampling, seed, features), **switch_fields(features, state), **request.forward}
-    body |= {"reasoning_effort": wish.effort} if wish.effort else {}
+    body = {**shared_fields(sampling, seed, features), **switch_fields(features, _switch(request)), **request.forward}
+    body |= {"reasoning_effort": request.thinking.effort} if request.thinking.effort else {}
     body |= request.sampling.penalties
     return {name: value for name, value in body.items() if name not in TOKEN_FIELDS}
 
@@ -125,7 +130,7 @@ async def execute_forward(
         body = forward_body(request, plan.sampling, forward.features, seeds.derive(plan.seed, "choice", index) >> 11)
         async with gate.slot(share):
             write = _writer(index, request, emit) if is_shown else None
-            return await _ask(forward, body, request.messages, write, charge)
+            return await _ask(forward, body, request, write, charge)
 
     replies = await gather(one(index) for index in range(num_draws))
     keys = ["" if plan.direct else reply.key(plan.answer_kind) for reply in replies]
@@ -187,7 +192,7 @@ def _finish(
 async def _ask(
     servers: Upstreams,
     body: Mapping[str, Any],
-    messages: Sequence[Message],
+    request: ServeRequest,
     write: Callable[[str, str], None] | None,
     charge: Callable[[Usage], None],
 ) -> _Reply:
@@ -195,11 +200,12 @@ async def _ask(
 
     Every attempt that has begun to answer is charged, those that broke off and that of a client that left included.
     """
-    shown = False
+    shown, messages = False, request.messages
+    inside = _switch(request) in servers.features.opens
 
     async def read(chunks: AsyncIterator[Any]) -> _Reply:
         nonlocal shown
-        reading, reply = _Reading(write), None
+        reading, reply = _Reading(write, inside), None
         try:
             async for chunk in chunks:
                 try:
@@ -237,10 +243,13 @@ def _with_thought(
 
 
 class _Reading:
-    """Gathers one reply; `write` gets what is new of its thought and of its answer."""
+    """Gathers one reply; `write` gets what is new of its thought and of its answer.
 
-    def __init__(self, write: Callable[[str, str], None] | None) -> None:
-        self._write, self._apart = write, _Apart()
+    `inside` says that its prompt had opened a thought, which comes as content.
+    """
+
+    def __init__(self, write: Callable[[str, str], None] | None, inside: bool) -> None:
+        self._write, self._apart = write, _Apart(inside)
         self._thought: list[str] = []
         self._answer: list[str] = []
         self._calls: dict[int, dict[str, Any]] = {}
@@ -302,11 +311,12 @@ def _reason(word: str) -> FinishReason:
 
 
 class _Apart:
-    """Parts a content that begins with a think block into thought and answer, as it comes."""
+    """Parts a content that begins with a think block, or in one, into thought and answer, as it comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, inside: bool) -> None:
         self._held = ""
-        self._inside = self._past = self._lead = False
+        self._inside = self._lead = inside
+        self._past = False
 
     def add(self, text: str) -> tuple[str, str]:
         """What is certain of the thought and of the answer with the new text."""

@@ -22,6 +22,7 @@ from tests.serve.running import Running, chat, running, scripted, served
 from tests.serve.slow import until
 from tests.serve.streams import chunks_of
 from tests.serve.test_forward import WithoutIds
+from ttc.core import ThinkState
 from ttc.engines.openai.client import Client
 from ttc.engines.openai.refusals import Access
 from ttc.engines.openai.wire import Features
@@ -36,9 +37,11 @@ REST_S = 30.0
 
 
 @contextlib.contextmanager
-def gateway(*behind: Faulty, own_temperature: bool = False, **options: Any) -> Iterator[Running]:
+def gateway(
+    *behind: Faulty, own_temperature: bool = False, opens: tuple[ThinkState, ...] = (), **options: Any
+) -> Iterator[Running]:
     """Our server before these."""
-    features = Features("theirs", usage=True, own_temperature=own_temperature, limit_field="max_tokens")
+    features = Features("theirs", usage=True, own_temperature=own_temperature, opens=opens)
     clients = {server.url: Client(server.url, Access(KEY, 2, 20)) for server in behind}
     servers = Upstreams(clients, features, Balancer(tuple(clients), rest_s=REST_S), PATIENCE)
     with running(dataclasses.replace(served(WithoutIds(replies({}))), forward=servers), **options) as server:
@@ -311,6 +314,20 @@ def test_a_think_block_in_the_content_is_thought_streamed_whole_and_in_a_vote() 
         assert (message["reasoning"], message["content"]) == ("so 5", "7")
         behind.play = ends("stop", " <thin air>")
         assert server.ask(chat()).json()["choices"][0]["message"]["content"] == " <thin air>"
+
+
+def test_a_thought_that_the_prompt_had_opened_is_thought_in_a_stream_too_where_the_server_tells_of_it() -> None:
+    def said(server: Running, **fields: Any) -> tuple[str, str]:
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks_of(server.ask(chat(stream=True, **fields)).text)]
+        return tuple("".join(delta.get(name) or "" for delta in deltas) for name in ("reasoning", "content"))  # type: ignore[return-value]
+
+    with faulty(ends("stop", "\nso 5 < 7</think>\n\nIt is 7.")) as behind, gateway(behind, opens=("none",)) as server:
+        assert said(server) == ("so 5 < 7", "It is 7.")
+        behind.play = ends("length", "so 5 <")
+        assert said(server) == ("so 5 <", "")
+        message = server.ask(chat()).json()["choices"][0]["message"]
+        assert (message["reasoning"], message["content"]) == ("so 5 <", "")
+        assert said(server, reasoning_effort="none") == ("", "so 5 <"), "which is not asked with that switch"
 
 
 def test_a_server_that_answers_whole_is_read() -> None:

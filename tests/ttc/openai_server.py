@@ -61,7 +61,7 @@ class Behaviour:
     max_model_len: int | None = None
     key: str | None = None
     root: str | None = None
-    """The folder that the model was loaded from, by its card; a server that says so also tells vLLM's version."""
+    """The folder that the model was loaded from, by its card; one that says so has vLLM's routes beside its API."""
     version: str = "0.32.0"
     most_choices: int = 128
     """Of one request that does not stream; a server that ignores `n` gives 1."""
@@ -193,6 +193,10 @@ class OpenAIServer:
             return self._json(writer, 200, [card] if self.behaviour.lists else {"object": "list", "data": [card]})
         if path == "/version" and method == "GET" and self.behaviour.root is not None:
             return self._json(writer, 200, {"version": self.behaviour.version})
+        if path == "/tokenize" and self.behaviour.root is not None:
+            return self._json(writer, 200, {"tokens": self._chat_prompt(body).token_ids})  # type: ignore[union-attr]
+        if path == "/detokenize" and self.behaviour.root is not None:
+            return self._json(writer, 200, {"prompt": self.engine.decode(body["tokens"])})
         if self.behaviour.updates and path in _UPDATES:
             return self._json(writer, 200, await self._update(path, body))
         routes = {

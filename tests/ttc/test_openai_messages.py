@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -369,3 +370,20 @@ def test_a_model_that_thinks_although_thinking_is_off_is_told_once() -> None:
 )
 def test_the_words_of_an_error_are_found_in_every_shape(body) -> None:
     assert words_of(body, "status 400") == "no such model"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "opens"),
+    [
+        ({"root": "/models/a"}, ("none", "open")),
+        ({"root": "/models/a", "reasoning": "reasoning_content"}, ()),
+        ({}, ()),
+    ],
+)
+def test_vllm_is_asked_which_prompts_open_a_thought_that_it_does_not_tell_apart(
+    behaviour: dict[str, str], opens: tuple[str, ...]
+) -> None:
+    with OpenAIServer(lambda: talker(thinking=True), Behaviour(completions=False, ids=False, **behaviour)) as server:
+        engine = openai(base_url=server.url, api_key_env="OPENAI_API_KEY")
+        assert isinstance(engine, RemoteEngine) and engine.features.opens == opens
+        asyncio.run(engine.close())

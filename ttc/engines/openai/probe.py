@@ -26,11 +26,16 @@ from ttc.engines.openai.sync_client import SyncClient
 from ttc.engines.openai.wire import FEWER_SEED_BITS, Features, Tail, as_mapping, first_choice, shared_fields, texts_of
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, EngineError
+from ttc.session.thinking import OPEN
 
 COUNTING = "1 2 3 4 5 6"
 NUM_TOKENS = 4
 ENOUGH = 1024
 """Tokens for a model that must have thought before it is allowed to be cut, as OpenAI's must."""
+VLLM_VERSION = "vLLM version"
+"""What is served by vLLM has this."""
+NUM_MARKER = 16
+"""Tokens at the end of a prompt in which a marker and the white space behind it have room."""
 _TOO_FEW = re.compile(r"higher max_tokens|output limit|below minimum", re.I)
 _GREEDY = Sampling(temperature=0.0, max_tokens=NUM_TOKENS)
 _HELD = "true"
@@ -103,7 +108,7 @@ def _version(client: SyncClient, url: str, card: Mapping[str, Any]) -> dict[str,
         version = client.get(f"{url.removesuffix('/v1')}/version").get("version")
     except (ConfigError, EngineError):  # what a server does not tell is absent
         return {}
-    return {"vLLM version": str(version)} if version else {}
+    return {VLLM_VERSION: str(version)} if version else {}
 
 
 def probe(client: SyncClient, features: Features, text: Text | None) -> Features:
@@ -294,7 +299,26 @@ def _probe_chat(client: SyncClient, features: Features, failures: list[str]) -> 
     stops = bool(chat.prefill) and _tells_stops(
         client, trial.features, {"messages": question} | switch_fields(trial.features, chat.prefill[0])
     )
-    return replace(chat, stops=stops)
+    return replace(chat, stops=stops, opens=tuple(state for state in STATES if _opens(client, trial, question, state)))
+
+
+def _opens(client: SyncClient, seen: _Seen, question: list[dict[str, str]], state: ThinkState) -> bool:
+    """Whether a prompt ends inside a think block, by vLLM's own word, and its thought then comes as content."""
+    features, switch = seen.features, switch_fields(seen.features, state)
+    if VLLM_VERSION not in features.served:
+        return False
+    root, named = client.url.removesuffix("/v1"), {"model": features.model}
+    try:
+        ids = client.post(f"{root}/tokenize", {**named, "messages": question, **switch})["tokens"]
+        end = client.post(f"{root}/detokenize", {**named, "tokens": ids[-NUM_MARKER:]})["prompt"]
+    except Busy:
+        raise
+    except (ConfigError, EngineError, LookupError, TypeError):  # its operator may have shut these off
+        return False
+    if not str(end).rstrip().endswith(OPEN):
+        return False
+    answer = _ask(client, features, {"messages": question} | switch)
+    return answer is not None and not answer.thought and bool(answer.text)
 
 
 def _heeds_efforts(client: SyncClient, seen: _Seen, question: list[dict[str, str]]) -> bool:

@@ -37,6 +37,11 @@ class SyncClient:
             max_retries=2,
         )
 
+    @property
+    def url(self) -> str:
+        """Where its API is."""
+        return self._url
+
     def get(self, path: str) -> Chunk:
         """Get an object."""
         with _final(), _translated(self._url, self._access):
