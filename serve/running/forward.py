@@ -75,6 +75,8 @@ class _Reply:
     finish: FinishReason
     usage: Usage
     cut_call: str = ""
+    stop: str | None = None
+    """The stop string that ended it, where the server told."""
 
     @property
     def counts(self) -> TokenCounts:
@@ -184,6 +186,7 @@ def _finish(
             reason=reply.finish,
             thinking=reply.reasoning if request.thinking.show else "",
             answer=reply.content,
+            stop=reply.stop,
             tool_calls=reply.tool_calls,
         )
     )
@@ -254,6 +257,7 @@ class _Reading:
         self._answer: list[str] = []
         self._calls: dict[int, dict[str, Any]] = {}
         self._usage, self._finish = Usage(calls=1, attempts=1), ""
+        self._stop: str | None = None
         self._num_parts = 0
         self.shown = False
 
@@ -266,6 +270,8 @@ class _Reading:
             deltas, finish = as_mappings(message.get("tool_calls"), "tool_calls"), choice.get("finish_reason")
             _gather_calls(self._calls, deltas)
             self._finish = as_text(finish, "finish_reason") or self._finish
+            stop = choice.get("stop_reason")  # vLLM's; the id of a token, where one ended it
+            self._stop = stop if isinstance(stop, str) else self._stop
             self._num_parts += bool(reasoning or content or deltas)
             thought, answer = self._apart.add(content)
             self._take(reasoning + thought, answer)
@@ -291,7 +297,7 @@ class _Reading:
             parts = split_text(answer, False)
             thought, answer = parts.thinking, parts.answer.lstrip() if parts.thinking else parts.answer
         reason = "tool_calls" if calls and reason == "stop" else reason  # some servers say stop of both
-        return _Reply(answer, thought, calls, reason, self._usage, rest)
+        return _Reply(answer, thought, calls, reason, self._usage, rest, self._stop if reason == "stop" else None)
 
     def _take(self, thought: str, answer: str) -> None:
         self._thought.append(thought)

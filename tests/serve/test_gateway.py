@@ -316,6 +316,24 @@ def test_a_think_block_in_the_content_is_thought_streamed_whole_and_in_a_vote() 
         assert server.ask(chat()).json()["choices"][0]["message"]["content"] == " <thin air>"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("reason", [" is", 151645])
+def test_the_stop_string_that_ended_a_reply_is_told_where_the_server_behind_told_it(
+    reason: object, stream: bool
+) -> None:
+    def stops(wire: Wire) -> None:
+        wire.begin()
+        wire.words(2)
+        wire.event({"id": "x", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "stop_reason": reason}]})
+        wire.end()
+
+    with faulty(stops) as behind, gateway(behind) as server:
+        body = chat(max_tokens=20, stop_sequences=[" is"], stream=stream)
+        text = server.ask(body, "/v1/messages").text
+        told = '"stop_sequence","stop_sequence":" is"' if isinstance(reason, str) else '"end_turn","stop_sequence":null'
+        assert f'"stop_reason":{told}' in text
+
+
 def test_a_thought_that_the_prompt_had_opened_is_thought_in_a_stream_too_where_the_server_tells_of_it() -> None:
     def said(server: Running, **fields: Any) -> tuple[str, str]:
         deltas = [chunk["choices"][0]["delta"] for chunk in chunks_of(server.ask(chat(stream=True, **fields)).text)]
