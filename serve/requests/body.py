@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 
 from serve.requests.errors import ApiError
 from ttc.config.values import nearest
@@ -67,8 +68,14 @@ class RequestBody(BaseModel):
         """Leave all unknown fields but one out of a body that is full of them: each would cost an error."""
         if cls.model_config["extra"] != "forbid" or not isinstance(value, dict) or len(value) <= len(cls.model_fields):
             return value
-        unknown = next(name for name in value if name not in cls.model_fields)
-        return {name: item for name, item in value.items() if name in cls.model_fields or name == unknown}
+        fields = _fields_of(cls)
+        unknown = next(name for name in value if name not in fields)
+        return {name: item for name, item in value.items() if name in fields or name == unknown}
+
+
+def _fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields of a model by their names in JSON."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
 class OpenBody(RequestBody):
@@ -143,8 +150,9 @@ def refusal(model: type[BaseModel], value: Any, errors: Sequence[Any], where: st
     branches = [error for error in errors if error["loc"][: place.branch] == stem]
     union = _Place(model, value, stem, where)
     telling = [error for error in branches if error["type"] not in _KINDS or len(error["loc"]) > place.branch + 1]
-    if len({error["loc"][place.branch] for error in telling}) == 1:
-        return _refused(_Place(model, value, telling[0]["loc"], where), telling[0])
+    if len({error["loc"][place.branch] for error in telling}) == 1:  # which may hold another union
+        inner = [{**error, "loc": (*stem, *error["loc"][place.branch + 1 :])} for error in telling]
+        return refusal(model, value, inner, where)
     kinds = " or ".join(dict.fromkeys(_KINDS[error["type"]] for error in branches if error["type"] in _KINDS))
     return union.refuse(f"must be {kinds or 'a value'} of the documented form, got {shown(union.value)}")
 
@@ -167,7 +175,7 @@ class _Place:
             elif isinstance(self.value, dict) and (item in self.value or _is_field(models, item)):
                 self.path = f"{self.path}.{item}" if self.path else str(item)
                 self.value = self.value.get(item)
-                fields = {name: field for candidate in models for name, field in candidate.model_fields.items()}
+                fields = {name: field for candidate in models for name, field in _fields_of(candidate).items()}
                 self.known = list(fields)
                 if item in fields:
                     extra = fields[str(item)].json_schema_extra
@@ -188,7 +196,7 @@ class _Place:
 
 
 def _is_field(models: Sequence[type[BaseModel]], name: int | str) -> bool:
-    return any(name in model.model_fields for model in models)
+    return any(name in _fields_of(model) for model in models)
 
 
 def _models(annotation: Any, *, lists: bool = True) -> typing.Iterator[type[BaseModel]]:

@@ -78,11 +78,15 @@ def test_thought_of_earlier_turns_is_accepted_and_not_read(server: Running) -> N
 
 
 ENABLED = {"type": "enabled", "budget_tokens": 5}
+RESULT = {"type": "tool_result", "tool_use_id": "t"}
 BAD = [
     ({"model": "m", "messages": [{"role": "user", "content": "hi"}]}, "max_tokens"),
     (asked([{"type": "image", "source": {}}]), "messages[0].content[0].type"),
     (asked([{"type": "text", "text": "x", "source": {}}]), "messages[0].content[0].source"),
     (asked([{"type": "text"}]), "messages[0].content[0].text"),
+    (asked([RESULT | {"content": [{"type": "image", "source": {}}]}]), "messages[0].content[0].content[0].type"),
+    (asked([RESULT | {"content": [{"type": "text"}]}]), "messages[0].content[0].content[0].text"),
+    (asked([RESULT | {"content": 5}]), "messages[0].content[0].content"),
     (asked(tools=[{"name": "f", "input_schema": {}}]), "tools"),
     (asked(thinking={"type": "enabled"}), "thinking.budget_tokens"),
     (asked(thinking={"type": "enabled", "budget_tokens": 100}), "thinking.budget_tokens"),
@@ -91,7 +95,8 @@ BAD = [
     (asked(thinking=ENABLED, thinking_budget=6), "thinking.budget_tokens"),
     (asked(output_config={"effort": "low"}, reasoning_effort="high"), "output_config.effort"),
     (asked(output_config={"effort": "low"}, thinking={"type": "disabled"}), "output_config.effort"),
-    (asked(output_config={"format": {"type": "json_schema"}}), "output_config.format"),
+    (asked(output_config={"format": {"type": "json_schema"}}), "output_config.format.schema"),
+    (asked(output_config={"format": {"type": "json_schema", "schema": {}, "name": "x"}}), "output_config.format.name"),
     (asked(stop_sequences=[""]), "stop_sequences[0]"),
     (asked(betting=1), "betting"),
     (asked(ttc={"strategy": "nothing"}), "ttc.strategy"),
