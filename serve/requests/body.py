@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, Va
 from pydantic.fields import FieldInfo
 
 from serve.requests.errors import ApiError
-from ttc.config.values import nearest
+from ttc.config.values import counted, nearest
 
 Model = TypeVar("Model", bound=BaseModel)
 MAX_SHOWN = 80
@@ -231,8 +231,8 @@ def _refused(place: _Place, error: Mapping[str, Any]) -> ApiError:
             return place.refuse(f"must be at {side} {limits[key]}, got {got}")
     for key, side in (("min_length", "least"), ("max_length", "most")):
         if key in limits:
-            unit = "characters" if isinstance(place.value, str) else "items"
-            return place.refuse(f"must have at {side} {limits[key]} {unit}, got {len(place.value)}")
+            unit = "character" if isinstance(place.value, str) else "item"
+            return place.refuse(f"must have at {side} {counted(limits[key], unit)}, got {len(place.value)}")
     if kind == "finite_number":
         return place.refuse("is not a finite number")
     return place.refuse(str(error["msg"]))
