@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 from serve.operator.config import ServeLimits
+from serve.running.plan import OPEN_ENDED
 from tests.serve.running import Running, chat, running, served
 from tests.serve.streams import chunks_of, same, streamed, whole
 from tests.serve.thinker import ANSWER, THOUGHT, think
@@ -170,6 +171,15 @@ def test_a_hidden_thought_is_nowhere_in_the_reply(nano: Running, asked: Asked, n
         assert nano.engine.capabilities.think_close[0] not in ids
         content = reply["choices"][0]["message"]["content"]
         assert nano.engine.decode(ids).strip() == content.strip()
+
+
+@pytest.mark.parametrize("limit", [1, 9, 20])
+def test_what_a_strategy_returns_has_no_more_ids_than_max_tokens(nano: Running, name: str, limit: int) -> None:
+    search = next(search for search in SEARCHES if search["strategy"] == name)
+    reply = nano.ask(chat(QUESTION, seed=7, max_tokens=limit, return_token_ids=True, ttc=search)).json()
+    num_ids = len(reply["choices"][0]["token_ids"])
+    assert num_ids <= reply["ttc"]["returned"]["completion_tokens"]
+    assert reply["ttc"]["returned"]["completion_tokens"] <= limit or name in OPEN_ENDED
 
 
 def test_every_strategy_that_is_served_is_tried(nano: Running) -> None:

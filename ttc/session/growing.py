@@ -50,8 +50,7 @@ class Draw:
 
 async def grow(session: Session, draw: Draw, num_tokens: int, stop: tuple[str, ...] = ()) -> Draw:
     """Sample up to `num_tokens` more of `draw`, or up to a `stop` string; it ends with the budget and the context."""
-    sampling, most = session.sampling, session.room(draw.prompt)
-    room = min(room_after(session, draw.prompt), sampling.max_tokens if most is None else most)
+    sampling, room = session.sampling, room_after(session, draw.prompt)
     if room < 1:
         return replace(draw, ended=True)
     piece = min(num_tokens, sampling.max_tokens - draw.num_sampled, room)
@@ -75,9 +74,10 @@ async def grow(session: Session, draw: Draw, num_tokens: int, stop: tuple[str, .
 
 
 def room_after(session: Session, prompt: Prompt) -> int:
-    """Tokens that the context leaves after what was drawn; a prompt without any is the engine's to refuse."""
-    ids = prompt.token_ids or ()
-    return session.capabilities.max_context - len(ids) if prompt.generated_ids else session.sampling.max_tokens
+    """Tokens that context and session leave after what was drawn; a prompt without any is the engine's to refuse."""
+    ids, most = prompt.token_ids or (), session.room(prompt)
+    room = session.capabilities.max_context - len(ids) if prompt.generated_ids else session.sampling.max_tokens
+    return room if most is None else min(room, most)
 
 
 async def grow_all(session: Session, draws: Sequence[Draw], num_tokens: int) -> list[Draw]:

@@ -74,7 +74,8 @@ async def early_exit(
             draw = await grow(session, draw, session.sampling.max_tokens)
             break
         latest = await _ask(session, draw.prompt, closing, probe, probe_tokens, len(probes))
-        if latest is None:
+        if latest is None:  # what is left holds no answer after the probe's words
+            draw = await grow(session, draw, session.sampling.max_tokens)
             break
         probes.append(latest)
         if _DECIDED[rule](probes, threshold, repeats):
