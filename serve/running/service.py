@@ -30,6 +30,7 @@ from serve.requests.errors import ApiError, from_error, unavailable
 from serve.requests.fields import ServeRequest
 from serve.requests.search import SearchRequest, ServedStrategies
 from serve.requests.thinking import EFFORTS, UNLIMITED, ThinkingRequest
+from serve.requests.tools import forward_of
 from serve.running.admission import Admission, FairGate, Ticket
 from serve.running.catalogue import AUTO, Catalogue
 from serve.running.events import (
@@ -402,12 +403,20 @@ def reason_of(error: BaseException) -> str | None:
 
 
 def fallback_request(plan: RequestPlan) -> ServeRequest | None:
-    """The request as the fallback of the plan's model gets it; None where there is none, or several choices."""
-    name = plan.model.spec.fallback
-    if name is None or plan.request.num_replies > 1:
+    """The request as the fallback of the plan's model gets it; None where there is none, or several choices.
+
+    Whether a server behind is asked, and in which words, is the fallback's own plan.
+    """
+    name, request = plan.model.spec.fallback, plan.request
+    if name is None or request.num_replies > 1:
         return None
-    wish = ThinkingRequest(show=plan.request.thinking.show)
-    return replace(plan.request, model=name, thinking=wish, search=SearchRequest(seed=plan.seed))
+    return replace(
+        request,
+        model=name,
+        thinking=ThinkingRequest(show=request.thinking.show),
+        search=SearchRequest(seed=plan.seed),
+        forward={} if request.form is None else request.forward or forward_of(request.form, request.messages),
+    )
 
 
 def _with_form(error: ApiError, plan: RequestPlan) -> ApiError:

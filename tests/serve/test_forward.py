@@ -285,6 +285,20 @@ def test_an_upstream_that_takes_ids_and_holds_no_grammar_is_asked_for_tools_in_m
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "thinking_budget")
 
 
+def test_a_server_behind_that_answers_in_place_of_a_model_is_asked_with_its_tools() -> None:
+    slow = served(embedded_(), "slow", fallback="m", fallback_after_s=1e-4)
+    with upstream(script) as found:
+        door = Upstreams({found.url: Client(found.url, Access("", 5, 30))}, Features("theirs", usage=True))
+        behind_ = dataclasses.replace(served(WithoutIds(replies({}))), forward=door)
+        with running(slow, behind_) as server:
+            reply = server.ask(
+                {**chat("1+2", tools=TOOLS, tool_choice="required", max_tokens=50), "model": "slow"}
+            ).json()
+    assert reply["ttc"]["fallback"] == {"from": "slow", "reason": "timeout"}
+    assert found.asked[-1]["tools"] == TOOLS and found.asked[-1]["tool_choice"] == "required"
+    assert reply["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "add"
+
+
 def test_an_upstream_of_messages_only_streams_chats_and_runs_whole_answer_strategies() -> None:
     with OpenAIServer(talker, CHAT) as behind_:
         engine = openai(base_url=behind_.url)

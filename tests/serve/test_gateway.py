@@ -334,6 +334,16 @@ def test_the_stop_string_that_ended_a_reply_is_told_where_the_server_behind_told
         assert f'"stop_reason":{told}' in text
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_model_that_runs_here_answers_a_chat_in_place_of_servers_that_fail(stream: bool) -> None:
+    with faulty(says("500 X")) as behind:
+        servers = Upstreams({behind.url: Client(behind.url, Access(KEY, 2, 20))}, Features("theirs"), None, PATIENCE)
+        front = dataclasses.replace(served(WithoutIds(replies({})), fallback="small"), forward=servers)
+        with running(front, served(scripted({"hi": ["from here"]}), "small")) as server:
+            text = server.ask(chat("hi", stream=stream)).text
+    assert "from here" in text and '"fallback":{"from":"m","reason":"unavailable"}' in text
+
+
 def test_a_thought_that_the_prompt_had_opened_is_thought_in_a_stream_too_where_the_server_tells_of_it() -> None:
     def said(server: Running, **fields: Any) -> tuple[str, str]:
         deltas = [chunk["choices"][0]["delta"] for chunk in chunks_of(server.ask(chat(stream=True, **fields)).text)]
