@@ -350,12 +350,12 @@ def _countable(wish: ThinkingRequest, capabilities: Capabilities, model: str) ->
     counted = wish.budget_field if wish.budget is not None else "min_thinking_tokens" if wish.min_tokens else None
     name = counted
     if capabilities.token_ids:
-        why = "has no thinking markers, so it does not think"
+        why = "has no thinking markers, so it does not think: leave it out"
         name = counted or (
             wish.effort_field if wish.effort is not None else "enable_thinking" if wish.enabled else None
         )
     else:
-        why = "takes no token ids, so its thinking cannot be budgeted"
+        why = f"takes no token ids, so its thinking cannot be counted: leave it out, or send {wish.effort_field}"
     if name is not None:
         raise unsupported(name, f"{name}: {model} {why}")
     return False

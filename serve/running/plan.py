@@ -276,7 +276,7 @@ def _scorer(
 ) -> object | None:
     name = request.search.scorer or (preset.scorer if preset else None)
     if request.search.scorer is not None and not takes:
-        raise unsupported("ttc.scorer", f"ttc.scorer: strategy {strategy} takes no scorer")
+        raise unsupported("ttc.scorer", f"ttc.scorer: strategy {strategy} takes no scorer; leave it out")
     if name is None and needs and model.scorers:
         name = next(iter(model.scorers))
     if name is not None and takes:
@@ -506,9 +506,9 @@ def _check_form(form: AnswerForm, request: ServeRequest, strategy: str) -> None:
         raise unsupported("ttc.strategy", f"{form.field}: {why}")
     if request.prefill is not None:
         name = request.prefill_field
-        raise unsupported(name, f"{name}: an answer with {form.field} cannot be begun")
+        raise unsupported(name, f"{name}: an answer with {form.field} cannot be begun: end with a user's message")
     if form.offer and request.logprobs:
-        raise unsupported("logprobs", "logprobs cannot be given together with tools")
+        raise unsupported("logprobs", "logprobs cannot be given together with tools: leave one out")
 
 
 def _check_ids(engine: Engine, raw: str | tuple[int, ...]) -> None:
@@ -578,7 +578,7 @@ def with_extras(
     if request.logprobs and not model.engine.capabilities.logprobs:
         raise unsupported("logprobs", f"logprobs: the engine of model {model.name} does not honour it; leave it out")
     if request.top_logprobs and strategy != "direct":
-        raise unsupported("top_logprobs", f"top_logprobs: strategy {strategy} cannot honour it")
+        raise unsupported("top_logprobs", f"top_logprobs: strategy {strategy} cannot honour it; ask for direct")
     if "cache_salt" in supported and (request.sampling.cache_salt or key is not ANYONE):
         extras["cache_salt"] = hashlib.sha256(f"{key.name}\0{request.sampling.cache_salt or ''}".encode()).hexdigest()
     if not extras:
@@ -598,13 +598,13 @@ def _check_forward(request: ServeRequest, strategy: str, able: bool, name: str) 
     wish = request.thinking
     if wish.budget not in (None, 0) or wish.min_tokens:
         counted = wish.budget_field if wish.budget is not None else "min_thinking_tokens"
-        raise unsupported(counted, f"{counted} cannot be held together with {field}")
+        raise unsupported(counted, f"{counted} cannot be held together with {field}: leave one out")
     if strategy not in FORWARDED_BY:
-        raise unsupported("ttc.strategy", f"strategy {strategy} cannot honour {field}")
+        raise unsupported("ttc.strategy", f"strategy {strategy} cannot honour {field}: ask for one of {FORWARDED_BY}")
     _check_behind(request, name)
     for on, other in ((request.logprobs, "logprobs"), (request.return_token_ids, "return_token_ids")):
         if on:
-            raise unsupported(other, f"{other} cannot be given together with {field}")
+            raise unsupported(other, f"{other} cannot be given together with {field}: leave one out")
 
 
 def _check_behind(request: ServeRequest, name: str) -> None:
