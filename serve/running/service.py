@@ -269,7 +269,7 @@ class ActiveRequest:
     def _emit(self, event: ServeEvent) -> None:
         match event:
             case Started():
-                if self._tried != {self.plan.model.name}:
+                if self.plan.request.stream and self._tried != {self.plan.model.name}:
                     return  # a fallback goes on in the stream that has begun
             case ThinkingDelta() | AnswerDelta():
                 self._answering = self._answering or isinstance(event, AnswerDelta)

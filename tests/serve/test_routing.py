@@ -60,6 +60,12 @@ def test_a_fallback_answers_for_a_model_that_cannot_and_the_reply_says_so(
         assert reply["ttc"]["usage"]["generated"] > 60, "what the first model cost is on the ledger"
 
 
+def test_a_whole_reply_bears_the_name_of_the_model_that_answered() -> None:
+    with running(served(Broken(ponder), "big", fallback="small"), small()) as server:
+        for path, more in (("/v1/chat/completions", {}), ("/v1/messages", {"max_tokens": 60})):
+            assert server.ask({**chat("q"), **more, "model": "big"}, path).json()["model"] == "small"
+
+
 def test_without_a_fallback_the_failure_is_told_without_its_places() -> None:
     with running(served(Broken(ponder))) as server:
         response = server.ask(chat("q"))
