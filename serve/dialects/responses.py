@@ -106,6 +106,7 @@ class ResponsesRequest(OpenAIFields):
     input: Annotated[str, MinLen(1)] | Annotated[list[InputItem], FIRST_FAULT, MinLen(1), MaxLen(4096)]
     instructions: str | None = None
     max_output_tokens: TokenCount | None = Field(None, description="Most tokens, thought included.")
+    max_tokens: None = with_reason("use max_output_tokens")
     stream_options: StreamOptions | None = None
     text: TextOptions | None = None
     store: Literal[False] | None = with_reason(STATELESS)

@@ -87,6 +87,11 @@ def test_what_cannot_be_honoured_is_refused_by_name(server: Running, body: dict[
     assert response.json()["error"]["message"]
 
 
+def test_the_limit_of_chats_is_told_its_name_here(server: Running) -> None:
+    error = server.ask(asked(max_tokens=5), PATH).json()["error"]
+    assert error["param"] == "max_tokens" and error["message"].endswith("(use max_output_tokens)")
+
+
 def test_an_input_that_is_too_long_is_called_input() -> None:
     with running(served(scripted(max_context=200))) as server:
         told = server.ask(asked("x" * 500), PATH).json()["error"]
