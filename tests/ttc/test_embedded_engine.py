@@ -803,6 +803,18 @@ def test_what_is_wrong_with_a_model_is_named(folder, tmp_path) -> None:
     asyncio.run(engine.close())
 
 
+def test_another_architecture_without_some_of_its_weights_is_refused_by_their_names(tmp_path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tiny_model.build(tmp_path, "gemma2", head_dim=16, query_pre_attn_scalar=16)
+    (path,) = tmp_path.glob("*.safetensors")
+    tensors = load_file(path)
+    del tensors["model.layers.1.mlp.down_proj.weight"]
+    save_file(tensors, path, metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"hold no tensor model\.layers\.1\.mlp\.down_proj\.weight"):
+        embedded(str(tmp_path), dtype="float32")
+
+
 @pytest.mark.parametrize("family", ["mistral", "gemma2", "qwen3_moe"])
 def test_another_architecture_runs_through_transformers_with_the_same_results(family: str, tmp_path) -> None:
     from transformers import AutoModelForCausalLM

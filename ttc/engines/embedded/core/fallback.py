@@ -183,14 +183,19 @@ def load_fallback(
     """Load any causal language model folder through transformers.
 
     Raises:
-        ConfigError: transformers cannot load it, or its cache is not plain keys and values.
+        ConfigError: transformers cannot load it, some of its weights are not there, or its cache is not plain keys and
+            values.
     """
     from transformers import AutoModelForCausalLM
 
+    load = AutoModelForCausalLM.from_pretrained
     try:
-        module: Any = alone(lambda: AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype).to(device).eval())
+        module, report = alone(lambda: load(str(folder), dtype=dtype, output_loading_info=True))
     except (OSError, ValueError, KeyError) as exc:
         raise ConfigError(f"{folder}: transformers cannot load a {config['model_type']} model here: {exc}") from exc
+    if missing := sorted(report["missing_keys"]):  # transformers makes them up and only warns
+        raise ConfigError(f"{folder}: the weights hold no tensor {missing[0]}: the folder is incomplete")
+    module = alone(lambda: module.to(device).eval())
     text = module.config.get_text_config()
     try:
         kv = alone(lambda: _try(module, device))
