@@ -247,7 +247,7 @@ def test_a_batch_that_shares_prefixes_equals_each_item_alone(
     monkeypatch.setattr(model, "fuses_attention", lambda _: fuses)
     body, _ = load_body(folder, dtype="float32", steps=steps)
     is_compiled = native(body.device, body.dtype) is not None
-    assert (body._steps is not None) == ((steps or not fuses) and is_compiled)
+    assert (body._in_place is not None) == ((steps or not fuses) and is_compiled)
     assert body.fuses == (fuses or not is_compiled)
     fresh, _ = load_body(folder, dtype="float32", attention=BlockedPrefix)
     rng = random.Random(seed)

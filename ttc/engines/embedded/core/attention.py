@@ -1,16 +1,17 @@
 """Attention of new tokens over a forest of prefixes, without ever holding all scores.
 
-The new tokens of several items see what is before them in parts: each run of tokens that several items share is read
-once for all of them, what only one item has is read beside that of others of like length, and then come the item's own
-new tokens, causally. Parts are joined by their log-sum-exp, which is exact (Hydragen, Juravsky et al. 2024, arXiv
-2402.05099; FlashInfer, Ye et al. 2025, arXiv 2501.01005); within a part torch's fused kernel does the same with blocks
-(FlashAttention, Dao et al. 2022, arXiv 2205.14135). Cost: for one layer at a time, a copy of the prefixes' keys and
-values in order of position.
+`PagedAttention` reads keys where they lie in their pages, those of the new tokens included, with a compiled kernel that
+multiplies each key by a dozen queries at a time (`native.attend_together`). Items of unlike length need no padding, and
+nothing is copied. Cost: what several items share is read once for each of them. On a CPU with compiled kernels it
+attends all new tokens, unless torch's fused kernel is faster there (bf16 with AMX, `Body.fuses`). Even then it attends
+the few new tokens of each of many paths (`is_step`) for a reward model, which computes such after every step.
 
-A few new tokens of each of many paths, which is what a reward model computes after every step, do not pay for that copy
-(`is_step`): there a compiled kernel reads the keys where they lie, those of the step included, for a dozen queries at a
-time (`PagedAttention`), so that items of unlike length need no padding. Cost: what several items share is read for each
-of them. Where torch's kernel is the slower one (`Body.fuses`), all tokens are attended so.
+`PrefixAttention` attends all others with torch's fused kernel, which works block by block (FlashAttention, Dao et al.
+2022, arXiv 2205.14135). It reads what is before the new tokens in parts: each run of tokens that several items share
+once for all of them, and what only one item has in one product with that of items of like length. Last come each item's
+own new tokens, causally. Parts are joined by their log-sum-exp, which is exact (Hydragen, Juravsky et al. 2024, arXiv
+2402.05099; FlashInfer, Ye et al. 2025, arXiv 2501.01005). Cost: a copy of the prefixes' keys and values in order of
+position, for one layer at a time.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ from ttc.engines.shared.compute import native
 __all__ = ["APART", "NO_KEYS", "PagedAttention", "PrefixAttention", "is_step", "partial_attention"]
 
 _WORTH = 2 << 20
-"""Bytes that reading a run of tokens once must save in a layer to be worth a product of its own."""
+"""Bytes that reading a shared run of tokens once must save in a layer to be worth a product of its own."""
 
 _SHORT = 8192
-"""New tokens of an item times what they read, up to which reading it where it lies takes less time."""
+"""Most new tokens of an item times the keys that each reads for which `PagedAttention` beats a copy of the keys."""
+
 NO_KEYS = -1e30
 """The logarithm of no keys, as `native.attend` has it."""
 
@@ -103,6 +105,14 @@ class PrefixAttention:
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Q (T, heads, D) scaled, k and v (T, kv heads, D) of all items one after another -> (T, heads * D)."""
+        self._exchange(layer, k, v)
+        out, total = self._within(q, k, v)  # (T, heads, D), (T, heads)
+        for run in self._runs:
+            self._join(out, total, run, q)
+        return out.flatten(1)
+
+    def _exchange(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Write new keys and values into their pages, and copy what is before them into the buffer."""
         shelf, kernels = self._pool.shelf, self._kernels
         if kernels is None:
             shelf.keys[layer][self._sheets, :, :, self._offsets] = k
@@ -117,15 +127,25 @@ class PrefixAttention:
             if self._source is not None:
                 ends = map(kernels.array, (self._keys, self._values))
                 kernels.load(*arrays, *(index.numpy() for index in self._source), *ends)
-        out, total = self._within(q, k, v)  # (T, heads, D), (T, heads)
-        for run in self._runs:
-            self._join(out, total, run, q)
-        return out.flatten(1)
 
     # -- the plan ----------------------------------------------------------------------------------------------------
 
     def _plan(self, segments: Sequence[Segment]) -> None:
-        """Divide what is before the items into runs that several share, and what each has for itself."""
+        """Lay out the runs that several items share, and then what each reads for itself, in the buffer."""
+        shared, private = self._divide(segments)
+        for sharers, parts in shared.items():
+            tokens = None if len(sharers) == len(segments) else self._tokens(sharers)
+            size = sum(part.length for part in parts)
+            self._runs.append(_Run(self._num, 1, size, tokens, None, 0, None))
+            self._gather(parts, self._num)
+            self._num += size
+        for bucket in _alike({i: sum(part.length for part in parts) for i, parts in private.items()}):
+            self._add_private(bucket, private)
+
+    def _divide(
+        self, segments: Sequence[Segment]
+    ) -> tuple[dict[tuple[int, ...], list[Segment]], dict[int, list[Segment]]]:
+        """What is worth reading once for several items, by these items, and the rest, by the item that reads it."""
         readers: dict[Segment, list[int]] = {}
         for i, segment in enumerate(segments):
             for part in segment.chain():
@@ -143,14 +163,7 @@ class PrefixAttention:
                 continue
             for item in items:
                 private.setdefault(item, []).append(part)
-        for sharers, parts in shared.items():
-            tokens = None if len(sharers) == len(segments) else self._tokens(sharers)
-            size = sum(part.length for part in parts)
-            self._runs.append(_Run(self._num, 1, size, tokens, None, 0, None))
-            self._gather(parts, self._num)
-            self._num += size
-        for bucket in _alike({i: sum(part.length for part in parts) for i, parts in private.items()}):
-            self._add_private(bucket, private)
+        return shared, private
 
     def _add_private(self, bucket: Sequence[int], private: dict[int, list[Segment]]) -> None:
         sizes = [sum(part.length for part in private[i]) for i in bucket]
@@ -280,7 +293,7 @@ def _alike(sizes: dict[int, int]) -> list[list[int]]:
 
 
 def is_step(start: int, count: int) -> bool:
-    """Whether `count` new tokens behind `start` others are few enough."""
+    """Whether `count` new tokens behind `start` others are few enough for `PagedAttention` where torch's is faster."""
     return count * (start + count) <= _SHORT
 
 
@@ -290,17 +303,7 @@ class PagedAttention:
     def __init__(self, pool: PagePool, items: Sequence[tuple[Segment, int]], kernels: ModuleType) -> None:
         """`items`: (segment, new tokens); the pages of the new tokens are reserved, `length` is still without them."""
         self._shelf, self._kernels, dims = pool.shelf, kernels, pool.shelf.dims
-        slots, counts, ends = list[int](), list[int](), [0]
-        before: dict[Segment | None, tuple[list[int], list[int]]] = {}
-        for segment, count in items:
-            if segment.parent not in before:  # what siblings share is looked up once
-                before[segment.parent] = _before(segment)
-            for runs, above, own in zip(
-                (slots, counts), before[segment.parent], segment.runs_of(0, segment.length + count), strict=True
-            ):
-                runs += above
-                runs += own
-            ends.append(len(slots))
+        slots, counts, ends = _runs_of(items)
         at = np.concatenate([pool.slots(segment, segment.length, count) for segment, count in items])
         self._sheets, self._offsets = at // SHEET, at % SHEET
         lengths = [count for _, count in items]
@@ -327,7 +330,22 @@ class PagedAttention:
         return self._out.copy_(self._totals).flatten(1)
 
 
-def _before(segment: Segment) -> tuple[list[int], list[int]]:
+def _runs_of(items: Sequence[tuple[Segment, int]]) -> tuple[list[int], list[int], list[int]]:
+    """Runs that each item reads, its new tokens last: first slots, tokens of each, and where an item's runs end."""
+    slots, counts, ends = list[int](), list[int](), [0]
+    before: dict[Segment | None, tuple[list[int], list[int]]] = {}
+    for segment, count in items:
+        if segment.parent not in before:  # what siblings share is looked up once
+            before[segment.parent] = _runs_before(segment)
+        own_slots, own_counts = segment.runs_of(0, segment.length + count)
+        shared_slots, shared_counts = before[segment.parent]
+        slots += [*shared_slots, *own_slots]
+        counts += [*shared_counts, *own_counts]
+        ends.append(len(slots))
+    return slots, counts, ends
+
+
+def _runs_before(segment: Segment) -> tuple[list[int], list[int]]:
     """Runs of all that is before a segment (`Segment.runs_of`)."""
     parts = [part.runs_of(0, part.length) for part in segment.chain()[:-1]]
     return [slot for slots, _ in parts for slot in slots], [count for _, counts in parts for count in counts]

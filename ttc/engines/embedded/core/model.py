@@ -38,7 +38,7 @@ Attend: TypeAlias = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], to
 """(layer, q (T, heads, D), k (T, kv heads, D), v (T, kv heads, D)) -> (T, heads * D); q comes scaled."""
 
 MakeAttend: TypeAlias = Callable[[PagePool, Sequence[tuple[Segment, int]]], Attend]
-"""From the segments that new tokens are appended to, and how many each, to their attention."""
+"""Makes the attention of new tokens from the segments that they are appended to, and how many each gets."""
 
 Parts: TypeAlias = list[tuple[int, slice]]
 """Indices of items, and the new tokens of each."""
@@ -73,8 +73,8 @@ class TorchOps:
 
     def __init__(self, dims: Dims) -> None:
         self._dims, self._scale = dims, dims.head_dim**-0.5
-        # A tensor, since every Python number in an in-place operation costs four small kernels; on the CPU: kernels
-        # take its value.
+        # A tensor, since every Python number in an in-place operation costs four small kernels. It lies on the CPU
+        # for every device: kernels take its value.
         self._eps = torch.tensor([dims.eps])
 
     def norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -108,9 +108,9 @@ class TorchOps:
 class Body:
     """Embedding, layers and final norm, with the head when it was loaded.
 
-    Parameters: `attention` is that of `extend`; `pad_rows` rounds the rows of every matrix product up to a multiple
-    (batch-invariant mode; 1 elsewhere); with `steps`, a few new tokens of an item are attended where their keys lie,
-    in pages that are as short.
+    Parameters: `attention` attends what `extend` computes where no compiled kernel does; `pad_rows` rounds the rows of
+    every matrix product up to a multiple (batch-invariant mode; 1 elsewhere); `steps` is for items with a few new
+    tokens each: pages are short (`STEP_PAGE`), and a compiled kernel attends such items wherever there is one.
     """
 
     _pads_below: float = math.inf
@@ -118,9 +118,9 @@ class Body:
     ends_prompts: bool = False
     """Whether the first token of an answer is drawn from what `extend` computed, not by a decoding step."""
     fuses: bool = True
-    """Whether what has many keys or readers is for torch's fused attention; else compiled kernels read it in place."""
-    _steps: MakeAttend | None = None
-    """What attends a few new tokens of an item, or all where nothing is fused."""
+    """Whether torch's fused attention reads prompts and what many rows share; else compiled kernels do, in place."""
+    _in_place: MakeAttend | None = None
+    """Attention that reads keys where they lie: of steps, and of all else unless `fuses`; None without kernels."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Body:
         if kernels is not None and kernels.serves(dims.head_dim):
             self.fuses = fuses_attention(self.dtype)
             if steps or not self.fuses:
-                self._steps = partial(PagedAttention, kernels=kernels)
+                self._in_place = partial(PagedAttention, kernels=kernels)
 
     def place(self) -> contextlib.AbstractContextManager[Any]:
         """Where to compute: a GPU's kernels go to the current device, whatever device their tensors are on."""
@@ -194,37 +194,35 @@ class Body:
         self.pool.check_free(len(ids) for _, ids in items)
         segments = [self.pool.segment(prefix) for prefix, _ in items]
         outputs: list[list[torch.Tensor]] = [[] for _ in items]
-        for steps, batch in self._plan([(segments[i], len(ids)) for i, (_, ids) in enumerate(items)]):
+        for make_attend, batch in self._plan([(segments[i], len(ids)) for i, (_, ids) in enumerate(items)]):
             parts = [(segments[i], items[i][1][part]) for i, part in batch]
-            for (i, _), hidden in zip(batch, self._append(parts, steps), strict=True):
+            for (i, _), hidden in zip(batch, self._append(parts, make_attend), strict=True):
                 outputs[i].append(hidden)
         return [
             (parts[0] if len(parts) == 1 else torch.cat(parts), segment)
             for parts, segment in zip(outputs, segments, strict=True)
         ]
 
-    def _plan(self, items: Sequence[tuple[Segment, int]]) -> Iterator[tuple[MakeAttend | None, Parts]]:
-        """Parts of items to compute together, and what attends them, None: the usual."""
+    def _plan(self, items: Sequence[tuple[Segment, int]]) -> Iterator[tuple[MakeAttend, Parts]]:
+        """Parts of items to compute together, each batch with what attends it."""
         lengths = [count for _, count in items]
-        short = [
-            i
-            for i, (segment, count) in enumerate(items)
-            if self._steps and (not self.fuses or is_step(segment.end, count))
-        ]
-        for batch in _batches([lengths[i] for i in short], 0):
-            yield self._steps, [(short[i], part) for i, part in batch]
-        others = sorted({*range(len(items))}.difference(short))
+        others = list(range(len(items)))
+        if self._in_place is not None:
+            paged = [i for i, (segment, count) in enumerate(items) if not self.fuses or is_step(segment.end, count)]
+            for batch in _batches([lengths[i] for i in paged], 0):
+                yield self._in_place, [(paged[i], part) for i, part in batch]
+            others = sorted({*others}.difference(paged))
         for batch in _batches([lengths[i] for i in others], self._pads_below):
-            yield None, [(others[i], part) for i, part in batch]
+            yield self.attention, [(others[i], part) for i, part in batch]
 
     def _append(
-        self, items: Sequence[tuple[Segment, Sequence[int]]], steps: MakeAttend | None
+        self, items: Sequence[tuple[Segment, Sequence[int]]], make_attend: MakeAttend
     ) -> tuple[torch.Tensor, ...]:
         """Compute new tokens at the end of segments: hidden states (T, D) of each."""
         lengths = [len(ids) for _, ids in items]
         for segment, ids in items:
             self.pool.reserve(segment, len(ids))
-        attend = (steps or self.attention)(self.pool, [(segment, len(ids)) for segment, ids in items])
+        attend = make_attend(self.pool, [(segment, len(ids)) for segment, ids in items])
         flat = torch.tensor([token for _, ids in items for token in ids], device=self.device)
         spans = [torch.arange(segment.end, segment.end + len(ids)) for segment, ids in items]
         positions = torch.cat(spans).to(self.device)
@@ -258,8 +256,8 @@ class Body:
 def _batches(lengths: Sequence[int], pads_below: float) -> list[Parts]:
     """Parts of items to compute together, in order.
 
-    Items are of like length, so that padding at most doubles the work, but where they are long enough on average not to
-    be padded: the fewer batches, the fewer times all weights are read.
+    The items of a batch are of like length, so that padding at most doubles the work. Items that are so long on average
+    that they are not padded (`pads_below`) share a batch whatever their lengths: every batch reads all weights.
     """
     batches: list[Parts] = []
     shortest = tokens = 0

@@ -272,24 +272,28 @@ class PagedDecoder:
         return hidden
 
     def _prepare(self) -> None:
-        """Bring the plan up to the next token of every row."""
+        """Bring the plan up to the next token of every row: the last plan one token further, or a new one."""
         pool = self.body.pool
         full = self._plan.advance() if self._plan is not None and self._version == pool.version else None
         if self._plan is not None and full is not None:
             for row in full:
                 pool.reserve(self._segments[row], 1)
                 self._plan.open(row, self._segments[row].pages[-1])
-            return
+        else:
+            self._plan_anew()
+
+    def _plan_anew(self) -> None:
+        """Plan a step for the rows as they are, and make what it computes with."""
+        body, pool = self.body, self.body.pool
         for segment in self._segments:
             pool.reserve(segment, 1)
         self._plan, self._version = _Plan(pool, self._segments), pool.version
-        kind: type[_Fused | _InPlace] = _Fused if self.body.fuses else _InPlace
-        body = self.body
+        kind: type[_Fused | _InPlace] = _Fused if body.fuses else _InPlace
         self._shared = [kind(shared, body.dims, body.dtype, self._kernels) for shared in self._plan.shared]
-        shape = (self.num_rows, self.body.dims.num_heads)
-        self._seed, self._totals = np.empty(shape, np.float32), np.empty((*shape, self.body.dims.head_dim), np.float32)
+        shape = (self.num_rows, body.dims.num_heads)
+        self._seed, self._totals = np.empty(shape, np.float32), np.empty((*shape, body.dims.head_dim), np.float32)
         self._seed.fill(NO_KEYS)
-        out = torch.empty(*self._totals.shape, dtype=self.body.dtype)
+        out = torch.empty(*self._totals.shape, dtype=body.dtype)
         self._out, self._written = out.view(self.num_rows, -1), self._kernels.array(out)
 
     def _attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
