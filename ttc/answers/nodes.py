@@ -344,73 +344,70 @@ class Unit:
     factor: Fraction
 
 
-def _units() -> dict[str, Unit]:
-    rows: dict[str, list[tuple[str, str]]] = {
-        "length": [
-            ("1", "m metre metres meter meters"), ("1/100", "cm centimetre centimetres centimeter centimeters"),
-            ("1/1000", "mm millimetre millimetres millimeter millimeters"),
-            ("1000", "km kilometre kilometres kilometer kilometers"), ("254/10000", "inch inches in"),
-            ("1e-6", "um micrometre micrometer micrometers micron microns"),
-            ("1e-9", "nm nanometre nanometer nanometers"),
-            ("3048/10000", "ft foot feet"), ("9144/10000", "yd yard yards"), ("1609344/1000", "mi mile miles"),
-        ],
-        "mass": [
-            ("1", "kg kilogram kilograms"), ("1/1000", "g gram grams"), ("1/1000000", "mg milligram milligrams"),
-            ("1e-9", "ug microgram micrograms"),
-            ("45359237/100000000", "lb lbs pound pounds"), ("45359237/1600000000", "oz ounce ounces"),
-        ],
-        "time": [
-            ("1", "s sec secs second seconds"), ("60", "min mins minute minutes"), ("3600", "h hr hrs hour hours"),
-            ("86400", "day days"), ("604800", "week weeks"), ("1/1000", "ms millisecond milliseconds"),
-            ("1e-6", "us microsecond microseconds"), ("1e-9", "ns nanosecond nanoseconds"),
-        ],
-        "length/time": [("44704/100000", "mph"), ("1000/3600", "kph kmh kmph")],
-        "angle": [("1", "deg degree degrees"), ("0", "rad radian radians")],
-        "length^3": [("1/1000", "L l litre litres liter liters"), ("1e-6", "ml mL millilitre milliliter milliliters")],
-        "money:usd": [("1", "USD usd dollar dollars"), ("1/100", "cent cents")],
-        "money:eur": [("1", "EUR euro euros")],
-        "money:gbp": [("1", "GBP")],
-        "money:jpy": [("1", "JPY yen")],
-        "money:inr": [("1", "INR rupee rupees")],
-        "month": [("1", "month months")],
-        "year": [("1", "yr yrs year years")],
-        "celsius": [("1", "C")],
-        "fahrenheit": [("1", "F")],
-        "kelvin": [("1", "K kelvin kelvins")],
-        "current": [("1", "A amp amps ampere amperes"), ("1/1000", "mA"), ("1e-6", "uA")],
-        "amount": [("1", "mol mole moles"), ("1/1000", "mmol")],
-        "amount/length^3": [("1000", "M molar"), ("1", "mM")],
-        "length*mass/time^2": [("1", "N newton newtons"), ("1000", "kN"), ("1/1000", "mN")],
-        "length^2*mass/time^2": [
-            ("1", "J joule joules"), ("1000", "kJ kilojoule kilojoules"), ("1e6", "MJ megajoule megajoules"),
-            ("1/1000", "mJ"), ("4.184", "cal calorie calories"), ("4184", "kcal"), ("3.6e6", "kWh"),
-            ("1.602176634e-19", "eV"), ("1.602176634e-16", "keV"), ("1.602176634e-13", "MeV"),
-            ("1.602176634e-10", "GeV"),
-        ],
-        "length^2*mass/time^3": [
-            ("1", "W watt watts"), ("1000", "kW kilowatt kilowatts"), ("1e6", "MW megawatt megawatts"),
-            ("1/1000", "mW"),
-        ],
-        "length^2*mass/current*time^3": [("1", "V volt volts"), ("1000", "kV"), ("1/1000", "mV")],
-        "length^2*mass/current^2*time^3": [("1", "ohm ohms"), ("1000", "kohm"), ("1e6", "Mohm")],
-        "mass/length*time^2": [
-            ("1", "Pa pascal pascals"), ("1000", "kPa"), ("1e6", "MPa"), ("1e9", "GPa"), ("1e5", "bar bars"),
-            ("101325", "atm"),
-        ],
-        "1/time": [("1", "Hz hertz"), ("1000", "kHz"), ("1e6", "MHz"), ("1e9", "GHz")],
-        "mass/current*time^2": [("1", "T tesla teslas"), ("1/1000", "mT")],
-        "current*time": [("1", "coulomb coulombs"), ("1/1000", "mC"), ("1e-6", "uC"), ("1e-9", "nC")],
-        "current^2*time^4/length^2*mass": [("1", "farad farads"), ("1e-6", "uF"), ("1e-9", "nF"), ("1e-12", "pF")],
-    }  # fmt: skip
-    return {
-        name: Unit(dimension, Fraction(factor))
-        for dimension, entries in rows.items()
-        for factor, names in entries
-        for name in names.split()
-    }
-
-
-UNITS = _units()
+_MEASURES: Mapping[str, Sequence[tuple[str, str]]] = {
+    "length": [
+        ("1", "m metre metres meter meters"), ("1/100", "cm centimetre centimetres centimeter centimeters"),
+        ("1/1000", "mm millimetre millimetres millimeter millimeters"),
+        ("1000", "km kilometre kilometres kilometer kilometers"), ("254/10000", "inch inches in"),
+        ("1e-6", "um micrometre micrometer micrometers micron microns"),
+        ("1e-9", "nm nanometre nanometer nanometers"),
+        ("3048/10000", "ft foot feet"), ("9144/10000", "yd yard yards"), ("1609344/1000", "mi mile miles"),
+    ],
+    "mass": [
+        ("1", "kg kilogram kilograms"), ("1/1000", "g gram grams"), ("1/1000000", "mg milligram milligrams"),
+        ("1e-9", "ug microgram micrograms"),
+        ("45359237/100000000", "lb lbs pound pounds"), ("45359237/1600000000", "oz ounce ounces"),
+    ],
+    "time": [
+        ("1", "s sec secs second seconds"), ("60", "min mins minute minutes"), ("3600", "h hr hrs hour hours"),
+        ("86400", "day days"), ("604800", "week weeks"), ("1/1000", "ms millisecond milliseconds"),
+        ("1e-6", "us microsecond microseconds"), ("1e-9", "ns nanosecond nanoseconds"),
+    ],
+    "length/time": [("44704/100000", "mph"), ("1000/3600", "kph kmh kmph")],
+    "angle": [("1", "deg degree degrees"), ("0", "rad radian radians")],
+    "length^3": [("1/1000", "L l litre litres liter liters"), ("1e-6", "ml mL millilitre milliliter milliliters")],
+    "money:usd": [("1", "USD usd dollar dollars"), ("1/100", "cent cents")],
+    "money:eur": [("1", "EUR euro euros")],
+    "money:gbp": [("1", "GBP")],
+    "money:jpy": [("1", "JPY yen")],
+    "money:inr": [("1", "INR rupee rupees")],
+    "month": [("1", "month months")],
+    "year": [("1", "yr yrs year years")],
+    "celsius": [("1", "C")],
+    "fahrenheit": [("1", "F")],
+    "kelvin": [("1", "K kelvin kelvins")],
+    "current": [("1", "A amp amps ampere amperes"), ("1/1000", "mA"), ("1e-6", "uA")],
+    "amount": [("1", "mol mole moles"), ("1/1000", "mmol")],
+    "amount/length^3": [("1000", "M molar"), ("1", "mM")],
+    "length*mass/time^2": [("1", "N newton newtons"), ("1000", "kN"), ("1/1000", "mN")],
+    "length^2*mass/time^2": [
+        ("1", "J joule joules"), ("1000", "kJ kilojoule kilojoules"), ("1e6", "MJ megajoule megajoules"),
+        ("1/1000", "mJ"), ("4.184", "cal calorie calories"), ("4184", "kcal"), ("3.6e6", "kWh"),
+        ("1.602176634e-19", "eV"), ("1.602176634e-16", "keV"), ("1.602176634e-13", "MeV"),
+        ("1.602176634e-10", "GeV"),
+    ],
+    "length^2*mass/time^3": [
+        ("1", "W watt watts"), ("1000", "kW kilowatt kilowatts"), ("1e6", "MW megawatt megawatts"),
+        ("1/1000", "mW"),
+    ],
+    "length^2*mass/current*time^3": [("1", "V volt volts"), ("1000", "kV"), ("1/1000", "mV")],
+    "length^2*mass/current^2*time^3": [("1", "ohm ohms"), ("1000", "kohm"), ("1e6", "Mohm")],
+    "mass/length*time^2": [
+        ("1", "Pa pascal pascals"), ("1000", "kPa"), ("1e6", "MPa"), ("1e9", "GPa"), ("1e5", "bar bars"),
+        ("101325", "atm"),
+    ],
+    "1/time": [("1", "Hz hertz"), ("1000", "kHz"), ("1e6", "MHz"), ("1e9", "GHz")],
+    "mass/current*time^2": [("1", "T tesla teslas"), ("1/1000", "mT")],
+    "current*time": [("1", "coulomb coulombs"), ("1/1000", "mC"), ("1e-6", "uC"), ("1e-9", "nC")],
+    "current^2*time^4/length^2*mass": [("1", "farad farads"), ("1e-6", "uF"), ("1e-9", "nF"), ("1e-12", "pF")],
+}  # fmt: skip
+"""By dimension: the factor of a unit to the base unit of its dimension, and the names of that unit."""
+UNITS = {
+    name: Unit(dimension, Fraction(factor))
+    for dimension, units in _MEASURES.items()
+    for factor, names in units
+    for name in names.split()
+}
 MAX_PARTS = 8
 
 
