@@ -42,15 +42,19 @@ _SUB = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋", "0123456789+-", strict=T
 _SUPER_RUN = re.compile("[" + "".join(_SUPER) + "]+")
 _SUB_RUN = re.compile("[" + "".join(_SUB) + "]+")
 _ROOT_OF_RUN = re.compile(r"\\sqrt(\[3\])? ?(\d+(?:\.\d+)?|[A-Za-z])")
+r"""A root without braces, with the number or the letter below it: `\sqrt 12`, `\sqrt x`."""
 _VULGAR = re.compile("[¼½¾⅐-⅞]")
 _WRAPPERS = re.compile(
     r"\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|mathstrut)(?![A-Za-z])\.?"
     r"|\\[!;:>](?!\d)|\\phantom\{[^{}]*\}|\\hspace\*?\{[^{}]*\}|\\label\{[^{}]*\}|\$\$?|(?<!\\)\\[()\[\]]"
 )
+r"""Commands of layout and signs around a formula, which mean nothing: `\left`, `\displaystyle`, `$`, `\(`."""
 _SPACES = re.compile(r"\\(?:quad|qquad|enspace|thinspace)(?![A-Za-z])|(?<!\\)\\[,;:! ]|[~\s]+")
+r"""All white space and what LaTeX sets as such: `\quad`, `\,`, `~`."""
 _THIN = re.compile(r"(?<=\d)(?:'|\\[,!;:]|\s?\{,\s?\}|\\[,!;:],?\\[,!;:]|,\\[!,] ?)(?=\d{3}(?!\d))")
+r"""What parts thousands but is no plain comma: 1'000, 1\,000, 1{,}000."""
 _COMMA = re.compile(r"(?<=\d)\{,\}(?=\d)")
-"""A decimal comma as LaTeX writes it; before three digits it parts thousands."""
+"""A decimal comma as LaTeX writes it, 2{,}5; before three digits it parts thousands (`_THIN`)."""
 _POINTED = re.compile(r"(?<![\w.,])\d{1,3}(?:\.\d{3}){2,}(?![\d.]|,\d{3})")
 _EUROPEAN = re.compile(r"(-?\s?(?:EUR|USD|\$)?\s?\d{1,3}(?:\.\d{3})+),(\d{1,2})(?![\d.])(?!.*,)", re.DOTALL)
 """Numbers whose thousands points part: 1.234.567, and 1.234,50 as the whole answer."""
@@ -63,17 +67,19 @@ _CALCULATED = re.compile(r"<<[^<>]*>>")
 _NESTED_BOX = re.compile(
     r"\\(?:f?box(?:ed)?|underline|bm|boldsymbol|ensuremath|textcolor\s*\{[a-z]{1,20}\}|color\s*\{[a-z]{1,20}\}(?=\s*\{))\s*\{"
 )
+r"""A box, a line, bold face or a colour around a formula, up to its brace: `\boxed{`, `\textcolor{red}{`."""
 _LOOKS = re.compile(r"\\(?:tiny|small|large|Large|LARGE|huge|Huge|normalsize|color\s*\{[a-z]{1,20}\})(?![A-Za-z{])")
 """Sizes and colours, which mean nothing."""
 _UNIT_FRACTION = re.compile(
     r"\\frac\s*\{\s*\\text\s*\{([A-Za-z ]{1,20})\}\s*\}\s*\{\s*\\text\s*\{([A-Za-z ]{1,20})\}(\^\{?[23]\}?)?\s*\}"
 )
-"""A unit as a fraction of units."""
+r"""A unit as a fraction of units: `\frac{\text{m}}{\text{s}^2}`."""
 _STYLED_TEXT = re.compile(r"\\(?:mathbf|mathrm|textbf|boldsymbol)\s*\{\s*(\\text\s*\{[^{}]*\})\s*\}")
+r"""Text inside a bold or upright style: `\mathbf{\text{(B)}}`."""
 _DMS = re.compile(
     r"(\d{1,4})\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)\s*(\d{1,2})\s*'(?!')(?:\s*(\d{1,2}(?:\.\d{1,6})?)\s*(?:''|\"))?"
 )
-"""An angle in degrees, minutes and seconds."""
+r"""An angle in degrees, minutes and seconds: `30^\circ 15' 20''`."""
 _CYCLE = re.compile(
     r"(?<![\d.])(\d*\.\d{0,12}?)(?P<cycle>\d{1,6}?)(?P=cycle){2,12}\s*(?:\.{3}|\\(?:l|c|)dots(?![A-Za-z]))(?!\d)"
 )
@@ -83,7 +89,7 @@ _CHOSEN = re.compile(
     r"(?:(?:\\binom)?\{\s{0,4}\}\s{0,4})?[_^]\s*(?:\{\s*(?P<braced>\w{1,9})\s*\}|(?P<upper>\w))\s*C\s*"
     r"_\s*(?:\{\s*(?P<below>\w{1,9})\s*\}|(?P<lower>\w))"
 )
-"""A binomial coefficient as the letter C between its numbers."""
+"""A binomial coefficient as the letter C between its numbers: ^5C_2, {}_{10}C_{3}."""
 _CHOSEN_FROM = re.compile(
     r"(?<![A-Za-z\\])C\s*_\s*(?:\{\s*(?P<braced>\w{1,9})\s*\}|(?P<upper>\w))\s*\^\s*(?:\{\s*(?P<below>\w{1,9})\s*\}|(?P<lower>\w))"
 )
@@ -94,8 +100,11 @@ _MODULUS = re.compile(
 )
 """A modulus in any spelling: \\pmod{7}, (mod 7), mod 7."""
 _PRIME = re.compile(r"\^(?:\{(?:\s*\\prime)+\s*\}|\s*\\prime(?![A-Za-z]))")
+r"""Primes of a derivative as an exponent: `f^\prime`, `f^{\prime\prime}`."""
 _ORDINAL = re.compile(r"(?<=\d)(?:\^\{\\(?:text|mathrm)\{(?:st|nd|rd|th)\}\}|\^?\\(?:text|mathrm)\{(?:st|nd|rd|th)\})")
+r"""The letters of an ordinal number: the th of `5^{\text{th}}`."""
 _VALUE_IN_TEXT = re.compile(r"\\(?:text|mbox|textbf|textrm|mathrm|mathbf)\s*\{([^{}A-Za-z]*\d[^{}]*)\}")
+r"""Text that begins with a number: `\text{5 cm}`."""
 _LABEL = re.compile(
     r"\s*(?:(?P<styled>\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{\s*(?:\([A-E]\)|[A-E][).])\s*\})\s*"
     r"|\([A-E]\)(?:\s+|(?=\d))|[A-E][).]\s+)(?!.*\([A-E]\)|.*(?<![A-Za-z(])[A-E][).])"
@@ -120,22 +129,27 @@ _NO_TITLE = frozenset(
     {"not", "no", "never", "cannot", "twice", "thrice", "half", "double", "triple", "wrong", "incorrect"}
 )
 _POWERED = re.compile(r"\\(?:text|textrm|mathrm)\s*\{((?:[A-Za-z\s/()]|\\cdot(?![A-Za-z])|\^-?\d|\^\{-?\d\})+)\}")
-"""Units with powers, dots or slashes in upright letters."""
+r"""Units with powers, dots or slashes in upright letters: `\text{kg m/s^2}`."""
 _DOTTED_UNITS = re.compile(
     r"\\(?P<style>text|textrm|mathrm)\s*\{\s*(?P<first>[A-Za-z]{1,3})\s*\}\s*\\cdot\s*\\(?:text|textrm|mathrm)\s*\{"
 )
+r"""Two units with a dot between them, each in upright letters: `\text{N} \cdot \text{m}`."""
 _OF_TWO = re.compile(r"/\s*\(\s*([A-Za-z]{1,4})\s*(?:\\cdot)?\s+([A-Za-z]{1,4})\s*\)")
 """Two units below a slash: J/(mol K)."""
 _BESIDE_NUMBER = re.compile(r"(?<=\d)(?=\\mathrm\s*\{\s*[A-Z]\s*\})")
+r"""The place between a number and a capital letter for its unit: `5\mathrm{N}`."""
 _OHMS = re.compile(
     r"(?<=\d)\s*(?:\\(?:text|mathrm)\s*\{\s*([kM])?\s*\}?|([kM]))?\s*(?:\\(?:text|mathrm)\s*\{\s*)?\\Omega\s*\}?\s*\Z"
 )
+r"""Ohms by their Greek letter, perhaps with a prefix: `5 \Omega`, `5\mathrm{k}\Omega`."""
 _MICRO = re.compile(
     r"(?<=\d)\s*(?:\\(?:text|mathrm)\s*\{\s*)?\\mu\s*(?:\\(?:text|mathrm)\s*\{\s*)?([mgsLCFA])(?![A-Za-z])\s*\}?"
 )
-"""Ohms, and a millionth of a unit, by their Greek letters."""
+r"""A Greek letter before a unit, for a millionth of it: `5 \mu m`, `5\mu\text{F}`."""
 _DOLLARS = re.compile(r"^(-?)\$(?=\s?[\d.])(?!.*\$)", re.DOTALL)
+"""A dollar sign before an amount, where no second one makes it the start of a formula: $5, -$5."""
 _FRAC = re.compile(r"\\[dtc]frac(?![A-Za-z])")
+r"""Fractions in a size of their own: `\dfrac`, `\tfrac`."""
 _OVER = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*?)\\over(?![A-Za-z])((?:[^{}]|\{[^{}]*\})*)\}")
 """A fraction as TeX writes it, {1 \\over 2}."""
 _ALIASES = (
@@ -191,6 +205,16 @@ def plain(text: str) -> str:
         return text
     text = _SPACED.sub(lambda match: re.sub(r"\D", "", match[0]), _unbold(text.strip()))
     boxed = _NESTED_BOX.match(text) is not None
+    text = _with_plain_numbers(text)
+    text = _with_plain_commands(text)
+    text = _without_styles(text)
+    text = _without_lead(_without_frame(text))
+    text = _POWERED.sub(_unwrapped, _with_units(text) if "\\" in text else text).strip()
+    return _unbraced(_without_end(text), whole=boxed)
+
+
+def _with_plain_numbers(text: str) -> str:
+    """ASCII digits and signs, thousands parted by commas only or by nothing, and a point before decimals."""
     text = text.replace(" ", "") if _SPACED_TWICE.fullmatch(text) else text
     if not text.isascii():
         text = _ascii(text)
@@ -198,6 +222,11 @@ def plain(text: str) -> str:
     text = _POINTED.sub(lambda match: match[0].replace(".", ""), text)
     if european := _EUROPEAN.match(text):
         text = f"{european[1].replace('.', '')}.{european[2]}{text[european.end() :]}"
+    return text
+
+
+def _with_plain_commands(text: str) -> str:
+    """One command for each thing that has several: fractions, binomial coefficients, moduli, primes and `_ALIASES`."""
     text = _FRAC.sub(r"\\frac", text)
     text = _OVER.sub(r"\\frac{\1}{\2}", text) if r"\over" in text else text
     if "C" in text and "_" in text:
@@ -208,26 +237,38 @@ def plain(text: str) -> str:
     text = _rewritten(text)
     for sign, pattern, replacement in _ALIASES:
         text = pattern.sub(replacement, text) if sign in text else text
+    return text
+
+
+def _without_styles(text: str) -> str:
+    """What LaTeX puts around an answer for its looks is dropped: boxes, delimiters, spaces, text around a value."""
     if labelled := _LABEL_IN_TEXT.fullmatch(text):
         text = labelled[1]
     text = _VALUE_IN_TEXT.sub(r" \1 ", _ORDINAL.sub("", _NESTED_BOX.sub("{", text)))
     # A currency sign is not a mathematics delimiter.
     text = _DOLLARS.sub(r"\1 USD ", text).replace(r"\$", " USD ")
-    text = _without_frame(_SPACES.sub(" ", _WRAPPERS.sub(" ", text)).strip())
+    return _SPACES.sub(" ", _WRAPPERS.sub(" ", text)).strip()
+
+
+def _without_lead(text: str) -> str:
+    """What stands before a value and only names it is dropped, unless its words change the value: `twice`."""
     lead = _LABEL.match(text) or _TITLE.match(text)
     if lead and _NO_TITLE.isdisjoint((lead.groupdict().get("words") or "").lower().split()):
-        text = text[lead.end() :]
-    text = _POWERED.sub(_unwrapped, _with_units(text) if "\\" in text else text).strip()
+        return text[lead.end() :]
+    return text
+
+
+def _without_end(text: str) -> str:
+    """What ends a sentence or a clause behind an answer is dropped; dots that stand for digits stay."""
     if text.endswith("\\") and not text.endswith("\\\\"):
         text = text[:-1]  # of a control space at the end
-    if not text.endswith("..."):
-        text = text.rstrip(" .,;:。、").strip()
-    return _unbraced(text, whole=boxed)
+    return text if text.endswith("...") else text.rstrip(" .,;:。、").strip()
 
 
 _UNKNOWN = re.compile(r"\\(?:i{0,2}int|oint|sum|prod|lim|[cl]?dots)(?![A-Za-z])|(?<!\d)\.\.\.")
 """What stands in a side that the grammar does not know: an integral, a sum, a limit, dots."""
 _SYSTEM = re.compile(r"(?:\\?\{\s?)?\\begin\s?\{(cases|aligned|align\*?|gathered)\}(.*)\\end\s?\{\1\}", re.DOTALL)
+r"""A system of equations as the whole answer: `\begin{cases} x = 1 \\ y = 2 \end{cases}`."""
 _IN_Z = (
     r"(?P<letter>[klmnt])\s*(?:\\in\s*(?:\\mathbb\s*\{?\s*Z\s*\}?|\\Z(?![A-Za-z]))"
     r"|\\text\s*\{\s*is an(?:y| arbitrary)? integer\s*\})"
@@ -244,6 +285,7 @@ _FOR_ALL = re.compile(
 )
 """A function with its domain behind it, which the question gives: f(x) = 1/x for all x > 0."""
 _BOUNDS = re.compile(r"[<>]|\\(?:le|ge|in|ne)(?![A-Za-z])")
+"""Signs of a relation other than an equation."""
 
 
 def _without_frame(text: str) -> str:
@@ -408,10 +450,13 @@ _NUMBER = re.compile(
 _TEXT = re.compile(
     r"\\(text|textnormal|mbox|textrm|textbf|textit|mathrm|mathbf|mathsf|mathit|operatorname\*?|hbox)\s*\{([^{}]*)\}"
 )
+r"""Words in a style: `\text{cm}`."""
 _STYLED = re.compile(r"\\(?:mathrm|mathbf|mathit|mathsf)\s+([A-Za-z])(?![A-Za-z])")
+r"""A letter in a style without braces: `\mathrm x`."""
 _COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)", re.DOTALL)
 _WORD = re.compile(r"[^\W\d_]+")
 _ENVIRONMENT = re.compile(r"\\(begin|end)\s*\{([A-Za-z]+\*?)\}(?:\{[lcr|]*\})?")
+r"""The begin or the end of an environment, with the columns of an array: `\begin{array}{cc}`."""
 
 
 def tokens(text: str) -> list[Token]:
@@ -500,11 +545,16 @@ _DAYS = (
 _DATE_OF_TWO_ORDERS = re.compile(rf"(?P<first>\d\d?)(?P<mark>[-/])(?P<second>\d\d?)(?P=mark){_YEAR}")
 """The day may come first or second."""
 _PHONE = re.compile(r"(?:\+?\d{1,3}-)?(?:\d{3}-|\(\d{3}\) ?)?[2-9]\d\d-\d{4}")
+"""A telephone number: 555-0142, (212) 555-0142, +1-212-555-0142."""
 _YEARS = re.compile(r"([12]\d{3})-([12]\d{3}|\d\d)")
+"""Two years: 2019-2020, 2019-20."""
 _PARTS = r"(?:[A-Za-z]+|\d+)(?:-(?:[A-Za-z]+|\d+))+"
-# A zero in front of digits, a word of capitals, or capitals before two numbers; x-1-2 and AB-2 remain differences.
 _CODE = re.compile(rf"(?=(?:\w+-)*0\d){_PARTS}|(?=[A-Z]{{3,}}-)(?=.*\d){_PARTS}|[A-Z]+(?:-\d+){{2,}}")
+"""Parts with hyphens: one begins with a zero (4-07), the first has three capitals or more and a number follows (ABC-1),
+or two numbers follow capitals (AB-2-3); x-1-2 and AB-2 remain differences.
+"""
 _IN_TEXT = re.compile(r"\\(?:text|textbf|textrm|mbox|mathrm)\s*\{([^{}]*)\}")
+r"""An answer that is all words in a style: `\text{twelve}`."""
 MAX_DESIGNATION = 64
 """Characters of the longest date or code."""
 
@@ -563,6 +613,7 @@ _PARTS_OF_ONE = {
 }  # fmt: skip
 _ALL_SPOKEN = frozenset({"a", "and", "hundred", "dozen", *ONES, *_TENS, *_LARGE, *_PARTS_OF_ONE})
 _SPOKEN = re.compile(r"(?:[A-Za-z]+(?:-|,? |\Z)){1,16}")
+"""Up to sixteen words, with a space, a comma or a hyphen between: twenty-one thousand, five hundred."""
 
 
 def in_words(text: str) -> Term | None:
