@@ -66,13 +66,12 @@ _NOTHING = re.compile(
     r"(?:solutions?|roots?|values?|numbers?|integers?|answers?|pairs?|triples?|zeros|x|n)"
     r"(?: (?:exists?|possible|for x))?"
 )
-"""Words for the empty set."""
+"""Words for the empty set: none, the empty set, no solution, there are no real roots, the equation has no solutions."""
 _FUNCTIONS = frozenset("fghFGHP")
 """Letters before a number in brackets that are functions of it: f(3) = 5."""
 _FLIP = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
+"""What a sign of order is from the other side."""
 _INFINITE = Term("inf")
-
-
 _ALL = Term("tuple", (Term("scalar", (Term("neg", (_INFINITE,)),)), Term("scalar", (_INFINITE,))))
 """The real numbers, as an interval."""
 
@@ -144,6 +143,7 @@ def _lift_unit(node: Term) -> tuple[Term, str]:
 
 
 _LETTER_UNIT = re.compile(r"(?:[A-Za-z]{1,3}(?:\^[23])?(?: (?!\Z)|\Z))+")
+"""Words of up to three letters, each perhaps with a power, as products of variables are too: `m`, `mg`, `m^2 k`."""
 
 
 def in_letters(node: Term) -> Term:
@@ -182,13 +182,14 @@ def _sequence(node: Term) -> Term:
     return Term("brackets", shapes)
 
 
-_TURN = Term("sym", ("T",))
+_TRANSPOSE = Term("sym", ("T",))
+"""The exponent that transposes a matrix."""
 
 
-def _turned(node: Term) -> Term | None:
+def _transpose(node: Term) -> Term | None:
     """The transpose of a matrix or of a row: (1, 2)^T; None for any other power."""
     base, exponent = node.args
-    if exponent != _TURN or base.op not in ("seq", "matrix"):
+    if exponent != _TRANSPOSE or base.op not in ("seq", "matrix"):
         return None
     inner = shape(base)
     rows = inner.args if inner.op == "matrix" else matrix_rows(inner) or (entries(inner),)
@@ -230,15 +231,21 @@ def _conditions(shapes: tuple[Term, ...]) -> Term | None:
     if len(names) != 1 or shapes[0].op != "named":
         return None
     if (holes := _all_holes(shapes)) is not None:
-        return Term("named", (names.pop(), _pierced(holes)))
+        return Term("named", (names.pop(), _reals_without(holes)))
     bodies = [item.args[1] if item.op == "named" else item for item in shapes]
     bodies = [body for body in bodies if body != _ALL] or bodies[:1]
-    if len(bodies) == 2 and all(item.op == "named" for item in shapes):
-        rays = _met(*bodies) or _met(*bodies[::-1])
-        if rays is not None and (ends := [_size(end) for end in rays.args[:2]]) and None not in ends:
-            disjoint = ends[0] > ends[1]  # type: ignore[operator]
-            return Term("named", (names.pop(), Term("union", tuple(bodies)) if disjoint else rays))
+    if len(bodies) == 2 and all(item.op == "named" for item in shapes) and (rays := _two_rays(*bodies)):
+        return Term("named", (names.pop(), rays))
     return Term("named", (names.pop(), bodies[0])) if len(bodies) == 1 < len(shapes) else None
+
+
+def _two_rays(first: Term, second: Term) -> Term | None:
+    """What two bounds with a comma between mean: the interval x > 1, x < 3, or the union x > 3, x < 1; else None."""
+    between = _intersection(first, second) or _intersection(second, first)
+    low, high = map(_size, between.args[:2]) if between else (None, None)
+    if low is None or high is None:
+        return None
+    return Term("union", (first, second)) if low > high else between
 
 
 def _all_holes(shapes: tuple[Term, ...]) -> list[Term] | None:
@@ -267,7 +274,7 @@ def _size(end: Term) -> float | None:
         return None
 
 
-def _pierced(points: Sequence[Term]) -> Term:
+def _reals_without(points: Sequence[Term]) -> Term:
     """The reals without some points, as intervals."""
     sizes = [(_size(point), point) for point in dict.fromkeys(points)]
     if any(size is None for size, _ in sizes):
@@ -292,7 +299,7 @@ def _without(node: Term) -> Term:
     if whole != _ALL:
         return Term("without", (whole, rest))
     if rest.op == "set" and all(item.op == "scalar" for item in rest.args):
-        return _pierced(rest.args)
+        return _reals_without(rest.args)
     if rest.op not in ("tuple", "interval") or (rest.op == "tuple" and len(rest.args) != 2):
         return Term("without", (whole, rest))
     low, high = rest.args[:2]
@@ -307,8 +314,8 @@ def _modular(node: Term) -> Term:
     residue, modulus, *unknown = node.args
     body = Term("residue", (shape(residue), shape(modulus)))
     name = _name(unknown[0]) if unknown else ""
-    unknown = [node for node in unknown if node.symbols()]
-    return Term("named", (name, body)) if name else Term("residue", (*body.args, *unknown))
+    letters = [term for term in unknown if term.symbols()]
+    return Term("named", (name, body)) if name else Term("residue", (*body.args, *letters))
 
 
 def _union(node: Term) -> Term:
@@ -439,6 +446,10 @@ def _near(left: Term, right: Term) -> bool:
     return abs(value - float(second)) < 10.0**-places
 
 
+_MOST_PLACES = 40
+"""Decimal places of a literal that are counted at most."""
+
+
 def _places(node: Term) -> int | None:
     """Decimal places of a literal: at most so many as its value needs."""
     if node.op != "num":
@@ -503,17 +514,17 @@ def _name(node: Term) -> str:
     return ""
 
 
-def _meet(node: Term) -> Term:
+def _two_bounds(node: Term) -> Term:
     """Two bounds of one variable: x > 2 and x < 5. What is not that is the list of both."""
     low, high = shape(node.args[0]), shape(node.args[1])
     ends = [item.args[1] for item in (low, high) if item.op == "named" and item.args[1].op in ("interval", "tuple")]
     if len(ends) < 2 or low.args[0] != high.args[0]:
         return Term("set", (low, high))
-    body = _met(*ends) or _met(*ends[::-1])
+    body = _intersection(*ends) or _intersection(*ends[::-1])
     return Term("named", (low.args[0], body)) if body else Term("set", (low, high))
 
 
-def _met(below: Term, above: Term) -> Term | None:
+def _intersection(below: Term, above: Term) -> Term | None:
     """What an interval without a lower end and one without an upper end have in common; None for all others."""
     if {below.op, above.op} - {"interval", "tuple"} or len(below.args) == len(above.args) == 3:
         return None
@@ -535,11 +546,11 @@ def _interval(operators: tuple[str, ...], operands: list[Term]) -> Term | None:
         return None
     at, name = where[0], _name(operands[where[0]])
     if operators == ("!=",):
-        return Term("named", (name, _pierced([shape(operands[1 - at])])))
+        return Term("named", (name, _reals_without([shape(operands[1 - at])])))
     if len(operands) == 2:
         operator = operators[0] if at == 0 else _FLIP.get(operators[0], "")
         limit = shape(operands[1 - at])
-        low, high = (Term("scalar", (Term("neg", (_INFINITE,)),)), Term("scalar", (_INFINITE,)))
+        low, high = _ALL.args
         interval = {
             "<": (low, limit, False, False), "<=": (low, limit, False, True),
             ">": (limit, high, False, False), ">=": (limit, high, True, False),
@@ -564,18 +575,13 @@ def _between(operators: tuple[str, ...], first: Term, last: Term) -> tuple[Term,
 
 
 _SHAPE_RULES: Mapping[str, Callable[[Term], Term]] = {
-    "seq": _sequence, "pow": lambda node: _turned(node) or _scalar(node), "list": _list,
-    "union": _union, "rel": _relation, "meet": lambda node: _meet(node),
+    "seq": _sequence, "pow": lambda node: _transpose(node) or _scalar(node), "list": _list,
+    "union": _union, "rel": _relation, "meet": _two_bounds,
     "matrix": lambda node: Term("matrix", tuple(tuple(shape(cell) for cell in row) for row in node.args)),
     "without": _without, "mod": _modular,
     "ratio": lambda node: Term("ratio", tuple(shape(item) for item in node.args)),
     "text": _words, **dict.fromkeys(("base", "empty", "time", "duration", "designation"), lambda node: node),
 }  # fmt: skip
-
-
-_MOST_PLACES = 40
-_TINY = 1e-12
-_TURNS = 3
 
 
 _PLAIN_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
@@ -626,8 +632,8 @@ def same_class(first: str, second: str) -> bool:
     return len({*classes((first, second)).values()}) == 1
 
 
-# A space that parts two numbers, or a number from a fraction, is part of the spelling.
 _JOIN = re.compile(r" (?![\d.\\])|(?<![\d}]) ")
+r"""A space that no spelling needs, unlike one between two numbers or a number and a fraction: `1 \frac{1}{2}`."""
 
 
 def spelling_key(text: str) -> str:
@@ -638,9 +644,13 @@ def spelling_key(text: str) -> str:
 _STYLE = re.compile(
     r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|math(?:rm|bf|it|sf|tt)|mbox|emph|operatorname)\s*\{([^{}]*)\}"
 )
+r"""Words in a style: `\text{yes}`, `\textbf{yes}`."""
 _ESCAPED = re.compile(r"\\([&%_#$])")
+r"""A sign that LaTeX wants a backslash before: `\%`, `\&`."""
 _TIED = re.compile(r"(?<=\w)(?:~|\\[ ,])(?=\w)")
+"""What LaTeX writes for a space between words: `New~York`."""
 _MATHS_MARKS = re.compile(r"\$([^$]+)\$|\\\((.+)\\\)", re.DOTALL)
+r"""A formula as a whole: `$x$`, `\(x\)`."""
 
 
 def undressed(text: str) -> str:
@@ -680,16 +690,22 @@ def _value_key(node: Term) -> str:
     return fingerprint(node) or "?" + repr(node)
 
 
+_SAMPLES = 3
+"""Points at which an expression with variables is computed."""
+_TINY = 1e-12
+"""Relative size of what is only a rounding error."""
+
+
 def fingerprint(node: Term) -> str:
     """The value of an expression at three fixed points, to nine digits; empty where it has none."""
     from mpmath import fp
 
     names = sorted(node.symbols())
     values = []
-    for turn in range(_TURNS if names else 1):
+    for sample in range(_SAMPLES if names else 1):
         # The points depend on the names alone, so equal functions get equal keys however they are written; nine digits
         # are few enough to hide rounding, and many enough that different functions do not meet at all three points.
-        point = {name: _coordinate(name, turn) for name in names}
+        point = {name: _coordinate(name, sample) for name in names}
         try:
             value = approximate(node, point, fp)
         except (ArithmeticError, ValueError, TypeError, RecursionError):
@@ -720,10 +736,10 @@ def _short_rational(value: Any) -> Fraction | None:
     return near if abs(near - Fraction(value.real)) <= _TINY * abs(value) else None
 
 
-def _coordinate(name: str, turn: int) -> float:
+def _coordinate(name: str, sample: int) -> float:
     """A fixed pseudo-random number for a variable: in (1.2, 3.2), (0.1, 0.9) and (-3.2, -1.2) in turn."""
-    part = zlib.crc32(f"{name}/{turn}".encode("utf-8", "surrogatepass")) / 2**32
-    return (1.2 + 2 * part, 0.1 + 0.8 * part, -1.2 - 2 * part)[turn]
+    part = zlib.crc32(f"{name}/{sample}".encode("utf-8", "surrogatepass")) / 2**32
+    return (1.2 + 2 * part, 0.1 + 0.8 * part, -1.2 - 2 * part)[sample]
 
 
 def _member_key(node: Term) -> str:
@@ -798,7 +814,7 @@ _KEY_RULES: Mapping[str, Callable[[Term], str]] = {
     "ratio": _ratio_key,
     "matrix": lambda node: "M" + ";".join(",".join(shape_key(cell) for cell in row) for row in node.args),
     "rel": _relation_key,
-    "residue": lambda node: _residue_key(node),
+    "residue": _residue_key,
     "base": lambda node: f"{node.args[0]}_{node.args[1]}",
     "time": lambda node: "{}:{:02d}{}".format(*by_clock(node)),
     "empty": lambda node: "{}",
