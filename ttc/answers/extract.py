@@ -59,11 +59,13 @@ _THINK_END = re.compile(
     r"|<\|channel\|>\s*final[^<]*<\|message\|>",
     re.IGNORECASE,
 )
+"""What ends a thought: `</think>`, `[/THINK]`, the channel `final`."""
 _THINK_START = re.compile(
     r"<\s*(?:seed:)?think(?:ing)?\s*>|\[THINK\]|<\|?begin_of_thought\|?>|◁think▷"
     r"|<\|channel\|>\s*analysis[^<]*<\|message\|>",
     re.IGNORECASE,
 )
+"""What begins a thought."""
 _ASKED_FOR = re.compile(r"<\s*(/?)\s*(?:thought|reason(?:ing)?)\s*>", re.IGNORECASE)
 """Marks that a prompt asks for: a thought at the head of a text, while behind an answer they are its reasons."""
 
@@ -127,7 +129,9 @@ def found(text: str, start: int, end: int, method: str) -> Extraction:
 
 # -- boxes -------------------------------------------------------------------------------------------------------------
 _BOX = re.compile(r"\\f?box(?:ed)?\s*\{|\\boxed\s+(?=\S)")
+r"""The command of a box with its brace, `\boxed{`, or before a value without braces, `\boxed 5`."""
 _BARE_WORD = re.compile(r"[^\s$.,;]+")
+"""The value of a box without braces."""
 _BRACES = re.compile(r"[{}]")
 
 
@@ -198,11 +202,14 @@ _CORRECTION = re.compile(
     r"gives?|finally|recheck\w*|final|check\w*|becomes?|answer)\b|答案|所以|因此|但",
     re.IGNORECASE,
 )
+"""What begins another clause, so that the box behind it stands alone: a full stop, a line, `so`, `wait`."""
 _STARTS_OR = re.compile(rf"[\s$.,)\]]*(?:{OR}|alternatively(?![A-Za-z]))", re.IGNORECASE)
+r"""An `or` right behind a box: `\boxed{1} or \boxed{2}`."""
 _OR_VALUE = re.compile(
     r"(?:\\?\)|[\s$,(])*(?:or|或者?)(?:\s+(?:maybe|perhaps|possibly|even))?[\s$(\\]*(?P<value>\$?[-+]?[\d\\][^\s,;$]{0,80})",
     re.IGNORECASE,
 )
+"""A second value that an `or` offers behind the first: `or 5`, `or maybe $5`."""
 
 
 _UNSURE = re.compile(
@@ -250,15 +257,17 @@ _DENIED = re.compile(
     r"the wrong\b|(?<=n't )\w+|(?<=n’t )\w+|(?<=not be )\w+)",
     re.IGNORECASE,
 )
+"""What follows a box that is not the answer: `is wrong`, `, which is clearly not`, `cannot be right`."""
 _TAKEN_BACK = re.compile(
     r"\b(?:wait|no, (?:wait|that)|(?:that|this|which|it) (?:is|was|seems) (?:wrong|incorrect|not (?:right|correct))|"
     r"that['’]s (?:wrong|incorrect|not (?:right|correct))|I (?:made|make) (?:a|an) (?:mistake|error)|I was wrong|"
     r"scratch that)\b",
     re.IGNORECASE,
 )
+"""What takes back all before it: `wait`, `that is wrong`, `I made a mistake`."""
 _BEFORE = 60
-"""Characters before and after a box in which it may be denied."""
 _AFTER = 400
+"""Characters before and after a box in which it may be denied."""
 
 
 def taken_back(text: str) -> bool:
@@ -289,9 +298,9 @@ def _denied(text: str, box: Box) -> bool:
 
 
 _BETWEEN, _BOTH = re.compile(r"\bbetween[\s$(\[\\*]*$"), re.compile(r",|\band\b")
-"""Between two values that a box has both of."""
-# Only the words right before a box deny it: "it is not prime, so \boxed{5}" does not.
+r"""The word before a box that holds both ends of a range, and what is between these: between \boxed{1, 2}."""
 _LAST_CLAUSE = re.compile(r"[.!?;,\n。，；]|\b(?:so|but|hence|thus|therefore|then)\b", re.IGNORECASE)
+r"""What parts clauses: only the last one before a box can deny it, and "it is not prime, so \boxed{5}" does not."""
 _DENYING = re.compile(
     r"(?:\b(?:not|never|no es|nicht|est pas|não é|non è|не|cannot be|anything but|less than|fewer than|more than|"
     r"greater than|larger than|smaller than|at (?:most|least)|between|one of|either|maybe|perhaps|possibly|might be|"
@@ -299,6 +308,7 @@ _DENYING = re.compile(
     r"\s*(?:equal to\s*|exactly\s*)?[\s$(\[\\*]*$",
     re.IGNORECASE,
 )
+"""Words right before a value that make it none: `is not`, `less than`, `one of`."""
 
 
 def last_box(same: Callable[[str, str], bool], hedge: Hedge) -> Rule:
@@ -355,9 +365,11 @@ def _last_clause(text: str, boxed: list[Box]) -> tuple[str, ...]:
 
 
 _COMMAND_OR_LETTER = re.compile(r"\\(?!text|mathrm|mbox)[A-Za-z]+|(?P<letter>[A-Za-z])")
+"""A command, or a letter that is a part of none."""
 _UNIT_BEHIND = re.compile(
     r"(?:[\s$~]|\\[,;: )]|\\(?:text|textrm|mathrm|mbox)\s*\{){1,9}(?P<word>[A-Za-z]{1,14})(?![A-Za-z])"
 )
+r"""A word behind a box, in letters of its own or of the sentence: ` hour`, `\,\text{cm}`."""
 
 
 def _unit_behind(text: str, box: Box) -> str:
@@ -382,13 +394,15 @@ def _one_clause(between: str) -> bool:
 
 # -- tags, hashes, phrases ---------------------------------------------------------------------------------------------
 _TAG = re.compile(r"<(answer|final_answer)>(?P<value>.*?)(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
+"""`<answer>5</answer>`, of which the end may be missing."""
 _HASH = re.compile(r"(?:^[ \t]*|(?<=[\s.]))#{4}[ \t]*(?P<value>[^\s#][^\n]*)$", re.MULTILINE)
+"""`#### 5`, as GSM8K writes it."""
 _JSON = re.compile(
     r"\"(?:final[_ ]?)?answer\"\s{0,9}:\s{0,9}"
     r"\"?(?P<value>(?<=\")[^\"\\\n]{1,4096}(?=\")|(?<!\")-?\d[\d.eE+-]{0,99})\"?\s{0,9}(?:,[^{}]{0,400})?\}\s*(?:```)?\s*\Z",
     re.IGNORECASE,
 )
-"""The answer of an object that ends a text."""
+"""The answer of an object that ends a text: {"steps": [], "answer": "5"}."""
 _FOREIGN_WORDS = (
     "respuesta", "réponse", "antwort", "resposta", "risposta", "ответ", "jawaban", "cevap", "odpowiedź", "đáp",
     "答え", "正解", "解答", "답", "الإجابة", "الجواب", "उत्तर", "คำตอบ",
@@ -402,6 +416,7 @@ _FOREIGN = re.compile(
     r")\**\s*",
     re.IGNORECASE,
 )
+"""The phrases of other languages before an answer: `Respuesta final: `, `La réponse est `, `答えは`."""
 _PHRASE = re.compile(
     r"(?:\b(?:(?:final|correct|right|best)\s+(?:result|solution|option|choice)"
     r"|(?<!wrong )(?<!incorrect )(?<!false )(?<!mistaken )(?<!least likely )answers?(?:\s(?:choice|option))?)\**\s*"
@@ -418,6 +433,7 @@ _PHRASE = re.compile(
     r"|^[ \t]*\**A\s*[:：])\**\s*",
     re.IGNORECASE | re.MULTILINE,
 )
+"""What announces an answer: `The answer is `, `Final: `, `The largest n is `, `答案是`, a line `A: `."""
 _PHRASE_WORDS = (
     "answer", "result", "solution", "option", "choice", "final", "largest", "smallest", "greatest", "least",
     "maximum", "minimum", "highest", "lowest", "total", "sum", "答案", "结果", ":", "：",
@@ -428,7 +444,9 @@ _AS_READ = str.maketrans("ſı", "si", "\u0307")
 _CLAUSE_END = re.compile(
     r"\n|(?:[.?]|(?<!\d)!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor),?\s+\(?(?:because|since|so|which|where|as)\b"
 )
+"""The end of the clause that a phrase begins: a line, a full stop, a reason as in `, since`."""
 _DISPLAY = re.compile(r"\$\$.{1,4000}?\$\$|\\\[.{1,4000}?\\\]", re.DOTALL)
+r"""A displayed formula: `$$x$$`, `\[x\]`."""
 SHORT_CLAUSE = 80
 MAX_PHRASES = 8
 """How many of the last answer phrases are looked at."""

@@ -65,13 +65,17 @@ _VALUES_OR = re.compile(
     rf"[\d}}$%)]\s*(?:[A-Za-z]{{1,12}}\s*)?,?\s*{OR}\s*(?:(?:maybe|perhaps|possibly|even)\s+)?[$(\\-]*[\d\\]",
     re.IGNORECASE,
 )
+"""Two values with an `or` between them: `1 or 4`, `5 cm, or maybe $6`."""
 _WORDS_OR = re.compile(rf"\W*(?:either\s+)?[^\s,]{{1,40}}\s+{OR}\s+[^\s,]{{1,40}}", re.IGNORECASE)
+"""Two words with an `or` between them, and nothing else: `either red or blue`."""
 _NUMBER = re.compile(
     r"[-+−]?(?:\\?\$\s?)?(?:\d{1,3}(?:,\d{3})+(?![\d])|(?<![\w.,/])\d{1,3}(?:[~\xa0\u2009\u202f]\d{3})+(?![\d/])|\d+)"
     r"(?:\.\d+)?(?:\s?/\s?\d+(?!\.?\d))?"
     r"(?:[eE][+-]?\d{1,3}(?![\w]))?|[-+−]?\.\d+"
 )
+"""A number with its sign, currency, thousands, decimals, fraction or exponent: `-$1,234.5`, `3/4`, `1e5`, `.5`."""
 _AT_ONCE = re.compile(r"[\s$*_(\[\\]*(?:[A-Za-z]\w?\s*=\s*)?")
+"""What may stand between an answer phrase and a number that is the answer: nothing, marks, `x = `."""
 _LEAD = re.compile(
     r"(?:(?:is|are|equal to|exactly|approximately|about|around|simply|just|the|that"
     r"|(?:option|choice)(?!\s(?-i:[AI]\s+[a-z])))\s+|[:：*\s])+",
@@ -83,8 +87,10 @@ MAX_WORDS_BEFORE = 6
 _TAIL = 20_000
 """Characters at the end of a text in which the last number is looked for."""
 _FORMULA = r"\$\$.{1,4096}?\$\$|\$[^$\n]{1,4096}\$(?![\d<])|\\\(.{1,4096}?\\\)|\\\[.{1,4096}?\\\]"
+r"""A formula between the marks of LaTeX: `$..$`, `\(..\)`, `$$..$$`, `\[..\]`."""
 _INLINE = re.compile(_FORMULA, re.DOTALL)
 _NEAR_INLINE = re.compile(rf".{{0,40}}?(?P<formula>{_FORMULA})", re.DOTALL)
+"""A formula with at most forty characters before it."""
 _NAMED = re.compile(r"[^$\n]{0,40}(?:\$[^$\n\d=<>]{1,40}\$|\\\([^$\n\d=<>()]{1,40}\\\))\s+(?:is|are|equals|must be)\s")
 """What a clause gives a value to: the largest $n$ is, the area of $ABCD$ is."""
 _MATHEMATICS = re.compile(r"\\(?!\$|%|,)|[\^_{}<>≤≥≠=|±√²³∞!]|\d['′″‰]")
@@ -310,20 +316,27 @@ _LETTER = re.compile(
     r"(?P<letter>[A-Za-zＡ-Ｚ])(?![A-Za-z]|['’][A-Za-z])(?P<rest>.*)\Z",
     re.DOTALL | re.IGNORECASE,
 )
+r"""What may stand around a letter that is chosen, the letter, and the rest: `**(C)** 5`, `option C`, `\text{C}`."""
 _STYLED = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
 _SECOND = re.compile(
     r"[\s})\]*$\"'.:(]*(?:,|/|&|or\b|and\b|或|和)\s*[\s({\[*$\"'\\a-z]{0,12}?(?<![A-Za-z])(?P<letter>[A-Z])(?![A-Za-z'’])"
 )
+"""A second letter that a comma, a slash, an `or` or an `and` joins to the first: `, B`, ` or (D)`."""
 _BESIDE = re.compile(
     r"\s*\)\s*\((?P<letter>[A-Z])\)|[\s*]+(?P<bare>[A-Z])(?=\W*\Z|\s+[A-Z]\b)"
     r"|[.)]\s+(?P<listed>[A-Z])[.)]\s+[A-Z]\b(?![a-z])"
 )
 """A second letter without a word between: (B)(C), B C, and A. B. C.; behind C. and C) it is the value of C."""
 _NONE = re.compile(r"[\s)\]*.,(]*\bor\s+none\b", re.IGNORECASE)
+"""What is offered beside a letter: `C or none`."""
 _ALONE = re.compile(r"(?:[Oo]ption|[Cc]hoice|[Aa]nswer|[Ll]etter)?[\s*$(\[\\{`a-z]*[A-Za-z][\s)\].:}*$,`]")
+"""A letter by itself or with a mark behind it, at the head of a short text: `C.`, `(C)`, `Option C:`."""
 _GAP = re.compile(r"~|\\(?:[ ,;:!]|q?quad(?![A-Za-z]))")
+r"""Spaces as LaTeX writes them: `~`, `\quad`."""
 _APART = re.compile(r"(?<![A-Za-z])\(\s*(?P<letter>[A-Z])\s*\)")
+"""A letter in brackets further on: `5 or (C) 6`."""
 _ALTERNATIVE = re.compile(r"(?:\bor(?:\s+(?:option|choice))?|或者?)\s*\Z", re.IGNORECASE)
+"""An `or` right before such a letter."""
 _WORD_BEHIND = re.compile(r"[^\S\n]+[a-z]")
 _NO_NOUN = re.compile(
     r"\s+(?:according|although|among|and|as|at|because|but|if|in|is|it|of|on|only|or|over|since|than|that|these|this|"
@@ -392,6 +405,7 @@ _WRONG = re.compile(
     r"\b(?:is|are|was)(?: \w+)? (?:not|wrong|incorrect|false)\b|\b(?:isn|can|couldn|won)['’]t\b|\bcan ?not\b",
     re.IGNORECASE,
 )
+"""Words that say of a choice that it is none: `is not`, `is clearly wrong`, `cannot`."""
 _REASON = re.compile(r",?\s+(?:because|since|as)\b", re.IGNORECASE)
 """What parts a choice from its reasons, which may say that others are wrong."""
 _INSTEAD = re.compile(
