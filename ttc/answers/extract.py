@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
 from ttc.answers.nodes import is_unit
 
@@ -152,8 +153,19 @@ def boxes(text: str, start: int) -> list[Box]:
     """
     if "box" not in text:  # most texts of most tasks
         return []
+    opened, places = _box_commands(text, start)
+    places += _braced(text, opened)
+    return _outermost(sorted(places))
+
+
+_Place: TypeAlias = tuple[int, int, int, int]
+"""The fields of a `Box`."""
+
+
+def _box_commands(text: str, start: int) -> tuple[dict[int, int], list[_Place]]:
+    """The commands of boxes by the places of their braces, and the boxes of one word, which have none."""
     opened: dict[int, int] = {}
-    places: list[tuple[int, int, int, int]] = []
+    places: list[_Place] = []
     for command in _BOX.finditer(text, start):
         at, end = command.span()
         if text[end - 1] == "{":
@@ -162,6 +174,12 @@ def boxes(text: str, start: int) -> list[Box]:
             word = _BARE_WORD.match(text, end, end + MAX_FINAL)
             last = word.end() if word else end
             places.append((at, end, last, last))
+    return opened, places
+
+
+def _braced(text: str, opened: Mapping[int, int]) -> list[_Place]:
+    """The boxes whose braces are `opened`; the first of a line that stays open ends with the line."""
+    places: list[_Place] = []
     stack: list[int] = []
     for brace in _BRACES.finditer(text, min(opened)) if opened else ():
         at = brace.start()
@@ -176,7 +194,7 @@ def boxes(text: str, start: int) -> list[Box]:
         if left in opened and left >= reached:
             reached = _end_of_line(text, left + 1)
             places.append((opened[left], left + 1, reached, reached))
-    return _outermost(sorted(places))
+    return places
 
 
 def _end_of_line(text: str, start: int) -> int:
@@ -187,7 +205,7 @@ def _end_of_line(text: str, start: int) -> int:
     return end
 
 
-def _outermost(places: list[tuple[int, int, int, int]]) -> list[Box]:
+def _outermost(places: list[_Place]) -> list[Box]:
     outer: list[Box] = []
     reached = 0
     for place in places:
