@@ -263,20 +263,23 @@ async def _grow_subtree(
             course = growth.pace(session, least, depth, width, (session.clock() - started) / depth)
         if not course.guided:
             return sorted([*leaves, *await _close(session, live, course.width, growth)], key=_path)
-        width = course.width
-        shared = share(live, width, depth)
-        for node, count in zip(live, shared.counts, strict=True):
-            if not count:
-                session.prune(node.prompt.path)
-        plan = [
-            Branch(node.prompt, range(count), node.num_sampled, log_weight)
-            for node, count, log_weight in zip(live, shared.counts, shared.log_weights, strict=True)
-            if count
-        ]
+        plan = _branches(session, live, share(live, course.width, depth))
     else:
         leaves += live
         live = []
     return sorted(leaves or live, key=_path)
+
+
+def _branches(session: Session, live: Sequence[Node], shared: Resampled) -> list[Branch]:
+    """The next level: the live nodes that are given children. The others are pruned."""
+    for node, count in zip(live, shared.counts, strict=True):
+        if not count:
+            session.prune(node.prompt.path)
+    return [
+        Branch(node.prompt, range(count), node.num_sampled, log_weight)
+        for node, count, log_weight in zip(live, shared.counts, shared.log_weights, strict=True)
+        if count
+    ]
 
 
 def _path(node: Node) -> Path:

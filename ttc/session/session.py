@@ -459,28 +459,7 @@ class Session:
         self, prompt: Prompt, sampling: Sampling, draws: range, thinking: Thinking, max_calls: int | None
     ) -> list[Completion]:
         """Run draws in the engine; charge their thinking tokens; write the trace."""
-        generate = partial(generate_alone, self._engine, self._prefixes)
-        stops = self._answer_stops(prompt, sampling, thinking)
-        counted = thinking.active and thinking.template is not False
-        if counted or self._parted(prompt, sampling, stops):
-            completions = await gather(
-                controlled(
-                    self._engine,
-                    prompt,
-                    sampling,
-                    draw,
-                    thinking,
-                    self._meter.add,
-                    max_calls,
-                    self._enforcements.append if counted else None,
-                    stops,
-                    self.room(prompt),
-                    generate,
-                )
-                for draw in draws
-            )
-        else:
-            completions = await generate(prompt, sampling, draws, self._meter.add)
+        completions = await self._run(prompt, sampling, draws, thinking, max_calls)
         completions = _continued(self._engine, prompt, completions)
         self.record(prompt, completions)
         counts = count_sampled_thinking(prompt, completions, self.capabilities)
@@ -488,19 +467,47 @@ class Session:
             self._meter.add(Usage(thinking=sum(counts)))
         for completion, count in zip(completions, counts, strict=True):
             # Without ids the engine has charged what its server counted.
-            num_thinking = count if completion.token_ids else completion.usage.thinking
-            self.note(
-                "generate",
-                completion.path,
-                text=completion.text,
-                num_tokens=completion.usage.generated,
-                finish_reason=completion.finish_reason,
-                stop_reason=completion.stop_reason,
-                thinking=num_thinking > 0,
-                num_thinking=num_thinking,
-                injected=[list(span) for span in completion.injected],
-            )
+            self._note_generated(completion, count if completion.token_ids else completion.usage.thinking)
         return completions
+
+    async def _run(
+        self, prompt: Prompt, sampling: Sampling, draws: range, thinking: Thinking, max_calls: int | None
+    ) -> list[Completion]:
+        """Run draws in the engine: one by one where their thinking is counted or parted from the answer."""
+        generate = partial(generate_alone, self._engine, self._prefixes)
+        stops = self._answer_stops(prompt, sampling, thinking)
+        counted = thinking.active and thinking.template is not False
+        if not counted and not self._parted(prompt, sampling, stops):
+            return await generate(prompt, sampling, draws, self._meter.add)
+        return await gather(
+            controlled(
+                self._engine,
+                prompt,
+                sampling,
+                draw,
+                thinking,
+                self._meter.add,
+                max_calls,
+                self._enforcements.append if counted else None,
+                stops,
+                self.room(prompt),
+                generate,
+            )
+            for draw in draws
+        )
+
+    def _note_generated(self, completion: Completion, num_thinking: int) -> None:
+        self.note(
+            "generate",
+            completion.path,
+            text=completion.text,
+            num_tokens=completion.usage.generated,
+            finish_reason=completion.finish_reason,
+            stop_reason=completion.stop_reason,
+            thinking=num_thinking > 0,
+            num_thinking=num_thinking,
+            injected=[list(span) for span in completion.injected],
+        )
 
     def room(self, prompt: Prompt) -> int | None:
         """Most ids that a draw of `prompt` may have, what is injected included; None: only sampled ones are capped."""

@@ -63,10 +63,7 @@ async def early_exit(
     at_least("early_exit", 1, repeats=repeats, probe_tokens=probe_tokens)
     above("early_exit", 0, threshold=threshold)
     at_most("early_exit", 1, threshold=threshold)
-    if not probe:
-        raise ConfigError("early_exit: probe must not be empty: its words begin the answer")
-    if rule == "confidence" and not session.capabilities.logprobs:
-        raise ConfigError(f"early_exit: {session.capabilities.model} reports no log-probabilities; set rule=stable")
+    _check_probe(session, rule, probe)
     draw, probes, stop_cause = Draw(session.render(), 0), list[_Probe](), "done"
     while not (draw := await grow(session, draw, _piece(session, draw.prompt, chunk, probe_tokens))).ended:
         closing = _closing(session, draw.prompt)
@@ -91,6 +88,13 @@ async def early_exit(
             probes += [] if last is None else [last]
     candidates = [candidate, *(p.candidate for p in probes[-1:] if candidate.final is None)]
     return session.answer(candidates[-1] if candidates[-1].final is not None else candidate, candidates, stop_cause)
+
+
+def _check_probe(session: Session, rule: Rule, probe: str) -> None:
+    if not probe:
+        raise ConfigError("early_exit: probe must not be empty: its words begin the answer")
+    if rule == "confidence" and not session.capabilities.logprobs:
+        raise ConfigError(f"early_exit: {session.capabilities.model} reports no log-probabilities; set rule=stable")
 
 
 _PLAIN = "\n\n"
