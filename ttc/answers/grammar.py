@@ -645,35 +645,26 @@ class _Grammar:
     def _sequence(self, opening: str) -> Term:
         if opening == r"\{" and self.peek.kind == "word" and self.ahead(1).text in ("|", r"\mid", ":", r"\in"):
             return self._set_builder()
+        after_item = self.ahead(-2).text in ("[", ",", ";")
         self.sink()
         bars, self.bars = self.bars, 0
-        items: list[Term] = []
-        rows: list[list[Term]] = [items]
+        rows = self._rows_until_closing(opening)
+        closing = self.last.text
+        self.depth -= 1
+        self.bars = bars
+        return _bracketed(opening, closing, rows, is_row=after_item and self.peek.text in (",", ";", "]"))
+
+    def _rows_until_closing(self, opening: str) -> list[list[Term]]:
+        """What stands between brackets, a row up to each semicolon; the closing bracket is consumed, too."""
+        rows: list[list[Term]] = [[]]
         closings = CLOSINGS.get(opening) or (SETS[opening],)
-        is_row = opening == "[" and self.ahead(-2).text in ("[", ",", ";")
         while not (self.accept(*closings) or (opening in "[]" and sum(map(len, rows)) == 2 and self.accept("["))):
             if rows[-1] and not self.accept(",", ";"):
                 raise Unparsed(f"expected a separator, found {self.peek.text[:40]!r}")
             if rows[-1] and self.last.text == ";":
                 rows.append([])
             rows[-1].append(self.relation())
-        closing = self.last.text
-        self.depth -= 1
-        self.bars = bars
-        is_french = opening == "]" or closing == "["
-        opening, closing = opening.replace("]", "("), closing.replace("[", ")")
-        items = _rows(rows) if opening + closing == "[]" else [item for row in rows for item in row]
-        is_row &= self.peek.text in (",", ";", "]")
-        if opening + closing == "[]" and len(items) == 1 and (is_row or items[0].args[:2] == ("[", "]")):
-            return Term("seq", ("[", "]", items[0]))
-        if opening == r"\{":
-            return Term("seq", ("{", "}", *items)) if items else Term("empty")
-        if len(items) == 1 and (opening, closing) in (("(", ")"), ("[", "]")):
-            return items[0]
-        if len(items) < 2 or ((is_french or opening + closing in ("(]", "[)")) and len(items) != 2):
-            raise Unparsed("brackets without items")
-        opening, closing = ("(", ")") if opening == r"\langle" else (opening, closing)
-        return Term("seq", (opening, closing, *items))
+        return rows
 
     def _set_builder(self) -> Term:
         """{x | x > 3} and {x in R : x < 1 or x > 3} are the solution sets of their conditions."""
@@ -832,6 +823,26 @@ def _with_modulus(items: list[Term]) -> list[Term]:
     if any(item.op == "rel" and "==" in item.args[0] for item in items):
         raise Unparsed("a congruence without a modulus")
     return items
+
+
+def _bracketed(opening: str, closing: str, rows: list[list[Term]], is_row: bool) -> Term:
+    """Items in brackets as a set, a tuple, an interval or the rows of a matrix; one item in round ones is itself.
+
+    `is_row` says that brackets stand among others like them, so that [[1], [2]] is a matrix. ]1, 3[ is (1, 3).
+    """
+    is_french = opening == "]" or closing == "["
+    opening, closing = opening.replace("]", "("), closing.replace("[", ")")
+    items = _rows(rows) if opening + closing == "[]" else [item for row in rows for item in row]
+    if opening + closing == "[]" and len(items) == 1 and (is_row or items[0].args[:2] == ("[", "]")):
+        return Term("seq", ("[", "]", items[0]))
+    if opening == r"\{":
+        return Term("seq", ("{", "}", *items)) if items else Term("empty")
+    if len(items) == 1 and (opening, closing) in (("(", ")"), ("[", "]")):
+        return items[0]
+    if len(items) < 2 or ((is_french or opening + closing in ("(]", "[)")) and len(items) != 2):
+        raise Unparsed("brackets without items")
+    opening, closing = ("(", ")") if opening == r"\langle" else (opening, closing)
+    return Term("seq", (opening, closing, *items))
 
 
 def _rows(rows: list[list[Term]]) -> list[Term]:
