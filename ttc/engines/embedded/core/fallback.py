@@ -196,7 +196,6 @@ def load_fallback(
     if missing := sorted(report["missing_keys"]):  # transformers makes them up and only warns
         raise ConfigError(f"{folder}: the weights hold no tensor {missing[0]}: the folder is incomplete")
     module = alone(lambda: module.to(device).eval())
-    text = module.config.get_text_config()
     try:
         kv = alone(lambda: _try(module, device))
         if kv.shape[4] != 3:
@@ -206,8 +205,12 @@ def load_fallback(
             f"{folder}: a {config['model_type']} model keeps no plain keys and values, so the embedded engine cannot "
             "branch it: use --engine vllm"
         ) from exc
-    matrices = sum(p.numel() for name, p in module.named_parameters() if p.ndim > 1 and "embed" not in name)
-    head = 0 if any("lm_head" in name for name, _ in module.named_parameters()) else text.vocab_size * text.hidden_size
+    dims = _measure(module, kv, _longest(folder, module.config.get_text_config(), max_context))
+    return FallbackBody(module, dims, min(max_context or dims.max_context, dims.max_context))
+
+
+def _longest(folder: Path, text: Any, max_context: int | None) -> int:
+    """The longest text that is read; warns where that is shorter than the model's own and than what is asked for."""
     most = int(getattr(text, "max_position_embeddings", 2048))
     steady = _steady(text)
     if steady is not None and steady < min(max_context or most, most):
@@ -215,9 +218,17 @@ def load_fallback(
             f"{folder}: beyond {steady} tokens this model turns all of its keys by other angles, also those that are "
             f"kept, so the embedded engine reads {steady} tokens at most; for up to {most} use --engine vllm",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-    dims = _MeasuredDims(
+    return most if steady is None else min(steady, most)
+
+
+def _measure(module: Any, kv: torch.Tensor, max_context: int) -> _MeasuredDims:
+    """The sizes of a model, by its config and by the keys and values `kv` of three tokens."""
+    text = module.config.get_text_config()
+    matrices = sum(p.numel() for name, p in module.named_parameters() if p.ndim > 1 and "embed" not in name)
+    head = 0 if any("lm_head" in name for name, _ in module.named_parameters()) else text.vocab_size * text.hidden_size
+    return _MeasuredDims(
         hidden=text.hidden_size,
         num_layers=kv.shape[0],
         num_heads=text.num_attention_heads,
@@ -228,9 +239,8 @@ def load_fallback(
         eps=0.0,
         tied=head > 0,
         qk_norm=False,
-        max_context=most if steady is None else min(steady, most),
+        max_context=max_context,
         rope_theta=0.0,
         rope={},
         num_params=matrices + head,
     )
-    return FallbackBody(module, dims, min(max_context or dims.max_context, dims.max_context))
