@@ -142,20 +142,18 @@ class MathVerifier(TargetVerifier[Target]):
         Alternatives of one value are that value: 1/2 or 0.5.
         """
         hit = extract(text, self._reader.kind)
-        contents = ", ".join(hit.parts)
-        for gold in goal.answers if hit.parts else ():
+        if not hit.parts:
+            return None
+        in_order = not OR_WORD.search(text, *(hit.span or ()))
+        for gold in goal.answers:
             try:
-                node, is_time = _shape(_plain(_bare(gold))), _is_time(contents)
+                whole = _whole(_bare(gold), hit.parts, in_order)
                 if all(quick(_bare(gold), part, self._policy_for(goal)) for part in hit.parts[:MAX_BOXES]):
                     return Extraction(hit.parts[0], hit.span, "boxes")
             except TooLarge:
                 return None  # such a gold has no parts; `check_gold` names it
-            node = node.args[1] if node is not None and node.op == "named" else node
-            kinds = ("set",) if OR_WORD.search(text, *(hit.span or ())) else ("set", "tuple")
-            if node is not None and node.op in kinds and len(node.args) == len(hit.parts):
-                return Extraction(f"({contents})" if node.op == "tuple" else contents, hit.span, "boxes")
-            if node is not None and node.op in ("quantity", "duration") and is_time:
-                return Extraction(contents, hit.span, "boxes")
+            if whole is not None:
+                return Extraction(whole, hit.span, "boxes")
         return None
 
     def check(self, goal: Target) -> None:
@@ -324,6 +322,23 @@ def _valued(gold: Term, answer: Term) -> Term:
 def quick(gold: str, answer: str, policy: EqualityPolicy) -> Ternary:
     """Compare the values of two answers in this process; None when it takes a worker."""
     return weigh(gold, answer, policy)[0]
+
+
+def _whole(gold: str, parts: tuple[str, ...], in_order: bool) -> str | None:
+    """Parts as one answer of the gold's kind: a set, a tuple where they are `in_order`, a time; None where none is.
+
+    Raises TooLarge.
+    """
+    contents = ", ".join(parts)
+    node, is_time = _shape(_plain(gold)), _is_time(contents)
+    node = node.args[1] if node is not None and node.op == "named" else node
+    if node is None:
+        return None
+    if node.op in ("quantity", "duration"):
+        return contents if is_time else None
+    if len(node.args) != len(parts):
+        return None
+    return contents if node.op == "set" else f"({contents})" if node.op == "tuple" and in_order else None
 
 
 def _bare(gold: str) -> str:
