@@ -102,8 +102,9 @@ class _Critic:
         return None if candidate.final is not None else "There is no final answer."
 
     async def by_scorer(self, whole: Prompt, candidate: Candidate) -> str | None:
-        scorers = [] if self.scorer is None else [self.scorer]
-        for score in [score for scorer in scorers for score in await self.session.score(scorer, [whole])]:
+        if self.scorer is None:
+            return None
+        for score in await self.session.score(self.scorer, [whole]):
             levels = score.steps or (() if score.value is None else (score.value,))
             if levels and min(levels) < self.threshold:
                 return self._doubt(whole, levels.index(min(levels)) if score.steps else None)
