@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import torch
 
@@ -45,8 +46,18 @@ def advance(jobs: Sequence[Job], body: Body, tree: PrefixTree, budget: int = CHU
     logits. They are kept with the prompt: whoever asks for it again draws from the very same. Elsewhere a decoding step
     is to feed the last token, which costs a step of its own where nothing else runs.
     """
+    ready, work = _next_parts(jobs, body, tree, budget)
+    return ready + (_compute(work, body, tree) if work else [])
+
+
+_Work: TypeAlias = "list[tuple[Job, tuple[int, ...]]]"
+"""Jobs with the tokens that are computed next."""
+
+
+def _next_parts(jobs: Sequence[Job], body: Body, tree: PrefixTree, budget: int) -> tuple[list[Job], _Work]:
+    """Give jobs what the cache holds of them; return those that miss no more, and what to compute of others."""
     ready: list[Job] = []
-    work: list[tuple[Job, tuple[int, ...]]] = []
+    work: _Work = []
     for job in jobs:
         if budget <= 0:
             break
@@ -67,8 +78,12 @@ def advance(jobs: Sequence[Job], body: Body, tree: PrefixTree, budget: int = CHU
             part = job.ids[start : min(goal + body.ends_prompts, start + budget)]
             budget -= len(part)
             work.append((job, part))
-    if not work:
-        return ready
+    return ready, work
+
+
+def _compute(work: _Work, body: Body, tree: PrefixTree) -> list[Job]:
+    """Compute parts of prompts and keep them in the cache; return the jobs that miss no more."""
+    ready: list[Job] = []
     for (job, part), (hidden, segment) in zip(work, body.extend([(j.segment, p) for j, p in work]), strict=True):
         job.segment, job.length = segment, segment.end
         job.computed += len(part)
