@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import re
+import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -222,12 +223,14 @@ def _alone(clause: str, number: re.Match[str]) -> bool:
 
 
 def _unit_after(rest: str) -> int:
+    """How long the percent sign, degree sign or known unit is that follows a number; 0 without one."""
     match = re.match(r"\s?(?:%|\\%|°|(?P<word>[A-Za-z]{2,14})\b)", rest)
     unit = match and (match["word"] is None or match["word"] in UNITS or match["word"] == "percent")
     return match.end() if match and unit else 0
 
 
 def _parses(text: str) -> bool:
+    """Whether a text is an answer that the grammar knows; of words only those that say a value or a set."""
     if len(text) > MAX_FINAL:
         return False
     try:
@@ -251,6 +254,7 @@ def _bare_math(text: str, start: int) -> Hit:
 
 
 def _last_number(text: str, start: int) -> Hit:
+    """The last number of a text, unless it is only a part of a value; one that is denied or offered is a hedge."""
     last = last_match(_NUMBER, text, max(start, len(text) - _TAIL))
     if last is None:
         return None
@@ -347,6 +351,8 @@ _NO_NOUN = re.compile(
 """Words that no noun begins with, so that the A before them is a letter: "A based on the text"."""
 
 
+_HALF_WIDTH = {ord(letter) + 0xFEE0: letter for letter in string.ascii_letters}
+"""Full-width letters to those of ASCII."""
 _IN_FORMULA = re.compile(r"\s?[+^_]\s?[\w{\\]|[-/*][a-z]{1,2}(?![A-Za-z])|\s?=|\([a-z]\)")
 """What makes a letter part of a formula: a+b, b^2, D_1, a-b, E = mc, B(x)."""
 
@@ -359,7 +365,7 @@ def choice_letter(final: str) -> tuple[str, bool]:
     match = _LETTER.match(_STYLED.sub(_unstyled, _GAP.sub(" ", final[:MAX_FINAL])))
     if match is None:
         return "", False
-    letter = chr(ord(match["letter"]) - 0xFEE0) if ord(match["letter"]) > 0xFF00 else match["letter"]
+    letter = match["letter"].translate(_HALF_WIDTH)
     if (letter.islower() and re.match(r"\s+[a-z]", match["rest"])) or _IN_FORMULA.match(match["rest"]):
         return "", False
     if _word_of_a_sentence(letter, match[0][: match.start("letter")], match["rest"]):
@@ -374,6 +380,7 @@ def _unstyled(styled: re.Match[str]) -> str:
 
 
 def _word_of_a_sentence(letter: str, before: str, rest: str) -> bool:
+    """Whether a letter is the article or the pronoun: "A mammal", "I think"."""
     if letter not in ("A", "I") or not _WORD_BEHIND.match(rest) or re.search("option|choice", before, re.IGNORECASE):
         return False
     return letter == "I" or not _NO_NOUN.match(rest)
