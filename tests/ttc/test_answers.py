@@ -252,6 +252,11 @@ def test_mathematical_wrapping_does_not_change_the_key(final: str) -> None:
     assert key(f"${final}$", "math") == key(rf"\({final}\)", "math") == key(final, "math")
 
 
+@pytest.mark.parametrize("final", ["{a: 1}", r"\{x : 5\}", r"\{x : \sqrt{2}\}", r"\{x : (1, 2)\}", r"\{x : time\}"])
+def test_a_set_by_what_is_no_condition_is_a_class_by_its_spelling(final: str) -> None:
+    assert key(final, "math").startswith("?")
+
+
 def test_choice_keys_are_letters() -> None:
     assert {key(text, "choice") for text in ("C", "(C)", "c", "C.", r"\text{C}", "option C", "C) 42")} == {"C"}
 

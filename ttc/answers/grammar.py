@@ -675,8 +675,8 @@ class _Grammar:
             raise Unparsed("a set without a condition")
         condition = self.answer()
         self.expect(r"\}")
-        sides = (condition,) if condition.op == "rel" else condition.args
-        if any(side.op != "rel" or side.symbols() != {letter} for side in sides):
+        sides = [condition] if condition.op == "rel" else list(condition.children())
+        if not sides or any(side.op != "rel" or side.symbols() != {letter} for side in sides):
             raise Unparsed("a set by a condition that is not understood")
         return condition
 
