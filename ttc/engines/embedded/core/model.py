@@ -203,8 +203,8 @@ class Body:
             for parts, segment in zip(outputs, segments, strict=True)
         ]
 
-    def _plan(self, items: Sequence[tuple[Segment, int]]) -> Iterator[tuple[MakeAttend, Parts]]:
-        """Parts of items to compute together, each batch with what attends it."""
+    def _plan(self, items: Sequence[tuple[Segment, int]]) -> Iterator[tuple[MakeAttend | None, Parts]]:
+        """Parts of items to compute together, each batch with what attends it; None: this body's own way."""
         lengths = [count for _, count in items]
         others = list(range(len(items)))
         if self._in_place is not None:
@@ -213,16 +213,16 @@ class Body:
                 yield self._in_place, [(paged[i], part) for i, part in batch]
             others = sorted({*others}.difference(paged))
         for batch in _batches([lengths[i] for i in others], self._pads_below):
-            yield self.attention, [(others[i], part) for i, part in batch]
+            yield None, [(others[i], part) for i, part in batch]
 
     def _append(
-        self, items: Sequence[tuple[Segment, Sequence[int]]], make_attend: MakeAttend
+        self, items: Sequence[tuple[Segment, Sequence[int]]], make_attend: MakeAttend | None
     ) -> tuple[torch.Tensor, ...]:
         """Compute new tokens at the end of segments: hidden states (T, D) of each."""
         lengths = [len(ids) for _, ids in items]
         for segment, ids in items:
             self.pool.reserve(segment, len(ids))
-        attend = make_attend(self.pool, [(segment, len(ids)) for segment, ids in items])
+        attend = (make_attend or self.attention)(self.pool, [(segment, len(ids)) for segment, ids in items])
         flat = torch.tensor([token for _, ids in items for token in ids], device=self.device)
         spans = [torch.arange(segment.end, segment.end + len(ids)) for segment, ids in items]
         positions = torch.cat(spans).to(self.device)
