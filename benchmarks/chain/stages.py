@@ -39,7 +39,7 @@ STUDENT_SECOND = "distil-search-second"
 """The second try of the student: from the start itself, the four shortest draws that agree in each vote of 16."""
 _SECOND_STEPS = 120
 _SHORT: Mapping[str, Sequence[str]] = {
-    "sft": ("corpus_rows=120", "steps=20", "rows=4", "warmup=2", "eval_every=10", "save_every=10"),
+    "sft": ("steps=20", "rows=4", "warmup=2", "eval_every=10", "save_every=10"),
     "prm": ("limit=4", "n=2", "continuations=1", "rounds=1", "steps=2", "rows=2", "warmup=0", "held_out_share=0.4"),
     "grpo": ("steps=2", "prompts=2", "n=2", "warmup=0", "held_out_limit=2", "eval_every=2", "save_every=1"),
 }
@@ -57,6 +57,8 @@ def trained(place: ChainPlace, name: str, kind: str, *settings: str) -> None:
         sets.append(f"1.engine=embedded:kv_bytes={place.kv_bytes}")
     if place.cut:
         sets += [f"1.{setting}" for setting in _SHORT[kind]]
+    if place.cut and name == kind == "sft":  # the only recipe with a corpus
+        sets.append("1.corpus_rows=120")
     if place.cut and name == kind != "sft":
         sets.append(f"1.task=countdown:numbers=3,part=train,form=brief,max_tokens={_CUT_TOKENS}")
     out = place.out / "runs" / f"{name}-{place.seed}"
