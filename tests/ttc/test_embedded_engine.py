@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import threading
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -925,3 +927,28 @@ def test_a_prompt_that_fills_the_context_is_not_told_to_ask_for_less():
         check_room(13, 1, 8)
     with pytest.raises(PromptTooLong, match=r"lower sampling\.max_tokens to 3, or shorten"):
         check_room(5, 9, 8)
+
+
+def test_weights_of_a_closed_engine_go_with_its_last_reference(folder) -> None:
+    async def lived() -> weakref.ref[Any]:
+        engine = embedded(str(folder))
+        await engine.generate(ask(engine, "x"), Sampling(seed=1, max_tokens=4), range(2), lambda _: None)
+        weights = weakref.ref(engine._scheduler.body)
+        await engine.close()
+        return weights
+
+    gc.disable()  # cycles would keep them until some later collection
+    try:
+        asyncio.run(lived())  # the first in a process leaves cycles of imports
+        gc.collect()
+        weights = asyncio.run(lived())
+    finally:
+        gc.enable()
+    assert weights() is None
+
+
+def test_the_collector_skips_what_an_engine_found_only_while_it_lives(folder) -> None:
+    engine = embedded(str(folder))
+    assert gc.get_freeze_count() > 100_000
+    asyncio.run(engine.close())
+    assert gc.get_freeze_count() == 0

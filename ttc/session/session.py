@@ -506,7 +506,7 @@ class Session:
             stop_reason=completion.stop_reason,
             thinking=num_thinking > 0,
             num_thinking=num_thinking,
-            injected=[list(span) for span in completion.injected],
+            injected=completion.injected,
         )
 
     def room(self, prompt: Prompt) -> int | None:
@@ -552,7 +552,7 @@ class Session:
             self._meter.exhaust()
         for prompt, score in zip(prompts, scores, strict=True):
             self._scores[prompt.path] = score
-            self.note("score", prompt.path, value=score.value, steps=list(score.steps), note=score.note)
+            self.note("score", prompt.path, value=score.value, steps=score.steps, note=score.note)
         return scores
 
     async def _score_in_time(self, scorer: Scorer, prompts: Sequence[Prompt]) -> list[Score]:

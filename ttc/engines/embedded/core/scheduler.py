@@ -6,12 +6,17 @@ token for every row (`ttc.engines.embedded.core.batch`). Here stands how request
 cost and how that gets back. An abort takes effect before the next step.
 
 Everything here runs in the worker thread except `submit`, `post` and the callbacks, which run in the caller's loop.
+
+From its start to its end a scheduler keeps what the process holds by then out of sight of Python's collector of cycles
+(`gc.freeze`), as vLLM does: torch and what it brings are hundreds of thousands of objects that never become garbage,
+and looking through them stops all threads for a fifth of a second, once in some ten thousand tokens of a search.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import gc
 import queue
 import threading
 import time
@@ -72,6 +77,7 @@ class Scheduler:
         self._flops = self.body.dims.model_shape(self.body.dims.vocab).flops
         self._thread = threading.Thread(target=self._run, name="ttc-embedded", daemon=True)
         self._thread.start()
+        gc.freeze()
 
     # -- called from event loops -------------------------------------------------------------------------------------
 
@@ -129,6 +135,7 @@ class Scheduler:
                 self._inbox.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join()
+        gc.unfreeze()  # the weights may be freed from here on; another engine that runs is only a little slower for it
 
     # -- for `call`: these run in the worker thread -------------------------------------------------------------------
 
@@ -167,6 +174,7 @@ class Scheduler:
                 self._outbox.flush()
             self._fail(EngineError("the engine was closed"), None)
             self._outbox.flush()
+        del self._batch  # which refers back to here: the weights go with the last who refers to them, uncollected
 
     def _drain(self) -> bool:
         """Run queued actions, waiting for one when idle; False when it is time to stop."""
