@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evals.tasks.arithmetic import arithmetic
-from ttc.core import Completion, Engine, Problem, Prompt, Sampling, UsageSink
+from ttc.core import Answer, Completion, Engine, Problem, Prompt, Sampling, UsageSink
 from ttc.engines.embedded.engine import embedded
 from ttc.scorers.constant import constant
-from ttc.session.solve import solve
+from ttc.session.solve import solve_all
 from ttc.strategies.tree import tree
 
 NEVER = "\x00"
@@ -74,9 +74,13 @@ async def run_tree(engine: Engine, problems: Sequence[Problem], n: int, step_tok
     """Search all problems at once."""
     watched = Watched(engine)
     strategy = partial(tree, scorer=constant(), n=n, step=NEVER, max_step_tokens=step_tokens)
-    await asyncio.gather(
-        *(solve(p, engine=watched, strategy=strategy, seed=seed, sampling=Sampling(max_tokens=512)) for p in problems)
-    )  # type: ignore[arg-type]
+    sampling = Sampling(max_tokens=512)
+    run = solve_all(
+        problems, engine=watched, strategy=strategy, seed=seed, sampling=sampling, concurrency=len(problems)
+    )
+    async for _, answer in run:
+        if not isinstance(answer, Answer):
+            raise answer
     return watched.throughput()
 
 

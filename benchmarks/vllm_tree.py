@@ -42,10 +42,10 @@ from benchmarks.tree_throughput import NEVER, Watched
 from evals.tasks.arithmetic import arithmetic
 from ttc import nano, seeds
 from ttc.config.registry import SCORERS
-from ttc.core import Problem, Sampling
+from ttc.core import Answer, Problem, Sampling
 from ttc.engines.vllm.factory import vllm
 from ttc.engines.vllm.options import VllmOptions
-from ttc.session.solve import solve
+from ttc.session.solve import solve_all
 from ttc.strategies.tree import tree
 
 UNSAID = {"scorer": "constant", "judge": None, "plain": False, "apart": False, "dtype": "auto"}
@@ -93,9 +93,13 @@ async def run_tree(
     strategy = partial(tree, scorer=scorer, n=args.n, max_depth=1000, barrier=barrier, **steps_of(args))
     before = engine.counters()
     sampling = Sampling(max_tokens=args.max_tokens)
-    run = partial(solve, engine=watched, strategy=strategy, seed=seed, sampling=sampling, shared={})
+    run = solve_all(
+        problems, engine=watched, strategy=strategy, seed=seed, sampling=sampling, concurrency=len(problems)
+    )
     started, used = time.perf_counter(), processor_seconds()
-    await asyncio.gather(*(run(problem) for problem in problems))
+    async for _, answer in run:
+        if not isinstance(answer, Answer):
+            raise answer
     wall, used = time.perf_counter() - started, processor_seconds() - used
     after = engine.counters()
     again = after.prompt - before.prompt - after.cached + before.cached

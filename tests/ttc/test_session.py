@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from dataclasses import replace
 from functools import partial
@@ -203,6 +204,22 @@ def test_only_what_is_in_flight_is_taken_from_an_endless_supply_of_problems() ->
         await stream.aclose()
 
     asyncio.run(go())
+
+
+@pytest.mark.parametrize(("usual", "meanwhile"), [(700, 20_000), (50_000, 50_000), (0, 0)])
+def test_cycles_are_looked_for_rarely_while_problems_are_solved(usual, meanwhile) -> None:
+    async def go() -> None:
+        engine = ScriptedEngine(lambda prompt, path, key: "\\boxed{1}")
+        async for _ in solve_all([ask("q1"), ask("q2")], engine=engine, strategy=direct, seed=0):
+            assert gc.get_threshold()[0] == meanwhile
+
+    before = gc.get_threshold()
+    gc.set_threshold(usual)
+    try:
+        asyncio.run(go())
+        assert gc.get_threshold()[0] == usual
+    finally:
+        gc.set_threshold(*before)
 
 
 class Spelled(ScriptedEngine):

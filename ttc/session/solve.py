@@ -8,9 +8,11 @@ fit the model. Names in place of objects: `ttc.session.door`.
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
@@ -24,6 +26,8 @@ from ttc.session.thinking import Thinking
 _INJECTION_RESERVE = 128
 """Tokens kept free for hand-over and wait texts."""
 _SPENT = "ttc_usage"
+_RARELY = (20_000, 20, 20)
+"""Thresholds of the collector of cycles: new objects, then collections of the younger generation."""
 
 
 def fit_to_context(sampling: Sampling, engine: Engine, problem: Problem, thinking: Thinking) -> Sampling:
@@ -122,7 +126,9 @@ async def solve_all(
 ) -> AsyncIterator[tuple[Problem, Answer | TTCError]]:
     """Yield (problem, answer or error) as problems finish, at most `concurrency` in flight.
 
-    `problems` is read as they start, so it may be endless.
+    `problems` is read as they start, so it may be endless. Until the last has ended, Python looks for cycles of garbage
+    as rarely as in the command `ttc`, or as its user has said if that is rarer: a search makes thousands of objects and
+    next to no cycles, and with torch in the process one look stops all threads for a fifth of a second.
 
     Configuration errors are raised: they would fail every problem alike.
     """
@@ -150,12 +156,28 @@ async def solve_all(
     running = {asyncio.create_task(one(problem)) for problem in itertools.islice(waiting, width)}
     ended: set[asyncio.Task[tuple[Problem, Answer | TTCError]]] = set()
     try:
-        while running:
-            ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            running |= {asyncio.create_task(one(problem)) for problem in itertools.islice(waiting, len(ended))}
-            for task in ended:
-                yield task.result()
+        with _collecting_rarely():
+            while running:
+                ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                running |= {asyncio.create_task(one(problem)) for problem in itertools.islice(waiting, len(ended))}
+                for task in ended:
+                    yield task.result()
     finally:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, *ended, return_exceptions=True)
+
+
+@contextmanager
+def _collecting_rarely() -> Iterator[None]:
+    """Settle the collector of cycles as `ttc.cli.process` does; of runs that overlap, the first settles it for all."""
+    usual = gc.get_threshold()
+    if not 0 < usual[0] < _RARELY[0]:  # 0: never
+        yield
+        return
+    gc.set_threshold(*_RARELY)
+    try:
+        yield
+    finally:
+        if gc.get_threshold() == _RARELY:
+            gc.set_threshold(*usual)
