@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from serve.requests.errors import ApiError
 from serve.requests.fields import ServeRequest
@@ -77,18 +77,59 @@ async def _choice(
 ) -> _Choice:
     """Run one choice from its first token to its `Finish`."""
     request, engine = plan.request, plan.model.engine
-    apart = request.stream and request.logprobs  # each piece of the answer waits for its log-probabilities
     prompt = plan.prompts[index // request.num_choices]
+    deltas = _deltas(plan, index, emit)
+    streams = plan.direct and request.stream and engine.capabilities.token_ids
+    level = plan.progress if request.stream else "off"
+    board = Board(level, lambda data: emit(events.SearchProgress(data)), interval_s, show=request.thinking.show)
+    own = RequestEngine(engine, plan.model.gate, share, deltas if streams else None)
+    session = _session(plan, name, index, prompt, own, board)
+    echo: tuple[events.TokenLogprob, ...] = ()
+    try:
+        if request.echo:
+            emit(events.AnswerDelta(index, prompt.text))
+        answer = await session.attempt(plan.call)
+        if request.echo and request.logprobs:
+            echo = await _echoed(plan, prompt, charge)
+    finally:
+        session.close()
+        charge(session.usage)
+    if not session.usage.calls and answer.stop_cause == "budget":
+        raise _unpaid(plan)
+    answer = replace(answer, usage=session.usage, trace=session.trace)
+    board.finish(answer)
+    choice, pieces = _close(plan, index, session, own, answer)
+    if not deltas.finish(choice.thought, choice.finish.answer):
+        _log.error("streamed text differs from the final text", extra={"request_id": name})
+    for piece in pieces if _in_pieces(request) else ():
+        emit(piece)
+    if request.echo:
+        rows = None if choice.finish.logprobs is None else echo + choice.finish.logprobs
+        choice = replace(
+            choice, finish=replace(choice.finish, answer=prompt.text + choice.finish.answer, logprobs=rows)
+        )
+    emit(choice.finish)
+    return choice
 
+
+def _in_pieces(request: ServeRequest) -> bool:
+    """Whether the answer is streamed token by token once it is whole: each waits for its log-probabilities."""
+    return request.stream and request.logprobs
+
+
+def _deltas(plan: RequestPlan, index: int, emit: Emit) -> Deltas:
+    """What writes a choice while it is sampled."""
+    request, engine = plan.request, plan.model.engine
     form = plan.model.tools if request.form is not None and request.form.offer else None
     is_json = plan.model.tools is not None and request.form is not None and request.form.schema is not None
-    waits = apart or (form is not None and not form.trigger)  # only the whole answer tells whether it is a call
+    # Without a trigger only the whole answer tells whether it is a call.
+    waits = _in_pieces(request) or (form is not None and not form.trigger)
 
     def write_thinking(text: str) -> None:
         if request.thinking.show:
             emit(events.ThinkingDelta(index, text))
 
-    deltas = Deltas(
+    return Deltas(
         engine.decode,
         engine.capabilities,
         write_thinking,
@@ -97,11 +138,14 @@ async def _choice(
         stop=(*([] if is_json else request.sampling.stop), *([form.trigger] if form and form.trigger else [])),
         strip=_strips(request),
     )
-    streams = plan.direct and request.stream and engine.capabilities.token_ids
-    level = plan.progress if request.stream else "off"
-    board = Board(level, lambda data: emit(events.SearchProgress(data)), interval_s, show=request.thinking.show)
-    own = RequestEngine(engine, plan.model.gate, share, deltas if streams else None)
-    session = WatchedSession(
+
+
+def _session(
+    plan: RequestPlan, name: str, index: int, prompt: Prompt, own: RequestEngine, board: Board
+) -> WatchedSession:
+    """The session of a choice."""
+    request = plan.request
+    return WatchedSession(
         Problem(f"{name}/{index}", request.messages or prompt.messages, plan.answer_kind),
         own,
         answers=plan.answers,
@@ -116,38 +160,17 @@ async def _choice(
         logprobs=request.logprobs or not plan.direct,
         listen=board.take,
     )
-    echo: tuple[events.TokenLogprob, ...] = ()
-    try:
-        if request.echo:
-            emit(events.AnswerDelta(index, prompt.text))
-        answer = await session.attempt(plan.call)
-        if request.echo and request.logprobs:
-            echo = await _echoed(plan, prompt, charge)
-    finally:
-        session.close()
-        charge(session.usage)
-    if not session.usage.calls and answer.stop_cause == "budget":
-        limit = plan.budget.tokens
-        raise ApiError(
-            400,
-            "budget_exceeded",
-            f"ttc.max_total_tokens = {limit} does not pay for one draw of strategy {plan.strategy}: raise it",
-            param="ttc.max_total_tokens",
-        )
-    answer = replace(answer, usage=session.usage, trace=session.trace)
-    board.finish(answer)
-    choice, pieces = _close(plan, index, session, own, answer)
-    if not deltas.finish(choice.thought, choice.finish.answer):
-        _log.error("streamed text differs from the final text", extra={"request_id": name})
-    for piece in pieces if apart else ():
-        emit(piece)
-    if request.echo:
-        rows = None if choice.finish.logprobs is None else echo + choice.finish.logprobs
-        choice = replace(
-            choice, finish=replace(choice.finish, answer=prompt.text + choice.finish.answer, logprobs=rows)
-        )
-    emit(choice.finish)
-    return choice
+
+
+def _unpaid(plan: RequestPlan) -> ApiError:
+    """The refusal of a budget that ended before anything was drawn."""
+    limit = plan.budget.tokens
+    return ApiError(
+        400,
+        "budget_exceeded",
+        f"ttc.max_total_tokens = {limit} does not pay for one draw of strategy {plan.strategy}: raise it",
+        param="ttc.max_total_tokens",
+    )
 
 
 def _strips(request: ServeRequest) -> bool:
@@ -171,35 +194,72 @@ def _close(
     plan: RequestPlan, index: int, session: WatchedSession, own: RequestEngine, answer: Answer
 ) -> tuple[_Choice, list[events.AnswerDelta]]:
     """Count a finished choice and build what is sent of it; the pieces of its answer, with their log-probabilities."""
-    request, strip = plan.request, _strips(plan.request)
+    request = plan.request
     path = next((event.path for event in reversed(answer.trace) if event.kind == "select"), None)
     winner = next((candidate for candidate in answer.candidates if candidate.path == path), None)
-    thinking = answer.thinking.lstrip() if strip else answer.thinking
-    form = request.form if plan.model.tools is not None else None
-    free = len(answer.text) if form is None or plan.model.tools is None else form.free(plan.model.tools, answer.text)
-    text, stop = cut_at_stop(answer.text[:free], request.sampling.stop, lead=strip or bool(thinking))
-    text += "" if stop is not None else answer.text[free:]
-    lead = len(text) - len(text.lstrip()) if strip else 0
-    text = text[lead:]
-    calls: tuple[ToolCall, ...] = ()
-    cut_call = ""
-    if form is not None and plan.model.tools is not None:
-        cut_call = form.cut(plan.model.tools, text)
-        text, calls = form.read(plan.model.tools, text)
+    thinking = answer.thinking.lstrip() if _strips(request) else answer.thinking
+    shown = _shown(plan, answer.text, thinking)
     tokens = _Tokens(plan, session, [] if path is None else session.along(path), own.tops)
-    show, usage = request.thinking.show, session.usage
     finish = events.Finish(
         index=index,
-        reason=_reason(answer, path, has_calls=bool(calls)),
-        thinking=thinking if show else "",
-        answer=text,
-        stop=stop,
+        reason=_reason(answer, path, has_calls=bool(shown.calls)),
+        thinking=thinking if request.thinking.show else "",
+        answer=shown.text,
+        stop=shown.stop,
         logprobs=tuple(row for _, row in tokens.rows() if row is not None) if request.logprobs else None,
-        token_ids=tokens.ids(show) if request.return_token_ids else None,
-        tool_calls=tuple(_call(call, plan, index, number) for number, call in enumerate(calls)),
+        token_ids=tokens.ids(request.thinking.show) if request.return_token_ids else None,
+        tool_calls=tuple(_call(call, plan, index, number) for number, call in enumerate(shown.calls)),
     )
-    roots = {ids: own.cached.get(ids, 0) for ids in session.roots if ids in own.cached}
     root = tokens.root or plan.prompts[index // request.num_choices].token_ids
+    returned, written = _counts(session, own, root, tokens, winner)
+    choice = _Choice(
+        finish,
+        returned,
+        written,
+        roots={ids: own.cached.get(ids, 0) for ids in session.roots if ids in own.cached},
+        answer=answer,
+        thought=thinking,
+        thinking=_thinking(plan, tokens, answer),
+        cut_call=shown.cut_call,
+    )
+    return choice, tokens.pieces(index, shown.lead, shown.text) if request.logprobs else []
+
+
+class _Shown(NamedTuple):
+    """What is sent of an answer; `lead` characters before it are not, and `cut_call` is a call without its end."""
+
+    text: str
+    lead: int
+    stop: str | None
+    calls: tuple[ToolCall, ...]
+    cut_call: str
+
+
+def _shown(plan: RequestPlan, answer: str, thinking: str) -> _Shown:
+    """Cut an answer at the user's stop strings and read the calls in it; what a grammar has written is not cut."""
+    request, tools, strip = plan.request, plan.model.tools, _strips(plan.request)
+    form = None if tools is None else request.form
+    free = len(answer) if form is None or tools is None else form.free(tools, answer)
+    text, stop = cut_at_stop(answer[:free], request.sampling.stop, lead=strip or bool(thinking))
+    text += "" if stop is not None else answer[free:]
+    lead = len(text) - len(text.lstrip()) if strip else 0
+    text = text[lead:]
+    if form is None or tools is None:
+        return _Shown(text, lead, stop, (), "")
+    cut_call = form.cut(tools, text)
+    text, calls = form.read(tools, text)
+    return _Shown(text, lead, stop, calls, cut_call)
+
+
+def _counts(
+    session: WatchedSession,
+    own: RequestEngine,
+    root: tuple[int, ...] | None,
+    tokens: _Tokens,
+    winner: Candidate | None,
+) -> tuple[events.TokenCounts, events.TokenCounts]:
+    """What the returned draw has, and what the whole choice cost but for the prompts it read."""
+    usage = session.usage
     num_written = tokens.num_ids if root is not None else winner.num_tokens if winner else 0
     returned = events.TokenCounts(
         prompt=len(root or ()),
@@ -216,14 +276,23 @@ def _close(
         scored=usage.scored,
         judged=usage.judged,
     )
-    if root is None:  # counted by the server behind, as often as it was asked
-        written = replace(written, prompt=usage.scored + usage.prompt, cached=usage.cached)
-        returned = replace(returned, prompt=tokens.num_prompt or usage.prompt)
+    if root is not None:
+        return returned, written
+    # Counted by the server behind, as often as it was asked.
+    return (
+        replace(returned, prompt=tokens.num_prompt or usage.prompt),
+        replace(written, prompt=usage.scored + usage.prompt, cached=usage.cached),
+    )
+
+
+def _thinking(plan: RequestPlan, tokens: _Tokens, answer: Answer) -> dict[str, Any]:
+    """What is reported of a choice's thinking."""
     control = plan.settled.control
-    thinking_report = {
-        "mode": "off" if control.template is False else control.mode,
+    is_off = control.template is False
+    return {
+        "mode": "off" if is_off else control.mode,
         "effort": plan.settled.effort,
-        "budget": 0 if control.template is False else control.max_tokens,
+        "budget": 0 if is_off else control.max_tokens,
         "requested": plan.settled.requested,
         "reserve": plan.settled.reserve,
         "used": tokens.num_thinking,
@@ -231,8 +300,6 @@ def _close(
         "ended_inside": tokens.inside and answer.finish_reason == "stop",
         "enforced": answer.enforced,
     }
-    pieces = tokens.pieces(index, lead, text) if request.logprobs else []
-    return _Choice(finish, returned, written, roots, answer, thinking, thinking_report, cut_call), pieces
 
 
 def _reason(answer: Answer, path: Path | None, *, has_calls: bool) -> events.FinishReason:
