@@ -252,7 +252,9 @@ def _read(root: str) -> dict[str, tuple[str, bool, bytes]]:
 def _preload(compiled: str) -> None:
     stems = {name.split(".")[0] for name in os.listdir(compiled)} if os.path.isdir(compiled) else set()
     names = sorted(stem for stem in stems if not stem.startswith(_NOT_LOADED))
-    for name in (*names, *_COMMON):
+    # asyncio before its compiled part, which would import it while half of its own names are missing, and then asyncio
+    # has no current task (CPython 3.12 and later).
+    for name in ("asyncio", *names, *_COMMON):
         # A part that this build of Python lacks, or whose system library is absent, is absent for programs as well.
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
