@@ -45,7 +45,7 @@ INSTRUCTIONS: Mapping[str, str] = {
 class Item:
     """One problem with its target.
 
-    Items of one `cluster` are variants of one thing and are resampled together; by default every item is its own.
+    Items of one `cluster` are variants of one thing and weigh together; by default every item is its own.
     """
 
     problem: Problem

@@ -2,7 +2,7 @@
 
     python -m benchmarks.chain.claims --part test --seed 1
 
-Differences are paired by problem, with 95 % bootstrap intervals over problems. The search arm, and the threshold of the
+Differences are paired by problem, with 95 % intervals over problems. The search arm, and the threshold of the
 adaptive vote, were chosen once, on dev with seed 1; other seeds are asked for the same.
 """
 

@@ -3,7 +3,7 @@
     python -m benchmarks.chain.side_table --seed 1
 
 Votes and choices of k draws are exact expectations over the recorded pool; differences are paired by problem, with
-95 % bootstrap intervals over problems.
+95 % intervals over problems.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def register(subparsers: Any) -> None:
     """Add `ttc compare`."""
     parser = subparsers.add_parser("compare", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a folder that ttc eval wrote (its --out)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the intervals (default: 0)")
     parser.add_argument("--json", action="store_true", help="print one JSON line per comparison instead")
     parser.set_defaults(run=run)
 

@@ -133,7 +133,7 @@ def is_correct(record: Record) -> bool:
 
 
 def cluster_of(record: Record) -> str:
-    """Return what the problem is resampled with: its cluster, by default itself."""
+    """Return what the problem is weighed with: its cluster, by default itself."""
     return str(record.provenance.get("cluster") or record.problem.id)
 
 
@@ -197,7 +197,7 @@ IDENTITY = (
 
 
 def summarise(records: Sequence[Record], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the summary entry of one run; `config` is its run.json configuration and gives the bootstrap's seed.
+    """Return the summary entry of one run; `config` is its run.json configuration and gives the seed of the intervals.
 
     The records are read once, and once more where there is a curve.
     """

@@ -27,14 +27,14 @@ def side(label: str, right: str, **options) -> Side:  # type: ignore[no-untyped-
 
 
 def test_the_difference_is_paired_by_problem_whatever_the_order() -> None:
-    first, second = side("a", "1100110011" * 10), side("b", "1110110011" * 10)
+    first, second = side("a", "1100110011" * 200), side("b", "1110110011" * 200)
     (item,) = compare_all([first, Side("b", list(reversed(second.records)))], seed=0)
     assert item.difference == pytest.approx(0.1)
-    assert (item.only_first, item.only_second) == (0, 10)
+    assert (item.only_first, item.only_second) == (0, 200)
     assert 0 < item.low < 0.1 < item.high < 0.2
-    assert item.p_value == mcnemar(0, 10)
+    assert item.p_value == mcnemar(0, 200)
     assert item.tokens_ratio == item.flops_ratio == 1.0
-    unpaired = compare_all([first, side("b", "0011001110" * 10)], seed=0)[0]
+    unpaired = compare_all([first, side("b", "0011001110" * 200)], seed=0)[0]
     assert unpaired.high - unpaired.low > 3 * (item.high - item.low)
 
 

@@ -183,5 +183,8 @@ def test_columns_of_words_stand_left_and_those_of_numbers_right() -> None:
 
 def test_the_foot_of_the_page_says_which_intervals_and_what_counts_as_right(page):
     foot = " ".join(page.read_text().partition("<footer>")[2].split())
-    assert "exact (Clopper and Pearson) where problems are right or wrong, each for itself, else bootstraps" in foot
+    assert (
+        "exact (Clopper and Pearson) where problems are right or wrong, each for itself, else Gaffke's over clusters"
+        in foot
+    )
     assert "is not right in accuracies and curves; the small figures leave such candidates out" in foot

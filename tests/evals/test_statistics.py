@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evals.numbers.metrics import pass_at_k
 from evals.numbers.statistics import (
     Interval,
     holm,
@@ -29,7 +30,7 @@ def coverage(simulate: object, truth: float, rounds: int) -> float:
     for seed in range(rounds):
         values, clusters = simulate(np.random.default_rng([7, seed]))  # type: ignore[operator]
         zeros = np.zeros(len(values))
-        interval = paired_interval(zeros, values, clusters, seed=seed, draws=300)
+        interval = paired_interval(zeros, values, clusters, seed=seed)
         hits += interval.low <= truth <= interval.high
     return hits / rounds
 
@@ -62,6 +63,41 @@ def test_clustered_problems_widen_the_interval_and_keep_its_coverage() -> None:
     assert (honest.high - honest.low) / (naive.high - naive.low) == pytest.approx(math.sqrt(5), rel=0.15)
 
 
+def test_the_interval_of_pass_at_k_near_its_ceiling_covers_the_truth() -> None:
+    def simulate(rng: np.random.Generator) -> tuple[np.ndarray, range]:
+        right = rng.binomial(16, rng.beta(2, 0.2, 100))
+        return np.array([pass_at_k(16, int(c), 8) for c in right]), range(100)
+
+    truth = 1 - math.exp(sum(math.log((0.2 + i) / (2.2 + i)) for i in range(8)))
+    assert coverage(simulate, truth, rounds=100) >= 0.95
+
+
+def test_a_few_clusters_give_an_interval_that_is_wide_enough() -> None:
+    def simulate(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        sizes = rng.integers(1, 40, 5)
+        return (rng.random(sizes.sum()) < rng.beta(6, 2, 5).repeat(sizes)).astype(float), np.arange(5).repeat(sizes)
+
+    assert coverage(simulate, 0.75, rounds=200) >= 0.95
+
+
+@pytest.mark.parametrize("num", [20, 60])
+def test_the_interval_of_a_difference_leaves_out_0_where_mcnemar_is_sure_of_it(num: int) -> None:
+    for gained, lost in itertools.combinations(range(0, 19, 2), 2):
+        second = [1.0] * gained + [0.0] * (num - gained)
+        first = [0.0] * gained + [1.0] * min(lost, num - gained) + [0.0] * max(num - gained - lost, 0)
+        p_value = mcnemar(min(lost, num - gained), gained)
+        interval = paired_interval(first, second, range(num), seed=0)
+        assert p_value == pytest.approx(0.05, abs=0.003) or (not interval.low <= 0 <= interval.high) == (p_value < 0.05)
+
+
+def test_one_problem_that_differs_makes_no_interval_narrower_than_none() -> None:
+    def ends(lost: int) -> Interval:
+        return paired_interval([1.0] * 8, [0.0] * lost + [1.0] * (8 - lost), range(8), seed=0)
+
+    assert ends(0).high == pytest.approx(1 - 0.025 ** (1 / 8))
+    assert ends(1).low < ends(0).low - 0.1 and 0.2 < ends(1).high < ends(0).high
+
+
 def test_the_standard_error_matches_the_textbook_and_the_clusters() -> None:
     values = np.random.default_rng(2).random(50)
     assert standard_error(values, range(50)) == pytest.approx(values.std(ddof=1) / math.sqrt(50))
@@ -79,7 +115,7 @@ def test_unanimous_runs_get_the_exact_binomial_bound() -> None:
 
 
 def of_right_answers(num_right: int, num: int) -> Interval:
-    return mean_interval([1.0] * num_right + [0.0] * (num - num_right), range(num), seed=0, draws=200)
+    return mean_interval([1.0] * num_right + [0.0] * (num - num_right), range(num), seed=0)
 
 
 @pytest.mark.parametrize("num", [1, 2, 7, 20, 100])
@@ -138,7 +174,7 @@ def test_intervals_stay_inside_the_range_of_their_figure() -> None:
     assert 0 <= interval.low < interval.value < interval.high <= 1
 
 
-def test_columns_share_their_resamples() -> None:
+def test_columns_share_their_weights() -> None:
     values = np.random.default_rng(0).random((40, 1))
     first, second = mean_intervals(np.hstack([values, values]), range(40), seed=5)
     alone = mean_interval(values[:, 0], range(40), seed=5)

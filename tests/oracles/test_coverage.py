@@ -56,6 +56,6 @@ def test_paired_intervals_cover_the_truth_as_often_as_they_say() -> None:
         hard = rng.random(150)
         first = (rng.random(150) < hard).astype(float)
         second = (rng.random(150) < np.minimum(hard + 0.1, 1)).astype(float)
-        found = paired_interval(list(first), list(second), range(150), seed=trial, draws=500)
+        found = paired_interval(list(first), list(second), range(150), seed=trial)
         covered += found.low <= 0.1 - 0.005 <= found.high
     assert 0.91 <= covered / trials <= 0.985
