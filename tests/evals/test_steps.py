@@ -59,6 +59,12 @@ def test_first_error_f1_is_the_harmonic_mean_of_both_accuracies() -> None:
     assert first_error(rows[2:6], 0.5, seed=1).f1.value != first_error(rows[2:6], 0.5, seed=1).f1.value  # NaN
 
 
+def test_an_f1_without_a_miss_is_not_taken_for_certainty() -> None:
+    rows = [Judged(f"s{i}", f"c{i}", (1.0, float(i % 2)), (0.9, 0.9 if i % 2 else 0.1)) for i in range(40)]
+    f1 = first_error(rows, 0.5, seed=1).f1
+    assert (f1.value, f1.high) == (1.0, 1.0) and 0.8 < f1.low < 0.95
+
+
 def test_a_fitted_threshold_is_the_best_there_is_and_is_chosen_on_other_rows() -> None:
     rng = random.Random(1)
     rows = []
