@@ -143,7 +143,7 @@ class _Paired:
             only_second=self.only_second,
             p_value=self.p_value,
             p_holm=p_holm,
-            detectable=minimum_detectable(error) if error > 0 else None,
+            detectable=minimum_detectable(error, pairs=count) if error > 0 else None,
             tokens_ratio=_ratio(cost_second.tokens, cost_first.tokens),
             flops_ratio=_ratio(cost_second.flops, cost_first.flops),
             equal_flops=self._equal_flops(k, cost_second.flops / (self.flops_per_draw * k), seed) if fits else None,

@@ -93,13 +93,16 @@ def standard_error(values: Sequence[float], clusters: Sequence[Hashable]) -> flo
     return error if error > _ROUNDING else 0.0
 
 
-def minimum_detectable(error: float) -> float:
+def minimum_detectable(error: float, pairs: int | None = None) -> float:
     """Return the smallest true difference that a two-sided test at 5 % finds with a power of 80 %.
 
-    `error` is the standard error of the difference; for two unpaired runs that is sqrt(2) times that of one.
+    `error` is the standard error of the difference; for two unpaired runs that is sqrt(2) times that of one. A larger
+    difference of right and wrong in so many `pairs` has a larger error itself: where all that differ go one way, it is
+    the root of their share over their number.
     """
     normal = NormalDist()
-    return (normal.inv_cdf(0.975) + normal.inv_cdf(0.8)) * error
+    errors = normal.inv_cdf(0.975) + normal.inv_cdf(0.8)
+    return errors * error if pairs is None else min(max(errors * error, errors**2 / pairs), 1.0)
 
 
 def mcnemar(only_first: int, only_second: int) -> float:

@@ -217,6 +217,15 @@ def test_the_minimum_detectable_effect_is_found_with_its_power() -> None:
     assert (np.abs(estimates) > 1.959964 * error).mean() == pytest.approx(0.8, abs=0.01)
 
 
+@pytest.mark.parametrize("num", [30, 100, 1000])
+def test_what_is_detectable_in_pairs_that_hardly_differ_is_seen_by_mcnemar_four_times_in_five(num: int) -> None:
+    effect = minimum_detectable(1 / num, pairs=num)  # one problem of all differs
+    gained = np.random.default_rng(3).binomial(num, effect, 20_000)
+    assert np.mean([mcnemar(0, int(count)) < 0.05 for count in gained]) == pytest.approx(0.8, abs=0.06)
+    assert minimum_detectable(0.1, pairs=num) == max(minimum_detectable(0.1), effect)
+    assert minimum_detectable(0.4, pairs=4) == 1.0
+
+
 @given(st.lists(st.tuples(st.integers(-1, 1), st.integers(0, 5)), min_size=1, max_size=12))
 def test_a_paired_p_value_is_the_share_of_sign_flips_of_clusters_that_are_as_far_from_zero(rows) -> None:
     differences, clusters = [float(d) for d, _ in rows], [c for _, c in rows]
