@@ -82,6 +82,9 @@ def _lines(item: RunComparison) -> str:
         f"Holm p = {item.p_holm:.3g}; detectable with 80 % power: {seen}",
         f"  cost         {_times(item.tokens_ratio)} the tokens, {_times(item.flops_ratio)} the FLOPs",
     ]
+    if item.alone_first or item.alone_second:
+        numbers = f"{item.alone_first} of {item.first}, {item.alone_second} of {item.second}"
+        rows.append(f"  left out     {numbers}: the other run has no record of these problems")
     if item.failed_first or item.failed_second:
         failures = f"{item.failed_first} of {item.first}, {item.failed_second} of {item.second}"
         rows.append(f"  failed       {failures}: counted as not right; ttc eval --retry-errors makes them again")

@@ -80,6 +80,9 @@ class RunComparison:
     undecided_first: int
     """Shared problems whose answers got no verdict there: they count as not right, too."""
     undecided_second: int
+    alone_first: int
+    """Problems that only it has: they are left out."""
+    alone_second: int
 
 
 def compare_all(sides: Sequence[Side], *, seed: int) -> list[RunComparison]:
@@ -121,6 +124,7 @@ class _Paired:
         self.only_second = sum(b > a for a, b in pairs)
         self.p_value = paired_p_value([b - a for a, b in pairs], self.clusters)
         self.pool_size, self.flops_per_draw = _pool(self.rows_first)
+        self.alone = len(ours) - len(shared), len(theirs) - len(shared)
 
     def result(self, p_holm: float, seed: int) -> RunComparison:
         interval = paired_interval(self.right_first, self.right_second, self.clusters, seed=seed)
@@ -152,6 +156,8 @@ class _Paired:
             failed_second=sum(row.error is not None for row in self.rows_second),
             undecided_first=sum(map(_is_undecided, self.rows_first)),
             undecided_second=sum(map(_is_undecided, self.rows_second)),
+            alone_first=self.alone[0],
+            alone_second=self.alone[1],
         )
 
     def _equal_flops(self, k: int, ratio: float, seed: int) -> EqualFlops:

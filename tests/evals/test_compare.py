@@ -60,6 +60,16 @@ def test_only_shared_problems_count() -> None:
     second = Side("b", [*side("b", "11").records, make_record("other", ["1"])])
     (item,) = compare_all([first, second], seed=0)
     assert (item.problems, item.accuracy_first, item.accuracy_second) == (2, 0.5, 1.0)
+    assert (item.alone_first, item.alone_second) == (2, 1)
+
+
+def test_the_command_says_how_many_problems_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = write_run(tmp_path / "few", "direct", list(side("few", "11").records))
+    more = write_run(tmp_path / "more", "majority", list(side("more", "11100").records))
+    for folders, is_told in (([few, few], False), ([few, more], True)):
+        compare_command(argparse.Namespace(runs=folders, seed=0, json=False))
+        line = "  left out     0 of direct, 3 of majority: the other run has no record of these problems\n"
+        assert (line in capsys.readouterr().out) is is_told
 
 
 def test_a_failed_problem_counts_as_not_solved() -> None:
