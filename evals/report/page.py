@@ -110,18 +110,26 @@ def _page(sections: Mapping[str, Sequence[RunSummary]], records: Mapping[str, Se
         "css": asset("page.css"),
         "js": script,
         "data": embed_json({"groups": data}),
-        "sections": "\n".join(_section(i, name, runs, records) for i, (name, runs) in enumerate(sections.items())),
+        "sections": "\n".join(
+            _section(i, name, runs, records, data[i]) for i, (name, runs) in enumerate(sections.items())
+        ),
         "sample_note": text(_sample_note(data)),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], asset("page.html"))
 
 
-def _section(index: int, name: str, runs: Sequence[RunSummary], records: Mapping[str, Sequence[Record]]) -> str:
+def _section(
+    index: int,
+    name: str,
+    runs: Sequence[RunSummary],
+    records: Mapping[str, Sequence[Record]],
+    problems: Mapping[str, Any],
+) -> str:
     sentence = re.sub(r"(\d[\d.]*) %( \([\d.–]+\))?", _emphasis, text(headline(runs)))
     parts = [
         element("p", text(name), class_="eyebrow"),
         element("h1", sentence) if index == 0 else element("h2", sentence, class_="headline"),
-        bullets(facts(runs)),
+        bullets([*facts(runs), *_shared(problems)]),
         _figure(runs),
         element("div", html_table(runs), class_="card"),
         *(
@@ -131,6 +139,12 @@ def _section(index: int, name: str, runs: Sequence[RunSummary], records: Mapping
         ),
     ]
     return element("section", *parts)
+
+
+def _shared(problems: Mapping[str, Any]) -> list[str]:
+    """That runs are of other problems, where not all of these are in each."""
+    shared, every = problems["shared"], problems["problems"]
+    return [] if shared == every else [f"not the same problems: {count(shared)} of {count(every)} are in all runs"]
 
 
 def _details(

@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntFlag
@@ -184,11 +185,16 @@ MAX_QUESTION, MAX_FINAL = 1500, 60
 
 
 def group_data(runs: Sequence[RunSummary], records: Mapping[str, Sequence[Record]]) -> dict[str, Any]:
-    """Return JSON for one group: run labels, one row per listed problem, trees by problem id, the number of all."""
+    """Return JSON for one group: run labels, one row per listed problem, trees by problem id, the number of all.
+
+    `shared` of the problems are in every run that has records.
+    """
     traits: dict[str, Trait] = {}
+    num_runs = Counter[str]()
     for run in runs:
         for record in records.get(run.key, ()):
             traits[record.problem.id] = traits.get(record.problem.id, Trait(0)) | traits_of(record)
+            num_runs[record.problem.id] += 1
     kinds = {pid: kinds_of(union) for pid, union in traits.items()}
     listed = kinds if len(kinds) <= MAX_ROWS else dict.fromkeys(sample(kinds, MAX_ROWS))
     rows: dict[str, dict[str, Any]] = {pid: {} for pid in kinds if pid in listed}
@@ -205,7 +211,14 @@ def group_data(runs: Sequence[RunSummary], records: Mapping[str, Sequence[Record
     for row in rows.values():
         # A problem whose tree is shown needs its whole question; the others only what fits a table row.
         row["q"] = shorten(row["q"], MAX_QUESTION if row["id"] in trees else 160)
-    return {"runs": [run.label for run in runs], "rows": list(rows.values()), "trees": trees, "problems": len(kinds)}
+    num_held = sum(len(records.get(run.key, ())) > 0 for run in runs)
+    return {
+        "runs": [run.label for run in runs],
+        "rows": list(rows.values()),
+        "trees": trees,
+        "problems": len(kinds),
+        "shared": sum(number == num_held for number in num_runs.values()),
+    }
 
 
 class Trait(IntFlag):

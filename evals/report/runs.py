@@ -14,7 +14,7 @@ are numbered where they do not. Runs recorded before settings were kept show at 
 
 The headline says what compute bought, with its interval and its price: the most accurate run and the cheapest one. It
 says so when nothing beat the cheapest, when nothing is left to gain and when problems failed, and the facts below it
-when intervals overlap, so that the sentence never claims more than the figure shows.
+when intervals overlap or runs are of other problems, so that the sentence never claims more than the figure shows.
 """
 
 from __future__ import annotations
@@ -284,7 +284,8 @@ def _outcome(runs: Sequence[RunSummary]) -> str:
         return f"{opening}; {cheapest.label} answers {_rate(cheapest.point)} for {_price(cheapest.point)}."
     second = max(others, key=lambda run: run.point.accuracy)
     rest = f"{second.label} answers {_rate(second.point)} for {_price(second.point)}"
-    if any(run.failures or run.unjudged for run in runs):
+    num_sets = len({(run.problems, run.entry.get("problems_seed")) for run in runs})
+    if num_sets > 1 or any(run.failures or run.unjudged for run in runs):
         return f"{opening}; {rest}."
     return f"{opening}. Spending more did not help: {rest}."
 

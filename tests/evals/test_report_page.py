@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -188,3 +189,15 @@ def test_the_foot_of_the_page_says_which_intervals_and_what_counts_as_right(page
         in foot
     )
     assert "is not right in accuracies and curves; the small figures leave such candidates out" in foot
+
+
+def test_the_page_says_when_its_runs_are_not_of_the_same_problems(page: Path, tmp_path: Path) -> None:
+    summaries = [summary("direct", 0.5, 95), summary("tree", 0.5, 1450)]
+    first = [answered("p1", "5", False), answered("p2", "4", True)]
+    told = "not the same problems: {} of {} are in all runs"
+    for second, shared, every in ((["p2", "p3"], 1, 3), (["p3", "p4"], 0, 4)):
+        records = [first, [answered(pid, "4", True) for pid in second]]
+        assert told.format(shared, every) in write_report(tmp_path, summaries, records).read_text()
+    for records in ([first, first], [first, []]):
+        assert "not the same problems" not in write_report(tmp_path, summaries, records).read_text()
+    assert "not the same problems" not in page.read_text()

@@ -125,6 +125,12 @@ def test_headline_says_when_spending_more_did_not_help():
     assert "Spending more did not help: majority N=16 answers 45.0 %" in headline(runs)
 
 
+def test_headline_claims_no_comparison_of_other_problems():
+    for first, second in (({"problems": 20}, {"problems": 40}), ({"problems_seed": 0}, {"problems_seed": 1})):
+        runs = read_runs([entry("direct", 0.5, 95, **first), entry("majority", 0.45, 900, 16, **second)])
+        assert "did not help" not in headline(runs) and "majority N=16" in headline(runs)
+
+
 def test_headline_claims_nothing_of_problems_that_failed():
     none = read_runs([entry(name, 0.0, 0, errors=100) for name in ("direct", "majority")])
     assert headline(none) == "Nothing was measured: all 100 problems of arithmetic level 4 failed."
