@@ -257,6 +257,10 @@ async def verdicts_of(item: Item, answer: Answer, verifier: Verifier) -> list[Ve
     return [by_submission[submission] for submission in submissions]
 
 
+_HINTS = {"limit": "; a run grows by a larger limit only", "fit": " (it is false where --max-tokens is given)"}
+"""What a name in run.json that is refused leaves open."""
+
+
 def check_folder(
     folder: Path, config: Mapping[str, Any], items: Sequence[Item] = (), *, names_problem: bool = True
 ) -> None:
@@ -279,10 +283,9 @@ def check_folder(
     apart = dict.fromkeys((CONTENTS, COUNTED, *(() if config.get(SERVED) is not None else (SERVED,))))
     settings = json.loads(json.dumps({**config, **apart}))
     for name, there, here in differences({**config_there, **apart}, settings):
-        hint = "; a run grows by a larger limit only" if name == "limit" else ""
         raise ConfigError(
-            f"{folder} holds another run: {name} is {there} there and {here} here{hint}; choose another --out, or "
-            "remove it"
+            f"{folder} holds another run: {name} is {there} there and {here} here{_HINTS.get(name, '')}; "
+            "choose another --out, or remove it"
         )
     if config.get(CONTENTS) is not None:
         _check_contents(folder, config_there[CONTENTS], config[CONTENTS], items if names_problem else ())
