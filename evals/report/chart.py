@@ -303,7 +303,10 @@ def histogram(shares: Sequence[float]) -> list[int]:
 
 
 def success_by_score(records: Sequence[Record]) -> list[tuple[float, float, float, int]]:
-    """(lowest score, highest score, share right, candidates) of `NUM_RANKS` equal groups; [] without scores."""
+    """(lowest score, highest score, share right, candidates) of `NUM_RANKS` equal groups; [] without scores.
+
+    Candidates of one score are each as right as all of them: a scorer that gives all the same gives a flat row.
+    """
     scores, right = array("d"), array("b")  # a tuple for each would be ten times as large
     for record in records:
         for candidate, verdict in judged(record):
@@ -312,10 +315,12 @@ def success_by_score(records: Sequence[Record]) -> list[tuple[float, float, floa
                 right.append(verdict.correct)
     if len(scores) < 10 * NUM_RANKS:
         return []
-    order = np.lexsort((right, scores))
+    values, places = np.unique(scores, return_inverse=True)
+    shares = np.bincount(places, right) / np.bincount(places)
+    ranked = np.sort(places)
     cuts = [round(i * len(scores) / NUM_RANKS) for i in range(NUM_RANKS + 1)]
-    parts = [order[a:b] for a, b in pairwise(cuts)]
-    return [(scores[p[0]], scores[p[-1]], sum(right[at] for at in p) / len(p), len(p)) for p in parts]
+    parts = [ranked[a:b] for a, b in pairwise(cuts)]
+    return [(float(values[p[0]]), float(values[p[-1]]), float(shares[p].mean()), len(p)) for p in parts]
 
 
 def success_figures(runs: Sequence[RunSummary], records: Mapping[str, Sequence[Record]]) -> str:

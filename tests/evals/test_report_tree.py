@@ -136,6 +136,15 @@ def test_success_by_score_puts_right_candidates_of_a_perfect_scorer_on_top():
     assert [size for *_, size in ranks] == [20] * 5
 
 
+def test_success_by_score_is_flat_where_all_scores_are_equal():
+    pool = [candidate((i,), "4", "4", score=0.5) for i in range(100)]
+    ranks = success_by_score([record(candidates=pool, statuses=["incorrect", "correct"] * 50)])
+    assert ranks == [(0.5, 0.5, 0.5, 20)] * 5
+    coarse = [candidate((i,), "4", "4", score=float(i % 2)) for i in range(100)]
+    ranks = success_by_score([record(candidates=coarse, statuses=["incorrect", "correct", "correct", "correct"] * 25)])
+    assert [share for _, _, share, _ in ranks] == [0.5, 0.5, 0.75, 1.0, 1.0]
+
+
 def test_kinds_of_a_problem():
     right, wrong = record(), record(status="incorrect", candidates=[candidate((0,), "4", "4")], statuses=["correct"])
     cut = record(status="no_answer", finish_reason="length")
