@@ -21,6 +21,7 @@ from typing import Any
 
 from evals.allocation.calibrate import fit, halves, read_pools, routes, worth
 from evals.numbers.statistics import mean_interval
+from evals.numbers.summary import cluster_of
 from evals.run_folder import CONTENTS, digest, read_run
 from ttc.allocation.plan import save_plan, weights_in
 from ttc.cli.parts import check_writable
@@ -51,7 +52,9 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--out {args.out} is a folder; name a file: --out {args.out / 'plan.json'}")
     check_writable("--out", args.out.parent)
     runs = [read_pools(source) for source in args.sources]
-    configs = [read_run(source).config for source in args.sources]
+    recorded = [read_run(source) for source in args.sources]
+    configs = [run.config for run in recorded]
+    clusters = {record.problem.id: cluster_of(record) for run in recorded for record in run.records}
     weights = {sha for config in configs for sha in weights_in(config.get(CONTENTS) or {})}
     source = {"runs": [digest(config) for config in configs], "weights": sorted(weights)}
     plan = fit(runs, pilot=args.pilot, seed=args.seed, source=source)
@@ -63,6 +66,9 @@ def run(args: argparse.Namespace) -> int:
         f"{counted(plan.spent, 'token')} of calibration: "
         f"{args.out}"
     )
+    if len(problems) < len(clusters):
+        left_out = counted(len(clusters) - len(problems), "problem")
+        print(f"  left out: {left_out} that failed or are not in all of these runs", file=sys.stderr)
     if len(problems) < MIN_POOLS:
         print(f"  fewer than {MIN_POOLS} problems: what the plan is worth cannot be cross-fitted", file=sys.stderr)
         return 0
@@ -72,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         if tokens > MARGIN**2 * most:
             break
         right, spent = worth(runs, tokens, pilot=args.pilot, seed=args.seed)
-        accuracy = mean_interval(right, range(len(right)), seed=args.seed)
+        accuracy = mean_interval(right, [clusters[name] for name in problems], seed=args.seed)
         print(
             f"  tokens={tokens:7.0f}  accuracy {100 * accuracy.value:.1f} % "
             f"({100 * accuracy.low:.1f} to {100 * accuracy.high:.1f}), {sum(spent) / len(spent):.0f} tokens spent"

@@ -7,6 +7,7 @@ import functools
 import itertools
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from evals.allocation.planner import PLAN, WAVES, Planner
 from evals.run_folder import read_run
 from ttc.allocation.plan import DrawKind, Plan, save_plan
 from ttc.cli.cli import main
-from ttc.core import Answer, Budget, Message, Price, Problem, Prompt, Sampling, Score, Usage, UsageSink
+from ttc.core import Answer, Budget, Message, Price, Problem, Prompt, Record, Sampling, Score, Usage, UsageSink
 from ttc.engines.simulated import simulated, truth
 from ttc.errors import ConfigError, EngineError
+from ttc.records import RecordFile
 from ttc.scorers.simulated import SimulatedScorer
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.session.solve import solve, spent
@@ -264,6 +266,33 @@ def test_a_small_pool_calibrates_too(
     told = capsys.readouterr()
     assert (tmp_path / "plan.json").is_file() and told.out.count("accuracy") == rows
     assert ("cannot be cross-fitted" in told.err) == (not rows)
+
+
+def test_calibration_tells_what_it_leaves_out_and_weighs_variants_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool = tmp_path / "pool"
+    drawn = ["--limit", "12", "--strategy", "majority", "--n", "4", "--baseline", "none", "--out", str(pool)]
+    assert main([*EVAL, *drawn]) == 0
+    records = list(read_run(pool).records)
+
+    def told(changed: list[Record]) -> Any:
+        (pool / "records.jsonl").unlink()
+        with RecordFile(pool / "records.jsonl") as file:
+            for record in changed:
+                file.append(record)
+        capsys.readouterr()
+        assert main(["calibrate", str(pool), "--out", str(tmp_path / "plan.json")]) == 0
+        return capsys.readouterr()
+
+    alone = told(records)
+    assert "left out" not in alone.err
+    failed = [
+        replace(record, answer=None, verdict=None, verdicts=(), error="EngineError: gone") for record in records[:2]
+    ]
+    assert "left out: 2 problems that failed or are not in all of these runs" in told([*failed, *records[2:]]).err
+    paired = [replace(r, provenance={**r.provenance, "cluster": str(i // 4)}) for i, r in enumerate(records)]
+    assert told(paired).out.splitlines()[1] != alone.out.splitlines()[1]
 
 
 BREAKING = """
