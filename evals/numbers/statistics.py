@@ -30,7 +30,7 @@ _TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 _HALVINGS, _DEVIATIONS = 60, 12
 """Bisections, to the last bit; roots of the number of trials behind which the tail of a binomial is nothing."""
 _ROUNDING = 1e-12
-"""A standard error that only the rounding of sums made."""
+"""A standard error, and a value out of bounds, that only the rounding of sums made."""
 _CELLS = 2_000_000
 """How many numbers the weighings that are drawn at once may take together."""
 Array = npt.NDArray[np.float64]
@@ -61,14 +61,16 @@ def paired_interval(
 def mean_intervals(values: Array, clusters: Sequence[Hashable], *, seed: int, signed: bool = False) -> list[Interval]:
     """Return one interval per column of `values` (P, M); columns that are weighed at random share the weights.
 
-    Values are shares in [0, 1], or differences of shares in [-1, 1] where `signed`.
+    Values are shares in [0, 1], or differences of shares in [-1, 1] where `signed`; others raise ValueError.
     """
     if len(values) == 0:
         return [Interval(math.nan, math.nan, math.nan)] * values.shape[1]
+    floor = -1.0 if signed else 0.0
+    if not (values.min() >= floor - _ROUNDING and values.max() <= 1.0 + _ROUNDING):
+        raise ValueError(f"values must be in [{floor:g}, 1], got {values.min():g} to {values.max():g}")
     sums, sizes = _by_cluster(values, clusters)
     means = np.asarray(values.mean(axis=0), dtype=float)
     counted = np.isin(sums, (0.0, 1.0)).all(axis=0) & (sizes == 1).all() & (not signed)
-    floor = -1.0 if signed else 0.0
     low, high = (means, means) if counted.all() else _gaffke(sums, sizes, floor, np.random.default_rng(seed))
     intervals = []
     for column, is_counted, mean, lower, upper in zip(sums.T, counted, means, low, high, strict=True):
@@ -77,7 +79,7 @@ def mean_intervals(values: Array, clusters: Sequence[Hashable], *, seed: int, si
         elif (shares := column / sizes).min() == shares.max():
             ends = _unseen(float(mean), len(sizes), floor)
         else:
-            ends = float(lower), float(upper)
+            ends = max(float(lower), floor), min(float(upper), 1.0)
         intervals.append(Interval(float(mean), *ends))
     return intervals
 

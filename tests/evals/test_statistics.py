@@ -186,6 +186,13 @@ def test_no_data_gives_no_figure() -> None:
     assert math.isnan(mean_interval([], [], seed=0).value)
 
 
+def test_values_that_are_no_shares_are_refused() -> None:
+    for values in ([0.5, 1.2], [-0.1, 0.5], [math.nan, 0.5]):
+        with pytest.raises(ValueError, match=r"values must be in \[0, 1\]"):
+            mean_interval(values, range(2), seed=0)
+    assert mean_interval([1.0 + 1e-15, 0.5], range(2), seed=0).high <= 1.0
+
+
 def test_labels_and_values_must_match() -> None:
     with pytest.raises(ValueError, match="2 values but 1 cluster"):
         mean_interval([1.0, 0.0], ["a"], seed=0)
