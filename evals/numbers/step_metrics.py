@@ -4,7 +4,7 @@ First-error F1 is ProcessBench's (Zheng et al. 2024, arXiv:2412.06559): a soluti
 score below the threshold, or none; F1 is the harmonic mean of the accuracy on solutions with an error and on those
 without. A threshold may be fitted: it is chosen on one half of the solutions (by a hash of their names) and everything
 is reported on the other half. Calibration reads a score as the chance that the path is right so far: equally filled
-bins, each with the share of right steps and its interval, clustered by solution.
+bins, equal scores in one, each with the share of right steps and its interval, clustered by solution.
 
 Cost: 2,000 weighings. Left out: solutions whose steps have no scores, which are counted (`num_unscored`).
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -95,12 +96,15 @@ def split(rows: Sequence[Judged]) -> tuple[list[Judged], list[Judged]]:
 
 
 def calibration(rows: Sequence[Judged], *, seed: int) -> list[Bin]:
-    """Return up to `NUM_BINS` equally filled bins over all labelled steps, in order of score."""
+    """Return up to `NUM_BINS` equally filled bins over all labelled steps, by score; equal scores share one."""
     steps = sorted(_steps(rows), key=lambda step: step[0])
     size = max(1, math.ceil(len(steps) / NUM_BINS))
-    bins = []
-    for start in range(0, len(steps), size):
-        part = steps[start : start + size]
+    scores = [score for score, _, _ in steps]
+    bins, end = [], 0
+    while end < len(steps):
+        start, last = end, min(end + size, len(steps)) - 1
+        end = bisect_right(scores, scores[last])
+        part = steps[start:end]
         right = mean_interval([label for _, label, _ in part], [cluster for _, _, cluster in part], seed=seed)
         bins.append(Bin(len(part), sum(score for score, _, _ in part) / len(part), right))
     return bins

@@ -97,6 +97,14 @@ def test_calibrated_scores_lie_on_the_line_and_inverted_ones_do_not() -> None:
     assert ranking(turned) == pytest.approx(1 - ranking(rows))
 
 
+def test_calibration_does_not_depend_on_the_order_of_steps_of_one_score() -> None:
+    rows = [judged([float(at < 50)], [0.5], str(at)) for at in range(100)]  # the right ones come first
+    (whole,) = calibration(rows, seed=1)
+    assert (whole.count, whole.score, whole.right.value) == (100, 0.5, 0.5)
+    coarse = [judged([float(at < 70)], [0.25 if at % 4 else 0.75], str(at)) for at in range(100)]
+    assert [(each.count, each.score) for each in calibration(coarse, seed=1)] == [(75, 0.25), (25, 0.75)]
+
+
 def test_ranking_counts_ties_as_half_and_needs_both_kinds() -> None:
     assert ranking([judged([1, 0], [0.5, 0.5])]) == 0.5
     assert ranking([judged([1, 0, None], [0.6, 0.5, 0.9])]) == 1.0
