@@ -29,7 +29,7 @@ from evals.experiment import problems_in_flight
 from evals.numbers.statistics import Interval
 from evals.numbers.summary import summarise
 from evals.report.kit import count, interval, money, percent, seconds
-from evals.run_folder import MAX_STREAK, verdicts_of
+from evals.run_folder import MAX_STREAK, Trust, verdicts_of
 from evals.task import CHECKS, Item
 from evals.tasks._files import READ, items_of, kind_of_rows
 from ttc.concurrent import gather
@@ -368,27 +368,33 @@ class _Work:
     async def run(self, items: Sequence[Item], concurrency: int) -> list[Record]:
         """Solve and verify all, so many at once; an error ends it only while no problem was answered."""
         records: dict[int, Record] = {}
-        streak: list[Exception] = []
+        streak, trust = 0, Trust()
         todo = iter(enumerate(items))
         shared: dict[Any, Any] = {}
         started = time.monotonic()
 
+        def has_answers() -> bool:
+            return any(each.answer is not None for each in records.values())
+
         async def worker() -> None:
+            nonlocal streak
             for index, item in todo:
+                stop = await trust.begin()
+                if stop is not None:
+                    records[index] = _failed(item, stop, Usage())
+                    continue
                 record, error = await self._record(item, shared)
                 at_s = time.monotonic() - started
                 records[index] = replace(record, provenance={**record.provenance, "at_s": at_s})
                 in_engine = isinstance(error, EngineError) and not isinstance(error, PromptTooLong)
-                streak[:] = [*streak, error] if error is not None and in_engine else []
-                is_gone = len(streak) >= min(MAX_STREAK, len(items))
-                if error is None or not (is_gone or _fails_all(error)):
-                    continue
-                if all(each.answer is None for each in records.values()):
+                streak = streak + 1 if in_engine else 0
+                trust.end(error if streak >= min(MAX_STREAK, len(items)) else None)
+                if error is not None and _fails_all(error) and not has_answers():
                     raise error
-                if is_gone:
-                    records.update((left, _failed(other, error, Usage())) for left, other in todo)
 
         await gather(worker() for _ in range(min(concurrency, len(items))))
+        if trust.error is not None and not has_answers():
+            raise trust.error
         return [records[index] for index in range(len(items))]
 
     async def _record(self, item: Item, shared: dict[Any, Any]) -> tuple[Record, Exception | None]:

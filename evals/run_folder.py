@@ -10,7 +10,8 @@ seed, id, path), so neither order, nor concurrency, nor the place of the cut cha
 A problem that fails is a record with its `error`, kept on resume unless errors are retried: then it is asked again,
 and an answer without a verdict is only judged again, since it is paid for. What would fail every problem alike (a bad
 parameter, an engine that fails `MAX_STREAK` times in a row, a broken verifier, code of the user's own that fails on
-each of the first `MAX_STREAK` problems) stops the run. What a failed problem had cost is in its record's provenance
+each of the first `MAX_STREAK` problems) stops the run; as a failure may come sooner than an answer, what is under way
+ends first and may disprove it (`Trust`). What a failed problem had cost is in its record's provenance
 (`spent`) and counts in every total, also where it was retried (`spent_before`). A run.json that was lost, emptied or
 cut is written anew by the command that made the run: its records bear the configuration's digest.
 
@@ -132,6 +133,8 @@ async def evaluate(
                     group.create_task(_work(todo, answered, solve, verifier, writer))
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from failures
+        if writer.trust.error is not None and not writer.has_answers:
+            raise writer.trust.error
     return stored(folder / RECORDS, places)
 
 
@@ -170,8 +173,37 @@ def _found(
     return places, sessions
 
 
+class Trust:
+    """Whether to begin problems while others fail.
+
+    Failures come soon and answers late, so that many failures in a row may only be the first to end. While an `error`
+    would stop the run nobody begins, until what is under way has disproved it or has ended, too.
+    """
+
+    def __init__(self) -> None:
+        """Trust."""
+        self.error: Exception | None = None
+        self._under_way, self._change = 0, asyncio.Event()
+
+    async def begin(self) -> Exception | None:
+        """Count one more as under way once there is trust; return the error that stops the run where there is none."""
+        while self.error is not None:
+            if not self._under_way:
+                return self.error
+            await self._change.wait()
+        self._under_way += 1
+        return None
+
+    def end(self, error: Exception | None) -> None:
+        """Count one as ended, after which `error` would stop the run; None restores the trust."""
+        self._under_way -= 1
+        self.error = error
+        self._change.set()
+        self._change = asyncio.Event()
+
+
 class _Writer:
-    """Appends records, remembers where they stand, and stops the run when engine or plug-in keep failing."""
+    """Appends records, remembers where they stand, and knows when engine or plug-in keep failing."""
 
     def __init__(
         self,
@@ -185,6 +217,7 @@ class _Writer:
         self._file, self._labels, self._places, self._on_record = file, labels, places, on_record
         self._before = before
         self._started = started
+        self.trust, self.has_answers = Trust(), False
         self._streak = self._num_written = self._num_faults = 0
 
     def write(
@@ -212,17 +245,25 @@ class _Writer:
         )
         self._places[index] = self._file.append(record)
         self._on_record(record)
+        self.has_answers = self.has_answers or answer is not None
+        self.trust.end(self._stops_by(error))
+
+    def _stops_by(self, error: BaseException | None) -> Exception | None:
+        """The error that stops the run, unless what is under way disproves it."""
         self._num_written += 1
         self._num_faults += isinstance(error, PluginError)
         if self._num_faults == self._num_written >= MAX_STREAK:
-            raise PluginError(f"{error}; so did the first {MAX_STREAK} problems: mend it, and add --retry-errors")
+            return PluginError(f"{error}; so did the first {MAX_STREAK} problems: mend it, and add --retry-errors")
         in_engine = isinstance(error, EngineError) and not isinstance(error, PromptTooLong)
         self._streak = self._streak + 1 if in_engine else 0
-        if error is not None and self._streak >= MAX_STREAK:
-            raise EngineError(
-                f"{self._streak} problems in a row failed in the engine, the last with: {error}; "
-                "the run is stopped, retry them with --retry-errors"
-            ) from error
+        if self._streak < MAX_STREAK:
+            return None
+        failure = EngineError(
+            f"{self._streak} problems in a row failed in the engine, the last with: {error}; "
+            "the run is stopped, retry them with --retry-errors"
+        )
+        failure.__cause__ = error
+        return failure
 
 
 async def _work(
@@ -234,6 +275,9 @@ async def _work(
 ) -> None:
     """Take problems from the shared iterator until it is empty; those that are `answered` are only judged."""
     for index, item in todo:
+        stop = await writer.trust.begin()
+        if stop is not None:
+            raise stop
         try:
             before = answered[index][0].answer if index in answered else None
             answer = await solve(item.problem) if before is None else before

@@ -181,6 +181,18 @@ def test_what_was_paid_for_comes_back_where_a_check_a_strategy_or_the_engine_fai
     assert reached[0].correct and len(asked) == 8, "an engine that is gone is not asked for the rest"
     assert [problem.error for problem in reached.errors] == ["EngineError: gone"] * 30
 
+    class Filtering(ScriptedEngine):
+        async def generate(self, prompt, sampling, draws, on_usage):  # type: ignore[no-untyped-def]
+            is_filtered = "*1?" in prompt.text
+            await asyncio.sleep(0 if is_filtered else 0.02)
+            if is_filtered:
+                raise EngineError("filtered")
+            return await super().generate(prompt, sampling, draws, on_usage)
+
+    rows = [*rows[1:9], *[{"question": f"What is {i}+0?", "answer": "7"} for i in range(9)]]
+    late_ones = ttc.evaluate(rows, engine=Filtering(lambda prompt, path, key: "\\boxed{7}"), seed=1, concurrency=10)
+    assert [problem.error is None for problem in late_ones] == [False] * 8 + [True] * 9
+
 
 @pytest.mark.parametrize(
     ("problems", "options", "message"),

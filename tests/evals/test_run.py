@@ -243,6 +243,20 @@ def test_an_engine_that_keeps_failing_stops_the_run(tmp_path: Path) -> None:
     assert len(run(tmp_path / "run", items(), retry_errors=True)) == 12
 
 
+@pytest.mark.parametrize("fault", [EngineError("answered 400: filtered"), PluginError("strategy mine.py:vote raised")])
+def test_problems_that_fail_at_once_stop_no_run_whose_answers_come_later(fault: Exception, tmp_path: Path) -> None:
+    async def filtered(problem: Problem) -> Answer:
+        is_filtered = int(problem.id.rpartition("-")[2]) < 10
+        await asyncio.sleep(0 if is_filtered else 0.02)
+        if is_filtered:
+            raise fault
+        return await solve_problem(problem)
+
+    records = run(tmp_path / "run", items(20), filtered, concurrency=12)
+    assert [record.error is None for record in records] == [False] * 10 + [True] * 10
+    assert lines(tmp_path / "run") == 20
+
+
 def test_code_of_the_users_own_that_never_works_stops_the_run_and_one_that_works_once_does_not(tmp_path: Path) -> None:
     fault = "strategy mine.py:vote raised IndexError: list index out of range (mine.py, line 12)"
 
