@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -70,11 +71,13 @@ def load(folder: Path) -> list[tuple[dict[str, Any], Sequence[Record]]]:
 
 
 def _up_to_date(entry: dict[str, Any], run: Run) -> dict[str, Any]:
-    """The entry of a run; summarised anew where its records have gone on since, as of one that grows or is retried."""
+    """The entry of a run; summarised anew where its records have gone on since: more, retried or judged again."""
     from evals.numbers.summary import summarise, with_dollars
 
     errors = sum(record.error is not None for record in run.records)
-    if (entry.get("problems"), entry.get("errors")) == (len(run.records), errors) or not run.records:
+    verdicts = Counter(record.verdict.status for record in run.records if record.verdict is not None)
+    there = (entry.get("problems"), entry.get("errors"), entry.get("verdicts", verdicts))
+    if there == (len(run.records), errors, verdicts) or not run.records:
         return entry
     print(
         f"{run.folder} has gone on since it was summarised: the numbers are those of the "

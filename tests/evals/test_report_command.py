@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from evals.numbers.summary import summarise, write_summary
 from evals.run_folder import CONFIG, RECORDS
 from tests.evals.pools import make_record
 from ttc.cli.cli import main
+from ttc.core import Verdict
 from ttc.errors import ConfigError
 from ttc.records import RecordFile
 
@@ -94,6 +96,17 @@ def test_a_report_of_a_run_that_has_gone_on_since_its_summary_counts_what_it_hol
     out, err = capsys.readouterr()
     assert "9 problems" in out and "4 problems" not in out
     assert f"{tmp_path / 'run'} has gone on since it was summarised: the numbers are those of the 9 problems" in err
+
+
+def test_a_report_of_a_run_that_was_judged_again_since_its_summary_has_the_verdicts_of_now(tmp_path, records, capsys):
+    late = replace(records[0], verdict=Verdict("timeout"))
+    make_run(tmp_path / "run", [late])
+    write_summary(tmp_path / "run", [summarise([late], CONFIG_OF_A_RUN) | {"model": "m", "records": "."}])
+    with RecordFile(tmp_path / "run" / RECORDS) as file:
+        file.append(replace(late, verdict=Verdict("correct")))
+    assert command(tmp_path / "run") == 0
+    told = capsys.readouterr()
+    assert "has gone on since it was summarised" in told.err and "100.0 %" in told.out and "no verdict" not in told.out
 
 
 def test_a_report_of_runs_that_count_flops_in_different_ways_says_so(tmp_path, records, capsys):
