@@ -1,8 +1,8 @@
 """`ttc report RUN [RUN…]`: write the report of runs again, without a model.
 
 These are the table, report.html, curve.csv and figure.png, .svg and .pdf of finished or interrupted runs. The
-numbers are those of each run's summary.json; a run that was interrupted before it had one, or has gone on since, is
-summarised from the records it holds.
+numbers are those of each run's summary.json; a run that was interrupted before it had one, has gone on since, or was
+summarised when intervals were others, is summarised from the records it holds.
 """
 
 from __future__ import annotations
@@ -71,19 +71,25 @@ def load(folder: Path) -> list[tuple[dict[str, Any], Sequence[Record]]]:
 
 
 def _up_to_date(entry: dict[str, Any], run: Run) -> dict[str, Any]:
-    """The entry of a run; summarised anew where its records have gone on since: more, retried or judged again."""
+    """The entry of a run; summarised anew where its records have gone on since: more, retried or judged again.
+
+    So is one of before whose intervals are others.
+    """
+    from evals.numbers.statistics import METHOD
     from evals.numbers.summary import summarise, with_dollars
 
     errors = sum(record.error is not None for record in run.records)
     verdicts = Counter(record.verdict.status for record in run.records if record.verdict is not None)
     there = (entry.get("problems"), entry.get("errors"), entry.get("verdicts", verdicts))
-    if there == (len(run.records), errors, verdicts) or not run.records:
+    is_whole = there == (len(run.records), errors, verdicts)
+    if not run.records or (is_whole and entry.get("intervals") == METHOD):
         return entry
-    print(
-        f"{run.folder} has gone on since it was summarised: the numbers are those of the "
-        f"{counted(len(run.records), 'problem')} that it holds now",
-        file=sys.stderr,
-    )
+    if not is_whole:
+        print(
+            f"{run.folder} has gone on since it was summarised: the numbers are those of the "
+            f"{counted(len(run.records), 'problem')} that it holds now",
+            file=sys.stderr,
+        )
     stated = entry.get("prices")
     prices = None if stated is None else Prices(stated["in"], stated["out"])
     own: dict[str, Any] = {name: entry[name] for name in ("model", "records") if name in entry}

@@ -26,6 +26,8 @@ import numpy.typing as npt
 
 DRAWS, MOST_DRAWS, LEVEL = 2000, 20_000, 0.95
 """Random weighings, at most where few values differ, and the share of them inside an interval."""
+METHOD = "Gaffke"
+"""What intervals are called where they are kept: those of before are bootstraps and have no name."""
 _TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 _HALVINGS, _DEVIATIONS = 60, 12
 """Bisections, to the last bit; roots of the number of trials behind which the tail of a binomial is nothing."""

@@ -33,7 +33,14 @@ from typing import Any
 import numpy as np
 
 from evals.numbers.metrics import Vote, best_at_k, majority_at_k, pass_at_k, powers_of_two, weighted_at_k
-from evals.numbers.statistics import Interval, mean_interval, mean_intervals, minimum_detectable, standard_error
+from evals.numbers.statistics import (
+    METHOD,
+    Interval,
+    mean_interval,
+    mean_intervals,
+    minimum_detectable,
+    standard_error,
+)
 from ttc.answers import classes
 from ttc.answers import key as answer_key
 from ttc.config.values import natural
@@ -215,6 +222,7 @@ def summarise(records: Sequence[Record], config: Mapping[str, Any]) -> dict[str,
         "accuracy": accuracy.value,
         "low": accuracy.low,
         "high": accuracy.high,
+        "intervals": METHOD,
         "coverage": coverage,
         "selection_regret": coverage - accuracy.value,
         **{name: _by_k(curve, kind) for name, kind in _AT_K.items()},

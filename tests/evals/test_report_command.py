@@ -98,6 +98,17 @@ def test_a_report_of_a_run_that_has_gone_on_since_its_summary_counts_what_it_hol
     assert f"{tmp_path / 'run'} has gone on since it was summarised: the numbers are those of the 9 problems" in err
 
 
+def test_a_report_of_a_summary_of_before_has_the_intervals_of_now(tmp_path, records, capsys):
+    make_run(tmp_path / "run", records)
+    entry = summarise(records, CONFIG_OF_A_RUN) | {"model": "m", "records": "."}
+    before = {name: value for name, value in entry.items() if name != "intervals"} | {"low": 0.123, "high": 0.987}
+    write_summary(tmp_path / "run", [before])
+    assert command(tmp_path / "run") == 0
+    told = capsys.readouterr()
+    assert "12.3–98.7" not in told.out and f"{100 * entry['low']:.1f}–{100 * entry['high']:.1f}" in told.out
+    assert "has gone on" not in told.err
+
+
 def test_a_report_of_a_run_that_was_judged_again_since_its_summary_has_the_verdicts_of_now(tmp_path, records, capsys):
     late = replace(records[0], verdict=Verdict("timeout"))
     make_run(tmp_path / "run", [late])
