@@ -293,6 +293,7 @@ def test_aggregations_on_the_reference_steps() -> None:
     assert aggregate(STEPS_SCORED, "min", 1) == 0.8 and aggregate(STEPS_SCORED, "mean", 2) == 0.65
     assert aggregate(replace(STEPS_SCORED, value=None), "min") is None
     assert aggregate(Score(0.0, (1e-200,) * 3), "prod") == 0.0
+    assert math.isfinite(aggregate(Score(12.0, (12.0,) * 300), "prod") or math.inf)  # logits, not probabilities
 
 
 @given(st.lists(st.floats(0.01, 1), min_size=1, max_size=12))

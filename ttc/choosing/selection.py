@@ -43,8 +43,12 @@ Weight: TypeAlias = Callable[[Candidate], float | None]
 How: TypeAlias = Literal["last", "min", "prod", "mean"]
 
 
+_LOG_MAX = 690.0
+"""Of the largest product, 1e299: scores above 1 may multiply to more than a number holds, and votes add them up."""
+
+
 def _prod(steps: Sequence[float]) -> float:
-    return math.exp(sum(math.log(step) for step in steps)) if all(step > 0 for step in steps) else 0.0
+    return math.exp(min(sum(map(math.log, steps)), _LOG_MAX)) if all(step > 0 for step in steps) else 0.0
 
 
 _AGGREGATES: Mapping[str, Callable[[Sequence[float]], float]] = MappingProxyType(
