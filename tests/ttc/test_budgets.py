@@ -174,6 +174,35 @@ def test_every_strategy_answers_in_the_time_of_one_answer(subject: str, engine: 
         assert took <= multiple * price + 0.02
 
 
+TIMED = suite.STRATEGIES | suite.THINKING_STRATEGIES
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_time_that_ends_within_a_request_ends_the_strategy_and_fails_nothing(name: str) -> None:
+    """Requests take different times, so that the clock cuts probes, pieces, steps and whole draws."""
+    case = TIMED[name]
+
+    async def wait(path: tuple[int, ...]) -> None:
+        await asyncio.sleep(0.2 + 0.37 * (sum(path) % 4))
+
+    for tenths in range(1, 40, 2):
+        engine, clock = suite.talkative(), Clock()
+        engine._wait = wait  # type: ignore[method-assign]
+        work = solve(
+            suite.problems(1)[0],
+            engine=engine,
+            strategy=case.make(),
+            seed=6,
+            sampling=Sampling(max_tokens=60),
+            thinking=case.thinking,
+            budget=Budget(seconds=tenths / 10 + 0.01),
+            clock=lambda clock=clock: clock.now,
+        )
+        with asyncio.Runner(loop_factory=lambda clock=clock: Jumping(clock)) as runner:
+            usage, counters = runner.run(work).usage, engine.counters()
+        assert counters.generated + counters.overrun == usage.generated + usage.overrun, tenths
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("subject", [name for name in SUBJECTS if name not in REPHRASES])
 def test_accuracy_does_not_fall_with_the_budget(subject: str) -> None:

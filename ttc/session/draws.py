@@ -8,7 +8,7 @@ two prompts whose hashes are equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -58,8 +58,8 @@ class DrawBook:
             place.in_flight.remove(numbers)
             place.flying.difference_update(numbers)
 
-    def made(self, prompt: Prompt, numbers: range) -> None:
-        """Remember that these numbers were handed to the engine."""
+    def made(self, prompt: Prompt, numbers: Sequence[int]) -> None:
+        """Remember that these numbers became draws."""
         content = _content(prompt)
         state = (len(content), hash(content))
         prompts = self._places[prompt.path].prompts

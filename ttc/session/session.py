@@ -373,10 +373,12 @@ class Session:
         self, prompt: Prompt, lease: Lease, sampling: Sampling, draws: range, thinking: Thinking
     ) -> list[Completion]:
         """Run draws under a lease and return it; note where the budget has ended them."""
-        self._draws.made(prompt, draws)
+        made: Sequence[int] = draws
         try:
             completions = await self._draw_in_time(prompt, lease, sampling, draws, thinking)
+            made = [completion.path[-1] for completion in completions]  # what the clock has cut was never handed out
         finally:
+            self._draws.made(prompt, made)
             self._meter.settle(lease)
         if len(completions) < len(draws) or any(_shortened(one, lease, sampling) for one in completions):
             self._meter.exhaust()
