@@ -18,7 +18,7 @@ from tests.ttc.test_options import parsed
 from ttc.cli.parts import resolve_strategies, without_seeds
 from ttc.cli.rehearsal import refuse_early
 from ttc.config.choices import PartChoice, StrategyChoice
-from ttc.config.registry import ENGINES
+from ttc.config.registry import ENGINES, STRATEGIES
 from ttc.core import Answer, Budget, Sampling, Strategy
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.simulated import simulated
@@ -104,6 +104,13 @@ def test_leaves_of_a_tree_are_what_is_aggregated() -> None:
     shown = [c.path for c in answer.candidates if len(c.path) > 1]
     assert len(answer.candidates) == len(leaves) + 3
     assert all(path[0] == 0 for path in shown)
+
+
+@pytest.mark.parametrize("name", STRATEGIES.names())
+def test_what_any_strategy_considered_is_aggregated_and_no_draw_is_asked_for_twice(name: str) -> None:
+    answer = answer_of(partial(aggregate, n=4, k=2, rounds=2, of=suite.case_of(name).make()))
+    paths = [candidate.path for candidate in answer.candidates]
+    assert len(set(paths)) == len(paths) >= 9  # one at least of the strategy, and four of each round
 
 
 @pytest.mark.parametrize("name", suite.COMPOSITIONS)

@@ -58,6 +58,11 @@ class DrawBook:
             place.in_flight.remove(numbers)
             place.flying.difference_update(numbers)
 
+    def next_number(self, path: Path) -> int:
+        """The first number behind all that became draws at `path`."""
+        place = self._places.get(path)
+        return 0 if place is None else place.next_number
+
     def made(self, prompt: Prompt, numbers: Sequence[int]) -> None:
         """Remember that these numbers became draws."""
         content = _content(prompt)

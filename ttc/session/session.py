@@ -185,6 +185,10 @@ class Session:
         prompt = self._engine.render(messages, self.thinking.template)
         return replace(prompt, problem_id=self.problem.id, messages=tuple(messages), path=path)
 
+    def next_draw(self, path: Path) -> int:
+        """The number from which on draws at `path` are free; those of calls in flight are not counted."""
+        return self._draws.next_number(path)
+
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of `text` that a strategy injects, without any special token added."""
         return self._engine.encode(text)

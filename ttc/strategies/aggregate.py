@@ -7,7 +7,7 @@ thinking left out): no verifier, but the most expensive strategy here. Ties, abs
 
 With `of` the first population is what one run of another strategy considered: a tree whose leaves are aggregated.
 
-Answer j of a round lives below the first answer that it was shown, so its path says where it came from. Left out: the
+An answer of a round lives below the first one that it was shown, so its path says where it came from. Left out: the
 training of the aggregation.
 """
 
@@ -56,7 +56,10 @@ async def aggregate(
         if len(population) < (n if number or of is None else 1):
             break
         attempts_of = [_shown(session, population, k, number, place) for place in range(n)]
-        answers = await gather(_improve(session, attempts, place) for place, attempts in enumerate(attempts_of))
+        free = [session.next_draw(attempts[0].path) for attempts in attempts_of]  # `of` may have drawn there as well
+        answers = await gather(
+            _improve(session, attempts, free[place] + place) for place, attempts in enumerate(attempts_of)
+        )
         population = [candidate for candidate in answers if candidate is not None]
         candidates += population
         leader = vote(population, session.key) or leader
@@ -76,13 +79,13 @@ def _shown(session: Session, population: Sequence[Candidate], k: int, number: in
     return [pool.pop(int(session.chance("aggregate", number, place, i) * len(pool))) for i in range(min(k, len(pool)))]
 
 
-async def _improve(session: Session, attempts: Sequence[Candidate], place: int) -> Candidate | None:
-    """Make one answer out of several; None when the budget is spent."""
+async def _improve(session: Session, attempts: Sequence[Candidate], draw: int) -> Candidate | None:
+    """Make one answer out of several, as this draw below the first; None when the budget is spent."""
     texts = [f"Attempt {i}:\n{attempt.text.strip()}" for i, attempt in enumerate(attempts, start=1)]
     question = _ASK.format(count=len(texts), attempts="\n\n".join(texts))
     messages = (*session.problem.messages[:-1], _joined(session.problem.messages[-1], question))
     prompt = session.ask(messages, attempts[0].path)
-    completions = await session.generate(prompt, range(place, place + 1), least=0)
+    completions = await session.generate(prompt, range(draw, draw + 1), least=0)
     return session.candidate(prompt, completions[0]) if completions else None
 
 
