@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 from dataclasses import replace
 from functools import partial
@@ -10,11 +11,12 @@ from functools import partial
 import pytest
 
 from tests.ttc.questions import ask
+from ttc.config.registry import POLICIES
 from ttc.core import Budget, Completion, Prompt, Sampling, Score, UsageSink
 from ttc.engines.scripted import ScriptedEngine, replies
 from ttc.engines.simulated import simulated
 from ttc.scorers.simulated import simulated as simulated_scorer
-from ttc.session.solve import solve
+from ttc.session.solve import solve, spent
 from ttc.strategies.tree import tree
 
 
@@ -54,6 +56,27 @@ def grow(policy: str, budget: Budget | None = None, **options):
         solve(ask("q"), engine=engine, strategy=strategy, seed=5, sampling=Sampling(max_tokens=300), budget=budget)
     )
     return answer, engine.widths, scorer.widths
+
+
+class Failing(Noted):
+    """Breaks at the second call."""
+
+    async def score(self, prompts, on_usage) -> list[Score]:
+        if len(self.widths) == 1:
+            raise ArithmeticError("broken")
+        return await super().score(prompts, on_usage)
+
+
+@pytest.mark.parametrize("budget", [None, Budget(tokens=100_000), Budget(seconds=60)])
+@pytest.mark.parametrize("policy", POLICIES.names())
+def test_a_scorer_that_fails_ends_the_search_and_leaves_no_work_behind(policy: str, budget: Budget | None) -> None:
+    engine = simulated(p=0.9, steps=4)
+    strategy = partial(tree, scorer=Failing(), n=8, beam_width=4, policy=policy)
+    with pytest.raises(ArithmeticError) as failure:
+        asyncio.run(solve(ask("q"), engine=engine, strategy=strategy, seed=5, budget=budget))
+    counted, usage = engine.counters(), spent(failure.value)
+    assert (counted.generated + counted.overrun, counted.calls) == (usage.generated + usage.overrun, usage.calls)
+    gc.collect()  # a coroutine that nobody awaited says so when it goes
 
 
 def test_the_children_of_one_node_are_one_request_to_the_engine_and_one_to_the_scorer() -> None:

@@ -102,14 +102,15 @@ class Gibbs:
         growth: Growth,
         numbers: dict[Path, int],
     ) -> list[Walker]:
-        work = []
+        branches = []
         for walker in live:
             if walker.kept:
                 continue
             prompt, sampled = (walker.way[-1].prompt, walker.way[-1].num_sampled) if walker.way else (root, 0)
             draw = numbers.get(prompt.path, 0)
             numbers[prompt.path] = draw + 1
-            work.append(grow(session, Branch(prompt, range(draw, draw + 1), sampled), growth))
+            branches.append(Branch(prompt, range(draw, draw + 1), sampled))
+        work = (grow(session, branch, growth) for branch in branches)  # one by one: none is left over by a failure
         grown = iter([await one for one in work] if session.rationed else await gather(work))
         families = [[kept[depth]] if walker.kept else next(grown) for walker in live]
         return [
