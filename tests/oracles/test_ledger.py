@@ -77,6 +77,29 @@ def test_a_budget_that_suffices_changes_nothing(name: str) -> None:
     assert suite.essence(free) == suite.essence(ample)
 
 
+PRICED = CASES | {
+    "knockout by a scorer with a price": suite.Case(
+        lambda: partial(knockout, n=5, scorer=simulated_scorer(noise=1.0)),
+    )
+}
+
+
+@pytest.mark.parametrize("name", PRICED)
+@pytest.mark.parametrize("share", [0.4, 1.5, 40])
+def test_what_a_run_did_not_use_is_there_for_the_next_one(name: str, share: float) -> None:
+    case = PRICED[name]
+    free, _ = limited(case, None)
+    budget, left = Budget(tokens=max(int(free.usage.tokens * share), 2)), list[float]()
+
+    async def twice(problem, session):
+        answer = await session.run(case.make(), 0)
+        left.append(session._meter.left.tokens - (budget.tokens or 0) + session.usage.tokens)
+        return answer
+
+    limited(suite.Case(lambda: twice, case.thinking), budget)
+    assert left == [0]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_generated_tokens_are_those_of_all_pieces_and_every_candidate_is_made_of_them(name: str) -> None:
     answer, engine = limited(CASES[name], None)

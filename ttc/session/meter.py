@@ -290,6 +290,11 @@ class Meter:
         self._leased_tokens -= tokens
         self._leased_flops -= flops
 
+    def release_below(self, root: Path) -> None:
+        """Return what is kept for the paths below `root`, none of which will be scored any more."""
+        for path in [path for path in self._kept if path[: len(root)] == root]:
+            self.release(path)
+
     def share(self, parts: int, index: int = 0) -> Meter:
         """Return the child meter that may spend share `index` of `parts` equal ones of what is left.
 

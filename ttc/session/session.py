@@ -222,6 +222,8 @@ class Session:
             return await call_strategy(strategy, self.problem, self)
         except BudgetExceeded:
             return self.best_so_far()
+        finally:
+            self._meter.release_below(self.root)
 
     async def run(self, strategy: Strategy, index: int) -> Answer:
         """Run another strategy on the problem, on the same budget and ledger; its tree stands below draw `index`.

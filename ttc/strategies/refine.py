@@ -67,13 +67,14 @@ async def refine(
     candidates: list[Candidate] = []
     prompt, stop_cause = session.render(), "done"
     for number in range(rounds + 1):
-        completions = await session.generate(prompt, 1, scorer=critic.scorer, least=0)
+        last = number == rounds  # nothing would come of a complaint, so it is not scored
+        completions = await session.generate(prompt, 1, scorer=None if last else critic.scorer, least=0)
         if not completions:
             break
         completion = completions[0]
         candidate = session.candidate(prompt, completion)
         candidates.append(candidate)
-        if number == rounds:
+        if last:
             break
         complaint = await _CRITICS[feedback](critic, prompt.then(completion), candidate)
         if complaint is None:
