@@ -199,8 +199,11 @@ def test_time_that_ends_within_a_request_ends_the_strategy_and_fails_nothing(nam
             clock=lambda clock=clock: clock.now,
         )
         with asyncio.Runner(loop_factory=lambda clock=clock: Jumping(clock)) as runner:
-            usage, counters = runner.run(work).usage, engine.counters()
+            answer, counters = runner.run(work), engine.counters()
+        usage = answer.usage
         assert counters.generated + counters.overrun == usage.generated + usage.overrun, tenths
+        # A thought whose answer the clock has cut is lost as a whole: nothing of it was kept.
+        assert usage.generated == sum(event.data["num_tokens"] for event in suite.events_of(answer, "generate")), tenths
 
 
 @pytest.mark.slow

@@ -345,7 +345,7 @@ async def controlled(
         calls += 1
         state, waits = split_prompt(assembly.prompt, capabilities), assembly.prompt.num_waits
         part = native or _segment_sampling(sampling, thinking, state, left, capabilities, answer_stops)
-        segment, reports = await _sampled(sample, assembly.prompt, part, draw, on_usage)
+        segment, reports = await _sampled(sample, assembly, part, draw, on_usage)
         forced: tuple[int, int] | None = None
         if native is None:
             num_kept, action = _judge(segment, state, thinking, waits, sampling, wait_len, capabilities)
@@ -384,14 +384,17 @@ def _left(assembly: Assembly, max_tokens: int, room: int | None, max_context: in
 
 
 async def _sampled(
-    generate: Generate, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink
+    generate: Generate, assembly: Assembly, sampling: Sampling, draw: int, on_usage: UsageSink
 ) -> tuple[Completion, list[Usage]]:
-    """One segment, and what it cost, which is yet to be reported; where it fails, that is reported first."""
+    """One segment, and what it cost, which is yet to be reported; where it fails, that is reported first.
+
+    Then the draw is lost, and with it what earlier segments have kept.
+    """
     reports: list[Usage] = []
     try:
-        (segment,) = await generate(prompt, sampling, range(draw, draw + 1), reports.append)
+        (segment,) = await generate(assembly.prompt, sampling, range(draw, draw + 1), reports.append)
     except BaseException:
-        for report in reports:
+        for report in [*reports, recount(Usage(), assembly.num_sampled)]:
             on_usage(report)
         raise
     return segment, reports
