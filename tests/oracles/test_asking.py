@@ -7,10 +7,12 @@ from functools import partial
 
 import pytest
 
-from ttc.core import Message, Problem, Prompt, Score
+from ttc.core import Answer, Message, Problem, Prompt, Score
 from ttc.engines.scripted import ScriptedEngine
+from ttc.errors import PromptTooLong
 from ttc.session.solve import solve
 from ttc.strategies.aggregate import aggregate
+from ttc.strategies.knockout import knockout
 from ttc.strategies.no_think_then_think import no_think_then_think
 from ttc.strategies.refine import refine
 from ttc.strategies.tools import tools
@@ -120,3 +122,24 @@ def test_an_episode_that_runs_out_of_calls_has_no_answer() -> None:
     problem = Problem(id="q", messages=TALK, kind="math")
     answer = asyncio.run(solve(problem, engine=ScriptedEngine(script), strategy=partial(tools, max_calls=2), seed=2))
     assert answer.final is None and answer.finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [partial(aggregate, n=3, k=3, rounds=2), partial(refine, rounds=2, feedback="self"), partial(knockout, n=3, k=2)],
+)
+def test_a_question_that_fills_the_context_is_not_asked_and_the_answers_in_hand_decide(strategy) -> None:
+    def script(prompt: Prompt, path, key) -> str:
+        return "so " * 20 + rf"\boxed{{{min(path[0], 1)}}}"
+
+    def answer_within(context: int) -> Answer:
+        engine = ScriptedEngine(script, max_context=context)
+        return asyncio.run(solve(Problem("q", TALK), engine=engine, strategy=strategy, seed=2))
+
+    length = len(ScriptedEngine(script).render(TALK, None).token_ids or ())
+    answer = answer_within(length + 80)
+    unasked = [event for event in answer.trace if "unasked" in event.data]
+    assert answer.final is not None and unasked and all(len(c.path) == 1 for c in answer.candidates)
+    assert {event.path for event in answer.trace if event.kind == "generate"} == {c.path for c in answer.candidates}
+    with pytest.raises(PromptTooLong):  # the problem itself must fit
+        answer_within(length)

@@ -43,7 +43,7 @@ from ttc.core import (
     Strategy,
     Usage,
 )
-from ttc.errors import BudgetExceeded, ConfigError
+from ttc.errors import BudgetExceeded, ConfigError, PromptTooLong
 from ttc.seeds import derive, uniform
 from ttc.session.draws import DrawBook
 from ttc.session.meter import FREE, Clock, Cost, Lease, Meter, OwnPrefixes, Request, generate_alone
@@ -343,7 +343,8 @@ class Session:
         A count takes the next free numbers at this place of the tree; calls that overlap at one place name their
         ranges. `scorer` will score every draw: where it can tell its price, a budget reserves room for that.
         `resumed`: `prompt` is an unfinished draw, and the scoring reserved for it passes on to these draws. `piece`:
-        the draws will go on later, so a budget that ends does not force their thinking into an answer.
+        the draws will go on later, so a budget that ends does not force their thinking into an answer. A question of
+        the strategy's own that fills the context gives no draw where `least` is 0 and others are in hand.
 
         Raises:
             BudgetExceeded: fewer than `least` could be drawn; a strategy leaves that to `solve`.
@@ -366,7 +367,13 @@ class Session:
                     self._meter.release(prompt.path)
                 now, numbers = numbers[: lease.num_draws], numbers[lease.num_draws :]
                 control = thinking if piece else self._closing(thinking, lease, sampling)
-                part = await self._draw_leased(prompt, lease, sampling, now, control)
+                try:
+                    part = await self._draw_leased(prompt, lease, sampling, now, control)
+                except PromptTooLong as exc:
+                    if needed or prompt.messages == self.problem.messages or not self._meter.usage.calls:
+                        raise
+                    self.note("note", prompt.path, unasked=str(exc))
+                    break
                 if control is not thinking and any(one.injected for one in part):
                     self._meter.exhaust()
                 self._keep_for_scoring(prompt, lease, part, scorer)

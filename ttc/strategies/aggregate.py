@@ -80,7 +80,7 @@ def _shown(session: Session, population: Sequence[Candidate], k: int, number: in
 
 
 async def _improve(session: Session, attempts: Sequence[Candidate], draw: int) -> Candidate | None:
-    """Make one answer out of several, as this draw below the first; None when the budget is spent."""
+    """Make one answer out of several, as this draw below the first; None when budget or context leave no room."""
     texts = [f"Attempt {i}:\n{attempt.text.strip()}" for i, attempt in enumerate(attempts, start=1)]
     question = _ASK.format(count=len(texts), attempts="\n\n".join(texts))
     messages = (*session.problem.messages[:-1], _joined(session.problem.messages[-1], question))

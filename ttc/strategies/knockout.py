@@ -64,7 +64,7 @@ class _Match:
         self._session, self._n, self._k, self._scorer, self._texts = session, n, k, scorer, texts
 
     async def play(self, pair: Sequence[Candidate], number: int) -> Candidate:
-        """Return the winner; a match that the budget does not cover is decided like a draw."""
+        """Return the winner; a match that budget or context have no room for is decided like a draw."""
         first, second = pair
         key = self._session.key
         if same_class(key(first.final or ""), key(second.final or "")):

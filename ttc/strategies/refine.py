@@ -7,8 +7,9 @@ Madaan et al. 2023, "Self-Refine"; Huang et al. 2023, "Large Language Models Can
     scorer   the step that the scorer doubts most, where it is below `threshold`
     self     none: the model is asked to check its work (the baseline of the second paper)
 
-A round that brings no complaint ends the refinement, except for `self`, which cannot tell. Cost: up to rounds + 1
-completions, and the scored answers. The last answer with a final stands. Left out: several critics, trained critics.
+A round that brings no complaint ends the refinement, except for `self`, which cannot tell; so does a conversation that
+fills the context. Cost: up to rounds + 1 completions, and the scored answers. The last answer with a final stands. Left
+out: several critics, trained critics.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ async def refine(
         last = number == rounds  # nothing would come of a complaint, so it is not scored
         completions = await session.generate(prompt, 1, scorer=None if last else critic.scorer, least=0)
         if not completions:
+            stop_cause = "no room"
             break
         completion = completions[0]
         candidate = session.candidate(prompt, completion)
