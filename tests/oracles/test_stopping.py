@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.oracles.tools import accuracy, answers, near, say
+from tests.oracles.tools import Budget, accuracy, answers, near, say
 from ttc.core import Sampling
 from ttc.engines.simulated import truth
 from ttc.strategies.adaptive import adaptive, beta_posterior, dirichlet_posterior
@@ -226,6 +226,15 @@ def test_the_m_shortest_vote_and_all_others_are_cancelled_when_they_have_finishe
     assert {c.path[0] for c in finished} == {i for i, size in enumerate(sizes) if size <= reach}
     pruned = {event.path[0] for event in answer.trace if event.kind == "prune"}
     assert pruned == {i for i, size in enumerate(sizes) if size > reach}
+
+
+@pytest.mark.parametrize("m", [1, 2])
+def test_a_first_draw_that_a_budget_lets_run_ahead_is_not_first_for_that(m: int) -> None:
+    options = [rf"{'x' * length}\boxed{{{i}}}" for i, length in enumerate([150, 60, 40])]
+    strategy = partial(first_finished, n=4, m=m, chunk=8)
+    answer = say(options, strategy, sampling=Sampling(max_tokens=300), budget=Budget(tokens=620))
+    assert [c.path[0] for c in answer.candidates] == [0, 1, 2] and answer.final == "2"
+    assert [c.finish_reason for c in answer.candidates] == ["stop", "stop" if m == 2 else "length", "stop"]
 
 
 def test_first_finished_with_m_equal_n_is_the_majority() -> None:

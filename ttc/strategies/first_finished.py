@@ -9,11 +9,14 @@ within a round, which would make the ledger depend on the schedule.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from ttc.choosing.selection import by_length, fallback, vote
 from ttc.config.values import at_least, at_most
 from ttc.core import Answer, Problem
 from ttc.session.draws import check_n
-from ttc.session.growing import begin, check_pieces, grow_all
+from ttc.session.growing import Draw, begin, check_pieces, grow_all
 from ttc.session.session import Session
 
 
@@ -36,7 +39,7 @@ async def first_finished(problem: Problem, session: Session, *, n: int = 8, m: i
     at_most("first_finished", n, "n", m=m)
     prompt = session.render()
     draws = await begin(session, prompt, n, chunk)
-    while sum(draw.finished for draw in draws) < m and not all(draw.ended for draw in draws):
+    while _num_first(draws) < m and not all(draw.ended for draw in draws):
         draws = await grow_all(session, draws, chunk)
     candidates = [draw.candidate(session) for draw in draws]
     first = sorted((c for c, d in zip(candidates, draws, strict=True) if d.finished), key=by_length)[:m]
@@ -45,3 +48,9 @@ async def first_finished(problem: Problem, session: Session, *, n: int = 8, m: i
         session.prune(draw.whole.path)
     leader = vote(first, session.key) or fallback(first or candidates)
     return session.answer(leader, candidates, f"{m} finished" if cancelled else "done")
+
+
+def _num_first(draws: Sequence[Draw]) -> int:
+    """Draws that have finished and are no longer than any that grows: under a budget, the first runs ahead of others."""
+    shortest = min((draw.num_sampled for draw in draws if not draw.ended), default=math.inf)
+    return sum(draw.finished and draw.num_sampled <= shortest for draw in draws)
