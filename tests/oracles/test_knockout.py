@@ -75,6 +75,24 @@ def test_every_pair_is_asked_in_both_orders_and_equal_answers_do_not_meet() -> N
     assert answer.final == "1"
 
 
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 7, 9, 13, 17])
+def test_nobody_goes_on_without_a_match_twice_so_that_the_best_plays_as_few_as_can_be_on_average(n: int) -> None:
+    """A tree of n leaves is n * log n deep in all, rounded down, and two deeper for each leaf beyond a power of two."""
+    played = []
+    for best in range(n):
+
+        def script(prompt, path, key, best=best):
+            if len(path) == 1:
+                return rf"\boxed{{{path[0]}}}"
+            one, other = map(int, re.findall(r"boxed\{(\d+)\}", prompt.messages[-1].content))
+            played.extend([best] * (best in (one, other)))
+            return "Verdict: A" if one == best else "Verdict: B"
+
+        asyncio.run(solve(ask("b"), engine=ScriptedEngine(script), strategy=partial(knockout, n=n, k=1), seed=0))
+    rounds = n.bit_length() - 1
+    assert len(played) == n * rounds + 2 * (n - 2**rounds)
+
+
 @pytest.mark.parametrize("n", [2, 3, 5, 6, 7, 12, 13])
 def test_whatever_n_all_but_the_best_lose_one_match_and_matches_are_numbered_one_by_one(n: int) -> None:
     for best in range(n):

@@ -4,8 +4,8 @@ Chen et al. 2024, "Simple and Provable Scaling Laws for the Test-Time Compute of
 2411.19477): when the model can solve the problem at all and the judge is better than a coin, failure falls
 exponentially in n and in k. The judge is the model itself, asked k times a pair, half of them in each order; or a
 `scorer` that judges both (`judge` for another model). Cost: n completions, and k short ones for each of n - 1 matches;
-answers in one class do not need to meet. A match without a winner goes to the shorter answer, then to the first path.
-An answer without a final loses. Left out: the league form.
+answers in one class do not need to meet. Who has no rival in a round goes on, and begins the next. A match without a
+winner goes to the shorter answer, then to the first path. An answer without a final loses. Left out: the league form.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ async def knockout(
         pairs = list(zip(field[::2], field[1::2], strict=False))
         winners = await gather(match.play(pair, matches + i) for i, pair in enumerate(pairs))
         matches += len(pairs)
-        field = winners + field[2 * len(pairs) :]
+        field = field[2 * len(pairs) :] + winners  # who had no rival is the first to have one
     return session.answer(field[0] if field else fallback(candidates), candidates)
 
 
