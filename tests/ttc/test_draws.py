@@ -114,6 +114,26 @@ def test_fewer_draws_than_are_needed_is_the_budgets_end_and_none_at_all_may_be_a
     in_session(work, Budget(calls=2))
 
 
+def test_a_draw_that_a_stop_string_ended_is_in_hand_when_the_budget_ends() -> None:
+    async def one_by_one(problem: Any, session: Session) -> Answer:
+        while True:
+            await session.generate(session.render(), 1)
+
+    engine = ScriptedEngine(replies({"q": [r"\boxed{5} END of it all"]}))
+    sampling, budget = Sampling(max_tokens=40, stop=("END",)), Budget(calls=2)
+    answer = asyncio.run(solve(ask("q"), engine=engine, strategy=one_by_one, seed=0, sampling=sampling, budget=budget))
+    assert (answer.final, answer.stop_cause, len(answer.candidates)) == ("5", "budget", 2)
+
+
+@pytest.mark.parametrize("stops", [{"stop": ("END",)}, {"stop_token_ids": (65,)}])
+def test_a_search_refuses_stops_that_would_end_an_answer_before_it_draws(stops: dict[str, Any]) -> None:
+    engine = ScriptedEngine(replies({"q": REPLIES}))
+    work = solve(ask("q"), engine=engine, strategy=partial(tree, scorer=constant()), seed=0, sampling=Sampling(**stops))
+    with pytest.raises(ConfigError, match=r"leave out sampling\.stop"):
+        asyncio.run(work)
+    assert engine.counters() == Usage()
+
+
 class Paced(ScriptedEngine):
     """Draw i takes i + 1 seconds."""
 

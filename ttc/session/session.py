@@ -133,7 +133,7 @@ class Session:
         self._draws = DrawBook()
         self._prefixes = OwnPrefixes()
         self._finished_draws: dict[Path, tuple[Prompt, Completion]] = {}
-        """Draws that the model ended itself, with their prompts: in hand when the budget ends before the strategy."""
+        """Draws that the model or a stop string ended, with their prompts: in hand when the budget ends the strategy."""
         self._scores: dict[Path, Score] = {}
         self._candidates: dict[Path, Candidate] = {}
         self._events: list[Event] = []
@@ -543,7 +543,9 @@ class Session:
     def record(self, prompt: Prompt, completions: Sequence[Completion]) -> None:
         """Remember what was drawn and has ended: it is in hand when the budget ends before the strategy does."""
         if prompt.messages == self.problem.messages:  # a question of the strategy's own has no answer to the problem
-            self._finished_draws.update({one.path: (prompt, one) for one in completions if one.finished})
+            stops = (*self.sampling.stop, *self.sampling.stop_token_ids)
+            ended = (one for one in completions if one.finished or one.stop_reason in stops)
+            self._finished_draws.update({one.path: (prompt, one) for one in ended})
 
     async def score(self, scorer: Scorer, prompts: Sequence[Prompt]) -> list[Score]:
         """Score the generated part of each prompt; the scorer's tokens and FLOPs are charged here.

@@ -74,7 +74,7 @@ async def tree(
         barrier: all problems of the run advance one level together, as other tools do; slower, the same trees.
 
     Raises:
-        ConfigError: a bad n, beam_width, islands, step, window or policy, or a scorer of whole answers.
+        ConfigError: a bad n, beam_width, islands, step, window or policy, stop strings, or a scorer of whole answers.
     """
     check_n("tree", n, session.sampling)
     growth = growth_of(
@@ -138,6 +138,8 @@ def growth_of(
     at_least("tree", 1, max_step_tokens=max_step_tokens, max_depth=max_depth, verify_every=verify_every)
     if not step:
         raise ConfigError("tree: step must not be empty: it is the text that ends a step")
+    if session.sampling.stop or session.sampling.stop_token_ids:
+        raise ConfigError("tree ends its steps at strings of its own: leave out sampling.stop and stop_token_ids")
     longer = 0
     if boundary == "tokens":
         start = len(session.render().token_ids or ())
