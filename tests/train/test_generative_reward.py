@@ -104,7 +104,8 @@ def test_a_policy_learns_from_critiques_alone_and_the_other_verdicts_decide_noth
         ({"critique_ask": '{prompt} {answer} {"right": true}'}, r"critique_ask: its braces are no field .*write \{\{"),
         ({"critique_approves": "("}, "critique_approves is no pattern"),
         ({"critiques": 0}, "critiques"),
-        ({"critique_weight": 0}, "critique_weight must not be 0"),
+        ({"critique_weight": 0}, "critique_weight must be > 0"),
+        ({"critique_weight": -0.5}, "critique_weight must be > 0"),
     ],
 )
 def test_a_question_without_its_parts_or_a_weight_of_nothing_is_refused(change, message):

@@ -21,7 +21,7 @@ from train.base.rollout import Collector, Rollout
 from train.base.stage import Setting, check_form
 from train.measure.measure import open_engine
 from train.reward_models.reward_models import model_folder
-from ttc.config.values import at_least
+from ttc.config.values import above, at_least
 from ttc.core import Message, Problem
 from ttc.errors import ConfigError
 from ttc.seeds import derive
@@ -48,15 +48,14 @@ class CritiqueSource:
     weight: float
 
     def __post_init__(self) -> None:
-        """Refuse a question without its parts, a pattern that is none, and a weight that adds nothing."""
+        """Refuse a question without its parts, a pattern that is none, and a weight that adds nothing or turns it."""
         at_least("verifier_lm", 1, critiques=self.critiques, critique_tokens=self.max_tokens)
         check_form("verifier_lm: critique_ask", self.ask, ("prompt", "answer"))
         try:
             re.compile(self.approves)
         except re.error as exc:
             raise ConfigError(f"verifier_lm: critique_approves is no pattern: {exc}") from exc
-        if not self.weight:
-            raise ConfigError("verifier_lm: critique_weight must not be 0")
+        above("verifier_lm", 0, critique_weight=self.weight)
 
     def load(self, setting: Setting, prompts: Mapping[str, str]) -> GenerativeReward:
         """Open the model; `prompts` are what problems say, by id. Raises ConfigError where there is no model."""

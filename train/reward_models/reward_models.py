@@ -24,6 +24,7 @@ from train.base.rollout import Rollout
 from train.base.stage import Setting
 from train.examples.examples import Example
 from train.update.batch import micro_batches, pad
+from ttc.config.values import above
 from ttc.core import Message
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
@@ -187,9 +188,10 @@ class RewardSource:
     weight: float
 
     def __post_init__(self) -> None:
-        """Refuse no name, or a weight that adds nothing."""
-        if not self.names or not self.weight:
-            raise ConfigError("reward_model: needs a name, and a reward_weight that is not 0")
+        """Refuse no name, or a weight that adds nothing or rewards what the models like least."""
+        if not self.names:
+            raise ConfigError("reward_model: needs a name")
+        above("reward_model", 0, reward_weight=self.weight)
 
     def load(
         self, setting: Setting, source: Path, messages: Mapping[str, Sequence[Message]] | None = None

@@ -473,13 +473,13 @@ class RewardFields:
         shaping: further parts of the reward, each NAME:weight=W,...
         reward_model: trained reward models, each a stage of this run, such as 2-reward_model, or a folder.
         reward_how: mean of several reward models, or worst for the lowest.
-        reward_weight: weight of the learnt reward.
+        reward_weight: weight of the learnt reward, above 0.
         verifier_lm: a generative verifier: a stage of this run, such as 1-sft, or a folder, that criticises answers.
         critique_ask: how a critique is asked for, with {prompt} and {answer}.
         critique_approves: a pattern; a critique in which it is found approves.
         critiques: critiques of each answer; the reward is the share that approves.
         critique_tokens: most tokens of one; what was cut has no vote.
-        critique_weight: weight of that share.
+        critique_weight: weight of that share, above 0.
         verifier_weight: weight of the verifier; 0 leaves the reward to the other parts.
         missing_end: reward of a rollout that did not end by itself, in place of all else; None is none.
         verifier_s: seconds after which a verdict is no verdict; None is the verifier's own limit with all at once.
