@@ -216,6 +216,17 @@ def test_thinking_and_answer_split_without_loss() -> None:
     assert candidate.thinking + "</think>" + candidate.text == completion.text
 
 
+@pytest.mark.parametrize("opens", [True, False])
+@pytest.mark.parametrize("thought", ["", "\n", "so\n\nit is"])
+def test_a_stop_string_in_the_white_space_behind_a_block_ends_nothing_even_where_the_block_is_empty(
+    thought: str, opens: bool
+) -> None:
+    whole = f"{'' if opens else '<think>'}{thought}</think>\n\nAnswer\n\nMore"
+    engine = ScriptedEngine(lambda prompt, path, key: whole[len(prompt.generated_text) :], thinking=opens)
+    session, (completion,) = run(engine, Thinking(), Sampling(stop=("\n\n",)))
+    assert session.candidate(session.render(), completion).text == "\n\nAnswer\n\n"
+
+
 def test_an_answer_cut_inside_the_think_block_is_no_answer() -> None:
     session, (completion,) = run(think_then_answer("7" * 50), Thinking(), Sampling(max_tokens=10))
     candidate = session.candidate(session.render(), completion)

@@ -420,7 +420,7 @@ def _ending(engine: Engine, thinking: Thinking, room: int | None, before: Sequen
 def _in_answer(engine: Engine, assembly: Assembly, stops: Collection[str]) -> bool:
     """Whether one of `stops` stands in the answer itself, behind the white space that follows the thought."""
     parts = split_prompt(assembly.prompt, engine.capabilities)
-    if not parts.thinking:
+    if len(parts.answer) == len(assembly.prompt.generated_ids):  # there was no block, not even an empty one
         return True
     answer = engine.decode(parts.answer).lstrip()
     return any(stop in answer for stop in stops)
