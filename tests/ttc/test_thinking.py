@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from ttc.answers import kind_of
-from ttc.core import Completion, Message, Problem, Sampling
+from ttc.core import Answer, Completion, Message, Problem, Sampling
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared.tokens import check_room
+from ttc.engines.shared.wrapped import with_markers
 from ttc.errors import ConfigError, PromptTooLong
 from ttc.session.session import Session
 from ttc.session.solve import solve
 from ttc.session.thinking import Thinking, split_prompt
+from ttc.strategies.direct import direct
 from ttc.strategies.early_exit import early_exit
 from ttc.strategies.first_finished import first_finished
 from ttc.strategies.no_think_then_think import no_think_then_think
@@ -214,6 +217,33 @@ def test_thinking_and_answer_split_without_loss() -> None:
     candidate = session.candidate(session.render(), completion)
     assert (candidate.thinking, candidate.text) == ("why", "because")
     assert candidate.thinking + "</think>" + candidate.text == completion.text
+
+
+class Unmarked(ScriptedEngine):
+    """A reasoner whose markers are text, an id for each character."""
+
+    capabilities = property(lambda self: replace(self._capabilities, think_open=(), think_close=()))  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("cap", [3, 9, 10, 30])
+@pytest.mark.parametrize("chunk", range(1, 12))
+def test_a_marker_of_several_tokens_is_found_where_a_piece_ends_within_it(chunk: int, cap: int) -> None:
+    whole = "well [T]why not [/T]so [T]once more[/T] \\boxed{7}"
+
+    def script(prompt, path, key):
+        said = prompt.generated_text
+        return whole[len(said) :] if whole.startswith(said) else "[/T] \\boxed{8}" * ("[/T]" not in said[-30:])
+
+    control = Thinking(max_tokens=cap, open="[T]", close="[/T]", handover="-[/T]")
+
+    def answer_by(strategy) -> Answer:
+        engine = with_markers(Unmarked(script), control)
+        return asyncio.run(solve(PROBLEM, engine=engine, strategy=strategy, seed=1, thinking=control))
+
+    free, grown = answer_by(direct), answer_by(partial(first_finished, n=1, m=1, chunk=chunk))
+    assert grown.usage.thinking <= cap
+    if cap >= 30:
+        assert (grown.text, grown.thinking, grown.usage.thinking) == (free.text, free.thinking, free.usage.thinking)
 
 
 @pytest.mark.parametrize("opens", [True, False])

@@ -23,6 +23,7 @@ the thought and the answer's first word. So is a grammar. Cost: one more request
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
@@ -129,29 +130,32 @@ def find_marker(ids: Ids, capabilities: Capabilities, inside: bool, start: int =
 
 
 def count_sampled_thinking(prompt: Prompt, completions: Sequence[Completion], capabilities: Capabilities) -> list[int]:
-    """Sampled ids of each completion (draws of `prompt`) that lie inside the think block."""
+    """Sampled ids of each completion (draws of `prompt`) that lie inside the think block.
+
+    A piece that ends a marker of several tokens takes those of it back that the piece before was counted with.
+    """
     marks = {*capabilities.think_open, *capabilities.think_close}
-    _, inside = _runs(prompt.generated_ids, prompt.think_state == "open", capabilities)
+    opened, before = prompt.think_state == "open", len(prompt.generated_ids)
+    begun, inside = _runs(prompt.generated_ids, opened, capabilities)
     counts: list[int] = []
     for completion in completions:
         if not completion.token_ids:  # an engine without ids charges what its server counted
             counts.append(0)
             continue
         num_ids = len(completion.token_ids) - completion.num_eos
-        if capabilities.think_texts is not None or not marks.isdisjoint(completion.token_ids):
-            runs = _inside(prompt, completion.token_ids[:num_ids], capabilities)
-        else:  # without any id of a marker a draw stays where the prompt ends
-            runs = [(0, num_ids)] if inside else []
-        injected = sum(max(0, min(b, d) - max(a, c)) for a, b in runs for c, d in completion.injected)
-        counts.append(sum(end - start for start, end in runs) - injected)
+        if capabilities.think_texts is None and marks.isdisjoint(completion.token_ids):
+            # Without any id of a marker a draw stays where the prompt ends.
+            counts.append((num_ids - sum(end - start for start, end in completion.injected)) if inside else 0)
+            continue
+        runs, _ = _runs(prompt.generated_ids + completion.token_ids[:num_ids], opened, capabilities)
+        injected = sum(_thought(runs, before + start, before + end) for start, end in completion.injected)
+        counts.append(_thought(runs) - _thought(begun) - injected)
     return counts
 
 
-def _inside(prompt: Prompt, ids: tuple[int, ...], capabilities: Capabilities) -> list[tuple[int, int]]:
-    """Half-open runs of `ids`, which follow `prompt`, that lie inside the think block."""
-    before = len(prompt.generated_ids)
-    runs, _ = _runs(prompt.generated_ids + ids, prompt.think_state == "open", capabilities)
-    return [(max(start - before, 0), end - before) for start, end, within in runs if within and end > before]
+def _thought(runs: Sequence[tuple[int, int, bool]], low: int = 0, high: int = sys.maxsize) -> int:
+    """How many ids of the runs between two places lie inside the block."""
+    return sum(max(0, min(end, high) - max(start, low)) for start, end, within in runs if within)
 
 
 def split_prompt(prompt: Prompt, capabilities: Capabilities) -> Split[Ids]:
@@ -345,6 +349,8 @@ async def controlled(
         calls += 1
         state, waits = split_prompt(assembly.prompt, capabilities), assembly.prompt.num_waits
         part = native or _segment_sampling(sampling, thinking, state, left, capabilities, answer_stops)
+        if native is None and _in_marker(assembly.prompt, state, capabilities):
+            part = replace(part, max_tokens=1)
         segment, reports = await _sampled(sample, assembly, part, draw, on_usage)
         forced: tuple[int, int] | None = None
         if native is None:
@@ -358,6 +364,8 @@ async def controlled(
             on_usage(recount(report, len(segment.token_ids) - num_kept))
         assembly.append(engine, segment, num_kept, forced)
         if action == "done" and segment.stop_reason in answer_stops and not _in_answer(engine, assembly, answer_stops):
+            action = "continue"
+        if action == "done" and segment.finish_reason == "length" and num_kept == part.max_tokens < left:
             action = "continue"
         if action == "done":
             return assembly.finish(engine, segment.finish_reason, segment.stop_reason)
@@ -462,6 +470,18 @@ def _segment_sampling(
         return replace(sampling, max_tokens=limit, stop=(*stop, text), **ours)
     stop_ids = (*sampling.stop_token_ids, *marker[-1:])
     return replace(sampling, max_tokens=limit, stop=stop, stop_token_ids=stop_ids, **ours)
+
+
+def _in_marker(prompt: Prompt, state: Split[Ids], capabilities: Capabilities) -> bool:
+    """Whether the draw so far ends with the beginning of a marker that is matched as text.
+
+    No engine finds one as a stop string that begins before a request, so the rest of it is drawn token by token.
+    """
+    if capabilities.think_texts is None:
+        return False
+    marker = capabilities.think_texts[state.inside]
+    text = marker.decode(prompt.generated_ids[-len(marker.text) :])
+    return any(text.endswith(marker.text[:size]) for size in range(1, len(marker.text)))
 
 
 def marker_text(capabilities: Capabilities, inside: bool) -> str | None:
