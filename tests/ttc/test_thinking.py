@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from ttc.answers import kind_of
-from ttc.core import Answer, Completion, Message, Problem, Sampling
+from ttc.core import Answer, Completion, Message, Problem, Sampling, Usage
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared.tokens import check_room
 from ttc.engines.shared.wrapped import with_markers
@@ -17,6 +17,7 @@ from ttc.errors import ConfigError, PromptTooLong
 from ttc.session.session import Session
 from ttc.session.solve import solve
 from ttc.session.thinking import Thinking, split_prompt
+from ttc.strategies.budget_forcing import budget_forcing
 from ttc.strategies.direct import direct
 from ttc.strategies.early_exit import early_exit
 from ttc.strategies.first_finished import first_finished
@@ -191,6 +192,18 @@ def test_a_longer_prompt_of_a_strategys_own_has_the_tokens_that_the_context_leav
         solve(PROBLEM, engine=narrow("t", 400), strategy=work, seed=1, sampling=Sampling(max_tokens=400))
     )
     assert answer.finish_reason == "stop" and "A" * 100 in answer.text
+
+
+@pytest.mark.parametrize("words", ["Final Answer:", "so </think> or <think>"])
+@pytest.mark.parametrize("strategy", [direct, partial(budget_forcing, max_thinking=4)])
+def test_a_handover_that_leaves_the_thought_open_is_refused_before_it_is_put_in_again_and_again(
+    words: str, strategy
+) -> None:
+    engine = narrow("t" * 30, 900)
+    for thinking in (Thinking(max_tokens=4, handover=words), Thinking(handover=words)):
+        with pytest.raises(ConfigError, match=r"thinking\.handover must end the thought, with </think> in it"):
+            asyncio.run(solve(PROBLEM, engine=engine, strategy=strategy, seed=1, thinking=thinking))
+    assert engine.counters() == Usage()
 
 
 def test_zero_thinking_is_the_no_think_template_without_a_handover() -> None:

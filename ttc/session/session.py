@@ -52,6 +52,7 @@ from ttc.session.thinking import (
     Split,
     Thinking,
     answer_reserve,
+    check_handover,
     controlled,
     count_sampled_thinking,
     split_prompt,
@@ -123,11 +124,11 @@ class Session:
         """
         self.problem = problem
         self.thinking = thinking or Thinking()
-        self.thinking.check(engine.capabilities)
+        self._engine = engine
+        self.check_thinking(self.thinking)
         _check_budget(budget or Budget(), self.thinking, engine.capabilities)
         self.sampling = replace(sampling, seed=derive(seed, problem.id), logprobs=engine.capabilities.logprobs)
         self.seed = seed
-        self._engine = engine
         self._answers = answers
         self._meter = Meter(budget, clock=clock)
         self._draws = DrawBook()
@@ -151,6 +152,12 @@ class Session:
     def capabilities(self) -> Capabilities:
         """What the engine can honour."""
         return self._engine.capabilities
+
+    def check_thinking(self, thinking: Thinking) -> None:
+        """Refuse, before any work, what the engine cannot honour; raises ConfigError."""
+        thinking.check(self.capabilities)
+        if thinking.active or thinking.handover is not None:
+            check_handover(self._engine, thinking)
 
     @property
     def usage(self) -> Usage:

@@ -303,6 +303,17 @@ def handover_of(thinking: Thinking, capabilities: Capabilities) -> str:
     return thinking.handover or capabilities.handover or QWEN3_HANDOVER
 
 
+def check_handover(engine: Engine, thinking: Thinking) -> None:
+    """Refuse words that leave a cut thought open: they would follow each other until the context is full."""
+    capabilities = engine.capabilities
+    if not capabilities.think_close or thinking.at_cap == "stop":
+        return
+    words = handover_of(thinking, capabilities)
+    if split(engine.encode(words), True, capabilities).inside:
+        closing = marker_text(capabilities, True) or engine.decode(capabilities.think_close)
+        raise ConfigError(f"thinking.handover must end the thought, with {closing} in it, got {words!r}")
+
+
 def default_handover(closing: str) -> str:
     """Qwen3's words with another end-of-thinking marker."""
     return QWEN3_HANDOVER.replace(CLOSE, closing)

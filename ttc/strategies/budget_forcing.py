@@ -50,7 +50,7 @@ async def budget_forcing(
         wait=own.wait if wait is None else wait,
         at_cap=own.at_cap if at_cap is None else at_cap,
     )
-    thinking.check(session.capabilities)
+    session.check_thinking(thinking)
     thinking.check_length(session.sampling.max_tokens)
     sampling = session.sampling if temperature is None else replace(session.sampling, temperature=temperature)
     prompt = session.render(thinking)
