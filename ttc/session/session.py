@@ -134,7 +134,7 @@ class Session:
         self._draws = DrawBook()
         self._prefixes = OwnPrefixes()
         self._finished_draws: dict[Path, tuple[Prompt, Completion]] = {}
-        """Draws that the model or a stop string ended, with their prompts: in hand when the budget ends the strategy."""
+        """Draws that the model or a stop string ended, with their prompts: in hand when the budget ends."""
         self._scores: dict[Path, Score] = {}
         self._candidates: dict[Path, Candidate] = {}
         self._events: list[Event] = []

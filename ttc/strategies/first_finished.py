@@ -51,6 +51,6 @@ async def first_finished(problem: Problem, session: Session, *, n: int = 8, m: i
 
 
 def _num_first(draws: Sequence[Draw]) -> int:
-    """Draws that have finished and are no longer than any that grows: under a budget, the first runs ahead of others."""
+    """Draws that have finished and are no longer than any that grows: under a budget, one runs ahead of the others."""
     shortest = min((draw.num_sampled for draw in draws if not draw.ended), default=math.inf)
     return sum(draw.finished and draw.num_sampled <= shortest for draw in draws)
