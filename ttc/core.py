@@ -105,7 +105,7 @@ class Price:
 
     `per_draw` are those of each draw whatever its length: of a context that is read again, or of a judge's verdict.
     `shape` and `context`, the tokens that were read before, price the scored tokens in FLOPs; without a shape they are
-    not known beforehand.
+    not known beforehand. `calls` are the generations that the scoring of a draw takes, such as a judge's.
     """
 
     fixed: int = 0
@@ -113,6 +113,7 @@ class Price:
     per_draw: int = 0
     context: int = 0
     shape: ModelShape | None = None
+    calls: int = 0
 
     def flops(self, num_tokens: int) -> float:
         """Most FLOPs of scoring a draw of `num_tokens` and all that is due before it."""

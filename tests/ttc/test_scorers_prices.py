@@ -23,6 +23,7 @@ from ttc.scorers.prm import prm
 from ttc.scorers.reward_models.backends import StepsOverHttp
 from ttc.session.solve import solve
 from ttc.strategies.best_of_n import best_of_n
+from ttc.strategies.direct import direct
 from ttc.strategies.tree import tree
 
 
@@ -85,14 +86,14 @@ def test_a_reward_model_on_a_server_keeps_to_the_budget(qwen: str, way: str, tok
 @pytest.mark.parametrize(("mode", "most"), [("pairwise", 2 * 2 * 50), ("single", 2 * 50)])
 def test_a_judge_asks_for_room_for_its_longest_verdicts(mode: str, most: int) -> None:
     scorer = judge(engine=ScriptedEngine(lambda prompt, path, key: ""), mode=mode, opponents=3, max_tokens=50)
-    assert scorer.price(root()) == Price(0, 0, most)
-    assert scorer.price(grow(root(), "It is 6.")) == Price(most, 0, most)
+    assert scorer.price(root()) == Price(0, 0, most, calls=most // 50)
+    assert scorer.price(grow(root(), "It is 6.")) == Price(most, 0, most, calls=most // 50)
 
 
 def test_an_ensemble_costs_what_its_members_cost() -> None:
     engine = ScriptedEngine(lambda prompt, path, key: "")
     members = [judge(engine=engine, mode="single", max_tokens=5), judge(engine=engine, opponents=1, max_tokens=7)]
-    assert EnsembleScorer([*members, constant()]).price(grow(root(), "6")) == Price(24, 0, 24)
+    assert EnsembleScorer([*members, constant()]).price(grow(root(), "6")) == Price(24, 0, 24, calls=4)
     assert EnsembleScorer([constant()]).price(root()) == Price()
 
 
@@ -116,3 +117,17 @@ def test_a_judge_keeps_to_the_budget(tokens: int, mode: str) -> None:
     )
     assert answer.usage.tokens <= tokens and answer.candidates
     assert (answer.usage.judged > 0) == (tokens > 100 or mode == "single")
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3, 7, 20, 60])
+@pytest.mark.parametrize("mode", ["pairwise", "single"])
+@pytest.mark.parametrize("more", [{}, {"of": direct}, {"select": "weighted"}])
+def test_the_calls_of_a_judge_are_within_the_budget_of_calls(calls: int, mode: str, more: dict[str, Any]) -> None:
+    def script(prompt: Prompt, path: tuple[int, ...], key: int) -> str:
+        return "Verdict: A" if "Verdict" in prompt.text else f"\\boxed{{{path[0]}}}"
+
+    engine = ScriptedEngine(script)
+    strategy = partial(best_of_n, scorer=judge(engine=engine, mode=mode, opponents=2), n=8, **more)
+    answer = asyncio.run(solve(ask("x"), engine=engine, strategy=strategy, seed=1, budget=Budget(calls=calls)))
+    assert engine.counters().calls == answer.usage.calls <= calls
+    assert answer.final is not None and (answer.usage.judged > 0 or calls < 20)

@@ -58,6 +58,7 @@ class EnsembleScorer:
             sum(price.per_draw for price in prices),
             max((price.context for price in prices), default=0),
             max(shapes, key=lambda shape: shape.num_params, default=None),  # the largest, so FLOPs are never too few
+            sum(price.calls for price in prices),
         )
 
     def prune(self, problem_id: str, path: Path) -> None:

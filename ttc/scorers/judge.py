@@ -11,8 +11,8 @@ A judge's own thoughts are told from its verdict by the marks of its model, or b
 that repeat themselves at 0 (Qwen3 thinking: 0.6) or refuse it (OpenAI's reasoning models: 1) need another.
 
 Cost, in judged tokens: two generations a comparison, n * opponents / 2 comparisons for n answers (each meets
-its neighbours in path order); in single mode two generations an answer. A token budget keeps room for each at its
-longest (`max_tokens`) until it ends. Left out: a Bradley-Terry fit, debates.
+its neighbours in path order); in single mode two generations an answer. A budget keeps room for each, at its longest
+(`max_tokens`), until it ends; what it takes in FLOPs is not known before. Left out: a Bradley-Terry fit, debates.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class JudgeScorer:
         return [scores[at] for at in range(len(prompts))]
 
     def price(self, prompt: Prompt) -> Price:
-        """Judged tokens of the comparisons that each answer adds to a ring, or of its own two questions."""
+        """Judged tokens and calls of the comparisons that each answer adds to a ring, or of its own two questions."""
         questions = (self._opponents + 1) // 2 if self._mode == "pairwise" else 1
         most = 2 * questions * self._sampling.max_tokens
-        return Price(fixed=most if answer_of(prompt) else 0, per_draw=most)
+        return Price(fixed=most if answer_of(prompt) else 0, per_draw=most, calls=2 * questions)
 
     def release(self, problem_id: str) -> None:
         """Forget the verdicts of a problem."""

@@ -44,6 +44,8 @@ from ttc.errors import BudgetExceeded
 Clock: TypeAlias = Callable[[], float]
 """Seconds that only ever grow."""
 
+_Hold: TypeAlias = tuple[int, float, int]
+"""Tokens, FLOPs and calls that are kept for the scoring of a path."""
 FREE = Price()
 """Draws that nobody scores, or by a scorer that cannot tell its price."""
 _BLOCK = 16
@@ -142,7 +144,7 @@ class Meter:
         self._leased_calls = 0
         self._leased_flops = 0.0
         self._priced: set[Path] = set()
-        self._kept: dict[Path, tuple[int, float] | None] = {}
+        self._kept: dict[Path, _Hold | None] = {}
 
     def exhaust(self) -> None:
         """Remember that the budget ended the work."""
@@ -220,10 +222,10 @@ class Meter:
         left, limits, price = self.left, self.budget, request.price
         granted, max_tokens, max_calls = request.num_draws, request.max_tokens, None
         if limits.calls is not None:
-            if left.calls < 1:
+            if left.calls < 1 + price.calls:
                 raise BudgetExceeded(f"budget.calls {limits.calls} is spent")
-            max_calls = min(request.calls, int(left.calls))
-            granted = min(granted, int(left.calls) // max_calls)
+            max_calls = min(request.calls, int(left.calls) - price.calls)
+            granted = min(granted, int(left.calls) // (max_calls + price.calls))
         if limits.tokens is not None:
             each, aside = 1 + price.per_token, request.injected * price.per_token + price.per_draw
             room = int(left.tokens) - price.fixed
@@ -242,8 +244,12 @@ class Meter:
 
     def price(self, prompt: Prompt, scorer: object) -> Price:
         """What scoring `prompt` and its draws may take; nothing where none has to be kept for it."""
-        rationed = self.budget.tokens is not None or self.budget.flops is not None
-        return scorer.price(prompt) if rationed and isinstance(scorer, PricedScorer) else FREE
+        limits = self.budget
+        rationed = limits.tokens is not None or limits.flops is not None
+        if not (rationed or limits.calls is not None) or not isinstance(scorer, PricedScorer):
+            return FREE
+        price = scorer.price(prompt)
+        return price if rationed else Price(calls=price.calls)
 
     def settle(self, lease: Lease) -> None:
         """Return a lease; what was really used has been charged through `add`."""
@@ -251,7 +257,7 @@ class Meter:
 
     def _hold(self, lease: Lease, sign: int) -> None:
         self._leased_tokens += sign * lease.tokens
-        self._leased_calls += sign * lease.num_draws * (lease.max_calls or 1)
+        self._leased_calls += sign * lease.num_draws * ((lease.max_calls or 1) + lease.price.calls)
         self._leased_flops += sign * lease.num_draws * lease.flops
 
     def keep(self, lease: Lease, drawn: Sequence[Completion], prices: Sequence[Price], before: Price) -> None:
@@ -263,32 +269,37 @@ class Meter:
         for completion, price in zip(drawn, prices, strict=True):
             own = price.fixed - before.fixed
             # A lease covers its own draws alone, whatever else is in flight; only the first draw of all had no price.
-            room = lease.each - completion.usage.generated if lease.price != FREE else self.left.tokens - due
+            left = self.left
+            room = lease.each - completion.usage.generated if lease.price != FREE else left.tokens - due
             # The tokens that the draw left unused move from its lease to its scoring, so the sum stays what it was.
-            hold = (own + due, price.flops(0)) if own <= room and price.flops(0) <= self.left.flops else None
-            if hold is not None:
-                due = 0
-                self._leased_tokens += hold[0]
-                self._leased_flops += hold[1]
-            self._kept[completion.path] = hold
+            is_covered = own <= room and price.flops(0) <= left.flops and price.calls <= left.calls
+            self._keep(completion.path, (own + due, price.flops(0), price.calls) if is_covered else None)
+            due = 0 if is_covered else due
 
     def cover(self, path: Path, price: Price) -> None:
         """Keep what scoring a path takes, where nothing was kept for it when it was drawn."""
         if path not in self._kept and price != FREE:
-            hold = (price.fixed, price.flops(0))
-            self._kept[path] = hold if hold[0] <= self.left.tokens and hold[1] <= self.left.flops else None
-            self._leased_tokens += (self._kept[path] or (0, 0.0))[0]
-            self._leased_flops += (self._kept[path] or (0, 0.0))[1]
+            left, hold = self.left, (price.fixed, price.flops(0), price.calls)
+            is_covered = hold[0] <= left.tokens and hold[1] <= left.flops and hold[2] <= left.calls
+            self._keep(path, hold if is_covered else None)
+
+    def _keep(self, path: Path, hold: _Hold | None) -> None:
+        self._kept[path] = hold
+        self._move(hold, 1)
+
+    def _move(self, hold: _Hold | None, sign: int) -> None:
+        tokens, flops, calls = hold or (0, 0.0, 0)
+        self._leased_tokens += sign * tokens
+        self._leased_flops += sign * flops
+        self._leased_calls += sign * calls
 
     def affords(self, path: Path) -> bool:
         """Whether what is kept for this path covers its scoring; also where nothing had to be kept."""
-        return self._kept.get(path, (0, 0.0)) is not None
+        return path not in self._kept or self._kept[path] is not None
 
     def release(self, path: Path) -> None:
         """Return what was kept for a path: it has been scored, and charged."""
-        tokens, flops = self._kept.pop(path, None) or (0, 0.0)
-        self._leased_tokens -= tokens
-        self._leased_flops -= flops
+        self._move(self._kept.pop(path, None), -1)
 
     def release_below(self, root: Path) -> None:
         """Return what is kept for the paths below `root`, none of which will be scored any more."""
