@@ -99,6 +99,19 @@ def test_thinking_is_not_judged_and_equal_answers_are_not_compared() -> None:
     assert len(seen) == 2  # one question in two orders, although two pairs ask it
 
 
+def test_a_question_is_asked_once_whoever_asks_at_the_same_time_and_in_either_order() -> None:
+    engine, usages = scripted(prefer_right), list[Usage]()
+    scorer = judge(engine=engine)
+
+    async def at_once() -> list[list[Score]]:
+        groups = answers("it is 41", "it is 42"), answers("it is 42", "it is 41"), answers("it is 41", "it is 42")
+        return await asyncio.gather(*(scorer.score(group, usages.append) for group in groups))
+
+    values = [[score.value for score in scores] for scores in asyncio.run(at_once())]
+    assert values == [[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]]
+    assert engine.counters().calls == sum(usage.calls for usage in usages) == 2
+
+
 def test_one_answer_alone_has_nothing_to_be_compared_with() -> None:
     (score,), usage = run(judge(engine=scripted(prefer_right)), answers("it is 42"))
     assert score.value is None and "nothing to compare" in score.note and usage == Usage()

@@ -17,9 +17,10 @@ its neighbours in path order); in single mode two generations an answer. A budge
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from ttc.answers.extract import answer_start
@@ -49,7 +50,7 @@ class JudgeScorer:
         """Judge with `engine`, which is the caller's to close; `sampling` is that of every question."""
         self._engine, self._mode, self._opponents, self._thinking = engine, mode, opponents, thinking
         self._sampling = sampling
-        self._known: dict[str, dict[Question, float | None]] = {}
+        self._known: dict[str, dict[Question, _Opinion]] = {}
 
     async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
         """Judge the answers of each problem among `prompts`."""
@@ -83,6 +84,8 @@ class JudgeScorer:
             for i, j in _ring(len(group), self._opponents)
             if answers[i] and answers[j] and answers[i] != answers[j]
         ]
+        # One order for a pair, whichever of the two comes first: both are asked, and the question is known again.
+        pairs = [(i, j) if answers[i] < answers[j] else (j, i) for i, j in pairs]
         questions = [compare(group[i].messages, answers[i], answers[j]) for i, j in pairs]
         distinct = list(dict.fromkeys(questions))
         verdicts = await gather(self._ask(group[0], question, on_usage) for question in distinct)
@@ -105,19 +108,29 @@ class JudgeScorer:
         return Score(outcome, note="" if outcome is not None else "the judge abstained")
 
     async def _ask(self, prompt: Prompt, question: Question, on_usage: UsageSink) -> float | None:
-        verdicts = self._known.setdefault(prompt.problem_id, {})
-        if question not in verdicts:
-            one, other = await gather(
-                self._generate(prompt, text, _as_judged(on_usage)) for text in (question.one, question.other)
-            )
-            verdicts[question] = agreed(one, other)
-        return verdicts[question]
+        opinion = self._known.setdefault(prompt.problem_id, {}).setdefault(question, _Opinion())
+        async with opinion.asking:  # of two who would know at once, one asks
+            if not opinion.formed:
+                one, other = await gather(
+                    self._generate(prompt, text, _as_judged(on_usage)) for text in (question.one, question.other)
+                )
+                opinion.outcome, opinion.formed = agreed(one, other), True
+        return opinion.outcome
 
     async def _generate(self, prompt: Prompt, text: str, on_usage: UsageSink) -> Said | None:
         rendered = self._engine.render((Message("user", text),), self._thinking)
         rendered = replace(rendered, problem_id=prompt.problem_id)
         (completion,) = await self._engine.generate(rendered, self._sampling, range(1), on_usage)
         return verdict(split_whole(rendered.then(completion), self._engine), completion.finish_reason)
+
+
+@dataclass(slots=True)
+class _Opinion:
+    """What a judge thinks of a question, once it was asked; private to the judge, so it may change."""
+
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    formed: bool = False
+    outcome: float | None = None
 
 
 def _ring(num: int, opponents: int) -> list[tuple[int, int]]:
