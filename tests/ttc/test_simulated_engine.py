@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from tests.ttc.questions import ask
-from ttc.core import Answer, Sampling
+from ttc.core import Answer, Prompt, Sampling, Usage
 from ttc.engines.simulated import LEVELS, last_state, simulated, states, truth
 from ttc.errors import ConfigError
 from ttc.scorers.simulated import simulated as simulated_scorer
@@ -171,3 +171,15 @@ def test_a_cut_by_length_never_changes_what_came_before() -> None:
 def test_parameters_out_of_range_are_refused_by_name(options, field: str) -> None:
     with pytest.raises(ConfigError, match=field):
         simulated(**options)
+
+
+def test_what_scoring_two_places_costs_does_not_depend_on_which_is_scored_first() -> None:
+    """Places that spell the same are scored by themselves, as their order is the schedule's; a path pays once."""
+    parent, long, short = (
+        Prompt("", tuple(map(ord, text)), path=path, problem_id="p")
+        for path, text in (((0,), "Gab"), ((0, 0), "Gabcd"), ((0, 1), "Gabc"))
+    )
+    for order in ([parent, long, short], [parent, short, long]):
+        usages: list[Usage] = []
+        asyncio.run(simulated_scorer(noise=1.0).score([*order, order[-1]], usages.append))
+        assert sum(usage.scored for usage in usages) == 3 + 2 + 1

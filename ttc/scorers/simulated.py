@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from ttc import seeds
-from ttc.core import Price, Prompt, Score, Usage, UsageSink
+from ttc.core import Path, Price, Prompt, Score, Usage, UsageSink
 from ttc.engines.simulated import DECEPTIVE, DELIMITER, FOUND, GOOD, SEARCHING, WRONG
 from ttc.errors import ConfigError
 
@@ -34,7 +34,7 @@ class SimulatedScorer:
     def __init__(self, signal: float, noise: float) -> None:
         """`signal` and `noise` are in logits."""
         self._signal, self._noise = signal, noise
-        self._seen: dict[str, set[tuple[int, ...]]] = {}
+        self._seen: dict[str, dict[Path, tuple[int, ...]]] = {}
 
     async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
         """Score every step of every prompt."""
@@ -43,18 +43,20 @@ class SimulatedScorer:
     def price(self, prompt: Prompt) -> Price:
         """The tokens of `prompt` that were not scored yet, and each new one."""
         ids = prompt.generated_ids
-        return Price(len(ids) - self._known(prompt.problem_id, ids), 1)
+        return Price(len(ids) - self._known(prompt, ids), 1)
 
-    def _known(self, problem_id: str, ids: tuple[int, ...]) -> int:
-        prefixes = self._seen.setdefault(problem_id, set())
-        return next((n for n in range(len(ids), 0, -1) if ids[:n] in prefixes), 0)
+    def _known(self, prompt: Prompt, ids: tuple[int, ...]) -> int:
+        """Tokens that were scored on the way to this place; what other places spell alike depends on the schedule."""
+        seen, path = self._seen.setdefault(prompt.problem_id, {}), prompt.path
+        above = (seen.get(path[:size], ()) for size in range(len(path), -1, -1))
+        return next((len(before) for before in above if before and ids[: len(before)] == before), 0)
 
     def _score(self, prompt: Prompt, on_usage: UsageSink) -> Score:
         text = prompt.generated_text
         steps = [step for step in text.split(DELIMITER) if step]
         ids = prompt.generated_ids
-        scored_before = self._known(prompt.problem_id, ids)
-        self._seen[prompt.problem_id].add(ids)
+        scored_before = self._known(prompt, ids)
+        self._seen[prompt.problem_id][prompt.path] = ids
         on_usage(Usage(scored=len(ids) - scored_before))
         values, eta, state = [], 0.0, ""
         for index, step in enumerate(steps):
