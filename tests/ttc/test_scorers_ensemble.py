@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from ttc.core import Message, Prompt, Score, Usage, UsageSink
-from ttc.errors import ConfigError, UnknownName
+from ttc.errors import ConfigError, PluginError, UnknownName
+from ttc.scorers.constant import constant
 from ttc.scorers.ensemble import EnsembleScorer, ensemble
 
 
@@ -52,6 +53,16 @@ def test_a_silent_member_silences_all_or_is_left_out_by_the_stated_rule() -> Non
     assert score.value is None and "member 0: cut off" in score.note
     (score, none), _ = run(EnsembleScorer(members, [9, 1], "renormalise"), 2)
     assert score.value == 0.8 and none.value is None
+
+
+def test_a_member_is_read_as_a_scorer_alone_is() -> None:
+    members = [Fixed(Score(float("nan"))), Fixed(Score(0.8))]
+    (score,), _ = run(EnsembleScorer(members, missing="renormalise"))
+    assert score.value == 0.8
+    (score,), _ = run(EnsembleScorer(members))
+    assert score.value is None and "member 0: nan is not a finite score" in score.note
+    with pytest.raises(PluginError, match="gave 1 scores for 2 prompts"):
+        run(EnsembleScorer([Fixed(Score(0.8)), constant()]), 2)
 
 
 def test_releasing_reaches_every_member() -> None:

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from ttc.concurrent import gather
+from ttc.config.plugins import read_scores
 from ttc.config.recipes import overrides, split_model
 from ttc.config.registry import SCORERS
 from ttc.config.signatures import bind, checked_by
@@ -46,7 +47,8 @@ class EnsembleScorer:
     async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
         """Score with all members at once."""
         columns = await gather(member.score(prompts, on_usage) for member in self._members)
-        return [self._combine(scores) for scores in zip(*columns, strict=True)]
+        read = (read_scores(*pair, len(prompts)) for pair in zip(self._members, columns, strict=True))
+        return [self._combine(scores) for scores in zip(*read, strict=True)]
 
     def price(self, prompt: Prompt) -> Price:
         """The sum of the members' prices; one that cannot tell its own is charged when it reports."""
