@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
 from tests.ttc.capping import ANSWER, BARE, THOUGHT, Capping, think
 from ttc.answers import kind_of
-from ttc.core import Budget, Completion, Enforced, Message, Problem, Sampling
+from ttc.core import Budget, Completion, Enforced, Message, Problem, Sampling, Strategy
 from ttc.engines.scripted import ScriptedEngine
 from ttc.session.session import Session
 from ttc.session.thinking import Thinking, controlled, split
+from ttc.strategies.budget_forcing import budget_forcing
 from ttc.strategies.direct import direct
 
 
@@ -66,7 +68,7 @@ def test_what_an_engine_cannot_do_it_is_not_asked(fields: dict[str, object]) -> 
 
 
 def test_an_answer_says_how_its_budget_was_held() -> None:
-    def solved(engine: ScriptedEngine, thinking: Thinking) -> str:
+    def solved(engine: ScriptedEngine, thinking: Thinking, strategy: Strategy = direct) -> str:
         session = Session(
             Problem("p", (Message("user", "x"),)),
             engine,
@@ -76,9 +78,12 @@ def test_an_answer_says_how_its_budget_was_held() -> None:
             thinking=thinking,
             budget=Budget(tokens=500),
         )
-        return asyncio.run(direct(session.problem, session)).enforced
+        return asyncio.run(strategy(session.problem, session)).enforced
 
     assert solved(Capping(), Thinking(max_tokens=4, handover=BARE)) == "native"
     assert solved(Capping(late=1), Thinking(max_tokens=4, handover=BARE)) == "ids"
     assert solved(Capping(), Thinking(max_tokens=4)) == "ids"
     assert solved(Capping(), Thinking()) == "none"
+    for late, held in ((0, "native"), (1, "ids")):
+        assert solved(Capping(late=late), Thinking(handover=BARE), partial(budget_forcing, max_thinking=4)) == held
+    assert solved(Capping(), Thinking(handover=BARE), budget_forcing) == "none"

@@ -169,10 +169,9 @@ class Session:
         """The events in tree order, independent of the schedule (stable within one path)."""
         return tuple(sorted(self._events, key=lambda event: event.path))
 
-    @property
-    def enforced(self) -> Enforced:
-        """How the thinking budget was held."""
-        if not self.thinking.active:
+    def enforced(self, thinking: Thinking) -> Enforced:
+        """How the budget of this control was held in the draws so far."""
+        if not thinking.active:
             return "none"
         return "native" if self._enforcements and set(self._enforcements) == {"native"} else "ids"
 
@@ -649,7 +648,7 @@ class Session:
             finish_reason=chosen.finish_reason if chosen else "length",
             candidates=tuple(sorted(candidates, key=lambda candidate: candidate.path)),
             stop_cause="budget" if self._meter.exhausted else stop_cause,
-            enforced=self.enforced,
+            enforced=self.enforced(self.thinking),
         )
 
     def close(self) -> None:

@@ -56,4 +56,4 @@ async def budget_forcing(
     prompt = session.render(thinking)
     (completion,) = await session.generate(prompt, 1, sampling=sampling, thinking=thinking)
     candidate = session.candidate(prompt, completion)
-    return replace(session.answer(candidate, [candidate]), enforced="ids" if thinking.active else "none")
+    return replace(session.answer(candidate, [candidate]), enforced=session.enforced(thinking))
