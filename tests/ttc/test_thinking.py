@@ -259,6 +259,20 @@ def test_a_marker_of_several_tokens_is_found_where_a_piece_ends_within_it(chunk:
         assert (grown.text, grown.thinking, grown.usage.thinking) == (free.text, free.thinking, free.usage.thinking)
 
 
+@pytest.mark.parametrize("chunk", range(1, 9))
+@pytest.mark.parametrize("stop", ["END", "\n\n", ". "])
+def test_a_stop_string_is_found_where_a_piece_ends_within_it(stop: str, chunk: int) -> None:
+    whole = "so. END\n\nof</think>\n\nthe answer is \\boxed{7}. \n\nEND of it all"
+    engine = ScriptedEngine(lambda prompt, path, key: whole[len(prompt.generated_text) :], thinking=True)
+
+    def answer_by(strategy) -> Answer:
+        return asyncio.run(solve(PROBLEM, engine=engine, strategy=strategy, seed=1, sampling=Sampling(stop=(stop,))))
+
+    free, grown = answer_by(direct), answer_by(partial(first_finished, n=1, m=1, chunk=chunk))
+    assert (grown.text, grown.thinking, grown.finish_reason) == (free.text, free.thinking, "stop")
+    assert grown.usage.generated == free.usage.generated and grown.text.endswith(stop)
+
+
 @pytest.mark.parametrize("opens", [True, False])
 @pytest.mark.parametrize("thought", ["", "\n", "so\n\nit is"])
 def test_a_stop_string_in_the_white_space_behind_a_block_ends_nothing_even_where_the_block_is_empty(

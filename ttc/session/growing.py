@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ttc.concurrent import gather
-from ttc.core import Candidate, FinishReason, Prompt
+from ttc.core import Candidate, FinishReason, Prompt, Sampling
 from ttc.errors import ConfigError
 from ttc.session.meter import Cost
 from ttc.session.session import Session
@@ -53,6 +53,10 @@ async def grow(session: Session, draw: Draw, num_tokens: int, stop: tuple[str, .
     sampling, room = session.sampling, room_after(session, draw.prompt)
     if room < 1:
         return replace(draw, ended=True)
+    begun = _in_stop(draw.prompt, sampling)
+    if begun and num_tokens > 1:  # no engine finds a stop that begins before its request, so this goes token by token
+        draw = await grow(session, draw, 1, stop)
+        return draw if draw.ended else await grow(session, draw, num_tokens - 1, stop)
     piece = min(num_tokens, sampling.max_tokens - draw.num_sampled, room)
     request = replace(sampling, max_tokens=piece, stop=(*sampling.stop, *stop))
     numbers = range(draw.number, draw.number + 1)
@@ -64,13 +68,28 @@ async def grow(session: Session, draw: Draw, num_tokens: int, stop: tuple[str, .
     paused = part.finish_reason == "stop" and part.stop_reason in stop and part.stop_reason not in sampling.stop
     out_of_room = part.finish_reason != "stop" and (part.usage.generated < piece or num_sampled >= sampling.max_tokens)
     full = paused and num_sampled >= sampling.max_tokens
+    prompt = replace(draw.prompt.then(part), path=draw.prompt.path)
+    finished = (part.finish_reason == "stop" and not paused) or (begun and _is_stopped(session, prompt))
     return replace(
         draw,
-        prompt=replace(draw.prompt.then(part), path=draw.prompt.path),
+        prompt=prompt,
         num_sampled=num_sampled,
-        ended=out_of_room or full or (part.finish_reason == "stop" and not paused),
-        finish_reason="stop" if part.finish_reason == "stop" and not paused else "length",
+        ended=out_of_room or full or finished,
+        finish_reason="stop" if finished else "length",
     )
+
+
+def _in_stop(prompt: Prompt, sampling: Sampling) -> bool:
+    """Whether what is there ends with the beginning of a stop string, so that the next token may complete it."""
+    text = prompt.generated_text
+    return any(text.endswith(stop[:size]) for stop in sampling.stop for size in range(1, len(stop)))
+
+
+def _is_stopped(session: Session, prompt: Prompt) -> bool:
+    """Whether a stop string stands in the answer, behind the white space that follows a thought."""
+    parts = session.split(prompt)
+    answer = parts.answer.lstrip() if parts.thinking or prompt.think_state == "open" else parts.answer
+    return any(stop in answer for stop in session.sampling.stop)
 
 
 def room_after(session: Session, prompt: Prompt) -> int:
