@@ -273,6 +273,13 @@ def test_a_stop_string_is_found_where_a_piece_ends_within_it(stop: str, chunk: i
     assert grown.usage.generated == free.usage.generated and grown.text.endswith(stop)
 
 
+def test_the_beginning_of_a_stop_string_again_and_again_costs_no_request_a_token() -> None:
+    engine = ScriptedEngine(lambda prompt, path, key: "." * (3000 - len(prompt.generated_ids)))
+    strategy, sampling = partial(first_finished, n=1, m=1, chunk=64), Sampling(max_tokens=4000, stop=(". ",))
+    answer = asyncio.run(solve(PROBLEM, engine=engine, strategy=strategy, seed=1, sampling=sampling))
+    assert (answer.usage.generated, answer.usage.calls) == (3001, -(-3001 // 64))
+
+
 @pytest.mark.parametrize("opens", [True, False])
 @pytest.mark.parametrize("thought", ["", "\n", "so\n\nit is"])
 def test_a_stop_string_in_the_white_space_behind_a_block_ends_nothing_even_where_the_block_is_empty(

@@ -50,39 +50,52 @@ class Draw:
 
 async def grow(session: Session, draw: Draw, num_tokens: int, stop: tuple[str, ...] = ()) -> Draw:
     """Sample up to `num_tokens` more of `draw`, or up to a `stop` string; it ends with the budget and the context."""
+    goal = draw.num_sampled + num_tokens
+    while True:
+        rests = _rests(draw.prompt, session.sampling)
+        draw, is_rest = await _piece(session, draw, goal - draw.num_sampled, stop, rests)
+        if not is_rest or draw.ended or draw.num_sampled >= goal:
+            return draw
+
+
+async def _piece(
+    session: Session, draw: Draw, num_tokens: int, stop: tuple[str, ...], rests: tuple[str, ...]
+) -> tuple[Draw, bool]:
+    """One request of `grow`, and whether one of `rests` ended it that completes no stop string."""
     sampling, room = session.sampling, room_after(session, draw.prompt)
     if room < 1:
-        return replace(draw, ended=True)
-    begun = _in_stop(draw.prompt, sampling)
-    if begun and num_tokens > 1:  # no engine finds a stop that begins before its request, so this goes token by token
-        draw = await grow(session, draw, 1, stop)
-        return draw if draw.ended else await grow(session, draw, num_tokens - 1, stop)
+        return replace(draw, ended=True), False
     piece = min(num_tokens, sampling.max_tokens - draw.num_sampled, room)
-    request = replace(sampling, max_tokens=piece, stop=(*sampling.stop, *stop))
+    request = replace(sampling, max_tokens=piece, stop=(*sampling.stop, *stop, *rests))
     numbers = range(draw.number, draw.number + 1)
     parts = await session.generate(draw.prompt, numbers, sampling=request, thinking=draw.thinking, least=0)
     if not parts:
-        return replace(draw, ended=True)
+        return replace(draw, ended=True), False
     (part,) = parts
-    num_sampled = draw.num_sampled + part.usage.generated
-    paused = part.finish_reason == "stop" and part.stop_reason in stop and part.stop_reason not in sampling.stop
-    out_of_room = part.finish_reason != "stop" and (part.usage.generated < piece or num_sampled >= sampling.max_tokens)
-    full = paused and num_sampled >= sampling.max_tokens
     prompt = replace(draw.prompt.then(part), path=draw.prompt.path)
-    finished = (part.finish_reason == "stop" and not paused) or (begun and _is_stopped(session, prompt))
-    return replace(
+    num_sampled = draw.num_sampled + part.usage.generated
+    stopped, is_rest = part.finish_reason == "stop", part.stop_reason in rests
+    own = part.stop_reason in sampling.stop or (is_rest and _is_stopped(session, prompt))
+    paused = stopped and not own and (is_rest or part.stop_reason in stop)
+    out_of_room = not stopped and (part.usage.generated < piece or num_sampled >= sampling.max_tokens)
+    full = paused and num_sampled >= sampling.max_tokens
+    grown = replace(
         draw,
         prompt=prompt,
         num_sampled=num_sampled,
-        ended=out_of_room or full or finished,
-        finish_reason="stop" if finished else "length",
+        ended=out_of_room or full or (stopped and not paused),
+        finish_reason="stop" if stopped and not paused else "length",
     )
+    return grown, paused and part.stop_reason not in stop
 
 
-def _in_stop(prompt: Prompt, sampling: Sampling) -> bool:
-    """Whether what is there ends with the beginning of a stop string, so that the next token may complete it."""
+def _rests(prompt: Prompt, sampling: Sampling) -> tuple[str, ...]:
+    """What would complete a stop string that what is there ends within: no engine finds one that begins before."""
+    if not sampling.stop:
+        return ()
     text = prompt.generated_text
-    return any(text.endswith(stop[:size]) for stop in sampling.stop for size in range(1, len(stop)))
+    sizes = ((stop, size) for stop in sampling.stop for size in range(1, len(stop)))
+    return tuple(stop[size:] for stop, size in sizes if text.endswith(stop[:size]))
 
 
 def _is_stopped(session: Session, prompt: Prompt) -> bool:
