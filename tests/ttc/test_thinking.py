@@ -273,6 +273,14 @@ def test_a_stop_string_is_found_where_a_piece_ends_within_it(stop: str, chunk: i
     assert grown.usage.generated == free.usage.generated and grown.text.endswith(stop)
 
 
+def test_the_beginning_of_a_marker_again_and_again_costs_no_request_a_token() -> None:
+    control = Thinking(max_tokens=2000, open="[T]", close="[/T]")
+    engine = with_markers(Unmarked(lambda prompt, path, key: "[" * (900 - len(prompt.generated_ids))), control)
+    strategy = partial(first_finished, n=1, m=1, chunk=300)
+    answer = asyncio.run(solve(PROBLEM, engine=engine, strategy=strategy, seed=1, thinking=control))
+    assert (answer.usage.thinking, answer.usage.calls) == (900, 4)
+
+
 def test_the_beginning_of_a_stop_string_again_and_again_costs_no_request_a_token() -> None:
     engine = ScriptedEngine(lambda prompt, path, key: "." * (3000 - len(prompt.generated_ids)))
     strategy, sampling = partial(first_finished, n=1, m=1, chunk=64), Sampling(max_tokens=4000, stop=(". ",))

@@ -360,8 +360,9 @@ async def controlled(
         calls += 1
         state, waits = split_prompt(assembly.prompt, capabilities), assembly.prompt.num_waits
         part = native or _segment_sampling(sampling, thinking, state, left, capabilities, answer_stops)
-        if native is None and _in_marker(assembly.prompt, state, capabilities):
-            part = replace(part, max_tokens=1)
+        rests = () if native else _rests(assembly.prompt, state, capabilities)
+        if rests:
+            part = replace(part, stop=(*part.stop, *rests))
         segment, reports = await _sampled(sample, assembly, part, draw, on_usage)
         forced: tuple[int, int] | None = None
         if native is None:
@@ -376,7 +377,7 @@ async def controlled(
         assembly.append(engine, segment, num_kept, forced)
         if action == "done" and segment.stop_reason in answer_stops and not _in_answer(engine, assembly, answer_stops):
             action = "continue"
-        if action == "done" and segment.finish_reason == "length" and num_kept == part.max_tokens < left:
+        if action == "done" and segment.stop_reason in rests and segment.stop_reason not in sampling.stop:
             action = "continue"
         if action == "done":
             return assembly.finish(engine, segment.finish_reason, segment.stop_reason)
@@ -483,16 +484,14 @@ def _segment_sampling(
     return replace(sampling, max_tokens=limit, stop=stop, stop_token_ids=stop_ids, **ours)
 
 
-def _in_marker(prompt: Prompt, state: Split[Ids], capabilities: Capabilities) -> bool:
-    """Whether the draw so far ends with the beginning of a marker that is matched as text.
-
-    No engine finds one as a stop string that begins before a request, so the rest of it is drawn token by token.
-    """
+def _rests(prompt: Prompt, state: Split[Ids], capabilities: Capabilities) -> tuple[str, ...]:
+    """What would complete a marker of text that the draw so far ends within: no engine finds one that begins before."""
     if capabilities.think_texts is None:
-        return False
+        return ()
     marker = capabilities.think_texts[state.inside]
     text = marker.decode(prompt.generated_ids[-len(marker.text) :])
-    return any(text.endswith(marker.text[:size]) for size in range(1, len(marker.text)))
+    sizes = range(1, len(marker.text))
+    return tuple(marker.text[size:] for size in sizes if text.endswith(marker.text[:size]))
 
 
 def marker_text(capabilities: Capabilities, inside: bool) -> str | None:
