@@ -138,6 +138,13 @@ def test_under_a_budget_the_first_run_is_finished_before_the_second_begins() -> 
     assert len(answer.candidates) < 8
 
 
+def test_what_runs_of_a_plan_note_stands_at_their_own_place_whatever_the_schedule() -> None:
+    strategy = partial(majority, n=3, of=suite.case_of("auto").make())
+    answers = [answer_of(strategy, suite.talkative(jitter)) for jitter in (1, 5)]
+    notes = [[(event.path, event.data) for event in suite.events_of(answer, "note")] for answer in answers]
+    assert notes[0] == notes[1] and [path for path, _ in notes[0]] == [(0,), (1,), (2,)]
+
+
 async def silent(problem: Any, session: Session) -> Answer:
     return Answer(text="4", final="4")
 

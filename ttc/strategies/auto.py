@@ -86,7 +86,7 @@ async def auto(
         if session.exhausted or name not in go[rung]:
             break
     select = route.select(rung, name)
-    session.note("note", (), route=choice.route, state=name, select=select, n=len(draws.candidates))
+    session.note("note", session.root, route=choice.route, state=name, select=select, n=len(draws.candidates))
     best = choose(draws.candidates, session.key, select) or fallback(draws.candidates)
     return session.answer(best, draws.candidates, f"n={len(draws.candidates)}")
 
