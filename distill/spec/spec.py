@@ -42,6 +42,8 @@ from ttc.session.thinking import Thinking
 
 MAX_UNFIT = 0.1
 """The share of its rows that a job leaves out where they cannot be learnt as they stand; with more it is refused."""
+_MEASURED = ("start", "student")
+"""Under these names results keep the numbers of the job's own two models, beside those of teachers."""
 _WRITTEN = ("teacher", "task", "held_out", "domain")
 """Keys of a file that become the fields `teachers` and `domains`."""
 
@@ -151,6 +153,11 @@ class JobSpec:
         within("spec", 0, 1, max_unfit=self.max_unfit)
         at_least("spec", 0, smoke=self.smoke, smoke_failures=self.smoke_failures, shards=self.shards)
         names = [teacher.name for teacher in self.teachers]
+        for name in _MEASURED:
+            if name in names:
+                raise ConfigError(
+                    f"teacher.name: {name!r} is what results call a model of every job; give another name"
+                )
         if len(set(names)) < len(names):
             raise ConfigError(f"two teachers have the same name ({', '.join(names)})")
         domains = [domain.name for domain in self.domains]
@@ -228,6 +235,8 @@ def _teachers(value: Any) -> tuple[TeacherSpec, ...]:
     for name, table in zip(names, tables, strict=True):
         if not isinstance(table, Mapping):
             raise ConfigError(f"{name} must be a model folder or a table, got {table!r}")
+        if table.get("model") == "":  # such as that of a variable of the shell that is not set
+            raise ConfigError(f"{name}: model is empty: name a folder, or leave model out for the student itself")
     pairs = zip(names, tables, strict=True)
     return tuple(build(TeacherSpec, {"name": name, **table}, where="teacher.") for name, table in pairs)
 
