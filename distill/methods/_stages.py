@@ -84,9 +84,9 @@ def on_policy_stage(
     Raises:
         ConfigError: the options name other problems or teachers than the job's.
     """
-    for name in ("task", "held_out", "teacher"):
+    for name, own in {"task": "task", "held_out": "held_out", "teacher": "teacher", "train_limit": "limit"}.items():
         if name in options:
-            raise ConfigError(f"train: {name} is the job's own, by which its problems are cleaned; set {name} itself")
+            raise ConfigError(f"train: {name} is the job's own, by which its problems are cleaned; set {own} itself")
     teachers = {teacher.name: teacher for teacher in job.spec.teachers}
     specs = {name: _written(teachers[owner]) for name, owner in routing.items()}
     if len(job.spec.domains) == 1:

@@ -175,11 +175,11 @@ def resolve(spec: JobSpec, folder: Path) -> JobPlan:
         problems = task.items(spec.limit, 0)
         tasks[f"domain {domain.name}"] = TaskDigest(task, spec.limit, problems_digest(problems))
         cleaned[domain.name] = clean_prompts(problems, held_out)
-        items = cleaned[domain.name].items
+        items, dropped = cleaned[domain.name].items, cleaned[domain.name].dropped
         if not items:
-            lost = cleaned[domain.name].dropped
-            raise ConfigError(f"domain {domain.name}: no problem of {domain.task} is left, such as {lost[0]}")
-        domains.append(Domain(domain.name, task, items, measured_tasks[domain.held_out] if domain.held_out else None))
+            raise ConfigError(f"domain {domain.name}: no problem of {domain.task} is left, such as {dropped[0]}")
+        own = measured_tasks[domain.held_out] if domain.held_out else None
+        domains.append(Domain(domain.name, task, items, own, dropped))
     job = DistillJob(spec, folder, student, teachers, domains)
     method: Method = METHODS.create(spec.method, spec.options, supply={})
     if gates is not None and gates.measured:

@@ -8,15 +8,13 @@ A check reads model folders and the resolved job, loads no more than it needs, a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from distill.spec.method import DistillJob, Method
 from distill.spec.registries import METHODS
-from evals.task import Item
-from train.registries import make_task
 from ttc.config.plugins import PluginShape
 from ttc.config.registry import Registry
 from ttc.errors import TTCError
@@ -30,7 +28,6 @@ __all__ = [
     "is_off",
     "method_of",
     "num_weights",
-    "raw_items",
     "reads_tokens",
     "refused",
     "run",
@@ -104,11 +101,6 @@ def teacher_folders(job: DistillJob) -> dict[str, Path]:
         if folder is not None and folder.is_dir():
             folders[f"teacher {teacher.name}"] = folder
     return folders
-
-
-def raw_items(job: DistillJob) -> Mapping[str, list[Item]]:
-    """The problems of every domain as a training stage loads them: nothing dropped."""
-    return {domain.name: make_task(domain.task).items(job.spec.limit, 0) for domain in job.spec.domains}
 
 
 def num_weights(folder: Path) -> int:

@@ -1,16 +1,20 @@
-"""No prompt of training tells its answer or is measured.
+"""No prompt of training tells its answer or is measured, be it for a gate or for retention.
 
 Where answers are generated beforehand such problems are dropped, each with its reason; a student that writes while it
-trains draws them itself, so there the job is refused.
+trains draws every problem of its tasks, so there the job is refused.
 """
 
 from __future__ import annotations
 
-from distill.data.pipeline import clean_prompts
-from distill.preflight import Finding, fine, raw_items, reads_tokens, refused
+from distill.preflight import Finding, fine, reads_tokens, refused
 from distill.spec.method import DistillJob
-from evals.data.decontamination import answer_leaks
 from ttc.config.values import counted
+
+_FIXES = {
+    "measured": ("is ", "take another split for training, or measure another one"),
+    "tells its answer": ("", "take the answers out of the task's prompts"),
+}
+"""By how the reason of a dropped problem begins: the verb before it, and what to do."""
 
 
 def prompts(job: DistillJob) -> Finding:
@@ -18,16 +22,9 @@ def prompts(job: DistillJob) -> Finding:
     if not reads_tokens(job):
         left = sum(len(domain.items) for domain in job.domains)
         return fine(f"{counted(left, 'problem')} left, which tell no answer and are not measured")
-    held_out = [domain.held_out.items(job.spec.eval.limit, 0) for domain in job.domains if domain.held_out is not None]
-    for domain, items in raw_items(job).items():
-        leak = next(answer_leaks(items), None)
-        if leak is not None:
-            return refused(
-                f"the prompt of {leak.problem_id} ({domain}) tells its answer: {leak.shared[:60]!r}",
-                "take the answers out of the task's prompts",
-            )
-        lost = [pair for pair in clean_prompts(items, held_out).dropped if pair[1].startswith("measured")]
-        if lost:
-            name, reason = lost[0]
-            return refused(f"{name} ({domain}) is {reason}", "take another split for training")
+    for domain in job.domains:
+        for name, reason in domain.dropped:
+            for kind, (verb, fix) in _FIXES.items():
+                if reason.startswith(kind):
+                    return refused(f"{name} ({domain.name}) {verb}{reason}", fix)
     return fine("no prompt tells its answer or is measured")

@@ -34,12 +34,17 @@ from ttc.session.thinking import Thinking
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """A task to learn: its training problems, and the task that measures it (None: not measured)."""
+    """A task to learn: its training problems, and the task that measures it (None: not measured).
+
+    `dropped` are its other problems with the reason, `kind: detail`: they are duplicates, tell their answer, or are
+    measured.
+    """
 
     name: str
     task: Task
     items: Sequence[Item]
     held_out: Task | None
+    dropped: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,6 +238,20 @@ def test_prompts_that_tell_their_answer_or_are_measured_are_refused(pair, tmp_pa
     assert "is measured (equal)" in refusal(found(*pair, tmp_path, **wider), "prompts")
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"eval": {"retention": [f"cipher:symbols={SYMBOLS},max_steps=3,split=train"]}},
+        {"gates": {"held_out": f"cipher:symbols={SYMBOLS},max_steps=3,split=train", "min_gain": 0.0}},
+        {"gates": {"canaries": f"cipher:symbols={SYMBOLS},max_steps=3,split=train", "min_gain": 0.0}},
+    ],
+    ids=["retention", "gate", "canaries"],
+)
+def test_a_student_that_would_train_on_what_is_measured_beside_its_task_is_refused(pair, tmp_path, more):
+    findings = found(*pair, tmp_path, **more)
+    assert "is measured (equal)" in refusal(findings, "prompts")
+
+
 def test_a_misspelt_field_of_training_is_found_before_anything_is_generated(pair, tmp_path):
     said = refusal(found(*pair, tmp_path, REJECTION, train={"learning_rate": 1.0}), "training")
     assert "learning_rate" in said and "ttc list stages sft" in said
@@ -258,6 +272,7 @@ def test_a_misspelt_field_of_training_is_found_before_anything_is_generated(pair
         (REJECTION, {"engine": "nothing"}, "unknown engine 'nothing'"),
         (ON_POLICY, {"steps": 0}, "steps must be at least 1"),
         (ON_POLICY, {"task": f"{TASK},split=eval"}, "task is the job's own"),
+        (ON_POLICY, {"train_limit": 9}, "train_limit is the job's own, by which its problems are cleaned; set limit"),
     ],
 )
 def test_what_the_stage_would_refuse_is_refused_before_anything_is_generated(pair, tmp_path, table, train, message):
