@@ -127,14 +127,16 @@ def sft_stage(job: DistillJob, data: Data | None, **own: object) -> tuple[str, M
     """`sft` on the rows of the job, `spec.train` laid over `own`; `epochs` there, or 3, become steps.
 
     Raises:
-        ConfigError: there are no rows, or other ones are named; epochs beside steps, or a number that cannot be.
+        ConfigError: there are no rows, or others are named, which no filter and no audit would see; epochs beside
+            steps, or a number that cannot be.
     """
     if data is None or data.num_rows == 0:
         raise ConfigError("no row is left to learn from; `ttc distill report` shows what the filters dropped, and why")
     held_out = min(max(_HELD_OUT / data.num_rows, 0.05), 0.3)
     options = {**_DEFAULTS, "held_out_share": held_out, **own, **job.spec.train}
-    if "data" in options:
-        raise ConfigError("train: data is the rows that the job makes; name files of further rows as mix.data")
+    for name in ("data", "corpus", "rollouts"):
+        if name in options:
+            raise ConfigError(f"train: {name}: the job makes the rows itself; name files of further rows as mix.data")
     epochs = parse("train.epochs", options.pop("epochs", None), float | None)
     rows = parse("train.rows", options["rows"], int)
     at_least("train", 1, rows=rows)

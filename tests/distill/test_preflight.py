@@ -269,6 +269,8 @@ def test_a_misspelt_field_of_training_is_found_before_anything_is_generated(pair
         (REJECTION, {"held_out_share": 2}, r"held_out_share must be in \(0, 1\)"),
         (REJECTION, {"health": {"truncaton": {}}}, "truncation"),
         (REJECTION, {"data": "rows.jsonl"}, "mix.data"),
+        (REJECTION, {"corpus": "cipher"}, "corpus: the job makes the rows itself; .* as mix.data"),
+        (REJECTION, {"rollouts": "runs/a/1-grpo/rollouts.jsonl"}, "rollouts: the job makes the rows itself"),
         (REJECTION, {"engine": "nothing"}, "unknown engine 'nothing'"),
         (ON_POLICY, {"steps": 0}, "steps must be at least 1"),
         (ON_POLICY, {"task": f"{TASK},split=eval"}, "task is the job's own"),
