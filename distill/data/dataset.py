@@ -8,7 +8,8 @@
     data/funnel.json       counts by stage and kind of reason
 
 Every file is a function of the ledger, the verdicts and the spec, so it is written anew at every run and comes out the
-same. Rows from elsewhere (`[mix]`) are drawn by the job's seed and appended.
+same. Rows from elsewhere (`[mix]`) are drawn by the job's seed and appended; a file of them that holds a measured
+problem is refused.
 
 The audit is over ids, not texts, and of each row by itself: every row must end in the one id that the template ends an
 assistant turn with, the ids must spell the text, and the weights must lie on the assistant's ids alone. A model that
@@ -30,7 +31,17 @@ from distill.data.pipeline import Funnel, Prompts, kind_of
 from distill.spec.sample import Sample, TrainingRow
 from distill.spec.spec import MixSpec
 from evals.data.sources import NamedRows
-from train.examples.examples import Example, is_remote, read_example, read_turns, read_weight, rows_of
+from evals.task import Item
+from train.examples.examples import (
+    FIELDS,
+    Example,
+    check_rows,
+    is_remote,
+    read_example,
+    read_turns,
+    read_weight,
+    rows_of,
+)
 from ttc import seeds
 from ttc.config.values import counted
 from ttc.core import ToolMessage
@@ -112,9 +123,20 @@ def check_mix(mix: MixSpec) -> None:
             raise ConfigError(f"mix.data: {path} holds no row; leave it out")
 
 
+def check_unmeasured(mix: MixSpec, measured: Sequence[Sequence[Item]], *, late: bool = False) -> None:
+    """Refuse files of [mix] with problems that something is measured on, task by task; `late` those of a hub alone.
+
+    Raises:
+        ConfigError: it says how many rows, and names one of them.
+    """
+    for place in mix.data:
+        for items in measured:
+            check_rows("mix.data", Path(place).expanduser(), FIELDS, items, late=late)
+
+
 def _foreign_rows(path: Path) -> Iterator[tuple[str, TrainingRow]]:
     """Every row of a file of [mix], and where it stands."""
-    for where, row in rows_of(path, {"completion", "thinking", "weight"}):
+    for where, row in rows_of(path, FIELDS):
         yield where, _foreign(row, where)
 
 

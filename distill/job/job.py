@@ -27,6 +27,7 @@ from distill.data.dataset import (
     AuditedRows,
     RowAudit,
     audit_rows,
+    check_unmeasured,
     mixed_in,
     refuse_unfit,
     write_data,
@@ -97,7 +98,8 @@ def plan_job(spec: JobSpec, folder: Path) -> Planned:
 def _checked(spec: JobSpec, folder: Path) -> tuple[JobPlan, list[Finding]]:
     check_place(folder)
     plan = resolve(spec, folder)
-    check_lock(plan)  # first: what the pre-flight would say of a file that was changed is no help
+    check_lock(plan)  # first: what is said below of a file that was changed is no help
+    check_unmeasured(spec.mix, plan.held_out)
     return plan, preflight.run(plan.job)
 
 
@@ -168,6 +170,7 @@ def _prepare(plan: JobPlan, ledger: AnswerLedger, log: Log) -> tuple[Data | None
     context = replace(plan.context, pass_rates=_pass_rates(answers.samples))
     funnel = run_pipeline(samples, plan.filters, context, plan.selection, spec.seed)
     rows = list(plan.method.rows(funnel.kept, plan.job))
+    check_unmeasured(spec.mix, plan.held_out, late=True)
     rows += mixed_in(spec.mix, len(rows), spec.seed)
     audited = _audited(plan, rows, log) if rows else None
     path = write_data(plan.job.folder, plan.prompts, answers.samples, funnel, rows, answers.failed, audited)

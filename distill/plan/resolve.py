@@ -38,7 +38,7 @@ from distill.spec.registries import METHODS
 from distill.spec.spec import JobSpec, TeacherSpec
 from distill.spec.teacher import Teacher, resolve_teacher
 from evals.data.decontamination import own_texts
-from evals.task import Task, problems_digest
+from evals.task import Item, Task, problems_digest
 from train.recipe.contents import path_contents
 from train.registries import make_task
 from ttc.config.values import parse
@@ -125,13 +125,17 @@ PROBE = "probe"
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """A job, ready to run: `measured` are tasks by their spec, `digests` go to the manifest, `contents` to the lock."""
+    """A job, ready to run: `measured` are tasks by their spec, `digests` go to the manifest, `contents` to the lock.
+
+    `held_out` are the problems that something is measured on, by a gate, too, task by task.
+    """
 
     job: DistillJob
     method: Method
     assignments: Sequence[Assignment]
     prompts: Mapping[str, Prompts]
     measured: Mapping[str, Task]
+    held_out: Sequence[Sequence[Item]]
     context: Context
     filters: Mapping[str, Filter]
     selection: Selection
@@ -198,8 +202,8 @@ def resolve(spec: JobSpec, folder: Path) -> JobPlan:
     }
     texts = [text for items in held_out for text in own_texts(items)]
     return JobPlan(
-        job, method, assignments, cleaned, measured_tasks, Context(texts), filters, read_selection(spec.select), gates,
-        digests, job_contents(spec, folder, teachers, tasks),
+        job, method, assignments, cleaned, measured_tasks, held_out, Context(texts), filters,
+        read_selection(spec.select), gates, digests, job_contents(spec, folder, teachers, tasks),
     )  # fmt: skip
 
 

@@ -60,6 +60,7 @@ def spec(folder, **more):
     table = {"name": "mine", "method": "rejection", "student": str(folder / "student"), "teacher": teacher, "seed": 1,
              "task": f"{folder}/train.toml", "held_out": f"{folder}/held_out.toml", "n": 1, "limit": 8, "smoke": 0,
              "filters": own, "mix": {"data": [str(folder / "more.jsonl")], "share": 0.2},
+             "max_unfit": 1.0,  # what such models say may be empty
              "waive": ["end_of_text", "stop_tokens", "truncation"], "train": {"steps": 1, "rows": 2, "lr": 1e-3},
              "eval": {"limit": 4, "teachers": False}}  # fmt: skip
     return parse_spec({**table, **more})
@@ -117,7 +118,7 @@ def changed(path):
         data[-1] ^= 1
         return bytes(data)
     if path.suffix == ".jsonl":
-        return path.read_text().replace(': "s', ': "s1').encode()
+        return path.read_text().replace(': "s', ': "s2').encode()  # such symbols are in no problem
     return path.read_bytes() + b"# changed\n"
 
 

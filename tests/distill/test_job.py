@@ -18,6 +18,7 @@ from distill.preflight import Finding
 from distill.spec.spec import parse_spec
 from tests.distill.models import TASK
 from tests.fresh import heavy_modules_of
+from train.registries import make_task
 from ttc.cli.cli import main
 from ttc.concurrent import Interrupted, StopRequest
 from ttc.errors import ConfigError, TTCError, UnknownName
@@ -27,7 +28,7 @@ def spec(student, teacher, **more):
     table = {"name": "walks", "method": "rejection", "student": str(student), "teacher": str(teacher), "seed": 1,
              "task": f"{TASK},split=train", "held_out": TASK, "n": 2, "smoke_failures": 8,
              "train": {"steps": 6, "rows": 8, "lr": 3e-3, "save_every": 2}}  # fmt: skip
-    return parse_spec({**table, **more})
+    return parse_spec({key: value for key, value in {**table, **more}.items() if value is not None})
 
 
 def quiet(text):
@@ -342,7 +343,7 @@ def status(folder, capsys):
 
 def test_difficulty_asks_the_student_and_mixing_adds_rows(tmp_path, guesser, walker):
     extra = tmp_path / "extra.jsonl"
-    extra.write_text("".join(json.dumps({"prompt": f"s{i}n1=", "completion": f"s{i}"}) + "\n" for i in range(10)))
+    extra.write_text("".join(json.dumps({"prompt": f"s{i}n9=", "completion": f"s{i}"}) + "\n" for i in range(10)))
     changed = spec(guesser, walker, n=1, smoke=0, filters={"difficulty": {"high": 0.9, "n": 2}}, limit=16,
                    mix={"data": [str(extra)], "share": 0.25}, eval={"teachers": False})  # fmt: skip
     folder = tmp_path / "j"
@@ -374,6 +375,25 @@ def test_rows_that_cannot_be_mixed_in_are_refused_before_anything_is_spent(tmp_p
     with pytest.raises(TTCError) as error:
         plan_job(spec(guesser, walker, n=1, limit=4, mix={"data": [str(extra)]}), tmp_path / "j")
     assert told in str(error.value) and str(extra) in str(error.value) and not (tmp_path / "j").exists()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"held_out": None, "eval": {"retention": [TASK]}},
+        {"held_out": None, "gates": {"held_out": TASK, "min_gain": 0.0}},
+    ],
+    ids=["held out", "retention", "gate"],
+)
+def test_rows_that_something_is_measured_on_are_not_mixed_in(tmp_path, guesser, walker, more):
+    measured = make_task(TASK).items(1, 0)[0].problem.messages[-1].content
+    extra = tmp_path / "extra.jsonl"
+    rows = [{"prompt": "say it", "completion": "it"}, {"prompt": measured, "completion": "s1"}]
+    extra.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ConfigError, match=r"mix\.data: 1 row is a held-out problem too, such as .*extra.jsonl, line 2"):
+        plan_job(spec(guesser, walker, n=1, limit=4, mix={"data": [str(extra)]}, **more), tmp_path / "j")
+    assert not (tmp_path / "j").exists()
 
 
 def test_search_learns_what_a_vote_agrees_on_without_a_key(tmp_path, walker):
