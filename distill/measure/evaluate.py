@@ -21,7 +21,9 @@ from evals.experiment import Arm, Experiment, Result, execute
 from evals.task import Task
 from ttc.config.choices import StrategyChoice
 from ttc.config.recipes import dump
-from ttc.core import Record
+from ttc.config.values import counted
+from ttc.core import NO_VERDICT, Record
+from ttc.errors import EngineError, PromptTooLong
 from ttc.session.thinking import Thinking
 
 
@@ -95,9 +97,26 @@ def _run(
         arms=[Arm(choice, place / choice.label) for choice in choices],
     )
     # A total is each problem's own here, as where the teacher generates: what is measured is what teaches.
-    return asyncio.run(
+    results = asyncio.run(
         execute(experiment, concurrency=spec.concurrency, retry_errors=True, watcher=_Silent(), spend_total=None)
     )
+    _refuse_failed(f"{who.name} on {name}", [record for result in results for record in result.records])
+    return results
+
+
+def _refuse_failed(what: str, records: Sequence[Record]) -> None:
+    """Raise EngineError for calls that failed: they are no wrong answers, and against a teacher's any student wins.
+
+    A problem that is too long for a model is one that it cannot answer.
+    """
+    errors = [record.error for record in records if record.error is not None]
+    failed = [error for error in errors if not error.startswith(PromptTooLong.__name__)]
+    if failed:
+        raise EngineError(
+            f"measuring {what}: {len(failed)} of {counted(len(records), 'answer')} failed, the first with {failed[0]}; "
+            "the others are kept: run it again, which asks for these alone (or leave teachers out: eval.teachers = "
+            "false)"
+        )
 
 
 def _numbers(greedy: Sequence[Record], sampled: Sequence[Record]) -> TaskNumbers:
@@ -110,6 +129,7 @@ def _numbers(greedy: Sequence[Record], sampled: Sequence[Record]) -> TaskNumbers
         tokens=sum(answer.usage.tokens for answer in answers) / count,
         length=sum(lengths) / count,
         truncated=sum(answer.finish_reason != "stop" for answer in answers) / count,
+        unjudged=sum(r.verdict is not None and r.verdict.status in NO_VERDICT for r in (*greedy, *sampled)),
     )
 
 

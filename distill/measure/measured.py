@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evals.numbers.statistics import Interval, mean_interval, paired_interval
+from ttc.config.values import counted
 
 HEAD = ("task", "who", "greedy % (95 %)", "sampled % (95 %)", "gain over the start", "tokens", "cut %")
 
@@ -20,7 +21,8 @@ HEAD = ("task", "who", "greedy % (95 %)", "sampled % (95 %)", "gain over the sta
 class TaskNumbers:
     """Right answers in the order of the problems (greedy, and sampled where it was), and means over the greedy ones.
 
-    `tokens` is what an answer cost: generated, judged and newly scored; `length` that of the answer itself.
+    `tokens` is what an answer cost: generated, judged and newly scored; `length` that of the answer itself. `unjudged`
+    answers got no verdict, and are not among the right ones.
     """
 
     right: tuple[bool, ...]
@@ -28,6 +30,7 @@ class TaskNumbers:
     tokens: float
     length: float
     truncated: float
+    unjudged: int = 0
 
     @property
     def accuracy(self) -> float:
@@ -42,13 +45,15 @@ class TaskNumbers:
     def to_json(self) -> dict[str, Any]:
         """Plain data; right and wrong as a text of 1 and 0."""
         bits = {name: "".join("01"[value] for value in getattr(self, name)) for name in ("right", "sampled")}
-        return {**bits, "tokens": self.tokens, "length": self.length, "truncated": self.truncated}
+        means = {"tokens": self.tokens, "length": self.length, "truncated": self.truncated}
+        return {**bits, **means, "unjudged": self.unjudged}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TaskNumbers:
         """What `to_json` wrote."""
-        bits = {name: tuple(bit == "1" for bit in data[name]) for name in ("right", "sampled")}
-        return cls(**bits, tokens=data["tokens"], length=data["length"], truncated=data["truncated"])
+        right, sampled = (tuple(bit == "1" for bit in data[name]) for name in ("right", "sampled"))
+        unjudged = data.get("unjudged", 0)  # older results do not say
+        return cls(right, sampled, data["tokens"], data["length"], data["truncated"], unjudged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,16 @@ def compared(models: Mapping[str, Measured], seed: int) -> list[tuple[str, ...]]
         for task in start.tasks
         for who, model in models.items()
         if task in model.tasks
+    ]
+
+
+def unjudged_lines(models: Mapping[str, Measured]) -> list[str]:
+    """What got no verdict, by who and task."""
+    return [
+        f"{who}: {counted(task.unjudged, 'answer')} on {name} without a verdict, counted as wrong"
+        for who, model in models.items()
+        for name, task in model.tasks.items()
+        if task.unjudged
     ]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from distill.data.dataset import DATA, FUNNEL, LINEAGE, PROMPTS, SAMPLES, read_json, read_lines, read_rows
 from distill.generation.ledger import LEDGER, AnswerLedger
-from distill.measure.measured import HEAD, Measured, compared, recoveries, share
+from distill.measure.measured import HEAD, Measured, compared, recoveries, share, unjudged_lines
 from distill.plan.lock import read_lock
 from evals.numbers.statistics import Interval, mean_interval
 from evals.report.kit import quantity
@@ -193,7 +193,7 @@ def before_after(job: JobData) -> Table:
     ]
     own = [f"{name} {before:.3g} -> {by_model['student'].own.get(name, math.nan):.3g}"
            for name, before in by_model["start"].own.items()]  # fmt: skip
-    return Table("Before and after", HEAD, rows, "; ".join([*gains, *own]))
+    return Table("Before and after", HEAD, rows, "; ".join([*gains, *own, *unjudged_lines(by_model)]))
 
 
 def gates(job: JobData) -> Table:

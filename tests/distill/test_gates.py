@@ -2,7 +2,7 @@
 
 import pytest
 
-from distill.measure.measured import Measured, TaskNumbers, compared, recoveries
+from distill.measure.measured import Measured, TaskNumbers, compared, recoveries, unjudged_lines
 from distill.plan.gates import job_checks, read_job_gates
 from distill.spec.spec import parse_spec
 from ttc.errors import ConfigError
@@ -95,3 +95,10 @@ def test_the_table_shows_paired_gains_over_the_start():
     lines = compared({"start": measured(20), "student": measured(110)}, 1)
     assert [line[1] for line in lines] == ["start", "student"]
     assert lines[0][4] == "" and lines[1][4].startswith("+45.0 (+")
+
+
+def test_answers_without_a_verdict_are_told_and_kept_in_results():
+    told = TaskNumbers((True, False), (), 9.0, 9.0, 0.0, unjudged=1)
+    models = {"start": measured(1), "teacher": Measured({"cipher": told})}
+    assert unjudged_lines(models) == ["teacher: 1 answer on cipher without a verdict, counted as wrong"]
+    assert TaskNumbers.from_json(told.to_json()) == told

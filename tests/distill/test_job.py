@@ -21,11 +21,12 @@ from tests.fresh import heavy_modules_of
 from train.registries import make_task
 from ttc.cli.cli import main
 from ttc.concurrent import Interrupted, StopRequest
-from ttc.errors import ConfigError, TTCError, UnknownName
+from ttc.errors import ConfigError, EngineError, TTCError, UnknownName
 
 
 def spec(student, teacher, **more):
-    table = {"name": "walks", "method": "rejection", "student": str(student), "teacher": str(teacher), "seed": 1,
+    table = {"name": "walks", "method": "rejection", "student": str(student), "seed": 1,
+             "teacher": teacher if isinstance(teacher, dict) else str(teacher),
              "task": f"{TASK},split=train", "held_out": TASK, "n": 2, "smoke_failures": 8,
              "train": {"steps": 6, "rows": 8, "lr": 3e-3, "save_every": 2}}  # fmt: skip
     return parse_spec({key: value for key, value in {**table, **more}.items() if value is not None})
@@ -416,6 +417,40 @@ def test_a_waived_check_warns_and_an_unknown_one_is_refused(tmp_path, guesser, w
     assert refused(wrong, spec(guesser, walker, waive=["padding"])) == []
     with pytest.raises(UnknownName, match="unknown pre-flight check 'pading'; did you mean 'padding'"):
         refused(wrong, spec(guesser, walker, waive=["pading"]))
+
+
+FLAKY = """
+from pathlib import Path
+from ttc.engines.embedded.engine import embedded
+from ttc.errors import EngineError
+def flaky(model=None):
+    engine = embedded(model)
+    answer = engine.generate
+    async def generate(prompt, *arguments, **more):
+        if Path(__file__).with_name("gone").exists() and sum(prompt.token_ids) % 2:
+            raise EngineError("connection refused")
+        return await answer(prompt, *arguments, **more)
+    engine.generate = generate
+    return engine
+"""
+
+
+def test_a_teacher_whose_calls_fail_while_it_is_measured_is_not_a_bad_teacher(tmp_path, guesser, walker):
+    (tmp_path / "engine.py").write_text(FLAKY)
+    teacher = {"model": str(walker), "engine": f"{tmp_path / 'engine.py'}:flaky"}
+    asked = spec(guesser, teacher, limit=8, gates={"max_below_teacher": 1.0}, train={"steps": 1})
+
+    def failing(text):
+        if text.startswith("measuring"):
+            (tmp_path / "gone").touch()
+
+    with pytest.raises(EngineError, match=r"measuring teacher on cipher.*: 5 of 11 answers failed, the first with Eng"):
+        run_job(asked, tmp_path / "j", failing)
+    assert not (tmp_path / "j" / "promoted").is_symlink()
+    (tmp_path / "gone").unlink()
+    assert run_job(asked, tmp_path / "j", quiet).promoted is not None
+    (records,) = (tmp_path / "j" / "eval" / "teachers").glob("*/greedy/records.jsonl")
+    assert len(records.read_text().splitlines()) == 11 + 5  # only what failed was asked again
 
 
 def test_files_that_changed_are_found_by_the_manifest(tmp_path, finished, capsys):
