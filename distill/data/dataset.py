@@ -37,6 +37,7 @@ from train.examples.examples import (
     Example,
     check_rows,
     is_remote,
+    most_tokens,
     read_example,
     read_turns,
     read_weight,
@@ -260,6 +261,14 @@ def turn_end(folder: Path) -> tuple[int, ...]:
     from train.base.models import load_tokenizer, tail_of_turn
 
     return tail_of_turn(load_tokenizer(folder))
+
+
+def room_of(student: Path) -> int:
+    """Tokens that a student reads: the smaller of what its weights and its tokenizer, which may not say, hold."""
+    from train.base.models import load_tokenizer
+
+    room, most = int(load_tokenizer(student).model_max_length), most_tokens(student)
+    return room if most is None else min(room, most)
 
 
 def audit_rows(rows: Sequence[TrainingRow], student: Path, max_context: int) -> AuditedRows:

@@ -30,6 +30,7 @@ from distill.data.dataset import (
     check_unmeasured,
     mixed_in,
     refuse_unfit,
+    room_of,
     write_data,
     write_json,
 )
@@ -51,7 +52,6 @@ from distill.spec.sample import Sample, TrainingRow
 from distill.spec.spec import JobSpec
 from distill.spec.teacher import name_of
 from evals.numbers.gates import GateCheck
-from train.base.models import load_tokenizer
 from train.base.stage import StageResult
 from train.promote.gate import judge, promote
 from train.recipe.recipe import Recipe, RecipeStep, bind_stage
@@ -187,7 +187,7 @@ def _prepare(plan: JobPlan, ledger: AnswerLedger, log: Log) -> tuple[Data | None
 
 def _audited(plan: JobPlan, rows: Sequence[TrainingRow], log: Log) -> AuditedRows:
     """The rows that pass the audit; says how many do not, and the first of them."""
-    audited = audit_rows(rows, plan.job.student, int(load_tokenizer(plan.job.student).model_max_length))
+    audited = audit_rows(rows, plan.job.student, room_of(plan.job.student))
     if audited.unfit:
         log(f"the audit leaves out {len(audited.unfit)} of {counted(len(rows), 'row')}: {audited.audit.problems[0]}")
     return audited

@@ -20,10 +20,10 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from distill.data.dataset import room_of
 from distill.generation.judging import verifier_of
 from distill.spec.method import DistillJob
 from evals.task import Item, Task, gold_text
-from train.base.models import load_tokenizer
 from train.base.stage import Setting
 from train.measure.measure import open_engine
 from ttc.answers import kind_of
@@ -161,7 +161,7 @@ def obedience_names(job: DistillJob, flags: Flags, *, turns: bool) -> list[str]:
     cases = list(_CASES)
     if turns:
         needs = [needed for *_, needed in _turns(items, job, job.student, flags)]
-        room = _context(job.student)
+        room = room_of(job.student)
         if min(needs) <= room:
             cases.append("last_flag")
         elif _LAST in job.spec.gates["measured"]:
@@ -176,7 +176,7 @@ def _unfit(items: Sequence[tuple[Task, Item]], job: DistillJob, excess: int) -> 
     """That no problem fits behind an earlier turn, and what to do; `excess` tokens too many are in the shortest."""
     most = min(job.spec.sampling_of(task.sampling).max_tokens for task, _ in items) - excess
     fix = f"lower sampling.max_tokens to {most} or less" if most > 0 else "take a student with a longer context"
-    room = f"the student's context of {counted(_context(job.student), 'token')}"
+    room = f"the student's context of {counted(room_of(job.student), 'token')}"
     return f"no held-out problem and its answer fit {room} behind an earlier turn; {fix}, or leave the gate out"
 
 
@@ -191,7 +191,7 @@ def obedience(job: DistillJob, model: Path, setting: Setting, flags: Flags, *, t
     questions = {name: [(task, _question(item, name, flags)) for task, item in items] for name in _CASES}
     wants: dict[str, list[bool]] = {name: [thinks] * len(items) for name, thinks in _CASES.items()}
     if turns:
-        room = _context(model)
+        room = room_of(model)
         all_turns = _turns(items, job, model, flags)
         conversations = [(task, item, messages) for task, item, messages, needed in all_turns if needed <= room]
         questions["last_flag"] = [(task, Variant(item, messages, _AUTO)) for task, item, messages in conversations]
@@ -215,10 +215,6 @@ def two_turns(
 def _question(item: Item, case: str, flags: Flags) -> Variant:
     flag = {"think": True, "no_think": False}.get(case)
     return Variant(item, flags.write(item.problem.messages, flag), _OFF if case == "switch" else _AUTO)
-
-
-def _context(model: Path) -> int:
-    return int(load_tokenizer(model).model_max_length)
 
 
 def _turns(

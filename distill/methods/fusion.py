@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from distill.data.dataset import room_of
 from distill.measure.obedience import Flags, obedience, obedience_names, two_turns
 from distill.methods._stages import BaseMethod, check_teachers
 from distill.spec.method import Assignment, DistillJob, Method
 from distill.spec.sample import Sample, TrainingRow
 from distill.spec.spec import JobSpec
 from evals.task import Item
-from train.base.models import load_tokenizer
 from train.base.stage import Setting
 from ttc import seeds
 from ttc.engines.shared.text import Text
@@ -134,7 +134,7 @@ class _Builder:
 
     def __init__(self, method: _Fusion, job: DistillJob, samples: Sequence[Sample]) -> None:
         self._method, self._seed = method, job.spec.seed
-        self._text, self._room = Text(job.student), int(load_tokenizer(job.student).model_max_length)
+        self._text, self._room = Text(job.student), room_of(job.student)
         self._earlier: Sequence[tuple[Item, str]] = [(sample.item, sample.answer.text) for sample in samples]
 
     def row(self, sample: Sample, thinks: bool) -> TrainingRow:

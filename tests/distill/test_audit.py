@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -89,10 +90,15 @@ def test_a_bad_row_is_left_out_by_itself_and_every_other_one_stays(guesser):
         refuse_unfit(rows, audited, 0.5)
 
 
-def test_a_job_goes_on_without_a_bad_row_and_tells_of_it(tmp_path, guesser, walker):
+@pytest.mark.parametrize("says", [True, False], ids=["tokenizer that says its length", "one that does not"])
+def test_a_job_goes_on_without_a_bad_row_and_tells_of_it(tmp_path, guesser, walker, says):
+    student = Path(shutil.copytree(guesser, tmp_path / "student"))
+    settings = json.loads((student / "tokenizer_config.json").read_text())
+    own = {key: value for key, value in settings.items() if says or key != "model_max_length"}
+    (student / "tokenizer_config.json").write_text(json.dumps(own))
     extra = tmp_path / "extra.jsonl"
     extra.write_text(json.dumps({"prompt": "s1n1=", "completion": "s3" * 40}) + "\n")
-    table = {"name": "walks", "method": "rejection", "student": str(guesser), "teacher": str(walker), "seed": 1,
+    table = {"name": "walks", "method": "rejection", "student": str(student), "teacher": str(walker), "seed": 1,
              "task": f"{TASK},split=train", "held_out": TASK, "n": 1, "smoke": 0, "limit": 24,
              "mix": {"data": [str(extra)], "share": 0.2}, "train": {"steps": 1, "rows": 8, "lr": 3e-3},
              "eval": {"teachers": False, "limit": 4}}  # fmt: skip

@@ -217,11 +217,16 @@ def _shared(texts: Sequence[str], held_out: Sequence[Item]) -> list[int]:
     return sorted(equal | {o.train for o in overlaps(texts, own_texts(held_out))})
 
 
-def within_context(stage: str, examples: Iterable[Example], folder: Path) -> None:
-    """Raise RecordError for an example that is longer than the model in `folder` reads, naming its place."""
+def most_tokens(folder: Path) -> int | None:
+    """The most tokens of an example that the model in `folder` reads; None where its configuration does not say."""
     from transformers import AutoConfig
 
-    most = getattr(AutoConfig.from_pretrained(folder).get_text_config(), "max_position_embeddings", None)
+    return getattr(AutoConfig.from_pretrained(folder).get_text_config(), "max_position_embeddings", None)
+
+
+def within_context(stage: str, examples: Iterable[Example], folder: Path) -> None:
+    """Raise RecordError for an example that is longer than the model in `folder` reads, naming its place."""
+    most = most_tokens(folder)
     for example in examples:
         length = len(example.prompt_ids) + len(example.token_ids)
         if most is not None and length > most:
