@@ -10,9 +10,10 @@
     [gates.measured]                 lower bounds on a method's own numbers, such as obedience
     obedience = 0.99
 
-Bounds are on the end of an interval that is against the student, so too few problems fail instead of passing by luck.
-A job without gates is never promoted. A stop-token share below 100 %, or a training problem that is measured, fails a
-job long before its gates.
+Bounds on right answers are on the end of an interval that is against the student, so too few problems fail instead of
+passing by luck; cut answers, the share of a gain and a method's numbers are compared as they were measured. A job
+without gates is never promoted. A stop-token share below 100 %, or a training problem that is measured, fails a job
+long before its gates.
 """
 
 from __future__ import annotations
@@ -84,6 +85,11 @@ def read_job_gates(spec: JobSpec) -> JobGates | None:
             raise ConfigError(
                 f"gates.{name} compares with the teachers, and none is measured: set eval.teachers = true"
             )
+    if "max_drop" in trained and not trained.get("retention"):
+        raise ConfigError(
+            "gates.max_drop bounds the drop on the tasks of gates.retention, and it names none; max_domain_drop bounds "
+            "it on those of eval.retention"
+        )
     gates: Gates | None = None
     if set(trained) - _SILENT:
         if "held_out" not in trained and held_out is None:
@@ -91,6 +97,12 @@ def read_job_gates(spec: JobSpec) -> JobGates | None:
         gates = read_gates({"held_out": held_out, **trained}, "[gates]")
         _check_there("gates.reviews", () if gates.reviews is None else (gates.reviews,))
         _check_there("gates.reward_model", gates.reward_model)
+    elif trained:
+        name = next(iter(trained))
+        raise ConfigError(
+            f"gates.{name} only says how gates such as min_gain are measured, and none of them is named: name one, or "
+            f"leave {name} out"
+        )
     lowest = {name: parse(f"gates.measured.{name}", value, float) for name, value in method_bounds.items()}
     return replace(own, measured=lowest, train=gates)
 

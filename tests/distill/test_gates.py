@@ -64,6 +64,10 @@ def test_a_methods_own_numbers_may_be_bounded_by_name():
     ("gates", "told"),
     [
         ({"min_gian": 0}, r"unknown key 'gates\.min_gian'; did you mean 'min_gain'"),
+        ({"limit": "many"}, r"gates\.limit only says how gates such as min_gain are measured"),
+        ({"held_out": "nothing", "max_domain_drop": 0.1}, r"gates\.held_out only says how"),
+        ({"max_drop": 0.1, "min_gain": 0}, r"max_drop bounds the drop on .* gates\.retention, .*max_domain_drop"),
+        ({"max_canary_drop": 0.1, "min_gain": 0}, r"gates\.max_canary_drop is read with gates\.canaries alone"),
         ({"min_recovered": 2}, r"gates\.min_recovered must be in \[-1, 1\]"),
         ({"measured": {"x": "much"}}, r"gates\.measured\.x must be float"),
         ({"reviews": "none.jsonl"}, r"gates\.reviews: none\.jsonl does not exist"),

@@ -190,6 +190,7 @@ def test_the_pointer_is_moved_in_one_step(run):
         ({"held_out": TASK, "min_accuracy": 1.5}, r"gates\.min_accuracy must be in \[0, 1\]"),
         ({"held_out": TASK, "max_kl": -1.0}, r"gates\.max_kl must be above 0"),
         ({"held_out": "ciper", "min_gain": 0.0}, "cipher"),
+        ({"held_out": TASK, "min_gain": 0.0, "max_drop": 0.1}, r"gates\.max_drop is read with gates\.retention alone"),
         ({"held_out": TASK, "retention": ["nothing"]}, "nothing"),
         ("strict", "must be a table"),
     ],

@@ -90,11 +90,20 @@ class Gates:
             raise ConfigError(f"gates.{name} must be in [{low:g}, {high:g}], got {value}")
 
 
+_READ_WITH = {
+    "max_drop": "retention", "max_canary_drop": "canaries", "min_reviews": "reviews", "min_accepted": "reviews",
+}  # fmt: skip
+"""Bounds that say nothing without the field beside them."""
+
+
 def read_gates(table: object, where: str) -> Gates:
-    """Bind a table of a recipe; raises ConfigError naming the field, or when no gate is named at all."""
+    """Bind a table of a recipe; raises ConfigError naming the field, a bound of nothing, too, or without a gate."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: gates must be a table [gates]")
     declared = build(Gates, table, where="gates.")
+    for name, owner in _READ_WITH.items():
+        if name in table and not getattr(declared, owner):
+            raise ConfigError(f"{where}: gates.{name} is read with gates.{owner} alone: name one, or leave {name} out")
     silent = {"held_out", "limit", "max_drop", "max_canary_drop", "min_reviews", "min_accepted", "reward_model"}
     names = [field.name for field in fields(Gates) if field.name not in silent]
     if all(getattr(declared, name) in (None, ()) for name in names):
