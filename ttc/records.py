@@ -259,11 +259,26 @@ def _lines(path: Path, *, whole: bool = False) -> Iterator[tuple[int, int, Any]]
                 return
             if line.strip():
                 try:
-                    data = json.loads(line)
+                    data = json.loads(line, object_pairs_hook=each_once if whole else None)
+                except RecordError as exc:
+                    raise RecordError(f"{path}, line {number}: {exc}") from exc
                 except (ValueError, RecursionError) as exc:
                     raise RecordError(f"{path}, line {number}: not JSON ({exc})") from exc
                 yield number, start, data
             start += len(line)
+
+
+def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of a person's JSON, of its names and values.
+
+    Raises:
+        RecordError: a name stands there twice; one of its values would be lost.
+    """
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise RecordError(f"{max(names, key=names.count)!r} stands twice in an object; keep one")
+    return data
 
 
 def read(path: Path) -> list[Record]:

@@ -38,6 +38,7 @@ from train.examples.examples import (
     check_rows,
     is_remote,
     most_tokens,
+    read_answer,
     read_example,
     read_turns,
     read_weight,
@@ -224,9 +225,7 @@ def _foreign(row: Mapping[str, Any], where: str) -> TrainingRow:
     messages, _, tools = read_turns(row, where)
     if tools or any(isinstance(message, ToolMessage) or message.role == "tool" for message in messages):
         raise RecordError(f"{where}: calls of functions are not mixed in; leave the row out of mix.data")
-    completion, thinking = row.get("completion"), row.get("thinking")
-    if not isinstance(completion, str) or not isinstance(thinking, str | None):
-        raise RecordError(f"{where}: completion must be a text, and thinking a text or absent")
+    completion, thinking = read_answer(row, where)
     place = where.rpartition("/")[2]
     name, mode, weight = f"mix/{row.get('id', place)}", row.get("mode", "auto"), read_weight(row, where)
     return TrainingRow(name, messages, completion, thinking, mode, weight, (place,))

@@ -32,6 +32,7 @@ from evals.task import Item, Loader, sample
 from ttc.config.recipes import overrides
 from ttc.core import half_character, mended
 from ttc.errors import ConfigError, RecordError, missing_extra
+from ttc.records import each_once
 
 _OTHER_MARKS = {";": "';'", "\t": "tabs", "|": "'|'"}
 """What parts the fields of a file that is no CSV with commas, and how it is called."""
@@ -234,8 +235,10 @@ def _fitting(cells: list[str], names: Sequence[str], where: str) -> list[str]:
 
 def _object(line: str, where: str) -> Mapping[str, Any]:
     try:
-        value = json.loads(line)
-    except ValueError as exc:
+        value = json.loads(line, object_pairs_hook=each_once)
+    except RecordError as exc:
+        raise RecordError(f"{where}: {exc}") from exc
+    except (ValueError, RecursionError) as exc:
         if "integer string conversion" in str(exc):
             raise RecordError(f"{where}: a number has too many digits to be read; write it as text, in quotes") from exc
         raise RecordError(f"{where}: not JSON ({exc}); each line is an object of its own") from exc

@@ -362,12 +362,13 @@ def test_difficulty_asks_the_student_and_mixing_adds_rows(tmp_path, guesser, wal
         (None, "is no file; name one of JSON lines, or leave it out"),
         ([], "holds no row; leave it out"),
         ([{"prompt": "s1n1="}], "line 1: completion must be a text"),
+        ([{"prompt": "s1n1=", "completion": "\n"}], "line 1: the answer is empty"),
         ([{"messages": [{"role": "usr", "content": "s1"}], "completion": "s1"}], "line 1: messages[0]: role must be"),
         ([{"prompt": "s1n1=", "completion": "s1", "weight": "heavy"}], "line 1: weight must be a number"),
         ([{"prompt": "s1n1=", "completion": "s1", "tools": [{"type": "function", "function": {"name": "f"}}]}],
          "line 1: calls of functions are not mixed in"),
     ],
-    ids=["missing", "empty", "no completion", "unknown role", "weight", "tools"],
+    ids=["missing", "empty", "no completion", "empty completion", "unknown role", "weight", "tools"],
 )  # fmt: skip
 def test_rows_that_cannot_be_mixed_in_are_refused_before_anything_is_spent(tmp_path, guesser, walker, lines, told):
     extra = tmp_path / "extra.jsonl"

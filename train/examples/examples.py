@@ -6,14 +6,14 @@ A line of a file:
     {"prompt": "2+3", "completion": "5", "thinking": "two and three", "mode": "on"}
 
 The prompt goes through the chat template of the model, with thinking asked for (`mode` on), forbidden (off) or left to
-the template (auto). The markers are put where the template has not put them already, directly against the text, and the
-end of the turn is learnt. Rollouts keep the ids that were sampled. A row of `messages` without a completion teaches
-every turn of the assistant, each after all that stands before it, as the template shows it then: templates that drop
-earlier thoughts are kept to. A thought at the head of a turn, between <think> and </think>, becomes one of the model's.
-Text parts of a content are joined. Functions that may be called (`tools`), calls (`tool_calls`) and results (role tool)
-go through the chat template; calls are learnt as the model's family writes them, and only where its template shows them
-in these very words. Other roles are system, user, assistant, and developer, which is the system. Left out: images, and
-calls of families that write no JSON.
+the template (auto); an empty completion is refused. The markers are put where the template has not put them already,
+directly against the text, and the end of the turn is learnt. Rollouts keep the ids that were sampled. A row of
+`messages` without a completion teaches every turn of the assistant, each after all that stands before it, as the
+template shows it then: templates that drop earlier thoughts are kept to. A thought at the head of a turn, between
+<think> and </think>, becomes one of the model's. Text parts of a content are joined. Functions that may be called
+(`tools`), calls (`tool_calls`) and results (role tool) go through the chat template; calls are learnt as the model's
+family writes them, and only where its template shows them in these very words. Other roles are system, user, assistant,
+and developer, which is the system. Left out: images, and calls of families that write no JSON.
 
 Held out are whole prompts, whatever their `id` or mode. Rows that are held-out problems too, or longer than the model
 reads, are refused. Instead of a file, rows of a published data set may be named (`evals.data.sources.NamedRows`).
@@ -440,12 +440,20 @@ def _said(row: Mapping[str, Any], at: int, text: Text, where: str) -> str:
 
 def _example(row: Mapping[str, Any], text: Text, end: int, where: str) -> Example:
     key, prompt = read_prompt(row, text, where)
-    answer, thinking = row.get("completion"), row.get("thinking")
-    if not isinstance(answer, str) or not (thinking is None or isinstance(thinking, str)):
-        raise RecordError(f"{where}: completion must be a text, and thinking a text or absent")
+    answer, thinking = read_answer(row, where)
     weight = read_weight(row, where)
     ids = completion_ids(text, prompt, thinking, answer, end, where)
     return Example(key, prompt.token_ids or (), ids, weight, where)
+
+
+def read_answer(row: Mapping[str, Any], where: str) -> tuple[str, str | None]:
+    """What a row teaches to say, and the thought before it; raises RecordError, also for an answer without a word."""
+    answer, thinking = row.get("completion"), row.get("thinking")
+    if not isinstance(answer, str) or not (thinking is None or isinstance(thinking, str)):
+        raise RecordError(f"{where}: completion must be a text, and thinking a text or absent")
+    if not answer.strip():
+        raise RecordError(f"{where}: the answer is empty, which would teach to say nothing; leave the row out")
+    return answer, thinking
 
 
 def read_weight(row: Mapping[str, Any], where: str) -> float:
