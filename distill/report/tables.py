@@ -173,9 +173,8 @@ def cost(job: JobData) -> Table:
         tokens = Usage(**usage).tokens if usage else sum(sample["spent"] for sample in samples)
         kept_tokens = sum(sample["tokens"] for sample in samples if sample["key"] in parents)
         solved = len({sample["prompt"] for sample in samples if sample["status"] == "correct"})
-        rows.append(
-            (teacher, f"{tokens:,}", quantity(usage.get("flops")), _per(tokens, kept_tokens), _per(tokens, solved))
-        )
+        flops = usage.get("flops") or None  # a server does not tell
+        rows.append((teacher, f"{tokens:,}", quantity(flops), _per(tokens, kept_tokens), _per(tokens, solved)))
     return Table("Cost", ("teacher", "tokens", "FLOPs", "per kept token", "per solved prompt"), rows,
                  "tokens generated, judged and newly scored")  # fmt: skip
 

@@ -1,10 +1,15 @@
 """Gates hold a student to what was declared, on the end of the interval that is against it."""
 
+from dataclasses import asdict
+
 import pytest
 
 from distill.measure.measured import Measured, TaskNumbers, compared, recoveries, unjudged_lines
 from distill.plan.gates import job_checks, read_job_gates
+from distill.report.tables import JobData, cost
 from distill.spec.spec import parse_spec
+from evals.report.kit import MISSING
+from ttc.core import Usage
 from ttc.errors import ConfigError
 
 PLAIN = {"name": "j", "method": "rejection", "student": "s", "teacher": "t", "task": "cipher", "seed": 1,
@@ -106,3 +111,12 @@ def test_answers_without_a_verdict_are_told_and_kept_in_results():
     models = {"start": measured(1), "teacher": Measured({"cipher": told})}
     assert unjudged_lines(models) == ["teacher: 1 answer on cipher without a verdict, counted as wrong"]
     assert TaskNumbers.from_json(told.to_json()) == told
+
+
+def test_flops_that_nobody_told_are_unknown_and_not_none():
+    line = {"teacher": "t", "key": "k", "prompt": "p", "spent": 9, "tokens": 9, "status": "correct"}
+    lock = {"fixed": {"teachers": {"t": "digest"}}}
+    for flops, told in ((0, MISSING), (2e6, "2 M")):
+        totals = {"usage": {"digest": asdict(Usage(generated=9, flops=flops))}}
+        job = JobData(lock, totals, None, [line], [{"parents": ["k"]}], (), None, {})
+        assert cost(job).rows == [("t", "9", told, "1.0", "9.0")]
