@@ -1,7 +1,7 @@
 """No prompt of training tells its answer or is measured, be it for a gate or for retention.
 
-Where answers are generated beforehand such problems are dropped, each with its reason; a student that writes while it
-trains draws every problem of its tasks, so there the job is refused.
+Where answers are generated beforehand such problems are dropped, each with its reason, and two must be left; a student
+that writes while it trains draws every problem of its tasks, so there the job is refused.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ def prompts(job: DistillJob) -> Finding:
     """Look for answers and for measured problems in the prompts that are trained on."""
     if not reads_tokens(job):
         left = sum(len(domain.items) for domain in job.domains)
+        if left == 1:
+            return refused(
+                f"only {job.domains[0].items[0].problem.id} is left to ask, and imitation holds whole prompts out",
+                "take more problems: a higher limit, or another task",
+            )
         return fine(f"{counted(left, 'problem')} left, which tell no answer and are not measured")
     for domain in job.domains:
         for name, reason in domain.dropped:

@@ -252,6 +252,11 @@ def test_a_student_that_would_train_on_what_is_measured_beside_its_task_is_refus
     assert "is measured (equal)" in refusal(findings, "prompts")
 
 
+def test_a_single_problem_of_which_none_can_be_held_out_is_refused_before_it_is_asked(pair, tmp_path):
+    assert "higher limit" in refusal(found(*pair, tmp_path, REJECTION, limit=1), "prompts")
+    assert found(*pair, tmp_path, REJECTION, limit=2)["prompts"].ok
+
+
 def test_a_misspelt_field_of_training_is_found_before_anything_is_generated(pair, tmp_path):
     said = refusal(found(*pair, tmp_path, REJECTION, train={"learning_rate": 1.0}), "training")
     assert "learning_rate" in said and "ttc list stages sft" in said
