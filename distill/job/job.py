@@ -96,6 +96,9 @@ def plan_job(spec: JobSpec, folder: Path) -> Planned:
 
 
 def _checked(spec: JobSpec, folder: Path) -> tuple[JobPlan, list[Finding]]:
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()  # of models that a check loads, too
     check_place(folder)
     plan = resolve(spec, folder)
     check_lock(plan)  # first: what is said below of a file that was changed is no help
@@ -216,9 +219,7 @@ class Trained:
 def train_student(plan: JobPlan, data: Data | None, log: Callable[[str], None], stop: StopRequest) -> Trained:
     """Run the method's stages from the student's folder, or go on there; raises ConfigError, TrainingError."""
     import torch
-    from transformers.utils import logging as transformers_logging
 
-    transformers_logging.disable_progress_bar()
     spec, job = plan.spec, plan.job
     tables = list(plan.method.stages(job, data))
     steps = [

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 import torch
+from transformers.utils import logging as transformers_logging
 
 from distill.job.job import run_job
 from distill.spec.spec import parse_spec
@@ -373,9 +374,11 @@ def job(student, teacher, folder, **more):
     return run_job(parse_spec({**spec, **more}), folder, lambda text: None)
 
 
-def test_a_job_distils_without_a_data_set(student, teacher, tmp_path):
+def test_a_job_distils_without_a_data_set(student, teacher, tmp_path, capsys):
     table = {"steps": 2, "prompts": 2, "n": 1, "held_out_limit": 4, "divergence": "forward"}
+    transformers_logging.enable_progress_bar()  # as a program begins
     finished = job(student, teacher, tmp_path, train=table)
+    assert "Loading weights" not in capsys.readouterr().err
     assert (finished.model / "config.json").is_file()
     (folder,) = (tmp_path / "train").iterdir()
     fields = json.loads((folder / "run.json").read_text())["stages"][0]["fields"]
