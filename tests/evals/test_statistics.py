@@ -169,6 +169,25 @@ def test_two_runs_that_never_differ_may_still_differ_a_little_to_both_sides() ->
     assert (better.value, better.high) == (1.0, 1.0) and 0.8 < better.low < 0.9
 
 
+def of_lost_answers(num_lost: int, num: int) -> Interval:
+    """The drop of a run that lost so many of `num` answers and won none."""
+    return paired_interval([0.0] * num, [1.0] * num_lost + [0.0] * (num - num_lost), range(num), seed=0)
+
+
+@pytest.mark.parametrize("num", [20, 64, 256])
+def test_one_more_lost_answer_never_lowers_the_bound_of_a_drop(num: int) -> None:
+    bounds = [of_lost_answers(lost, num).high for lost in range(9)]
+    assert bounds == sorted(set(bounds))
+
+
+@pytest.mark.parametrize("share", [0.004, 0.012, 0.02])
+def test_a_rare_drop_is_seldom_above_its_bound(share: float) -> None:
+    num, most = 256, 20
+    missed = [lost for lost in range(most) if of_lost_answers(lost, num).high < share]
+    chance = sum(math.comb(num, lost) * share**lost * (1 - share) ** (num - lost) for lost in missed)
+    assert chance < 0.025
+
+
 def test_intervals_stay_inside_the_range_of_their_figure() -> None:
     interval = mean_interval([1.0] * 9 + [0.0], range(10), seed=0)
     assert 0 <= interval.low < interval.value < interval.high <= 1
