@@ -80,11 +80,16 @@ def read_job_gates(spec: JobSpec) -> JobGates | None:
     held_out = next((domain.held_out for domain in spec.domains if domain.held_out), None)
     if held_out is None and any(limit is not None for limit in own.bounds.values()):
         raise ConfigError("gates on measured tasks need one: give held_out")
-    for name in _BESIDE_TEACHERS:
-        if getattr(own, name) is not None and not spec.eval.teachers:
-            raise ConfigError(
-                f"gates.{name} compares with the teachers, and none is measured: set eval.teachers = true"
-            )
+    compared = [name for name in _BESIDE_TEACHERS if getattr(own, name) is not None]
+    if compared and not spec.eval.teachers:
+        raise ConfigError(
+            f"gates.{compared[0]} compares with the teachers, and none is measured: set eval.teachers = true"
+        )
+    measured = [domain.name for domain in spec.domains if domain.held_out is not None]
+    if compared and not any(teacher.teaches(name) for teacher in spec.teachers for name in measured):
+        raise ConfigError(
+            f"gates.{compared[0]} compares with the teachers, and no domain of theirs is measured: give it held_out"
+        )
     if "max_drop" in trained and not trained.get("retention"):
         raise ConfigError(
             "gates.max_drop bounds the drop on the tasks of gates.retention, and it names none; max_domain_drop bounds "

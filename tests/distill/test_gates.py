@@ -91,6 +91,15 @@ def test_a_gate_beside_teachers_that_are_not_measured_is_refused_and_not_left_ou
         read_job_gates(parse_spec(without))
 
 
+def test_a_gate_beside_a_teacher_of_no_measured_domain_is_refused_and_not_left_out():
+    domains = {"a": {"task": "cipher", "held_out": "cipher"}, "b": {"task": "arithmetic"}}
+    table = {"domain": domains, "teacher": {"model": "t", "domains": ["b"]}, "gates": {"max_below_teacher": 0.1}}
+    whole = {key: value for key, value in {**PLAIN, **table}.items() if key not in ("task", "held_out")}
+    with pytest.raises(ConfigError, match=r"gates\.max_below_teacher .* no domain of theirs is measured: give it held"):
+        read_job_gates(parse_spec(whole))
+    assert read_job_gates(parse_spec({**whole, "teacher": {"model": "t"}})).max_below_teacher == 0.1
+
+
 def test_gates_of_training_take_the_held_out_task_of_the_spec():
     found = read_job_gates(parse_spec({**PLAIN, "gates": {"min_gain": 0.1, "max_truncation_rise": 0.0}}))
     assert found.train.held_out == "cipher" and found.train.min_gain == 0.1 and found.max_truncation_rise == 0.0
