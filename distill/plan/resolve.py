@@ -181,7 +181,8 @@ def resolve(spec: JobSpec, folder: Path) -> JobPlan:
         cleaned[domain.name] = clean_prompts(problems, held_out)
         items, dropped = cleaned[domain.name].items, cleaned[domain.name].dropped
         if not items:
-            raise ConfigError(f"domain {domain.name}: no problem of {domain.task} is left, such as {dropped[0]}")
+            name, reason = dropped[0]
+            raise ConfigError(f"domain {domain.name}: no problem of {domain.task} is left; {name}: {reason}")
         own = measured_tasks[domain.held_out] if domain.held_out else None
         domains.append(Domain(domain.name, task, items, own, dropped))
     job = DistillJob(spec, folder, student, teachers, domains)

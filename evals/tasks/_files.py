@@ -533,7 +533,7 @@ def optional_text(data: Mapping[str, Any], name: str, where: str) -> str | None:
     value = data.get(name)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    if value is not None and (not isinstance(value, str) or not value):
+    if value is not None and (not isinstance(value, str) or not value.strip()):
         raise RecordError(f"{where}: {name}: expected a non-empty string, got {value!r}")
     return value
 
