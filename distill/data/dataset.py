@@ -111,11 +111,20 @@ def funnel_of(
 
 
 def check_mix(mix: MixSpec) -> None:
-    """Refuse files of [mix] that are missing, empty or broken, before anything is spent; those of a hub are not read.
+    """Refuse files of [mix] that are missing, empty, broken or of one name, before anything is spent.
+
+    Those of a hub are not read.
 
     Raises:
         ConfigError, RecordError: names the file, and line and field.
     """
+    names = [Path(place).name for place in mix.data]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ConfigError(
+            f"mix.data: two files are called {twice[0]}, by which lineage and seed tell their rows apart; rename one "
+            "or leave it out"
+        )
     for path in (Path(place).expanduser() for place in mix.data):
         if is_remote(path):
             continue

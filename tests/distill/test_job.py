@@ -379,6 +379,15 @@ def test_rows_that_cannot_be_mixed_in_are_refused_before_anything_is_spent(tmp_p
     assert told in str(error.value) and str(extra) in str(error.value) and not (tmp_path / "j").exists()
 
 
+def test_two_files_of_one_name_are_not_mixed_in(tmp_path, guesser, walker):
+    (tmp_path / "a").mkdir()
+    files = [tmp_path / "rows.jsonl", tmp_path / "a" / "rows.jsonl"]
+    for file in files:
+        file.write_text(json.dumps({"prompt": "say it", "completion": "s1"}) + "\n")
+    with pytest.raises(ConfigError, match=r"two files are called rows\.jsonl, by which lineage"):
+        plan_job(spec(guesser, walker, mix={"data": list(map(str, files))}), tmp_path / "j")
+
+
 @pytest.mark.parametrize(
     "more",
     [
