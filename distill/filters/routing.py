@@ -1,8 +1,9 @@
 """Keep, per domain, the answers of the teacher that measurably wins it: the most of its answers there are right.
 
-Every teacher was asked the same problems as often, so shares of right answers are win rates; a teacher that was given
-its domains by hand is only compared there. A tie goes to the teacher that is named first. No verdict is not a win. It
-must see all answers, so it stands before every other filter. Left out: routing within a domain.
+Every teacher was asked the same problems as often, so shares of right answers are win rates, over the draws that all of
+them answered: who was spared a hard problem by a call that failed does not win by it. A teacher that was given its
+domains by hand is only compared there. A tie goes to the teacher that is named first. No verdict is not a win. It must
+see all answers, so it stands before every other filter. Left out: routing within a domain.
 """
 
 from __future__ import annotations
@@ -26,15 +27,18 @@ def routing() -> Filter:
 
 
 def win_rates(samples: Sequence[Sample]) -> dict[str, dict[str, float]]:
-    """Share of right answers by domain and teacher, in the order in which teachers come."""
-    right: dict[str, dict[str, list[bool]]] = {}
+    """Share of right answers by domain and teacher, in the order in which teachers come; 0 without a common draw."""
+    right: dict[str, dict[str, dict[tuple[str, int], bool]]] = {}
     for sample in samples:
         is_right = sample.verdict is not None and sample.verdict.correct
-        right.setdefault(sample.domain, {}).setdefault(sample.teacher, []).append(is_right)
-    return {
-        domain: {teacher: sum(values) / len(values) for teacher, values in teachers.items()}
-        for domain, teachers in right.items()
-    }
+        right.setdefault(sample.domain, {}).setdefault(sample.teacher, {})[sample.prompt, sample.index] = is_right
+    return {domain: _rates(teachers) for domain, teachers in right.items()}
+
+
+def _rates(teachers: Mapping[str, Mapping[tuple[str, int], bool]]) -> dict[str, float]:
+    """Shares of right answers by teacher; `teachers` say of each (prompt, number of the draw) whether it was right."""
+    common = set.intersection(*(set(answers) for answers in teachers.values()))
+    return {name: sum(answers[draw] for draw in common) / max(len(common), 1) for name, answers in teachers.items()}
 
 
 def winners(rates: Mapping[str, Mapping[str, float]]) -> dict[str, str]:

@@ -37,8 +37,9 @@ TABLE = {
 
 def answers(domain, teacher, statuses):
     return [
-        dataclasses.replace(sample(key=f"{domain}{teacher}{i}", status=status), domain=domain, teacher=teacher)
+        dataclasses.replace(sample(key=f"{domain}{teacher}{i}", status=status, index=i), domain=domain, teacher=teacher)
         for i, status in enumerate(statuses)
+        if status != "failed"
     ]
 
 
@@ -56,6 +57,17 @@ def test_a_domain_goes_to_the_teacher_with_the_most_right_answers():
     kept = [(s.domain, s.teacher) for s, reason in zip(found, reasons, strict=True) if reason is None]
     assert set(kept) == {("sums", "a"), ("products", "b")} and len(kept) == 6
     assert reasons[3] == "another teacher's domain: a solves 0.667 of sums, b 0.333"
+
+
+def test_calls_that_failed_do_not_let_a_teacher_win_by_the_problems_it_was_spared():
+    found = [
+        *answers("sums", "a", ["correct", "correct", "incorrect", "incorrect"]),
+        *answers("sums", "b", ["correct", "incorrect", "failed", "failed"]),
+        *answers("odd", "a", ["correct", "failed"]),
+        *answers("odd", "b", ["failed", "correct"]),
+    ]
+    assert win_rates(found) == {"sums": {"a": 1.0, "b": 0.5}, "odd": {"a": 0.0, "b": 0.0}}
+    assert winners(win_rates(found))["sums"] == "a"
 
 
 def test_a_tie_goes_to_the_teacher_named_first():
