@@ -45,11 +45,11 @@ def _section(table: Table) -> str:
 
 
 def headline(job: JobData) -> str:
-    """One sentence: the student on the first measured task, where it began, and its teachers; empty before the end."""
+    """One sentence: the student on the first measured task, where it began, and its teachers; empty where none is."""
     models = job.measured
-    if "student" not in models or "start" not in models:
+    task = next(iter(models["start"].tasks), None) if "start" in models and "student" in models else None
+    if task is None:
         return ""
-    task = next(iter(models["start"].tasks))
     rates = {who: _rate(model.tasks[task].interval(job.seed)) for who, model in models.items() if task in model.tasks}
     student, start = rates.pop("student"), rates.pop("start")
     others = "".join(f"; {who} answers {rate}" for who, rate in rates.items())

@@ -104,6 +104,16 @@ def test_status_report_trace_and_verify_tell_the_job(finished, tmp_path, capsys)
     assert "no row and no answer" in capsys.readouterr().err
 
 
+def test_a_job_that_measures_nothing_ends_with_a_page_under_its_name(finished, tmp_path):
+    folder = tmp_path / "unmeasured"
+    shutil.copytree(finished[0], folder, symlinks=True)
+    result = json.loads((folder / "result.json").read_text())
+    result["measured"] = {who: {"tasks": {}, "own": {}} for who in ("start", "student")}
+    (folder / "result.json").write_text(json.dumps(result))
+    assert main(["distill", "report", str(folder)]) == 0
+    assert "<h1>walks</h1>" in (folder / "report.html").read_text()
+
+
 def test_the_funnel_adds_up_from_problems_to_rows(finished):
     folder, _ = finished
     found = json.loads((folder / "data" / "funnel.json").read_text())
