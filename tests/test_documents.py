@@ -6,9 +6,12 @@ short by options at the end of a command (`SHORTER`), which is all that differs 
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -20,9 +23,10 @@ import pytest
 
 from tests import notebooks
 from tests.documents import ROOT, Block, Typed, blocks, commands, pages
-from tests.dry import dry
+from tests.dry import PLANS, dry
 from tests.evals.test_quickstart import hosted
-from ttc.cli.cli import main
+from ttc.cli.cli import GROUP, main
+from ttc.config.registry import plugins
 
 pytestmark = pytest.mark.usefixtures("without_matplotlib")
 
@@ -155,6 +159,26 @@ def test_a_notebook_runs_and_shows_outputs_of_the_same_form(path: Path) -> None:
     assert [[out["output_type"] for out in cell] for cell in stored] == [
         [out["output_type"] for out in cell] for cell in fresh
     ]
+
+
+def test_the_examples_in_the_help_of_every_command_are_read_by_their_own_parsers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(ROOT / "distill" / "examples" / "rejection.toml", "SPEC.toml")
+    shutil.copy(PLANS / "votes.json", "plan.json")
+    subparsers = argparse.ArgumentParser().add_subparsers()
+    for entry in plugins(GROUP).values():
+        entry.load()(subparsers)
+    helps = {name: f"{parser.description}\n{parser.epilog}" for name, parser in subparsers.choices.items()}
+    examples = [
+        (name, shlex.split(line))
+        for name, text in helps.items()
+        for line in re.findall(r"^ *(ttc .+?)(?:  .*)?$", text, re.MULTILINE)
+    ]
+    assert len(examples) > 30
+    for name, words in examples:
+        dry(Typed(f"ttc {name} --help", (), tuple(words[: [*words, "<"].index("<")]), None))
 
 
 def test_every_mark_says_why() -> None:

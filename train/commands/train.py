@@ -6,9 +6,9 @@ ttc train merge models/smol runs/cipher/2-grpo/model/adapter --out models/merged
 ttc train plan r1-zero --model Qwen/Qwen2.5-1.5B --scale 1x80gb
 ttc train list
 ttc train replay runs/cipher --step 3
-ttc train rescore runs/cipher --verifier regex
+ttc train rescore runs/cipher --verifier exact
 ttc train report runs/cipher
-ttc train gate runs/cipher
+ttc train gate runs/cipher --gates gates.toml --seed 1
 """
 
 from __future__ import annotations
@@ -139,6 +139,13 @@ def _add_gate(verbs: Any) -> None:
     gate.set_defaults(run=_gate)
 
 
+def _without_bars() -> None:
+    """Keep transformers' own progress bars off the screen."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
 def _add_settings(parser: argparse.ArgumentParser, name: str, text: str) -> None:
     """Add `--set NAME=VALUE`, which may be given several times."""
     parser.add_argument("--set", action="append", default=[], metavar=f"{name}=VALUE", dest="settings", help=text)
@@ -146,7 +153,6 @@ def _add_settings(parser: argparse.ArgumentParser, name: str, text: str) -> None
 
 def _run(args: argparse.Namespace) -> int:
     import torch
-    from transformers.utils import logging as transformers_logging
 
     from evals.data.sources import DATA
     from train.base.world import HANDED_ON_S, joined, relaunch, without
@@ -163,7 +169,7 @@ def _run(args: argparse.Namespace) -> int:
     at_least("train", 1, processes=args.processes)
     check_writable("--out", args.out)
     pick_device(args.device)
-    transformers_logging.disable_progress_bar()
+    _without_bars()
     if args.data is not None:
         os.environ[DATA] = str(args.data)
     own, settings = _parted(overrides(args.settings))
@@ -236,6 +242,7 @@ def _plan(args: argparse.Namespace) -> int:
     check_place("train plan", args.device, args.threads)
     if args.memory is not None:
         within("train plan", 0.001, 1e6, memory=args.memory)
+    _without_bars()
     _, settings = _parted(overrides(args.settings))
     recipe, folder = read_recipe(args.recipe, scale=args.scale, overrides=settings), resolve(args.model)
     has_weights = any(folder.glob("*.safetensors"))
@@ -255,6 +262,7 @@ def _adapt(args: argparse.Namespace) -> int:
     check_writable("--out", args.out)
     if args.out.exists():
         raise ConfigError(f"--out {args.out} exists; choose another folder")
+    _without_bars()
     form = Adaptation(args.open, args.close, args.tokens, args.form)
     opening, closing = adapt(resolve(args.model), args.out, form)
     print(f"wrote {args.out}: thinks between {opening} and {closing}")
@@ -267,6 +275,7 @@ def _merge(args: argparse.Namespace) -> int:
     from ttc.engines.shared.folder import resolve
 
     check_writable("--out", args.out)
+    _without_bars()
     digest = merge_adapter(resolve(args.model), args.adapter, args.out)
     print(f"wrote {args.out}: weights {digest}")
     return 0
@@ -276,9 +285,10 @@ def _list(args: argparse.Namespace) -> int:
     from train.recipe.recipe import packaged
     from ttc.config.recipes import load_toml
 
+    width = max(map(len, packaged()))
     for name, path in packaged().items():
         about = str(load_toml(path).get("about", "")).strip().splitlines()
-        print(f"{name:18} {about[0] if about else ''}")
+        print(f"{name:{width}}  {about[0] if about else ''}")
     return 0
 
 
@@ -287,6 +297,7 @@ def _replay(args: argparse.Namespace) -> int:
 
     check_place("train replay", args.device, 1)
     at_least("train replay", 0, step=args.step, stage=args.stage)
+    _without_bars()
     for line in replay_step(args.folder, args.step, stage=args.stage, model=args.model, device=args.device):
         print(line)
     return 0
@@ -357,6 +368,7 @@ def _gate(args: argparse.Namespace) -> int:
         raise ConfigError(f"{where} declares no gates; write a table [gates] into the recipe, or give --gates FILE")
     torch.set_num_threads(args.threads)
     log = partial(print, file=sys.stderr, flush=True)
+    _without_bars()
     setting = Setting(args.folder, args.model, args.seed, args.device, args.threads, log)
     checks = judge(read_gates(tables["gates"], str(where)), args.folder, args.model, setting)
     for check in checks:
