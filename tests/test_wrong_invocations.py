@@ -177,3 +177,21 @@ def test_a_page_goes_into_a_file_and_is_refused_where_that_is_a_folder(
 ) -> None:
     code, err = outcome([command, "report", places["run"], "--out", str(tmp_path)])
     assert (code, err) == (2, f"ttc: error: --out {tmp_path} is a folder; name a file in it\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "run", "cipher-grpo", "--seed", "1", "--out", "{out}", "--device", "auto"),
+        ("train", "gate", "{run}", "--seed", "1", "--device", "auto"),
+        ("distill", "run", "{spec}", "--out", "{out}", "--set", "device=auto"),
+        ("distill", "plan", "{spec}", "--out", "{out}", "--set", "device=tpu"),
+    ],
+)
+def test_a_device_that_training_does_not_take_is_refused_with_those_that_it_does(
+    words: tuple[str, ...], places: dict[str, str], tmp_path: Path
+) -> None:
+    names = {**places, "out": tmp_path / "out"}
+    code, err = outcome([word.format(**names) for word in words])
+    assert code == 2 and "device must be cpu or cuda, got " in err, err
+    assert list(tmp_path.iterdir()) == []

@@ -34,7 +34,7 @@ from typing import Any
 from distill.spec.registries import METHODS
 from ttc.config.recipes import load_toml, merge
 from ttc.config.signatures import bind
-from ttc.config.values import at_least, at_most, build, check_seed, check_threads, nearest, parse, within
+from ttc.config.values import at_least, at_most, build, check_seed, check_training_place, nearest, parse, within
 from ttc.core import Sampling
 from ttc.errors import ConfigError
 from ttc.session.draws import MAX_SAMPLES
@@ -146,7 +146,7 @@ class JobSpec:
 
     def __post_init__(self) -> None:
         """Refuse numbers and names that mean nothing."""
-        check_threads("spec", self.threads)
+        check_training_place("spec", self.device, self.threads)
         at_least("spec", 1, n=self.n, concurrency=self.concurrency, limit=self.limit)
         at_most("spec", MAX_SAMPLES, n=self.n, concurrency=self.concurrency)
         check_seed("spec", seed=self.seed)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttc.config.recipes import overrides
-from ttc.config.values import at_least, check_place, check_seed, counted, within
+from ttc.config.values import at_least, check_seed, check_training_place, counted, within
 from ttc.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _run(args: argparse.Namespace) -> int:
     from ttc.engines.embedded.core.model import pick_device
     from ttc.engines.shared.folder import resolve
 
-    check_place("train", args.device, args.threads)
+    check_training_place("train", args.device, args.threads)
     check_seed("train", seed=args.seed)
     at_least("train", 1, processes=args.processes)
     check_writable("--out", args.out)
@@ -239,7 +239,7 @@ def _plan(args: argparse.Namespace) -> int:
     from train.recipe.recipe import read_recipe
     from ttc.engines.shared.folder import resolve
 
-    check_place("train plan", args.device, args.threads)
+    check_training_place("train plan", args.device, args.threads)
     if args.memory is not None:
         within("train plan", 0.001, 1e6, memory=args.memory)
     _without_bars()
@@ -295,7 +295,7 @@ def _list(args: argparse.Namespace) -> int:
 def _replay(args: argparse.Namespace) -> int:
     from train.replay.replay import replay_step
 
-    check_place("train replay", args.device, 1)
+    check_training_place("train replay", args.device, 1)
     at_least("train replay", 0, step=args.step, stage=args.stage)
     _without_bars()
     for line in replay_step(args.folder, args.step, stage=args.stage, model=args.model, device=args.device):
@@ -359,7 +359,7 @@ def _gate(args: argparse.Namespace) -> int:
     from train.recipe.run import RUN, read_asked, stage_folders
     from ttc.config.recipes import load_toml
 
-    check_place("train gate", args.device, args.threads)
+    check_training_place("train gate", args.device, args.threads)
     check_seed("train gate", seed=args.seed)
     stage_folders(args.folder)  # refuses a folder that is no run
     where = args.gates or args.folder / RUN

@@ -316,6 +316,13 @@ def check_place(owner: str, device: str, threads: int) -> None:
         raise ConfigError(f"{owner}: device must be auto, cpu or cuda, got {device!r}")
 
 
+def check_training_place(owner: str, device: str, threads: int) -> None:
+    """As `check_place`, without `auto`: a training records where it is computed; raises ConfigError."""
+    check_threads(owner, threads)
+    if device == "auto" or not _DEVICE.fullmatch(device):
+        raise ConfigError(f"{owner}: device must be cpu or cuda, got {device!r}")
+
+
 def _check(
     owner: str, rule: str, values: Mapping[str, float | None], holds: Callable[[float], bool], fix: str = ""
 ) -> None:

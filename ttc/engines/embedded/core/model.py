@@ -328,7 +328,7 @@ def pick_device(name: str) -> torch.device:
     with contextlib.suppress(RuntimeError):
         device = torch.device(name)
     if device is None or (device.type == "cuda" and not torch.cuda.is_available()):
-        raise ConfigError(f"device {name!r} is not available here; use auto or cpu")
+        raise ConfigError(f"device {name!r} is not available here; use cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         last = torch.cuda.device_count() - 1
         raise ConfigError(f"device {name!r} is not available here: the GPUs are cuda:0 to cuda:{last}")
