@@ -352,6 +352,8 @@ def from_options(
     if upstream is not None:
         if engine not in (None, "openai"):
             raise ConfigError(f"--upstream is served by the engine openai, not {engine!r}")
+        if "base_url" in tables["engine"]:
+            raise ConfigError("--upstream and --set engine.base_url are the same: give one of them")
         engine = "openai"
         tables["engine"]["base_url"] = upstream
     engine = engine or DEFAULT_ENGINE

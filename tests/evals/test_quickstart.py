@@ -150,7 +150,7 @@ def test_where_problems_failed_it_says_so_and_asks_them_again(folder: Path, caps
         (["--data", "none.jsonl"], "--data none.jsonl: there is no such file"),
         (["--data", "tab.tsv"], "task file 'tab.tsv': a task is read from .jsonl, .jsonl.gz, .csv, .toml or"),
         (["--base-url", "localhost"], "engine.base_url must look like http://127.0.0.1:8000/v1"),
-        (["--base-url", "http://127.0.0.1:9/v1"], "no OpenAI-compatible server answers at http://127.0.0.1:9/v1"),
+        (["--base-url", "http://127.0.0.1:9/v1"], "or give another address (engine.base_url; --base-url of quickstart"),
         (["--limit", "0"], "limit must be at least 1, got 0"),
         (["--model", "nowhere"], "model 'nowhere' is neither a folder nor a hub id"),
         (["--price-in", "3"], "--price-in and --price-out are given together"),

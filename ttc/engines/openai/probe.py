@@ -60,7 +60,8 @@ def served_model(client: SyncClient, url: str, model: str | None) -> Features:
     except EngineError as exc:
         raise Unreachable(
             f"no OpenAI-compatible server answers at {url} ({exc}): start one there (for example "
-            "`vllm serve MODEL --port 8000` for http://127.0.0.1:8000/v1) or set engine.base_url"
+            "`vllm serve MODEL --port 8000` for http://127.0.0.1:8000/v1), or give another address "
+            "(engine.base_url; --base-url of quickstart, --upstream of serve)"
         ) from exc
     models = {str(card["id"]): card for card in cards if isinstance(card, Mapping) and "id" in card}
     if model is None:
