@@ -19,7 +19,7 @@
     [mix]                                data: files of further rows; share: how much of the rows they may be
     [train]                              fields of the training stage, and epochs
     [eval]                               limit, retention: tasks that must not get worse
-    [gates]                              what the student must show to be promoted: see `distill.plan.resolve`
+    [gates]                              what the student must show to be promoted: see `distill.plan.gates`
 
 Reading refuses unknown keys by name and loads nothing. A student as its own teacher is a `teacher` without a model.
 """
