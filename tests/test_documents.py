@@ -7,6 +7,7 @@ short by options at the end of a command (`SHORTER`), which is all that differs 
 from __future__ import annotations
 
 import argparse
+import ast
 import io
 import json
 import re
@@ -25,11 +26,13 @@ from tests import notebooks
 from tests.documents import ROOT, Block, Typed, blocks, commands, pages
 from tests.dry import PLANS, dry
 from tests.evals.test_quickstart import hosted
+from ttc.cli import cli
 from ttc.cli.cli import GROUP, main
 from ttc.config.registry import plugins
 
 pytestmark = pytest.mark.usefixtures("without_matplotlib")
 
+PACKAGES = "ttc", "evals", "train", "distill", "serve"
 PAGES = {str(page.relative_to(ROOT)): blocks(page) for page in pages()}
 RUNNING = [name for name, parts in PAGES.items() if any(part.language != "text" for part in parts)]
 SLOW = [name for name, parts in PAGES.items() if any(part.mark == "slow" for part in parts)]
@@ -179,6 +182,27 @@ def test_the_examples_in_the_help_of_every_command_are_read_by_their_own_parsers
     assert len(examples) > 30
     for name, words in examples:
         dry(Typed(f"ttc {name} --help", (), tuple(words[: [*words, "<"].index("<")]), None))
+
+
+def test_commands_that_messages_advise_have_all_that_they_need() -> None:
+    advice = re.compile(r"ttc (?:train|distill) (?:run|adapt|merge|gate)(?: [^;,()`]+|$)")
+    files = [path for name in PACKAGES for path in (ROOT / name).rglob("*.py")]
+    texts = [text for path in files for text in _texts(path) if "\n" not in text]
+    told = [words for text in texts for words in advice.findall(text)]
+    assert len(told) >= 5
+    for words in told:
+        cli._parse(shlex.split(words)[1:])
+    markers = [text for text in texts if "thinking.open=..." in text]
+    assert len(markers) >= 2 and all("--set thinking.close=..." in text for text in markers)
+
+
+def _texts(path: Path) -> Iterator[str]:
+    """The texts of a file's code, an X for every value in them."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
 
 
 def test_every_mark_says_why() -> None:

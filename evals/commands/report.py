@@ -66,7 +66,7 @@ def load(folder: Path) -> list[tuple[dict[str, Any], Sequence[Record]]]:
         return [(_up_to_date(entry, run), run.records) for entry, run in pairs]
     run = read_run(folder)
     if not run.records:
-        raise ConfigError(f"{folder} holds no records yet; continue the run with ttc eval --out {folder}")
+        raise ConfigError(f"{folder} holds no records yet; give the command that began the run again")
     return [(summarise(run.records, run.config), run.records)]
 
 

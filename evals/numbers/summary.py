@@ -367,7 +367,7 @@ def read_summary(folder: Path) -> list[dict[str, Any]]:
     """
     path = folder / SUMMARY
     if not path.is_file():
-        raise ConfigError(f"{folder} has no {SUMMARY}; finish the run with ttc eval --out {folder}")
+        raise ConfigError(f"{folder} has no {SUMMARY}; give the command that began the run again")
     try:
         runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
     except (ValueError, KeyError, TypeError) as exc:

@@ -97,7 +97,7 @@ def calculation(*, split: Split = "eval") -> Task:
         load=lambda limit, seed: _items(split, DEFAULT_LIMIT if limit is None else limit, seed),
         sampling=Sampling(max_tokens=24, temperature=1.0),
         params={"split": split},
-        note="needs a model of this language: ttc train run async-agentic",
+        note="needs a model of this language: ttc train run async-agentic --seed 1 --out runs/agent",
         procedural=True,
     )
 

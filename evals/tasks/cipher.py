@@ -115,7 +115,7 @@ def cipher(*, symbols: int = 64, max_steps: int = 12, key: int = 0, split: Split
         load=lambda limit, seed: list(_items(secret, split))[:limit],
         sampling=Sampling(max_tokens=4 + 2 * max_steps, temperature=1.0),
         params={"symbols": symbols, "max_steps": max_steps, "key": key, "split": split},
-        note="needs a model trained on this permutation: ttc train run cipher-grpo",
+        note="needs a model trained on this permutation: ttc train run cipher-grpo --seed 1 --out runs/cipher",
     )
 
 

@@ -275,7 +275,7 @@ def toy(*, skill: Skill = "walk", symbols: int = 64, max_steps: int = 8, key: in
         load=lambda limit, seed: _items(skill, _SKILLS[skill](secret, split), limit),
         sampling=Sampling(max_tokens=4 + 2 * max_steps, temperature=1.0),
         params={"skill": skill, "symbols": symbols, "max_steps": max_steps, "key": key, "split": split},
-        note="needs a model that has learnt the toy language: ttc train run tulu3 --scale nano",
+        note="needs a model that has learnt the toy language: ttc train run tulu3 --scale nano --seed 1 --out runs/toy",
         verifier=VerifierSpec("regex", {"where": "all"}),
     )
 

@@ -246,7 +246,8 @@ def completion_ids(
     if thinking is not None and text.markers is None:
         raise RecordError(
             f"{where}: thinking is given, but the model has no thinking markers; name them with --set "
-            "thinking.open=... thinking.close=..., or write them into a copy of the model: ttc train adapt"
+            "thinking.open=... --set thinking.close=..., or write them into a copy of the model: "
+            "ttc train adapt MODEL --out DIR"
         )
     opening, closing = text.markers or ("", "")
     body = answer

@@ -146,7 +146,8 @@ def load_plan(path: str) -> Plan:
         return plan_of(json.loads(pathlib.Path(path).expanduser().read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise ConfigError(
-            f"auto: plan {path!r} cannot be read ({type(exc).__name__}: {exc}); make one with: ttc calibrate RUN"
+            f"auto: plan {path!r} cannot be read ({type(exc).__name__}: {exc}); make one with: "
+            f"ttc calibrate RUN --out {path}"
         ) from exc
 
 

@@ -286,7 +286,8 @@ class Thinking:
         if not capabilities.think_close:
             raise ConfigError(
                 f"{capabilities.model} has no end-of-thinking marker, so thinking cannot be budgeted; name two with "
-                "--set thinking.open=... thinking.close=..., or write them into a copy of the model: ttc train adapt"
+                "--set thinking.open=... --set thinking.close=..., or write them into a copy of the model: "
+                "ttc train adapt MODEL --out DIR"
             )
 
 
