@@ -149,7 +149,7 @@ def test_options_become_a_configuration_or_an_error_that_names_them() -> None:
         ((None, None, None, None, None, {"limits.max_width": "0"}), "max_width must be > 0"),
         ((None, "simulated", None, None, None, {"scorer.x": "1"}), "needs --scorer"),
         ((None, "vllm", None, None, "http://x/v1", {}), "engine openai"),
-        ((None, None, None, None, "http://x/v1", {"engine.base_url": "http://y/v1"}), "--upstream and --set engine.base"),
+        ((None, None, None, None, "http://x/v1", {"engine.base_url": "http://y/v1"}), "--upstream and --set engine"),
         ((None, "nothing", None, None, None, {}), "unknown engine"),
         (("here", "embedded:there", None, None, None, {}), "the model is given twice"),
     ):

@@ -72,6 +72,12 @@ def test_the_flops_of_a_model_whose_size_nobody_told_are_unknown_and_not_zero() 
     assert "1 call, FLOPs –, " in line and "GFLOP" not in line
 
 
+@pytest.mark.parametrize(("thinking", "reason"), [("1+1 is", "ended inside its thought"), ("", "wrote nothing")])
+def test_an_answer_that_is_empty_is_told_with_its_reason(thinking: str, reason: str) -> None:
+    assert reason in cost_line(Answer("", None, thinking=thinking), "direct", 1)
+    assert reason not in cost_line(Answer("2", "2", thinking=thinking), "direct", 1)
+
+
 def test_solve_as_json_is_one_object_that_agrees_with_its_ledger(
     table: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -141,6 +141,8 @@ def cost_line(answer: Answer, label: str, seed: int | None) -> str:
     if answer.finish_reason != "stop":
         limit = "--budget" if answer.stop_cause == "budget" else "--max-tokens"
         line += f"; cut before it ended: raise {limit}"
+    elif not answer.text.strip():
+        line += "; the model " + ("ended inside its thought (--show-thinking)" if answer.thinking else "wrote nothing")
     unscored = without_scores([answer])
     line += f"; {unscored}" if unscored else ""
     return line + (f"; stopped: {answer.stop_cause}" if answer.stop_cause != "done" else "")
