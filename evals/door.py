@@ -286,7 +286,8 @@ def _items(problems: Problems, kind: str | None) -> list[Item]:
         raise ConfigError(f"problems: give one split of the dataset, such as dataset[{splits[-1]!r}]")
     if isinstance(listed, str | bytes | Mapping) or not isinstance(listed, Iterable):
         raise ConfigError(
-            f"problems: give a list of dictionaries, a data frame or a dataset, got {type(problems).__name__}"
+            f"problems: give a list of dictionaries, a data frame or a dataset, got {type(problems).__name__}; "
+            "of a file its rows, such as list(csv.DictReader(open(FILE))), or: ttc eval --task FILE"
         )
     table = list(listed)
     if not table:

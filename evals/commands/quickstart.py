@@ -105,8 +105,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(options: QuickstartOptions, out: Path) -> None:
     """Refuse what needs neither an endpoint nor a model to be refused: the file, the folder, the prices."""
-    if options.data is not None and not Path(options.data).expanduser().is_file():
-        raise ConfigError(f"--data {options.data}: there is no such file")
+    if options.data is not None and not (path := Path(options.data).expanduser()).is_file():
+        why = "a folder; name a file in it" if path.is_dir() else "there is no such file"
+        raise ConfigError(f"--data {path}: {why}")
     if options.data is not None:
         read_task(options.data, {}).sequence(options.limit, 0)
     prices_of(options.price_in, options.price_out)

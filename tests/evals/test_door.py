@@ -197,7 +197,7 @@ def test_what_was_paid_for_comes_back_where_a_check_a_strategy_or_the_engine_fai
 @pytest.mark.parametrize(
     ("problems", "options", "message"),
     [
-        ("rows.jsonl", {}, "give a list of dictionaries, a data frame or a dataset, got str"),
+        ("rows.jsonl", {}, "got str; of a file its rows, such as list(csv.DictReader"),
         ([], {}, "problems: there are none"),
         ([1], {}, "row 1 is no dictionary but int"),
         ([{"question": "a"}], {}, "row 1: answer: give either answer or target"),

@@ -148,6 +148,7 @@ def test_where_problems_failed_it_says_so_and_asks_them_again(folder: Path, caps
     ("arguments", "message"),
     [
         (["--data", "none.jsonl"], "--data none.jsonl: there is no such file"),
+        (["--data", "."], "--data .: a folder; name a file in it"),
         (["--data", "tab.tsv"], "task file 'tab.tsv': a task is read from .jsonl, .jsonl.gz, .csv, .toml or"),
         (["--base-url", "localhost"], "engine.base_url must look like http://127.0.0.1:8000/v1"),
         (["--base-url", "http://127.0.0.1:9/v1"], "or give another address (engine.base_url; --base-url of quickstart"),
