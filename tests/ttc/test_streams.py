@@ -160,3 +160,25 @@ except KeyboardInterrupt:
 def test_an_interrupt_that_a_callback_swallows_arrives_all_the_same() -> None:
     done = subprocess.run([sys.executable, "-c", SWALLOWED], capture_output=True, text=True, timeout=15)
     assert (done.stdout, done.stderr) == ("interrupted\n", "")
+
+
+UNRETRIEVED = """
+import asyncio, contextlib
+from ttc.cli.process import silence_interrupted_tasks
+
+async def interrupted(error):
+    raise error
+
+async def main():
+    tasks = [asyncio.ensure_future(interrupted(error)) for error in (ValueError("told"), KeyboardInterrupt())]
+    await asyncio.sleep(60)
+
+silence_interrupted_tasks()
+with contextlib.suppress(KeyboardInterrupt):
+    asyncio.run(main())
+"""
+
+
+def test_a_task_that_an_interrupt_ended_is_not_told_of_and_one_that_failed_is() -> None:
+    done = subprocess.run([sys.executable, "-c", UNRETRIEVED], capture_output=True, text=True, timeout=15)
+    assert done.returncode == 0 and "ValueError: told" in done.stderr and "KeyboardInterrupt" not in done.stderr

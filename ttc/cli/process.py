@@ -1,7 +1,8 @@
 r"""A process of the command `ttc`: how it begins, what its streams are, how it uses memory.
 
 The command line's own modules are imported inside, so that Ctrl-C from the first moment on ends in one line. One that
-meets a callback whose errors Python ignores, as while modules are imported, is sent again.
+meets a callback whose errors Python ignores, as while modules are imported, is sent again. Asyncio's
+report of a task that one ended is dropped.
 
 A stream that was closed when the process began takes what is written and keeps none of it, and its number goes to no
 other file. Signs that the output's encoding has not become plain ones (– is -), other characters what Python calls
@@ -46,6 +47,7 @@ def main() -> int:
         from ttc.cli.cli import main as run
         from ttc.cli.own import run_own
 
+        silence_interrupted_tasks()
         run_own()
     except KeyboardInterrupt:
         os.write(2, b"ttc: interrupted\n")
@@ -166,6 +168,16 @@ def send_again() -> None:
         threading.Timer(_AGAIN_S, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
 
     sys.unraisablehook = swallowed
+
+
+def silence_interrupted_tasks() -> None:
+    """Drop asyncio's report of a task that an interrupt ended, as a second Ctrl-C does; the command tells its end."""
+    import logging
+
+    def is_told(record: logging.LogRecord) -> bool:
+        return not (record.exc_info and record.exc_info[0] is KeyboardInterrupt)
+
+    logging.getLogger("asyncio").addFilter(is_told)
 
 
 @contextmanager
