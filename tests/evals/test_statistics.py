@@ -261,3 +261,15 @@ def test_a_paired_p_value_is_the_share_of_sign_flips_of_clusters_that_are_as_far
     assert paired_p_value(differences, clusters) == pytest.approx(extreme / len(flips))
     alone = paired_p_value(differences, range(len(rows)))
     assert alone == mcnemar(differences.count(-1.0), differences.count(1.0))
+
+
+def test_a_small_gain_of_every_likelihood_is_seen_in_twenty_texts_and_its_interval_holds() -> None:
+    rng = np.random.default_rng(0)
+    inside = 0
+    for run in range(300):
+        before = rng.uniform(0.1, 0.3, 20)
+        after = before + rng.normal(0.05, 0.02, 20)
+        interval = paired_interval(before.tolist(), after.tolist(), range(20), seed=run, smooth=True)
+        assert interval.low > 0
+        inside += interval.low <= 0.05 <= interval.high
+    assert 0.91 < inside / 300 < 0.99

@@ -115,7 +115,7 @@ def test_a_model_learns_from_its_own_rollouts_through_trl(cipher_model, run, met
 
 @pytest.mark.long
 def test_a_reward_model_ranks_held_out_pairs_and_the_policy_passes_through(cipher_model, run):
-    stage = trl(method="reward", rollouts="1-sample", steps=60, lr=2e-3, rows=24, held_out_share=0.2)
+    stage = trl(method="reward", rollouts="1-sample", steps=60, lr=2e-3, rows=24, held_out_share=0.4)
     folder = run / "2-reward"
     result = stage.run(setting(folder, cipher_model))
     assert result.metrics["ranked_before"] == 0.5 and result.metrics["ranked_gain_low"] > 0

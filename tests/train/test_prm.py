@@ -164,6 +164,7 @@ def trained(language):
         rows=48,
         warmup=6,
         eval_every=60,
+        held_out_share=0.3,
     )
     stage.check(True)
     return place, stage.run(place)

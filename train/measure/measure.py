@@ -186,14 +186,23 @@ async def _answered(
 
 
 def gains(
-    name: str, before: Sequence[float], after: Sequence[float], seed: int, clusters: Sequence[Hashable] = ()
+    name: str,
+    before: Sequence[float],
+    after: Sequence[float],
+    seed: int,
+    clusters: Sequence[Hashable] = (),
+    *,
+    smooth: bool = False,
 ) -> dict[str, float]:
-    """`NAME_before`, `NAME_after` and `NAME_gain`, each with `_low` and `_high`; the values are shares in [0, 1]."""
+    """`NAME_before`, `NAME_after` and `NAME_gain`, each with `_low` and `_high`; the values are shares in [0, 1].
+
+    `smooth` values are likelihoods and the like, of which none is far off when the others are not.
+    """
     groups = clusters or range(len(before))
     intervals = {
-        f"{name}_before": mean_interval(before, groups, seed=seed),
-        f"{name}_after": mean_interval(after, groups, seed=seed),
-        f"{name}_gain": paired_interval(before, after, groups, seed=seed),
+        f"{name}_before": mean_interval(before, groups, seed=seed, smooth=smooth),
+        f"{name}_after": mean_interval(after, groups, seed=seed, smooth=smooth),
+        f"{name}_gain": paired_interval(before, after, groups, seed=seed, smooth=smooth),
     }
     flat: dict[str, float] = {}
     for key, interval in intervals.items():

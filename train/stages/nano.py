@@ -88,7 +88,7 @@ class _Nano:
         random_weights = model.build(shape, words, setting.seed).to(setting.device)
         trained = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(setting.device)
         before, after = ([_probability(one, e, setting.device) for e in batch] for one in (random_weights, trained))
-        return gains(f"likelihood_{name}", before, after, setting.seed)
+        return gains(f"likelihood_{name}", before, after, setting.seed, smooth=True)
 
 
 @torch.no_grad()

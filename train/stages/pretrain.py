@@ -123,7 +123,7 @@ class _Pretrain:
         fresh = corpus_examples(whole, text, end, _FRESH, seeds.derive(setting.seed, "fresh texts"))
         untrained = self._untrained(tokenizer, setting)
         before, after = (probabilities(one, fresh, filler) for one in (untrained, model))
-        return gains("likelihood", before, after, setting.seed)
+        return gains("likelihood", before, after, setting.seed, smooth=True)
 
     def _untrained(self, tokenizer: Any, setting: Setting) -> Any:
         seed = seeds.derive(setting.seed, "weights") % (1 << 31)

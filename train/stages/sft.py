@@ -175,7 +175,7 @@ class _Sft:
         if not world.main:
             return StageResult(str(folder), last, stopped)
         keys = [example.key for example in held_out]
-        numbers = {**last, **gains("likelihood", before, after, setting.seed, keys)}
+        numbers = {**last, **gains("likelihood", before, after, setting.seed, keys, smooth=True)}
         if self.task is not None:
             numbers |= task_gains(self.task, self.limit, source, folder, setting, self.engine)
         return StageResult(str(folder), numbers, stopped)

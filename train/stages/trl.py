@@ -273,7 +273,8 @@ class _Trl:
         kind = METHODS[self.method]
         before, after = (kind.measure(path, held_out, pad_id, setting.device) for path in (source, folder))
         name = "ranked" if self.method != "sft" else "likelihood"
-        numbers = {**last, **gains(name, before, after, setting.seed, [row.key for row in held_out])}
+        keys = [row.key for row in held_out]
+        numbers = {**last, **gains(name, before, after, setting.seed, keys, smooth=name == "likelihood")}
         if self.method == "reward":
             return StageResult(pass_through(setting), numbers)
         if self.task is not None:
