@@ -156,8 +156,12 @@ def _connected(path: Path) -> sqlite3.Connection:
     if is_whole and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         return sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True, isolation_level=None)
     base = sqlite3.connect(path, timeout=30.0, isolation_level=None)
-    base.execute("PRAGMA journal_mode=WAL")
-    base.execute("PRAGMA synchronous=NORMAL")
+    try:
+        base.execute("PRAGMA journal_mode=WAL")
+        base.execute("PRAGMA synchronous=NORMAL")
+    except sqlite3.Error:
+        base.close()
+        raise
     return base
 
 
@@ -189,14 +193,23 @@ class AnswerLedger:
         self.path = path
         try:
             self._base = _connected(path)
-            (schema,) = self._base.execute("PRAGMA user_version").fetchone()
-            if schema == 0:
-                self._base.executescript(f"BEGIN; {_TABLES} PRAGMA user_version={SCHEMA}; COMMIT;")
+            schema = self._schema()
         except sqlite3.Error as exc:
             raise _told(exc, path) from exc
         if schema not in (0, SCHEMA):
             self._base.close()
             raise RecordError(f"{path} is a ledger of schema {schema}; this version reads {SCHEMA}")
+
+    def _schema(self) -> int:
+        """That of the file; a new one gets its tables first."""
+        try:
+            (schema,) = self._base.execute("PRAGMA user_version").fetchone()
+            if schema == 0:
+                self._base.executescript(f"BEGIN; {_TABLES} PRAGMA user_version={SCHEMA}; COMMIT;")
+        except sqlite3.Error:
+            self._base.close()
+            raise
+        return int(schema)
 
     def missing(self, units: Iterable[WorkUnit]) -> list[WorkUnit]:
         """Units that have to be made, in their order: absent, failed, or cut at a lower cap than they want now."""

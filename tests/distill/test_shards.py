@@ -66,10 +66,10 @@ def filled(path: Path, teacher: Teacher, units: list[WorkUnit], shards: int) -> 
 def test_two_actors_write_the_ledger_of_one_engine(ray: object, tmp_path: Path) -> None:
     teacher = make_teacher(tmp_path / "graves", jitter=3)
     units = make_units(teacher, [f"question {i}" for i in range(40)])
-    here, there = (filled(tmp_path / f"{n}.db", teacher, units, n) for n in (0, 2))
-    assert here.digest() == there.digest()
-    assert there.totals()["done"] == 40
-    assert here.totals()["usage"] == there.totals()["usage"]
+    with filled(tmp_path / "0.db", teacher, units, 0) as here, filled(tmp_path / "2.db", teacher, units, 2) as there:
+        assert here.digest() == there.digest()
+        assert there.totals()["done"] == 40
+        assert here.totals()["usage"] == there.totals()["usage"]
 
 
 @pytest.mark.slow
@@ -78,12 +78,13 @@ def test_the_units_of_a_lost_actor_are_answered_by_others_and_each_is_paid_once(
     calm = make_teacher(tmp_path / "graves")
     (tmp_path / "graves" / "somebody").touch()  # someone has died already, so nobody stumbles
     units = make_units(calm, texts)
-    expected = filled(tmp_path / "calm.db", calm, units, 0)
+    with filled(tmp_path / "calm.db", calm, units, 0) as calmly:
+        expected = calmly.digest()
     (tmp_path / "graves" / "somebody").unlink()
-    ledger = filled(tmp_path / "lost.db", calm, units, 2)
-    assert len(list((tmp_path / "graves").iterdir())) == 1
-    assert ledger.digest() == expected.digest()
-    assert ledger.totals()["attempts"] == 40
+    with filled(tmp_path / "lost.db", calm, units, 2) as ledger:
+        assert len(list((tmp_path / "graves").iterdir())) == 1
+        assert ledger.digest() == expected
+        assert ledger.totals()["attempts"] == 40
 
 
 @pytest.mark.slow
