@@ -1,7 +1,7 @@
 """What the effects share: problems, runs of a strategy on the simulated engine, and claims with their intervals.
 
 Everything goes through the toolkit's own strategies, engine and scorer. Problems are shared by all runs of a level, so
-differences are paired; intervals are 95 % intervals over problems.
+differences are paired, with 95 % intervals over problems.
 """
 
 from __future__ import annotations

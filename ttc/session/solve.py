@@ -128,7 +128,7 @@ async def solve_all(
 
     `problems` is read as they start, so it may be endless. Until the last has ended, Python looks for cycles of garbage
     as rarely as in the command `ttc`, or as its user has said if that is rarer: a search makes thousands of objects and
-    next to no cycles, and with torch in the process one look stops all threads for a fifth of a second.
+    next to no cycles, and with torch in the process one look stops all threads for a while.
 
     Configuration errors are raised: they would fail every problem alike.
     """

@@ -9,7 +9,7 @@ Everything here runs in the worker thread except `submit`, `post` and the callba
 
 From its start to its end a scheduler keeps what the process holds by then out of sight of Python's collector of cycles
 (`gc.freeze`), as vLLM does: torch and what it brings are hundreds of thousands of objects that never become garbage,
-and looking through them stops all threads for a fifth of a second, once in some ten thousand tokens of a search.
+and looking through them, as Python does again and again in a search, stops all threads for a while.
 """
 
 from __future__ import annotations
