@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
 from tests import notebooks
@@ -124,7 +125,7 @@ def shorter(words: Sequence[str]) -> tuple[str, ...]:
 
 
 @pytest.fixture
-def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Shell:
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Shell]:
     """A shell in an empty folder with the examples of a checkout; servers are started when a page names them."""
     monkeypatch.chdir(tmp_path)
     for name in ("distill", "train"):
@@ -137,7 +138,11 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
             text = SERVED.sub(request.getfixturevalue("served"), text)
         return text
 
-    return Shell(monkeypatch, addresses)
+    shell = Shell(monkeypatch, addresses)
+    yield shell
+    for value in shell.names.values():
+        if isinstance(value, openai.OpenAI):  # a page need not close it, but its socket may not outlive the test
+            value.close()
 
 
 @pytest.mark.long

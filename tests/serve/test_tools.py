@@ -54,8 +54,9 @@ def server() -> Iterator[Running]:
 
 
 @pytest.fixture(scope="module")
-def client(server: Running) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+def client(server: Running) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
 
 
 def ask(client: openai.OpenAI, **fields: Any) -> Any:
