@@ -184,6 +184,35 @@ def test_forks_scored_at_once_share_their_prefix_and_equal_the_direct_pass(
     assert sum(usages, Usage()).scored == unique + num_tags
 
 
+def test_paths_of_unlike_depth_are_one_batch_of_the_model_unless_one_continues_another(
+    folders: dict[str, pathlib.Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folders["classifier"]
+    scorer, num_paths = scorer_of(folder, "classifier"), []
+    compute = IncrementalScorer._compute_wave
+    monkeypatch.setattr(
+        IncrementalScorer, "_compute_wave", lambda self, works: num_paths.append(len(works)) or compute(self, works)
+    )
+    chains = [[root(folder, problem=name)] for name in "pq"]
+    for chain in chains:
+        for step in STEPS:
+            chain.append(grow(chain[-1], step))
+    (_, p1, p2, p3), (_, q1, *_) = chains
+
+    async def go(*prompts: Prompt) -> list[tuple[float, ...]]:
+        scores = await asyncio.gather(*(scorer.score([prompt], lambda usage: None) for prompt in prompts))
+        return [score.steps for (score,) in scores]
+
+    asyncio.run(go(p1))
+    found = asyncio.run(go(p2, q1))
+    assert num_paths == [1, 2]
+    found += asyncio.run(go(p3, chains[1][3], chains[1][2]))
+    assert num_paths[2:] == [2, 1]
+    expected = direct(folder, "classifier", p1.text[: p1.rendered_chars], STEPS)
+    for steps in found:
+        assert steps == pytest.approx(expected[: len(steps)], abs=2e-5)
+
+
 def test_a_whole_completion_scored_at_once_gives_the_same_steps(folders: dict[str, pathlib.Path]) -> None:
     folder = folders["classifier"]
     scorer = scorer_of(folder, "classifier")

@@ -280,10 +280,25 @@ class IncrementalScorer:
     def _compute(self, batch: list[WorkItem[Prompt, Score]]) -> None:
         self._busy = {job.item.problem_id for job in batch}
         with inference(self._threads), self._body.place():
-            ready = self._lay_out(batch)
-            for depth in sorted({len(job.item.path) for job, _ in ready}):  # ancestors before what continues them
-                wave = [(job, model_input) for job, model_input in ready if len(job.item.path) == depth]
+            for wave in self._waves(self._lay_out(batch)):
                 self._extend([work for job, model_input in wave if (work := self._plan(job, model_input)) is not None])
+
+    def _waves(
+        self, ready: Sequence[tuple[WorkItem[Prompt, Score], ModelInput]]
+    ) -> list[list[tuple[WorkItem[Prompt, Score], ModelInput]]]:
+        """Ancestors before what continues them, and all else at once: a wave is one batch of the model."""
+        waves: list[list[tuple[WorkItem[Prompt, Score], ModelInput]]] = []
+        numbers: dict[tuple[str, Hashable, TreePath], int] = {}
+        for job, model_input in sorted(ready, key=lambda entry: len(entry[0].item.path)):
+            prompt = job.item
+            key, path = self._layout.key(prompt), prompt.path
+            ancestors = ((prompt.problem_id, key, path[:end]) for end in range(len(path) - 1, -1, -1))
+            number = next((numbers[place] + 1 for place in ancestors if place in numbers), 0)
+            numbers[prompt.problem_id, key, path] = number
+            if number == len(waves):
+                waves.append([])
+            waves[number].append((job, model_input))
+        return waves
 
     def _lay_out(self, batch: list[WorkItem[Prompt, Score]]) -> list[tuple[WorkItem[Prompt, Score], ModelInput]]:
         """Lay out every path and compute missing roots, once each; a path that cannot be served fails alone."""
