@@ -56,7 +56,7 @@ from ttc.core import (
     Verdict,
     Verifier,
 )
-from ttc.errors import ConfigError, EngineError, MissingExtra, PluginError, PromptTooLong, TTCError, Unsupported
+from ttc.errors import UNANSWERABLE, ConfigError, EngineError, MissingExtra, PluginError, TTCError, Unsupported
 from ttc.session.door import check_scorer, choose_scorer, choose_strategy, opened, synchronous, with_options
 from ttc.session.solve import fit_to_context, solve, spent
 from ttc.session.thinking import Thinking
@@ -387,7 +387,7 @@ class _Work:
                 record, error = await self._record(item, shared)
                 at_s = time.monotonic() - started
                 records[index] = replace(record, provenance={**record.provenance, "at_s": at_s})
-                in_engine = isinstance(error, EngineError) and not isinstance(error, PromptTooLong)
+                in_engine = isinstance(error, EngineError) and not isinstance(error, UNANSWERABLE)
                 streak = streak + 1 if in_engine else 0
                 trust.end(error if streak >= min(MAX_STREAK, len(items)) else None)
                 if error is not None and _fails_all(error) and not has_answers():

@@ -41,7 +41,7 @@ from ttc.config.recipes import differences
 from ttc.config.values import natural
 from ttc.core import NO_VERDICT, Answer, Candidate, Problem, Record, Submission, Usage, Verdict, Verifier
 from ttc.durable import replace_text
-from ttc.errors import ConfigError, EngineError, PluginError, PromptTooLong, RecordError, Unsupported
+from ttc.errors import UNANSWERABLE, ConfigError, EngineError, PluginError, RecordError, Unsupported
 from ttc.identity.digests import differing
 from ttc.session.solve import charged, spent
 
@@ -254,7 +254,7 @@ class _Writer:
         self._num_faults += isinstance(error, PluginError)
         if self._num_faults == self._num_written >= MAX_STREAK:
             return PluginError(f"{error}; so did the first {MAX_STREAK} problems: mend it, and add --retry-errors")
-        in_engine = isinstance(error, EngineError) and not isinstance(error, PromptTooLong)
+        in_engine = isinstance(error, EngineError) and not isinstance(error, UNANSWERABLE)
         self._streak = self._streak + 1 if in_engine else 0
         if self._streak < MAX_STREAK:
             return None

@@ -10,6 +10,7 @@ TTCError
  │   ├─ EngineTimeout (TimeoutError)
  │   ├─ EngineBusy                  it takes no more for now
  │   ├─ PromptTooLong (ValueError)  prompt and budget do not fit the model's context
+ │   ├─ PromptRefused               a server's filter will not have this prompt, now or later
  │   └─ Unsupported                 the engine cannot honour the request (token ids, exact caps, ...)
  ├─ ScorerError (RuntimeError)      a scorer failed; a missing score is not an error but `Score.value is None`
  ├─ VerifierError (RuntimeError)    the verifier itself failed (its verdicts are never exceptions)
@@ -154,6 +155,19 @@ class EngineBusy(EngineError):
 
 class PromptTooLong(EngineError, ValueError):
     """Prompt tokens plus requested tokens exceed the model's context."""
+
+
+class PromptRefused(EngineError):
+    """The filter of a server will not have this prompt, however often it is asked; others are answered."""
+
+
+UNANSWERABLE = (PromptTooLong, PromptRefused)
+"""What a prompt brings about itself: others are answered, and to ask again changes nothing."""
+
+
+def is_unanswerable(error: str) -> bool:
+    """Whether an error is one of these, as records keep it: its kind, a colon and its message."""
+    return error.partition(":")[0] in {kind.__name__ for kind in UNANSWERABLE}
 
 
 class Unsupported(EngineError):

@@ -21,7 +21,7 @@ from distill.generation.ledger import AnswerLedger, Failure, Outcome, WorkUnit
 from distill.spec.teacher import Teacher
 from ttc.config.plugins import described, leaf
 from ttc.core import Engine, Strategy
-from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
+from ttc.errors import ConfigError, EngineError, Unsupported, is_unanswerable
 from ttc.session.session import Shared
 from ttc.session.solve import solve, spent
 
@@ -162,4 +162,4 @@ async def fill(
 
 
 def _engine_failed(outcome: Outcome) -> bool:
-    return isinstance(outcome, Failure) and not outcome.error.startswith(PromptTooLong.__name__)
+    return isinstance(outcome, Failure) and not is_unanswerable(outcome.error)

@@ -23,7 +23,7 @@ from distill.spec.method import Assignment
 from distill.spec.teacher import Teacher
 from ttc.concurrent import StopRequest
 from ttc.config.values import counted
-from ttc.errors import ConfigError, PromptTooLong
+from ttc.errors import ConfigError, PromptRefused, PromptTooLong
 
 Log: TypeAlias = Callable[[str], None]
 
@@ -148,6 +148,8 @@ def _remedy(failed: Sequence[str], lost: int) -> str:
     error = next(error for error in failed if kind_of(error) == kind)
     if kind == PromptTooLong.__name__:
         return f"Set sampling.max_tokens lower, so that question and answer fit the teacher's context ({error})"
+    if kind == PromptRefused.__name__:
+        return f"Leave out the problems that the filter refuses, or accept it: smoke_failures = {lost} ({error})"
     return f"Mend what stopped the calls, then give the same command again: failed calls are asked anew ({error})"
 
 

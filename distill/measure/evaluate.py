@@ -23,7 +23,7 @@ from ttc.config.choices import StrategyChoice
 from ttc.config.recipes import dump
 from ttc.config.values import counted
 from ttc.core import NO_VERDICT, Record
-from ttc.errors import EngineError, PromptTooLong
+from ttc.errors import EngineError, is_unanswerable
 from ttc.session.thinking import Thinking
 
 
@@ -97,9 +97,14 @@ def _run(
         arms=[Arm(choice, place / choice.label) for choice in choices],
     )
     # A total is each problem's own here, as where the teacher generates: what is measured is what teaches.
-    results = asyncio.run(
-        execute(experiment, concurrency=spec.concurrency, retry_errors=True, watcher=_Silent(), spend_total=None)
-    )
+    run = execute(experiment, concurrency=spec.concurrency, retry_errors=True, watcher=_Silent(), spend_total=None)
+    try:
+        results = asyncio.run(run)
+    except EngineError as exc:  # whose advice is that of `ttc eval`
+        raise EngineError(
+            f"measuring {who.name} on {name} was stopped: {exc.__cause__ or exc}; what was answered is kept: run the "
+            "job again"
+        ) from exc
     _refuse_failed(f"{who.name} on {name}", [record for result in results for record in result.records])
     return results
 
@@ -107,10 +112,10 @@ def _run(
 def _refuse_failed(what: str, records: Sequence[Record]) -> None:
     """Raise EngineError for calls that failed: they are no wrong answers, and against a teacher's any student wins.
 
-    A problem that is too long for a model is one that it cannot answer.
+    A problem that is too long for a model, or that a server's filter refuses, is one that it cannot answer.
     """
     errors = [record.error for record in records if record.error is not None]
-    failed = [error for error in errors if not error.startswith(PromptTooLong.__name__)]
+    failed = [error for error in errors if not is_unanswerable(error)]
     if failed:
         raise EngineError(
             f"measuring {what}: {len(failed)} of {counted(len(records), 'answer')} failed, the first with {failed[0]}; "

@@ -18,6 +18,7 @@ from ttc.errors import (
     EngineError,
     EngineTimeout,
     PluginError,
+    PromptRefused,
     PromptTooLong,
     ScorerError,
     ServerRefused,
@@ -30,6 +31,7 @@ TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_e
 """OpenAI's and Anthropic's word for a status; others are by its hundred."""
 _TRANSLATION: tuple[tuple[type | tuple[type, ...], int, str, str | None], ...] = (
     (PromptTooLong, 400, "context_length_exceeded", "messages"),
+    (PromptRefused, 400, "content_filter", "messages"),
     (ServerRefused, 502, "upstream_misconfigured", None),
     ((ConfigError, Unsupported), 400, "invalid_value", None),
     (BudgetExceeded, 400, "budget_exceeded", "ttc.max_total_tokens"),

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -442,13 +443,15 @@ def test_a_waived_check_warns_and_an_unknown_one_is_refused(tmp_path, guesser, w
 FLAKY = """
 from pathlib import Path
 from ttc.engines.embedded.engine import embedded
-from ttc.errors import EngineError
+from ttc.errors import EngineError, PromptRefused
 def flaky(model=None):
     engine = embedded(model)
     answer = engine.generate
     async def generate(prompt, *arguments, **more):
-        if Path(__file__).with_name("gone").exists() and sum(prompt.token_ids) % 2:
-            raise EngineError("connection refused")
+        if sum(prompt.token_ids) % 2:
+            for name, error in [("gone", EngineError), ("filter", PromptRefused)]:
+                if Path(__file__).with_name(name).exists():
+                    raise error(name)
         return await answer(prompt, *arguments, **more)
     engine.generate = generate
     return engine
@@ -471,6 +474,24 @@ def test_a_teacher_whose_calls_fail_while_it_is_measured_is_not_a_bad_teacher(tm
     assert run_job(asked, tmp_path / "j", quiet).promoted is not None
     (records,) = (tmp_path / "j" / "eval" / "teachers").glob("*/greedy/records.jsonl")
     assert len(records.read_text().splitlines()) == 11 + 5  # only what failed was asked again
+
+
+def test_a_filter_of_a_teachers_server_keeps_no_job_from_its_end(tmp_path, guesser, walker):
+    (tmp_path / "engine.py").write_text(FLAKY)
+    teacher = {"model": str(walker), "engine": f"{tmp_path / 'engine.py'}:flaky"}
+    asked = spec(guesser, teacher, limit=8, gates={"max_below_teacher": 1.0}, train={"steps": 1})
+
+    def failing(text):
+        if text.startswith("measuring"):
+            (tmp_path / "filter").touch()
+
+    assert run_job(asked, tmp_path / "j", failing).promoted is not None
+    (records,) = (tmp_path / "j" / "eval" / "teachers").glob("*/greedy/records.jsonl")
+    assert sum("PromptRefused: filter" in line for line in records.read_text().splitlines()) == 5
+    with pytest.raises(ConfigError, match="Leave out the problems that the filter refuses") as caught:
+        run_job(replace(asked, smoke_failures=0), tmp_path / "k", quiet)
+    lost = int(re.findall(r"or accept it: smoke_failures = (\d+)", str(caught.value))[0])
+    assert run_job(replace(asked, smoke_failures=lost), tmp_path / "k", quiet).promoted is not None
 
 
 def test_files_that_changed_are_found_by_the_manifest(tmp_path, finished, capsys):

@@ -23,7 +23,15 @@ from evals.tasks.simulated import simulated as simulated_task
 from tests.evals.runs import BoxVerifier, timeless
 from ttc.core import Answer, Candidate, Problem, Record, Sampling, Submission, TargetLike, Verdict
 from ttc.engines.simulated import simulated
-from ttc.errors import ConfigError, EngineError, EngineTimeout, PluginError, PromptTooLong, RecordError
+from ttc.errors import (
+    ConfigError,
+    EngineError,
+    EngineTimeout,
+    PluginError,
+    PromptRefused,
+    PromptTooLong,
+    RecordError,
+)
 from ttc.session.session import Session
 from ttc.session.solve import solve
 from ttc.strategies.majority import majority
@@ -255,6 +263,14 @@ def test_problems_that_fail_at_once_stop_no_run_whose_answers_come_later(fault: 
     records = run(tmp_path / "run", items(20), filtered, concurrency=12)
     assert [record.error is None for record in records] == [False] * 10 + [True] * 10
     assert lines(tmp_path / "run") == 20
+
+
+def test_problems_that_a_filter_refuses_are_data_however_many_they_are(tmp_path: Path) -> None:
+    async def filtered(problem: Problem) -> Answer:
+        raise PromptRefused("answered 400: content_filter")
+
+    records = run(tmp_path / "run", items(), filtered)
+    assert [record.error for record in records] == ["PromptRefused: answered 400: content_filter"] * 12
 
 
 def test_code_of_the_users_own_that_never_works_stops_the_run_and_one_that_works_once_does_not(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from serve.dialects import chat as chat_dialect
 from serve.requests.body import WHOLE, RequestBody, parse_json, read
 from serve.requests.errors import ApiError, from_error
 from serve.requests.search import ServedStrategies
-from ttc.errors import ConfigError, EngineBusy, EngineError
+from ttc.errors import ConfigError, EngineBusy, EngineError, PromptRefused
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
@@ -105,6 +105,8 @@ def test_errors_of_the_toolkit_lose_their_folders() -> None:
     error = from_error(ConfigError("/secret/models/qwen/config.json lacks x; see http://host/a/b"))
     assert error.message == "config.json lacks x; see http://host/a/b"
     assert from_error(EngineError("http://gpu-7:8000/v1 broke")).message == "the server behind broke"
+    filtered = from_error(PromptRefused("http://gpu-7:8000/v1 answered 400: flagged"))
+    assert (filtered.status, filtered.code) == (400, "content_filter") and "gpu-7" not in filtered.message
     assert from_error(ValueError("/secret")).message == "an error of the server itself; its log says more"
 
 

@@ -22,7 +22,7 @@ from ttc.engines.openai.refusals import Access, refuse, status_of
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared import balance
 from ttc.engines.shared.balance import Retry, Transient, retry_after_s, retrying
-from ttc.errors import ConfigError, EngineBusy, EngineError, EngineTimeout, PromptTooLong
+from ttc.errors import ConfigError, EngineBusy, EngineError, EngineTimeout, PromptRefused, PromptTooLong
 from ttc.session.solve import solve, spent
 from ttc.strategies.direct import direct
 
@@ -109,6 +109,9 @@ def test_a_failure_that_stays_becomes_an_engine_error_with_its_cause_and_its_att
         (Fault(status=401, message="who are you"), ConfigError, "api_key_env"),
         (Fault(status=404, message="no such model"), ConfigError, "base_url"),
         (Fault(status=400, message="maximum context length is 8 tokens"), PromptTooLong, "maximum context"),
+        (Fault(status=400, message="The response was filtered (content_filter)"), PromptRefused, "was filtered"),
+        (Fault(status=403, message="Your input was flagged by moderation"), PromptRefused, "403: Your input"),
+        (Fault(status=400, message="Content Exists Risk"), PromptRefused, "Risk"),
         (Fault("nested", status=400, message="bad later"), EngineError, "bad later"),
         (Fault("flat", status=400, message="flat later"), EngineError, "flat later"),
         (Fault(status=503, headers={"x-should-retry": "false"}), EngineError, "503"),

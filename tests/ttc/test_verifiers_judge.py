@@ -17,7 +17,7 @@ import pytest
 
 from ttc.core import Prompt, Sampling, Submission, TargetLike, TextMarker, Verdict
 from ttc.engines.scripted import ScriptedEngine
-from ttc.errors import ConfigError, EngineError
+from ttc.errors import ConfigError, EngineError, PromptRefused
 from ttc.verifiers.judge import _ask, judge
 from ttc.verifiers.service.service import Service
 
@@ -117,6 +117,10 @@ def test_engines_that_fail_or_hang_give_no_verdict() -> None:
         async def generate(self, *args: Any) -> Any:
             raise EngineError("gone")
 
+    class Filtering(ScriptedEngine):
+        async def generate(self, *args: Any) -> Any:
+            raise PromptRefused("what it says")
+
     class Slow(ScriptedEngine):
         async def generate(self, *args: Any) -> Any:
             await asyncio.sleep(60)
@@ -130,6 +134,7 @@ def test_engines_that_fail_or_hang_give_no_verdict() -> None:
     assert verdict(Failing(nothing)).reason == "gone"
     assert verdict(Failing(nothing)).status == "error"
     assert verdict(ScriptedEngine(nothing, max_context=100)).status == "limit"
+    assert verdict(Filtering(nothing)).status == "limit", "an answer must not be able to choose to have no verdict"
     began = time.perf_counter()
     assert verdict(Slow(nothing), timeout_s=0.2).status == "timeout"
     assert time.perf_counter() - began < 5

@@ -34,9 +34,9 @@ from ttc.config.signatures import options_of
 from ttc.config.values import nearest
 from ttc.durable import FULL
 from ttc.errors import (
+    UNANSWERABLE,
     ConfigError,
     PluginError,
-    PromptTooLong,
     RecordError,
     TTCError,
     UnknownName,
@@ -57,7 +57,7 @@ exit codes:
   143  terminated (SIGTERM)
 
 TTC_DEBUG=1 shows tracebacks. Start with: ttc doctor"""
-BAD_INPUT = (ConfigError, RecordError, PromptTooLong, Unsupported, PluginError)
+BAD_INPUT = (ConfigError, RecordError, *UNANSWERABLE, Unsupported, PluginError)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -39,7 +39,7 @@ from ttc.answers.extract import answer_start
 from ttc.concurrent import gather
 from ttc.config.values import above, at_least
 from ttc.core import Engine, Message, Sampling, Submission, TargetLike, Usage, Verdict
-from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong
+from ttc.errors import UNANSWERABLE, ConfigError, EngineError, EngineTimeout
 from ttc.identity.digests import reads
 from ttc.scorers.judge import Question, Said, agreed, harmless, judging, judging_model, verdict
 from ttc.session.thinking import split_whole
@@ -141,7 +141,7 @@ class JudgeVerifier:
                 one, other = await gather(self._reply(text) for text in (question.one, question.other))
         except (TimeoutError, EngineTimeout):
             return Verdict("timeout", reason=f"the judge took more than {self._policy.timeout_s:g} s")
-        except PromptTooLong as exc:
+        except UNANSWERABLE as exc:  # what an answer causes: nobody may choose to have no verdict
             return Verdict("limit", reason=str(exc))
         except (ConfigError, EngineError) as exc:
             return Verdict("error", reason=str(exc))

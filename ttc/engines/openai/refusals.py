@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from ttc.engines.shared.balance import Transient, is_transient, retry_after_s
-from ttc.errors import EngineBusy, EngineError, PromptTooLong, ServerRefused
+from ttc.errors import EngineBusy, EngineError, PromptRefused, PromptTooLong, ServerRefused
 
 MAX_MESSAGE = 400
 _CONTEXT = r"context.?(length|window|size)|maximum context|max_model_len"
@@ -24,6 +24,12 @@ _ALSO = (
 _FULL = re.compile(_CONTEXT, re.I)
 """How servers say that a context is full, also with a 500 or in a stream, where `too long` is about time."""
 _TOO_LONG = re.compile(f"{_CONTEXT}|{_ALSO}", re.I)
+_FILTERED = re.compile(
+    r"content.?filter|content.?(management.)?policy|flagged (as potentially violating|by moderation)|was flagged"
+    r"|data.?inspection.?failed|content exists risk",  # Azure and OpenAI; OpenRouter; DashScope; DeepSeek
+    re.I,
+)
+"""How the filters of servers say that they refuse a prompt."""
 _CUT_SHORT = re.compile(r"could not finish the message because max_tokens", re.I)
 """How OpenAI says that a model spent all of its length on thought that it does not show: an answer that was cut."""
 
@@ -61,8 +67,8 @@ def refuse(
 
     Raises:
         Transient: it may pass.
-        EngineError: it does not; ServerRefused for a wrong key or URL, PromptTooLong when it is the context, CutShort
-            when the length that was asked for ran out.
+        EngineError: it does not; ServerRefused for a wrong key or URL, PromptTooLong when it is the context,
+            PromptRefused when it is a filter, CutShort when the length that was asked for ran out.
     """
     text = f"{url} answered {status}: {access.hide(said)}"
     cause = None if access.key and access.key in f"{exc} {said}" else exc
@@ -74,6 +80,8 @@ def refuse(
         error = EngineBusy(text) if status == 429 else EngineError(text)
         error.retry_after_s = retry_after_s(headers)
         raise Transient(error, retry_after_s=error.retry_after_s, status=status) from cause
+    if status in (400, 403, 422) and _FILTERED.search(said):
+        raise PromptRefused(text) from cause
     if status in (401, 403):
         raise ServerRefused(f"{text}; check the key in the environment (engine.api_key_env)") from cause
     if status == 404:
