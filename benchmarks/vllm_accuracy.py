@@ -47,7 +47,7 @@ def _correct(final: str | None, item: Item) -> int:
 async def measure(cases: Mapping[str, suite.Case], problems: int, level: int, seed: int) -> list[dict[str, Any]]:
     """One row per strategy: both accuracies, the difference with its interval, and the adjusted p-value."""
     items = list(arithmetic(level=level).items(problems, seed))
-    clusters = [item.cluster or item.problem.id for item in items]
+    clusters = [item.group for item in items]
     reference, engine = embedded(), vllm(None, VllmOptions(max_context=1024, seeded=False))
     rows: list[dict[str, Any]] = []
     try:

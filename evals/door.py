@@ -421,7 +421,7 @@ class _Work:
 
 
 def _labels(item: Item) -> dict[str, Any]:
-    return {"cluster": item.cluster or item.problem.id, "difficulty": item.difficulty}
+    return {"cluster": item.group, "difficulty": item.difficulty}
 
 
 def _fails_all(error: Exception) -> bool:

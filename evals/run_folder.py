@@ -227,7 +227,7 @@ class _Writer:
         provenance = {
             **self._labels,
             "at_s": round(time.monotonic() - self._started, 3),
-            "cluster": item.cluster or item.problem.id,
+            "cluster": item.group,
             "difficulty": item.difficulty,
         }
         if error is not None:

@@ -57,6 +57,11 @@ class Item:
         """Keep the JSON form of the target, as records and files do."""
         object.__setattr__(self, "target", written(self.target))
 
+    @property
+    def group(self) -> str:
+        """What it weighs together with."""
+        return self.cluster or self.problem.id
+
 
 @dataclass(frozen=True, slots=True)
 class VerifierSpec:

@@ -135,7 +135,13 @@ def _numbers(greedy: Sequence[Record], sampled: Sequence[Record]) -> TaskNumbers
         length=sum(lengths) / count,
         truncated=sum(answer.finish_reason != "stop" for answer in answers) / count,
         unjudged=sum(r.verdict is not None and r.verdict.status in NO_VERDICT for r in (*greedy, *sampled)),
+        groups=_groups([str(record.provenance.get("cluster") or record.problem.id) for record in greedy]),
     )
+
+
+def _groups(clusters: Sequence[str]) -> tuple[int, ...]:
+    numbers = {cluster: number for number, cluster in enumerate(dict.fromkeys(clusters))}
+    return tuple(numbers[cluster] for cluster in clusters) if len(numbers) < len(clusters) else ()
 
 
 def _right(records: Sequence[Record]) -> tuple[bool, ...]:

@@ -22,7 +22,8 @@ class TaskNumbers:
     """Right answers in the order of the problems (greedy, and sampled where it was), and means over the greedy ones.
 
     `tokens` is what an answer cost: generated, judged and newly scored; `length` that of the answer itself. `unjudged`
-    answers got no verdict, and are not among the right ones.
+    answers got no verdict, and are not among the right ones. `groups` number the variants of one thing alike; empty
+    where every problem is its own.
     """
 
     right: tuple[bool, ...]
@@ -31,6 +32,7 @@ class TaskNumbers:
     length: float
     truncated: float
     unjudged: int = 0
+    groups: tuple[int, ...] = ()
 
     @property
     def accuracy(self) -> float:
@@ -40,20 +42,22 @@ class TaskNumbers:
     def interval(self, seed: int, *, sampled: bool = False) -> Interval:
         """Accuracy with its 95 % interval."""
         values = [float(value) for value in (self.sampled if sampled else self.right)]
-        return mean_interval(values, range(len(values)), seed=seed)
+        return mean_interval(values, self.groups or range(len(values)), seed=seed)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; right and wrong as a text of 1 and 0."""
         bits = {name: "".join("01"[value] for value in getattr(self, name)) for name in ("right", "sampled")}
         means = {"tokens": self.tokens, "length": self.length, "truncated": self.truncated}
-        return {**bits, **means, "unjudged": self.unjudged}
+        variants = {"groups": list(self.groups)} if self.groups else {}
+        return {**bits, **means, "unjudged": self.unjudged, **variants}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TaskNumbers:
         """What `to_json` wrote."""
         right, sampled = (tuple(bit == "1" for bit in data[name]) for name in ("right", "sampled"))
         unjudged = data.get("unjudged", 0)  # older results do not say
-        return cls(right, sampled, data["tokens"], data["length"], data["truncated"], unjudged)
+        groups = tuple(data.get("groups", ()))
+        return cls(right, sampled, data["tokens"], data["length"], data["truncated"], unjudged, groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ class Measured:
     def gap(self, other: Measured, task: str, seed: int) -> Interval:
         """How much better `other` is on a task, greedily, problem by problem, with its 95 % interval."""
         own, others = ([float(value) for value in model.tasks[task].right] for model in (self, other))
-        return paired_interval(own, others, range(len(own)), seed=seed)
+        return paired_interval(own, others, self.tasks[task].groups or range(len(own)), seed=seed)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for the result file."""

@@ -1,15 +1,16 @@
 """Gates hold a student to what was declared, on the end of the interval that is against it."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
+from distill.measure.evaluate import _numbers
 from distill.measure.measured import Measured, TaskNumbers, compared, recoveries, unjudged_lines
 from distill.plan.gates import job_checks, read_job_gates
 from distill.report.tables import JobData, cost
 from distill.spec.spec import parse_spec
 from evals.report.kit import MISSING
-from ttc.core import Usage
+from ttc.core import Problem, Record, Usage, Verdict
 from ttc.errors import ConfigError
 
 PLAIN = {"name": "j", "method": "rejection", "student": "s", "teacher": "t", "task": "cipher", "seed": 1,
@@ -113,6 +114,23 @@ def test_the_table_shows_paired_gains_over_the_start():
     lines = compared({"start": measured(20), "student": measured(110)}, 1)
     assert [line[1] for line in lines] == ["start", "student"]
     assert lines[0][4] == "" and lines[1][4].startswith("+45.0 (+")
+
+
+def test_variants_of_one_problem_weigh_as_one():
+    records = [
+        Record(
+            Problem(f"p{i}", (), "exact"),
+            verdict=Verdict("correct" if i < 110 else "incorrect"),
+            provenance={"cluster": f"c{i // 50}"},
+        )
+        for i in range(200)
+    ]
+    told = _numbers(records, ())
+    assert told.groups[49:51] == (0, 1) and TaskNumbers.from_json(told.to_json()) == told
+    whole, alone = (numbers.interval(1) for numbers in (told, replace(told, groups=())))
+    assert whole.value == alone.value and whole.high - whole.low > 2 * (alone.high - alone.low)
+    start = Measured({"cipher": replace(told, right=(False,) * 200)})
+    assert start.gap(Measured({"cipher": told}), "cipher", 1).low < 0.3
 
 
 def test_answers_without_a_verdict_are_told_and_kept_in_results():

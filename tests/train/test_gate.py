@@ -11,10 +11,12 @@ from tests.train.stages import make_stage
 from train.base.models import load_model, load_tokenizer, save_model
 from train.base.stage import Setting, StageResult, write_result
 from train.measure.gates import read_gates
-from train.promote.gate import digest, judge, promote, read_reviews, safe
+from train.promote import gate
+from train.promote.gate import _Answered, digest, judge, promote, read_reviews, safe
 from train.recipe.recipe import read_recipe
 from train.stages.sample import sample
 from ttc.cli.cli import main
+from ttc.core import Usage
 from ttc.errors import ConfigError, RecordError
 
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
@@ -43,6 +45,19 @@ def run(cipher_model, tmp_path_factory):
 def checked(run, **table):
     found = judge(read_gates({"held_out": WALKS, **table}, "x"), run, None, Setting(run, None, 1, "cpu", 1, print))
     return {check.gate: check for check in found}
+
+
+def test_variants_of_one_problem_weigh_as_one(run, monkeypatch):
+    def answers(groups):
+        def answered(task, limit, model, setting, *, greedy=True):
+            return _Answered([float("3-sft" in str(model))] * len(groups), groups, Usage())
+
+        monkeypatch.setattr(gate, "_answers", answered)
+        return checked(run, min_gain=0.5, min_accuracy=0.5)
+
+    assert all(check.passed for check in answers([f"p{i}" for i in range(40)]).values())
+    found = answers([f"p{i % 2}" for i in range(40)])
+    assert not found["min_gain"].passed and not found["min_accuracy"].passed
 
 
 def test_reviews_count_only_for_the_very_model_they_read_and_only_when_enough_accept(run, tmp_path):

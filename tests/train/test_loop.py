@@ -1,6 +1,7 @@
 """The loop end to end on a real model and engine: it learns, resumes bit for bit, and trusts no stale weights."""
 
 import asyncio
+import contextlib
 import copy
 import dataclasses
 import json
@@ -18,6 +19,7 @@ from train.update.batch import rollout_batch
 from train.update.update import Updater, weighted
 from ttc.core import Verdict
 from ttc.errors import ConfigError, TrainingError
+from ttc.records import LineFile
 
 pytestmark = pytest.mark.numeric
 
@@ -111,6 +113,18 @@ def test_a_roll_back_after_a_resume_goes_to_no_weights_of_the_attempt_that_was_l
     again = with_best()
     assert resume(again).step == 2 and steps() == [best]
     close(again)
+
+
+def test_what_is_measured_says_which_problems_are_variants_of_one(new_parts, tmp_path):
+    parts = new_parts(tmp_path)
+    items = [dataclasses.replace(item, cluster="one") for item in parts.held_out.items[:2]] + parts.held_out.items[2:]
+    held_out = dataclasses.replace(parts.held_out, items=items)
+    with contextlib.closing(LineFile(tmp_path / "held_out.jsonl")) as file:
+        for measured in (parts.held_out, held_out):
+            asyncio.run(evaluate(LoopState(), dataclasses.replace(parts, held_out=measured, held_out_file=file)))
+    close(parts)
+    plain, clustered = (json.loads(line) for line in (tmp_path / "held_out.jsonl").read_text().splitlines())
+    assert "groups" not in plain and clustered["groups"] == [item.group for item in items]
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_an_error_that_names_step_and_metric(new_parts, tmp_path):

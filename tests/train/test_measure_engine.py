@@ -44,3 +44,14 @@ def test_gains_are_up_to_where_the_run_ended_and_not_up_to_where_a_lost_attempt_
     path.write_text("\n".join(lines) + "\n")
     assert held_out_gains(path, 1, 15)["held_out_after"] == 0.5
     assert held_out_gains(path, 1, 20)["held_out_after"] == 1.0
+
+
+def test_variants_of_one_problem_weigh_as_one_in_gains(tmp_path: Path) -> None:
+    path, lows = tmp_path / "held_out.jsonl", []
+    for more in ({}, {"groups": [f"c{i // 25}" for i in range(100)]}):
+        rows = [{"step": step, "right": [int(i < 60 * step) for i in range(100)], **more} for step in (0, 1)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        numbers = held_out_gains(path, 1, 1)
+        assert numbers["held_out_gain"] == pytest.approx(0.6)
+        lows.append(numbers["held_out_gain_low"])
+    assert lows[0] > 0.4 > 0.2 > lows[1]

@@ -38,12 +38,12 @@ RECIPE = f'about = "x"\n[retention]\nlimit = 4\n{PRETRAIN}{SAMPLE}{GRPO}start = 
 
 
 def test_wins_count_ties_and_missing_verdicts_one_half_and_changes_are_paired():
-    old = TaskAnswers([1, 0, 0, 0], [1, 0, 0, 0], [1.0, 0.5, 0.2, math.nan])
-    new = TaskAnswers([1, 1, 0, 0], [1, 1, 0, 0], [1.0, 1.0, 0.1, 0.3])
+    old = TaskAnswers([1, 0, 0, 0], [1, 0, 0, 0], [1.0, 0.5, 0.2, math.nan], "abcd")
+    new = TaskAnswers([1, 1, 0, 0], [1, 1, 0, 0], [1.0, 1.0, 0.1, 0.3], "abcd")
     row = _kept("2-sft", "x", new, old, seed=0)
     assert row.wins is not None and row.wins.value == (0.5 + 1 + 0 + 0.5) / 4
     assert row.change is not None and row.change.value == 0.25
-    twice = TaskAnswers([1, 0], [1, 1, 0, 1], [1.0, 1.0, 0.0, 1.0])
+    twice = TaskAnswers([1, 0], [1, 1, 0, 1], [1.0, 1.0, 0.0, 1.0], "ab")
     assert _kept("1-a", "x", twice, None, seed=0).sampled.value == 0.75
     first = _kept("1-pretrain", "x", old, None, seed=0)
     assert first.change is None and first.wins is None and first.sampled.value == 0.25

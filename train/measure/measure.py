@@ -155,8 +155,9 @@ def task_gains(
     """
     items = task.items(limit, 0)
     first, last = (asyncio.run(_answered(task, items, folder, setting, engine)) for folder in (before, after))
-    greedy = gains("held_out", first[0], last[0], setting.seed)
-    return {**greedy, **gains("held_out_sampled", first[1], last[1], setting.seed)}
+    groups = [item.group for item in items]
+    greedy = gains("held_out", first[0], last[0], setting.seed, groups)
+    return {**greedy, **gains("held_out_sampled", first[1], last[1], setting.seed, groups)}
 
 
 def held_out_gains(path: Path, seed: int, steps: int) -> dict[str, float]:
@@ -170,7 +171,7 @@ def held_out_gains(path: Path, seed: int, steps: int) -> dict[str, float]:
     numbers: dict[str, float] = {}
     for column, name in (("right", "held_out"), ("sampled", "held_out_sampled")):
         if column in rows[0] and column in rows[-1]:
-            numbers |= gains(name, rows[0][column], rows[-1][column], seed)
+            numbers |= gains(name, rows[0][column], rows[-1][column], seed, rows[0].get("groups", ()))
     return numbers
 
 

@@ -69,11 +69,15 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class TaskAnswers:
-    """Whether greedy answers are right, one per problem, and sampled ones, equally many per problem, with scores."""
+    """Whether greedy answers are right, one per problem, and sampled ones, equally many per problem, with scores.
+
+    `groups` are what the problems weigh together with, one per problem.
+    """
 
     greedy: Sequence[float]
     sampled: Sequence[float]
     scores: Sequence[float]
+    groups: Sequence[str]
 
 
 def read_retention(table: object, where: str) -> Retention:
@@ -121,9 +125,8 @@ def _read(name: str, value: Any) -> Any:
 
 
 def _kept(stage: str, spec: str, now: TaskAnswers, before: TaskAnswers | None, seed: int) -> Kept:
-    problems = range(len(now.greedy))
-    clusters = [problem for problem in problems for _ in range(len(now.sampled) // len(problems))]
-    greedy = mean_interval(now.greedy, problems, seed=seed)
+    clusters = [group for group in now.groups for _ in range(len(now.sampled) // len(now.groups))]
+    greedy = mean_interval(now.greedy, now.groups, seed=seed)
     sampled_accuracy = mean_interval(now.sampled, clusters, seed=seed)
     if before is None:
         return Kept(stage, spec, greedy, sampled_accuracy)
@@ -158,4 +161,4 @@ async def _answers(engine: Engine, task: Task, items: Sequence[Item], samples: i
     is_right = [float(rollout.right) for rollout in rollouts]
     # NaN without a verdict: neither above nor below anything
     scores = [math.nan if rollout.reward is None else rollout.reward for rollout in rollouts]
-    return TaskAnswers([float(right) for right in greedy], is_right, scores)
+    return TaskAnswers([float(right) for right in greedy], is_right, scores, [item.group for item in items])

@@ -53,6 +53,7 @@ class _Answered(NamedTuple):
     """The greedy answers of one model on one task."""
 
     right: Sequence[float]
+    groups: Sequence[str]
     usage: Usage
 
     @property
@@ -80,7 +81,7 @@ def judge(gates: Gates, run: Path, start: Path | None, setting: Setting) -> list
     if gates.min_accuracy is not None:
         checks.append(_accuracy(task.name, new, gates.min_accuracy, setting.seed))
     if gates.min_gain is not None:
-        gain = paired_interval(old.right, new.right, range(new.num), seed=setting.seed)
+        gain = paired_interval(old.right, new.right, new.groups, seed=setting.seed)
         text = f"gain on {task.name} over the start"
         checks.append(at_least("min_gain", text, gain.low, gates.min_gain, is_end=True))
     if gates.max_length is not None:
@@ -155,11 +156,12 @@ async def _sampled(model: Path, items: Sequence[Item], max_tokens: int, setting:
 
 
 def _answers(task: Task, limit: int, model: Path, setting: Setting, *, greedy: bool = True) -> _Answered:
+    items = task.items(limit, 0)
+
     async def measure() -> _Answered:
         async with opened(model, task, setting) as (engine, verifier):
-            held_out = HeldOut(task.items(limit, 0), verifier, task.sampling, setting.seed)
-            right, usage = await accuracy(held_out, engine, greedy=greedy)
-        return _Answered([float(value) for value in right], usage)
+            right, usage = await accuracy(HeldOut(items, verifier, task.sampling, setting.seed), engine, greedy=greedy)
+        return _Answered([float(value) for value in right], [item.group for item in items], usage)
 
     return asyncio.run(measure())
 
@@ -178,7 +180,7 @@ def _finished(stopped: str) -> GateCheck:
 
 
 def _accuracy(name: str, answers: _Answered, bound: float, seed: int) -> GateCheck:
-    interval = mean_interval(answers.right, range(answers.num), seed=seed)
+    interval = mean_interval(answers.right, answers.groups, seed=seed)
     text = f"accuracy on {counted(answers.num, 'problem')} of {name}"
     return at_least("min_accuracy", text, interval.low, bound, is_end=True)
 
@@ -186,7 +188,7 @@ def _accuracy(name: str, answers: _Answered, bound: float, seed: int) -> GateChe
 def _kept(gate: str, task: Task, limit: int, bound: float, candidate: Path, start: Path, setting: Setting) -> GateCheck:
     """No worse than at the start, beyond doubt: the upper end of the drop's interval is within the bound."""
     new, old = (_answers(task, limit, model, setting) for model in (candidate, start))
-    drop = paired_interval(new.right, old.right, range(new.num), seed=setting.seed)
+    drop = paired_interval(new.right, old.right, new.groups, seed=setting.seed)
     text = f"drop on {task.name}: {drop.value:.4g}, at most {drop.high:.4g} (95 %), must be {bound:g} or less"
     return GateCheck(gate, drop.high <= bound, drop.high, bound, text)
 

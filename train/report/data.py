@@ -113,7 +113,8 @@ def _by_step(path: Path) -> list[dict[str, Any]]:
 
 def _point(row: Mapping[str, Any]) -> HeldOutPoint:
     right = [float(value) for value in row["right"]]
-    return HeldOutPoint(int(row["step"]), mean_interval(right, range(len(right)), seed=0), len(right))
+    groups = row.get("groups", range(len(right)))
+    return HeldOutPoint(int(row["step"]), mean_interval(right, groups, seed=0), len(right))
 
 
 def _samples(path: Path, steps: Sequence[int]) -> dict[int, list[dict[str, Any]]]:

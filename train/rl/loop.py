@@ -313,7 +313,9 @@ async def evaluate(state: LoopState, parts: Parts) -> dict[str, float]:
     right, samples, accepted = world.gather(greedy), world.gather(one), world.gather(second)
     if parts.held_out_file is not None:
         outcomes = {"right": list(map(int, right)), "sampled": list(map(int, samples))}
-        parts.held_out_file.write({"step": state.step, **outcomes})
+        groups = [item.group for item in parts.held_out.items]
+        variants = {"groups": groups} if len(set(groups)) < len(groups) else {}
+        parts.held_out_file.write({"step": state.step, **outcomes, **variants})
     value, sampled_value = sum(right) / len(right), sum(samples) / len(samples)
     if value >= state.best and parts.best is not None:
         parts.best.save(state.step, parts.updater.model, parts.updater.state(), {}, until=parts.checkpoints.newest)
