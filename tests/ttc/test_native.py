@@ -301,3 +301,19 @@ kernels.norm(2, 32, x.numpy(), torch.ones(16).numpy(), 0.0, out.numpy())
 assert torch.equal(out, x)
 """
     subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], check=True)
+
+
+@pytest.mark.long
+def test_an_engine_that_is_open_has_nothing_left_to_compile(tmp_path: Path) -> None:
+    script = """
+import ttc
+from numba.core import event
+from ttc.core import Sampling
+from ttc.engines.embedded.engine import embedded
+engine = embedded(dtype="float32")
+with event.install_recorder("numba:compile") as compiled:
+    answer = ttc.run("12+30*2", engine=engine, strategy="majority", n=3, sampling=Sampling(max_tokens=60, logprobs=True))
+assert answer.usage.generated > 3 and not compiled.buffer, compiled.buffer
+"""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], env=environment, check=True)

@@ -8,11 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ttc.engines.embedded.core.batch import BatchLimits, Decoder, default_kv_bytes
 from ttc.engines.embedded.core.model import Body, load_body, pick_device
 from ttc.engines.embedded.core.paged import PagedDecoder
+from ttc.engines.embedded.core.sampler import Rows, sample
 from ttc.engines.embedded.core.scheduler import Scheduler
 from ttc.engines.shared.compute import native, pick_dtype
 from ttc.engines.shared.shape import Dims, full_attention, read_config
@@ -71,29 +73,46 @@ def load(
     body, _ = load_body(folder, device=device, dtype=dtype, max_context=max_context, head=True, **core.options)
     limits = BatchLimits(max_batch, kv_bytes or default_kv_bytes(body.device))
     scheduler = Scheduler(body, core.decoder, text.decode, limits=limits, threads=threads)
-    if core.check is not None:
-        try:
-            scheduler.call(partial(core.check, body)).result()
-        except BaseException:  # an interrupt too: a thread that computes at the end of the process aborts it
-            scheduler.close()
-            raise
+    try:
+        scheduler.call(partial(core.begin, body)).result()
+    except BaseException:  # an interrupt too: a thread that computes at the end of the process aborts it
+        scheduler.close()
+        raise
     return text, scheduler
 
 
 @dataclass(frozen=True, slots=True)
 class _Core:
-    """A decoder, what `load_body` needs for it, and what must hold on this machine."""
+    """A decoder, what `load_body` needs for it, and what its worker does first."""
 
     decoder: Callable[[Body], Decoder]
     options: Mapping[str, Any]
-    check: Callable[[Body], None] | None = None
+    begin: Callable[[Body], None]
 
 
 def _paged(dims: Dims, dtype: torch.dtype, device: torch.device) -> _Core:
     kernels = native(device, dtype)
     if kernels is None or not kernels.serves(dims.head_dim):
-        return replace(_invariant(), check=None)
-    return _Core(partial(PagedDecoder, kernels=kernels), {})
+        core = _invariant()
+        return replace(core, begin=partial(_warm_up, core.decoder))
+    decoder = partial(PagedDecoder, kernels=kernels)
+    return _Core(decoder, {}, partial(_warm_up, decoder))
+
+
+def _warm_up(make_decoder: Callable[[Body], Decoder], body: Body) -> None:
+    """Compute a prompt and a token, before anybody waits for one or is timed: the first use on a machine compiles.
+
+    That takes numba some seconds; what it has compiled it reads from the disk later on.
+    """
+    ((_, start),) = body.extend([(None, (0, 0))])
+    decoder = make_decoder(body)
+    for _ in range(2):
+        decoder.add(body.pool.segment(start))
+    logits, ones = body.logits(decoder.step([0, 0])), np.ones(2)
+    temperature, top_p, zeros = ones.astype(np.float32), ones.astype(np.float32), np.zeros(2, np.uint64)
+    sample(logits, Rows(temperature, top_p, np.zeros(2, np.int64), zeros, zeros, wants_logprobs=True))
+    for row in (1, 0):
+        decoder.remove(row)
 
 
 def _invariant() -> _Core:
