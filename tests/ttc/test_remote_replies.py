@@ -106,6 +106,52 @@ def test_an_end_of_sequence_that_only_the_server_knows_closes_the_ids() -> None:
     assert silent.result().token_ids == (7, 8, 2) and silent.result().text == "aa"
 
 
+def usage(prompt: int, completion: int, total: int, reasoning: int | None = None) -> dict[str, Any]:
+    details = {} if reasoning is None else {"completion_tokens_details": {"reasoning_tokens": reasoning}}
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total, **details}
+
+
+@pytest.mark.parametrize(
+    ("told", "generated", "thought"),
+    [
+        (usage(10, 20, 30, 15), 20, 15),
+        (usage(12, 1, 399, 386), 387, 386),
+        (usage(20, 198, 623), 603, 405),
+        (usage(10, 20, 0), 20, 0),
+    ],
+    ids=["OpenAI", "xAI", "Gemini", "no total"],
+)
+def test_thought_that_a_server_leaves_out_of_the_completion_is_generated_too(
+    told: dict[str, Any], generated: int, thought: int
+) -> None:
+    reader = TextReader((), (), False, None)
+    reader.add({"choices": [delta("stop", content="4")], "usage": told})
+    outcome = reader.result()
+    assert (outcome.num_generated, outcome.num_thinking) == (generated, thought)
+    assert outcome.server.prompt == told["prompt_tokens"]
+
+
+def test_counts_of_zero_are_placeholders_and_those_of_a_cut_stream_are_believed() -> None:
+    zeros, cut = usage(0, 0, 0), TextReader((), (), False, None)
+    reader = TextReader((), (), False, None)
+    for row, told in ((delta(content="a"), zeros), (delta("stop", content="b"), usage(3, 9, 12)), (delta(), zeros)):
+        reader.add({"choices": [row], "usage": told})
+    assert reader.result().server == ServerUsage(3, 9)
+    cut.add({"choices": [delta(content="many words")], "usage": usage(3, 40, 43)})
+    assert cut.num_streamed == 40
+    nothing = TextReader((), (), False, len)
+    nothing.add({"choices": [delta("stop", content="abc")], "usage": zeros})
+    assert nothing.result().server == ServerUsage() and nothing.result().num_generated == 3
+    reader.add({"usage": {"prompt_tokens": 4.0, "completion_tokens": 8.0}})
+    assert reader.result().server == ServerUsage(4, 8)
+
+
+def test_an_empty_finish_reason_is_none() -> None:
+    assert by_text(delta("", content="a"), delta("stop", content="b"), delta("")).finish_reason == "stop"
+    with pytest.raises(Transient, match="before the completion had ended"):
+        by_text(delta("", content="a"))
+
+
 def test_the_two_ledgers_are_compared_only_where_both_are_known() -> None:
     ledger, seen = Ledger("m"), list[Usage]()
     ledger.report(Usage(generated=3), seen.append)

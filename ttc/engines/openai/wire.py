@@ -168,7 +168,10 @@ class Reader(Protocol):
 
     @property
     def num_streamed(self) -> int:
-        """Tokens that arrived so far (for text without a tokenizer: chunks, which hold at least one each)."""
+        """Tokens that arrived so far.
+
+        For text without a tokenizer: chunks, which hold at least one each, or what the server has counted by then.
+        """
         ...
 
     def add(self, chunk: Chunk) -> tuple[bool, tuple[int, ...]]:
@@ -243,8 +246,9 @@ def as_text(value: object, name: str) -> str:
 
 
 def _as_count(value: object) -> int | None:
-    """A token count; what is none counts as not reported."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    """A token count, which some gateways write as 7.0; what is none counts as not reported."""
+    whole = int(value) if isinstance(value, float) and value.is_integer() else value
+    return whole if isinstance(whole, int) and not isinstance(whole, bool) and whole >= 0 else None
 
 
 def outcomes(answer: Chunk, most: int, reader: Callable[[], Reader]) -> list[Outcome]:
@@ -284,11 +288,12 @@ class Tail:
     def add(self, chunk: Chunk) -> Mapping[str, Any]:
         """Note what ends a draw; returns the chunk's choice."""
         choice = first_choice(chunk)
-        if choice.get("finish_reason") is not None:
+        if choice.get("finish_reason"):  # an empty one, which some servers send with every chunk, ends nothing
             self.finish, stop = str(choice["finish_reason"]), choice.get("stop_reason")
             self.stop = stop if isinstance(stop, str | int) else None
         if isinstance(chunk.get("usage"), Mapping):
-            self.server = usage_of(chunk["usage"])
+            counts = usage_of(chunk["usage"])
+            self.server = counts if counts.prompt or counts.generated else self.server  # zeros are placeholders
         return choice
 
     def reason(self) -> FinishReason:
@@ -299,16 +304,23 @@ class Tail:
 def usage_of(usage: Mapping[str, Any]) -> ServerUsage:
     """The counts in a `usage` object; those that are none count as not reported.
 
+    Gemini and xAI leave hidden thought out of `completion_tokens`: it is what their total has more than both parts.
+
     Raises:
         ValueError: its details are no objects.
     """
     prompt_details = as_mapping(usage.get("prompt_tokens_details"), "prompt_tokens_details")
     details = as_mapping(usage.get("completion_tokens_details"), "completion_tokens_details")
+    prompt, generated = _as_count(usage.get("prompt_tokens")), _as_count(usage.get("completion_tokens"))
+    total, thinking = _as_count(usage.get("total_tokens")), _as_count(details.get("reasoning_tokens"))
+    if prompt is not None and generated is not None and (hidden := (total or 0) - prompt - generated) > 0:
+        generated += hidden
+        thinking = thinking or hidden
     return ServerUsage(
-        prompt=_as_count(usage.get("prompt_tokens")),
-        generated=_as_count(usage.get("completion_tokens")),
+        prompt=prompt,
+        generated=generated,
         cached=_as_count(prompt_details.get("cached_tokens")),
-        thinking=_as_count(details.get("reasoning_tokens")),
+        thinking=thinking,
     )
 
 
@@ -345,7 +357,7 @@ class TextReader:
     def num_streamed(self) -> int:
         """See `Reader`."""
         if self._count is None:
-            return self._chunks
+            return max(self._chunks, self._tail.server.generated or 0)
         return self._count(mended("".join(self._content))) + self._count(mended("".join(self._reasoning)))
 
     def add(self, chunk: Chunk) -> tuple[bool, tuple[int, ...]]:
