@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,19 @@ def test_a_thought_that_a_template_opens_whatever_is_asked_of_it_is_closed_where
     prompt = text.render(ASK, False)
     assert prompt.think_state == "closed" and prompt.text == "hi<think>\n\n</think>\n\n"
     assert prompt.token_ids == text.encode(prompt.text) and prompt.rendered_chars == len(prompt.text)
+
+
+def test_of_several_templates_that_for_tools_shows_them_and_the_other_one_all_else(tmp_path) -> None:
+    tiny_model.write_tokenizer(tmp_path, DEEPSEEK)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    shown = PLAIN + '{{ tools[0].function.name }}<tool_call>{"name": ...}</tool_call>'
+    named = {"default": settings["chat_template"], "tool_use": shown}
+    settings["chat_template"] = [{"name": name, "template": template} for name, template in named.items()]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    text = Text(tmp_path)
+    assert text.render(ASK, True).think_state == "open" and text.render(ASK, None).text == "hi</think>"
+    tool = {"type": "function", "function": {"name": "look", "description": "", "parameters": {}}}
+    assert text.render(ASK, None, [tool]).text.startswith("hilook") and text.tool_format == "hermes"
 
 
 @pytest.mark.parametrize(

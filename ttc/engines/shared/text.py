@@ -55,7 +55,7 @@ class Text:
             raise ConfigError(f"{folder} holds no tokenizer (tokenizer.json)")
         self.size = max(vocab.values(), default=-1) + 1
         about = _read(folder, "config.json").get("ttc", {})
-        self.markers = _markers(about.get("thinking"), vocab, self._tokenizer.chat_template or "")
+        self.markers = _markers(about.get("thinking"), vocab, template_of(self._tokenizer))
         self.think_open, self.think_close = (self._marker(text) for text in self.markers or ("", ""))
         self.think_texts: tuple[TextMarker, TextMarker] | None = None
         if self.markers is not None and not len(self.think_open) == 1 == len(self.think_close):
@@ -86,7 +86,7 @@ class Text:
     @property
     def tool_format(self) -> str:
         """How the template shows the model to write calls; "" where it does so in a way that is not read here."""
-        return tool_format_of(self._tokenizer.chat_template or "")
+        return tool_format_of(template_of(self._tokenizer, tools=True))
 
     def render(self, messages: Sequence[Message], thinking: bool | None, tools: Tools = ()) -> Prompt:
         """Apply the chat template. Raises ConfigError when the model has none or refuses the messages."""
@@ -96,7 +96,7 @@ class Text:
             )
         turns, offer, spelled = self._spelled(messages, tools)
         options: dict[str, Any] = {} if thinking is None else dict.fromkeys(SWITCHES, thinking)
-        if shows_tools(self._tokenizer.chat_template):
+        if shows_tools(template_of(self._tokenizer, tools=bool(offer))):
             options |= {"tools": offer} if offer else {}
         else:
             turns = plain_turns(turns, offer)
@@ -186,6 +186,15 @@ class Text:
         if opened > closed:
             return "open"
         return "closed" if closed >= 0 or thinking is False else "none"
+
+
+def template_of(tokenizer: Any, *, tools: bool = False) -> str:
+    """The chat template that transformers takes; of several that one named tool_use where tools are shown."""
+    templates = tokenizer.chat_template or ""
+    if isinstance(templates, str):
+        return templates
+    plain = str(templates.get("default", ""))
+    return str(templates.get("tool_use", plain)) if tools else plain
 
 
 _PROBE = "ttc{}probe"
