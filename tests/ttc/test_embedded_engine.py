@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import random
 import threading
 import weakref
@@ -782,6 +783,34 @@ def test_requests_that_cannot_be_honoured_are_refused_before_they_start(engine) 
         asyncio.run(ask_for(prompt, seed=None, max_tokens=3))
     with pytest.raises(Unsupported, match="token ids"):
         asyncio.run(ask_for(Prompt("x", None), max_tokens=3))
+
+
+@pytest.mark.parametrize("foreign", [tiny_model.VOCAB, -1])
+def test_an_id_that_the_model_has_not_fails_its_own_request_alone(engine, foreign: int) -> None:
+    async def go() -> list[Any]:
+        sampling = Sampling(temperature=0, max_tokens=20)
+        prompts = [Prompt("", (1, foreign), rendered_len=2), ask(engine, "x")]
+        draws = (engine.generate(prompt, sampling, range(1), lambda _: None) for prompt in prompts)
+        return await asyncio.gather(*draws, engine.logprobs((1, foreign), 1, print), return_exceptions=True)
+
+    refused, drawn, unscored = asyncio.run(go())
+    for error in (refused, unscored):
+        assert isinstance(error, Unsupported) and f"must lie in 0..{tiny_model.VOCAB - 1}, got {foreign}" in str(error)
+    assert len(drawn[0].token_ids) > 0
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_is_told_that_it_has_no_engine(engine) -> None:
+    """Only the thread that forks lives on in the child, so it would wait for ever."""
+    child = os.fork()
+    if not child:
+        try:
+            engine._scheduler.call(lambda: None)
+        except EngineError as exc:
+            os._exit(int("fork" not in str(exc)))
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_what_is_wrong_with_a_model_is_named(folder, tmp_path) -> None:

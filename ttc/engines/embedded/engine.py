@@ -31,7 +31,7 @@ from ttc.core import (
     UsageSink,
 )
 from ttc.engines.shared.folder import check_model, generator_folder, reads_generator
-from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, check_start
+from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, check_ids, check_start
 from ttc.identity.digests import reads
 
 if TYPE_CHECKING:
@@ -151,6 +151,7 @@ class EmbeddedEngine(StreamingTokenEngine):
         """See `ttc.core.LogprobEngine`; `start` must be at least 1, since the first token has nothing before it."""
         check_start(len(token_ids), start)
         self._check_room(len(token_ids), 0)
+        check_ids(token_ids, self._scheduler.body.dims.vocab)
         ids = tuple(token_ids)
         future = asyncio.wrap_future(self._scheduler.call(lambda: self._scheduler.logprobs(ids, start)))
         try:
@@ -189,6 +190,8 @@ class EmbeddedEngine(StreamingTokenEngine):
         from ttc.engines.embedded.core.requests import GenerateRequest
 
         ids = self._check(prompt, sampling)
+        if not prompt.path:  # what goes on from there was drawn, or encoded
+            check_ids(ids, self._scheduler.body.dims.vocab)
         if not draws:
             return []
         loop = asyncio.get_running_loop()

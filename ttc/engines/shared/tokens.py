@@ -177,6 +177,16 @@ def check_room(length: int, wanted: int, limit: int) -> None:
         raise PromptTooLong(f"{need} exceed the context of {limit}: {cure}shorten the prompt")
 
 
+def check_ids(ids: Sequence[int], vocab: int) -> None:
+    """Raise Unsupported for an id that the model has no row for: on a GPU it would be read from foreign memory."""
+    worst = min(ids) if min(ids) < 0 else max(ids)
+    if not 0 <= worst < vocab:
+        raise Unsupported(
+            f"token ids must lie in 0..{vocab - 1}, got {worst}: it is another model's, or was added to the tokenizer "
+            "without resizing the model's embedding"
+        )
+
+
 def check_start(length: int, start: int) -> None:
     """Raise ConfigError when `start` is no token that has one before it, of `length` tokens to score."""
     if not 1 <= start <= length:

@@ -82,10 +82,12 @@ class Scheduler:
     # -- called from event loops -------------------------------------------------------------------------------------
 
     def post(self, action: Callable[[], None]) -> None:
-        """Run `action` in the worker thread before its next step; raises EngineError after `close`."""
+        """Run `action` in the worker thread before its next step; raises EngineError after `close` and in a fork."""
         with self._lock:
             if self._closed:
                 raise EngineError("the engine is closed")
+            if not self._thread.is_alive():
+                raise EngineError("this process is a fork of the engine's, without its thread: make an engine here")
             self._inbox.put(action)
 
     def call(self, action: Callable[[], T]) -> concurrent.futures.Future[T]:
