@@ -891,6 +891,13 @@ def test_another_architecture_runs_through_transformers_with_the_same_results(fa
     asyncio.run(go())
 
 
+def test_a_model_that_takes_padding_for_places_is_refused(tmp_path) -> None:
+    """Rows of unlike length are padded on the left; Bart counts its places from there."""
+    tiny_model.build(tmp_path, "bart", d_model=64, decoder_ffn_dim=64, decoder_layers=2, decoder_attention_heads=4)
+    with pytest.raises(ConfigError, match=r"a bart model reads texts as a whole, or counts padding as places"):
+        embedded(str(tmp_path), dtype="float32")
+
+
 LONG_ROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,

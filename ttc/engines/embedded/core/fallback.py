@@ -164,6 +164,27 @@ def _try(module: Any, device: torch.device) -> torch.Tensor:
         return read_cache(cache)
 
 
+_TRIED = 8
+_ROUNDING = 0.1
+"""Of the size of the logits: rounding in bf16 stays far below it, other places or other neighbours far above."""
+
+
+def _reads_alike(body: FallbackBody) -> bool:
+    """Whether a token behind kept keys, in a row beside a longer one, gets the logits of the text read as a whole.
+
+    It does not where a model also sees what follows, nor where it numbers places by what is kept, padding included.
+    """
+    ids = list(range(1, _TRIED + 1))
+    with torch.inference_mode():
+        whole = body.module(input_ids=torch.tensor([ids], device=body.device), use_cache=False).logits[0, -1].float()
+        decoder = FallbackDecoder(body)
+        for prefix in (ids[:-1] * 2, ids[:-1]):
+            ((_, segment),) = body.extend([(None, prefix)])
+            decoder.add(segment)
+        own = decoder.step([1, ids[-1]])[1].float()
+    return bool((own - whole).norm() <= _ROUNDING * (whole - whole.mean()).norm())
+
+
 def _steady(text: Any) -> int | None:
     """The length up to which a token's keys hang on what stands before it alone; None: always.
 
@@ -183,8 +204,8 @@ def load_fallback(
     """Load any causal language model folder through transformers.
 
     Raises:
-        ConfigError: transformers cannot load it, some of its weights are not there, or its cache is not plain keys and
-            values.
+        ConfigError: transformers cannot load it, some of its weights are not there, its cache is not plain keys and
+            values, or rows of unlike length change what it says.
     """
     from transformers import AutoModelForCausalLM
 
@@ -206,6 +227,11 @@ def load_fallback(
             "branch it: use --engine vllm"
         ) from exc
     dims = _measure(module, kv, _longest(folder, module.config.get_text_config(), max_context))
+    if dims.max_context > 2 * _TRIED and not alone(lambda: _reads_alike(FallbackBody(module, dims, dims.max_context))):
+        raise ConfigError(
+            f"{folder}: a {config['model_type']} model reads texts as a whole, or counts padding as places, so the "
+            "embedded engine cannot decode unlike texts together: use --engine vllm"
+        )
     return FallbackBody(module, dims, min(max_context or dims.max_context, dims.max_context))
 
 
