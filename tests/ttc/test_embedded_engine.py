@@ -822,6 +822,9 @@ def test_what_is_wrong_with_a_model_is_named(folder, tmp_path) -> None:
     (tmp_path / "newest").unlink()
     with pytest.raises(ConfigError, match=r"config\.json"):
         embedded(str(tmp_path))
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"config\.json does not exist.*holds an adapter: merge it into its model"):
+        embedded(str(tmp_path))
     with pytest.raises(ConfigError, match="dtype"):
         embedded(str(folder), dtype="int3")
     with pytest.raises(ConfigError, match="threads"):

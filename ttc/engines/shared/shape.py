@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,10 +116,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Read `config.json` of a model folder; raises ConfigError naming the missing or broken file."""
     path = folder / "config.json"
     if not path.is_file():
-        inner = folder / "model"  # as runs of `ttc train` and jobs of `ttc distill` have it
-        cure = f"; name {inner}" if (inner / path.name).is_file() else ""
         need = "a model folder holds config.json, *.safetensors and a tokenizer"
-        raise ConfigError(f"{path} does not exist: {need}{cure}")
+        raise ConfigError(f"{path} does not exist: {need}{_cure(folder)}")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as exc:
@@ -127,6 +125,16 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or "model_type" not in config:
         raise ConfigError(f"{path} has no field 'model_type'")
     return config
+
+
+def _cure(folder: Path) -> str:
+    """What to name instead of a folder without a config.json."""
+    inner = folder / "model"  # as runs of `ttc train` and jobs of `ttc distill` have it
+    if (inner / "config.json").is_file():
+        return f"; name {inner}"
+    if (folder / "adapter_config.json").is_file():
+        return "; this one holds an adapter: merge it into its model (peft: merge_and_unload) and save that"
+    return ""
 
 
 def supported(config: Mapping[str, Any]) -> bool:
@@ -138,6 +146,7 @@ def supported(config: Mapping[str, Any]) -> bool:
         config["model_type"] in FAMILIES
         and config.get("hidden_act", "silu") == "silu"
         and kind in _ROPE
+        and all(rope.get(name) is not None for name in _NEEDED.get(kind, ()))
         and not config.get("use_sliding_window", False)
         and all(layer == "full_attention" for layer in layers)
         and not config.get("quantization_config")
@@ -221,6 +230,12 @@ def _attention_factor(rope: Mapping[str, Any], factor: float) -> float:
     above, below = rope.get("mscale"), rope.get("mscale_all_dim")
     return scale(float(above)) / scale(float(below)) if above and below else scale(1.0)
 
+
+_NEEDED: Mapping[str, Sequence[str]] = {
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+}
+"""What transformers refuses a variant without."""
 
 _ROPE: Mapping[str, Callable[[Dims], tuple[torch.Tensor, float]]] = {
     "default": _default,

@@ -212,7 +212,7 @@ def load_fallback(
     load = AutoModelForCausalLM.from_pretrained
     try:
         module, report = alone(lambda: load(str(folder), dtype=dtype, output_loading_info=True))
-    except (OSError, ValueError, KeyError) as exc:
+    except Exception as exc:  # safetensors and huggingface_hub raise bare exceptions
         raise ConfigError(f"{folder}: transformers cannot load a {config['model_type']} model here: {exc}") from exc
     if missing := sorted(report["missing_keys"]):  # transformers makes them up and only warns
         raise ConfigError(f"{folder}: the weights hold no tensor {missing[0]}: the folder is incomplete")
