@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from ttc.engines.embedded.device.buffers import StepBuffers
 from ttc.engines.embedded.device.rows import FIELDS, FIRST
 from ttc.engines.embedded.device.shape import PAGE, fold
-from ttc.engines.shared.shape import Dims, rope_tables
+from ttc.engines.shared.shape import QKV, Dims, rope_tables
 
 CPU = torch.device("cpu")
 CONFIG: dict[str, Any] = {
@@ -26,7 +27,7 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def random_state(dims: Dims, bias: bool = True, std: float = 0.5, seed: int = 0) -> dict[str, torch.Tensor]:
+def random_state(dims: Dims, std: float = 0.5, seed: int = 0) -> dict[str, torch.Tensor]:
     """Tensors under Hugging Face names."""
     random = torch.Generator().manual_seed(seed)
     queries, keys, hidden, inner = (
@@ -40,7 +41,7 @@ def random_state(dims: Dims, bias: bool = True, std: float = 0.5, seed: int = 0)
         at = f"layers.{i}."
         for name, rows in (("q", queries), ("k", keys), ("v", keys)):
             shapes[f"{at}self_attn.{name}_proj.weight"] = (rows, hidden)
-            if bias:
+            if f"{name}_proj" in dims.biased:
                 shapes[f"{at}self_attn.{name}_proj.bias"] = (rows,)
         shapes[f"{at}self_attn.o_proj.weight"] = (hidden, queries)
         shapes[f"{at}mlp.gate_proj.weight"] = shapes[f"{at}mlp.up_proj.weight"] = (inner, hidden)
@@ -56,7 +57,7 @@ class Model:
     """Weights of a step, and the family's own equations over the same tensors, one whole text at a time, in float64."""
 
     def __init__(self, dtype: torch.dtype = torch.float32, device: torch.device = CPU, **changes: Any) -> None:
-        self.dims = Dims.from_config({**CONFIG, **changes})
+        self.dims = replace(Dims.from_config({**CONFIG, **changes}), biased=QKV)
         state = random_state(self.dims)
         self.weights = fold(state, self.dims, dtype, device, max_context=512)
         self.state = {name.removeprefix("model."): tensor.double() for name, tensor in state.items()}

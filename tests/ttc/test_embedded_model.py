@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from functools import partial
 
@@ -18,9 +19,11 @@ from ttc.engines.embedded.core.invariant import PAD_ROWS, BlockedPrefix, Invaria
 from ttc.engines.embedded.core.model import load_body
 from ttc.engines.embedded.core.paged import PagedDecoder
 from ttc.engines.embedded.core.sampler import Rows, heat, sample
-from ttc.engines.embedded.core.weights import Linear
+from ttc.engines.embedded.core.weights import Linear, read_tensors
+from ttc.engines.embedded.gpu.budget import stored_numbers
 from ttc.engines.shared import compute
 from ttc.engines.shared.compute import native
+from ttc.engines.shared.shape import full_attention
 from ttc.engines.shared.tokens import StopRule
 from ttc.errors import ConfigError, PromptTooLong
 
@@ -78,6 +81,12 @@ def test_yarn_reads_as_far_as_it_stretches(tmp_path) -> None:
     assert body.max_context == 8 * 64
 
 
+def test_mistral_without_a_word_of_its_window_has_that_of_transformers() -> None:
+    config = {**tiny_model.SMALL, "model_type": "mistral", "max_position_embeddings": 8192}
+    assert not full_attention(config, None) and full_attention(config, 4096)
+    assert full_attention({**config, "sliding_window": None}, None)
+
+
 def test_a_fork_computes_only_the_new_tokens_and_copies_nothing(folder) -> None:
     body, _ = load_body(folder, dtype="float32")
     ids = list(range(90))
@@ -96,10 +105,56 @@ def test_a_body_returns_the_tensors_that_are_not_its_own(tmp_path) -> None:
     assert list(rest) == ["lm_head.weight"]
 
 
+def rewritten(folder, change) -> None:
+    """Let `change` edit the tensors of a model folder."""
+    from safetensors.torch import load_file, save_file
+
+    (path,) = folder.glob("*.safetensors")
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def test_a_bias_that_config_json_names_must_be_there_and_another_is_left_out_as_by_transformers(tmp_path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    tiny_model.build(tmp_path / "named", "llama", attention_bias=True)
+    rewritten(tmp_path / "named", lambda tensors: tensors.pop("model.layers.1.self_attn.o_proj.bias"))
+    with pytest.raises(ConfigError, match=r"hold no tensor model\.layers\.1\.self_attn\.o_proj\.bias"):
+        load_body(tmp_path / "named", dtype="float32")
+    other = tiny_model.build(tmp_path / "other", "llama")
+    rewritten(other, lambda tensors: tensors.update({"model.layers.0.mlp.down_proj.bias": torch.ones(64)}))
+    reference = AutoModelForCausalLM.from_pretrained(other, dtype=torch.float32).eval()
+    body, _ = load_body(other, dtype="float32", head=True)
+    ((hidden, _),) = body.extend([(None, [1, 2, 3])])
+    torch.testing.assert_close(body.logits(hidden), reference(torch.tensor([[1, 2, 3]])).logits[0], atol=2e-4, rtol=0)
+
+
 def test_too_many_tokens_for_the_context_are_refused(folder) -> None:
     body, _ = load_body(folder, max_context=16)
     with pytest.raises(PromptTooLong, match="17 tokens exceed the context of 16"):
         body.extend([(None, list(range(17)))])
+
+
+def test_only_the_files_of_the_model_are_read(tmp_path) -> None:
+    """A folder may hold others: an earlier state, another layout, shards of before."""
+    from safetensors.torch import load_file, save_file
+
+    tiny_model.build(tmp_path, "llama")
+    expected = load_file(tmp_path / "model.safetensors")
+    other = {name: tensor * 2 for name, tensor in expected.items()}
+    save_file(other, tmp_path / "z.safetensors")
+    assert stored_numbers(tmp_path) == sum(tensor.numel() for tensor in expected.values())
+    for name, tensor in read_tensors(tmp_path).items():
+        assert torch.equal(tensor, expected[name])
+    (tmp_path / "model.safetensors").rename(tmp_path / "a.safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(expected, "a.safetensors")}))
+    assert torch.equal(read_tensors(tmp_path)["model.norm.weight"], expected["model.norm.weight"])
+    for text in ("{}", "{broken", "[]", '{"weight_map": []}'):
+        index.write_text(text)
+        with pytest.raises(ConfigError, match=r"model\.safetensors\.index\.json is no index of weights"):
+            read_tensors(tmp_path)
 
 
 def test_a_missing_shard_and_a_missing_tensor_are_named(tmp_path) -> None:

@@ -111,7 +111,12 @@ def test_new_weights_take_the_place_of_the_old_ones(family: str) -> None:
         {"model_type": "mixtral"},
         {"model_type": "gemma3_text", "attn_logit_softcapping": 50.0},
         {"model_type": "qwen2", "use_sliding_window": True},
+        {"model_type": "llama", "attention_bias": True},
+        {"model_type": "llama", "mlp_bias": True},
+        {"model_type": "qwen3", "attention_bias": True},
+        {"model_type": "gemma3_text", "attention_bias": True},
+        {"model_type": "gemma3_text", "rope_scaling": {"rope_type": "yarn", "factor": 2.0}},
     ],
 )
-def test_other_models_go_through_transformers(changes: dict[str, Any]) -> None:
+def test_other_models_are_not_run_by_the_decoder_for_gpus(changes: dict[str, Any]) -> None:
     assert architecture({**tiny_model.SMALL, **changes}) is None

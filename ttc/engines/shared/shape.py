@@ -26,7 +26,10 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
 @dataclass(frozen=True, slots=True)
 class Dims:
-    """The numbers of one decoder; `rope` is the rotary part of the config, `qk_norm` marks Qwen3."""
+    """The numbers of one decoder; `rope` is the rotary part of the config, `qk_norm` marks Qwen3.
+
+    `biased` names the projections that have a bias.
+    """
 
     hidden: int
     num_layers: int
@@ -41,6 +44,7 @@ class Dims:
     max_context: int
     rope_theta: float
     rope: Mapping[str, Any]
+    biased: frozenset[str] = frozenset()
 
     @property
     def group(self) -> int:
@@ -78,6 +82,7 @@ class Dims:
                 max_context=_max_context(config),
                 rope_theta=float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0),
                 rope=rope,
+                biased=_biased(config),
             )
         except KeyError as exc:
             raise ConfigError(f"config.json lacks the field {exc.args[0]!r}") from exc
@@ -102,14 +107,35 @@ def positions(config: Mapping[str, Any]) -> int:
 
 
 def _window(config: Mapping[str, Any]) -> int:
-    window = config.get("sliding_window") if config["model_type"] == "mistral" else None
-    return int(window or 1 << 62)
+    return window_of(config) or 1 << 62
+
+
+def window_of(config: Mapping[str, Any]) -> int | None:
+    """Mistral's window in tokens, the one of transformers where the file names none; None: every token is seen."""
+    window = config.get("sliding_window", 4096) if config["model_type"] == "mistral" else None
+    return int(window) if window else None
 
 
 def slides(config: Mapping[str, Any], max_context: int | None) -> bool:
     """Whether a window would slide within `max_context` tokens (None: the model's own context)."""
     own = positions(config)
     return _window(config) < min(max_context or own, own)
+
+
+QKV = frozenset({"q_proj", "k_proj", "v_proj"})
+_ATTENTION = QKV | {"o_proj"}
+_BIASED: Mapping[str, Mapping[str, frozenset[str]]] = {
+    "llama": {"attention_bias": _ATTENTION, "mlp_bias": frozenset({"gate_proj", "up_proj", "down_proj"})},
+    "qwen2": {"model_type": QKV},  # always
+    "qwen3": {"attention_bias": _ATTENTION},
+}
+"""The field of config.json that gives projections of a family a bias. Transformers leaves out any other."""
+
+
+def _biased(config: Mapping[str, Any]) -> frozenset[str]:
+    """The projections that have a bias."""
+    fields = _BIASED.get(config["model_type"], {})
+    return frozenset[str]().union(*(parts for field, parts in fields.items() if config.get(field)))
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -167,32 +166,23 @@ class _Source:
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         return Linear(weight, bias, **self._layout)
 
-    def optional(self, name: str) -> torch.Tensor | None:
-        for key in (f"model.{name}", name):
-            if key in self._state:
-                return self._state[key].detach().to(device=self._device, dtype=self._dtype)
-        return None
-
     def __call__(self, name: str, *shape: int) -> torch.Tensor:
-        tensor = self.optional(name)
+        tensor = self._state.get(f"model.{name}", self._state.get(name))
         if tensor is None:
             raise ConfigError(f"the weights hold no tensor model.{name}: the folder is incomplete or of another kind")
         if tuple(tensor.shape) != shape:
             raise ConfigError(f"tensor {name} has shape {tuple(tensor.shape)}, config.json says {shape}")
-        return tensor
+        return tensor.detach().to(device=self._device, dtype=self._dtype)
 
 
 def _layer(source: _Source, dims: Dims, prefix: str) -> Layer:
     queries, keys = dims.num_heads * dims.head_dim, dims.num_kv_heads * dims.head_dim
 
-    def fused(block: str, parts: Iterable[tuple[str, int]], width: int) -> Linear:
-        named = [(f"{prefix}{block}.{part}", rows) for part, rows in parts]
-        weight = torch.cat([source(f"{name}.weight", rows, width) for name, rows in named])
-        biases = [source.optional(f"{name}.bias") for name, _ in named]
-        present = [bias for bias in biases if bias is not None]
-        if present and len(present) != len(named):
-            raise ConfigError(f"only some of {[name for name, _ in named]} have a bias")
-        return source.linear(weight, torch.cat(present) if present else None)
+    def fused(block: str, parts: Sequence[tuple[str, int]], width: int) -> Linear:
+        at = f"{prefix}{block}."
+        weight = torch.cat([source(f"{at}{part}.weight", rows, width) for part, rows in parts])
+        biases = [source(f"{at}{part}.bias", rows) for part, rows in parts if part in dims.biased]
+        return source.linear(weight, torch.cat(biases) if biases else None)
 
     qk_norm = None
     if dims.qk_norm:

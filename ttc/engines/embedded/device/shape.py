@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 
-from ttc.engines.shared.shape import Dims, rope_tables
+from ttc.engines.shared.shape import QKV, Dims, rope_tables
 from ttc.errors import ConfigError
 
 __all__ = ["PAGE", "StepLayer", "StepWeights", "Style", "fold", "refold"]
@@ -175,7 +175,7 @@ class _Source:
 
         return StepLayer(
             qkv=self._matrix(projections, hidden, norm_in),
-            bias=self._bias(projections),
+            bias=self._bias(projections) if QKV & dims.biased else None,
             out=self._matrix([(f"{at}self_attn.o_proj", hidden)], queries, None),
             gate_up=self._matrix(both, hidden, norm_mlp),
             down=self._matrix([(f"{at}mlp.down_proj", hidden)], dims.intermediate, None),
@@ -189,17 +189,13 @@ class _Source:
             norm_down=norm_behind("post_feedforward"),
         )
 
-    def _optional(self, name: str) -> torch.Tensor | None:
-        tensor = self._state.get(f"model.{name}", self._state.get(name))
-        return None if tensor is None else tensor.detach().to(self._device)
-
     def _tensor(self, name: str, *shape: int) -> torch.Tensor:
-        tensor = self._optional(name)
+        tensor = self._state.get(f"model.{name}", self._state.get(name))
         if tensor is None:
             raise ConfigError(f"the weights hold no tensor model.{name}: the folder is incomplete or of another kind")
         if tuple(tensor.shape) != shape:
             raise ConfigError(f"tensor {name} has shape {tuple(tensor.shape)}, config.json says {shape}")
-        return tensor
+        return tensor.detach().to(self._device)
 
     def _matrix(self, parts: Sequence[tuple[str, int]], width: int, scale: torch.Tensor | None) -> torch.Tensor:
         """The matrices of (name, rows) below each other, with a norm's weight in their columns."""
@@ -207,9 +203,5 @@ class _Source:
         scaled = whole.float() * scale if self.folded and scale is not None else whole
         return scaled.to(self._dtype).contiguous()
 
-    def _bias(self, parts: Sequence[tuple[str, int]]) -> torch.Tensor | None:
-        biases = [self._optional(f"{name}.bias") for name, _ in parts]
-        present = [bias for bias in biases if bias is not None]
-        if present and len(present) != len(parts):
-            raise ConfigError(f"only some of {[name for name, _ in parts]} have a bias")
-        return torch.cat(present).float() if present else None
+    def _bias(self, parts: Sequence[tuple[str, int]]) -> torch.Tensor:
+        return torch.cat([self._tensor(f"{name}.bias", rows) for name, rows in parts]).float()

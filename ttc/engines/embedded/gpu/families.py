@@ -1,7 +1,7 @@
 """Which families the decoder for GPUs runs, and how they differ: Llama, Qwen2, Qwen3, Mistral and Gemma 3 (text).
 
 Mistral's window slides; five of six layers of Gemma 3 have one, with rotary tables of their own. Left out: Gemma's
-vision models, windows of Qwen2, mixtures of experts.
+vision models, windows of Qwen2, mixtures of experts, biases elsewhere than on queries, keys and values.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ttc.engines.embedded.device.shape import Style
-from ttc.engines.shared.shape import Dims, positions, supported
+from ttc.engines.shared.shape import QKV, Dims, positions, supported, window_of
 
 __all__ = ["DeviceFamily", "architecture"]
 
@@ -27,23 +27,25 @@ class DeviceFamily:
 
 
 def architecture(config: Mapping[str, Any]) -> DeviceFamily | None:
-    """Read a config.json; None for what goes through transformers' own module."""
+    """Read a config.json; None for what the decoder does not run."""
     if config["model_type"] == "gemma3_text":
-        return _gemma(config) if not config.get("quantization_config") else None
+        return _gemma(config) if not (config.get("quantization_config") or config.get("attention_bias")) else None
     if not supported(config):
         return None
     dims = replace(Dims.from_config(config), max_context=positions(config))
-    window = config.get("sliding_window") if config["model_type"] == "mistral" else None
-    windows = (int(window) if window else None,) * dims.num_layers
-    return DeviceFamily(dims, Style(), windows, (dims,) * dims.num_layers)
+    if not dims.biased <= QKV:
+        return None
+    return DeviceFamily(dims, Style(), (window_of(config),) * dims.num_layers, (dims,) * dims.num_layers)
 
 
 def _gemma(config: Mapping[str, Any]) -> DeviceFamily | None:
-    """None where a soft cap or another activation makes it another model."""
+    """None where a soft cap, another activation or stretched frequencies make it another model."""
     capped = config.get("final_logit_softcapping") or config.get("attn_logit_softcapping")
     if capped or config.get("hidden_activation", "gelu_pytorch_tanh") != "gelu_pytorch_tanh":
         return None
     full, local = _rotary(config)
+    if any(rope.get("rope_type", "default") not in ("default", "linear") for rope in (full, local)):
+        return None
     plain = {name: value for name, value in config.items() if name not in ("rope_parameters", "rope_scaling")}
     dims = replace(
         Dims.from_config(plain),
