@@ -75,6 +75,26 @@ def test_logits_equal_transformers(case: str, tmp_path) -> None:
     torch.testing.assert_close(body.logits(hidden), reference(torch.tensor([ids])).logits[0], atol=2e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("kind", ["llama3", "yarn"])
+@pytest.mark.parametrize("outside", [{}, {"original_max_position_embeddings": 128}])
+def test_a_stretched_context_that_is_left_out_or_told_outside_is_taken_as_by_transformers(
+    kind: str, outside: dict[str, int], tmp_path
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    tiny_model.build(tmp_path, "llama")
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["rope_parameters"]
+    stretch = {name: value for name, value in LLAMA3.items() if name != "original_max_position_embeddings"}
+    config |= {"rope_theta": 10000.0, "rope_scaling": stretch | {"rope_type": kind}} | outside
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    reference = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    body, _ = load_body(tmp_path, dtype="float32", head=True)
+    ids = list(range(200))
+    ((hidden, _),) = body.extend([(None, ids)])
+    torch.testing.assert_close(body.logits(hidden), reference(torch.tensor([ids])).logits[0], atol=2e-4, rtol=1e-3)
+
+
 def test_yarn_reads_as_far_as_it_stretches(tmp_path) -> None:
     tiny_model.build(tmp_path, "llama", rope_parameters=YARN, max_position_embeddings=64)
     body, _ = load_body(tmp_path, dtype="float32")

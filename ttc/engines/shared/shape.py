@@ -67,7 +67,7 @@ class Dims:
         """Read the dimensions; raises ConfigError naming a missing field."""
         try:
             heads = int(config["num_attention_heads"])
-            rope = _rope(config)
+            rope = _stretched(config)
             return cls(
                 hidden=int(config["hidden_size"]),
                 num_layers=int(config["num_hidden_layers"]),
@@ -90,6 +90,17 @@ class Dims:
 
 def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
     return dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+
+
+def _stretched(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The rotary part, with what transformers takes where it leaves out which context is stretched, and how far."""
+    own, rope = int(config.get("max_position_embeddings", 2048)), _rope(config)
+    kind, name = rope.get("rope_type", rope.get("type")), "original_max_position_embeddings"
+    if kind in ("llama3", "yarn"):
+        rope[name] = config.get(name) or rope.get(name) or own
+    if kind == "yarn" and rope.get("factor") is None:
+        rope["factor"] = own / rope[name]
+    return rope
 
 
 def _max_context(config: Mapping[str, Any]) -> int:
@@ -229,8 +240,7 @@ def _yarn(dims: Dims) -> tuple[torch.Tensor, float]:
     import torch
 
     inverse, _ = _default(dims)
-    old = float(dims.rope.get("original_max_position_embeddings") or dims.max_context)
-    factor = float(dims.rope.get("factor") or dims.max_context / old)
+    old, factor = float(dims.rope["original_max_position_embeddings"]), float(dims.rope["factor"])
     scale = dims.rope.get("attention_factor")
     scale = _attention_factor(dims.rope, factor) if scale is None else float(scale)
 
