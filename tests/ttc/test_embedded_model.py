@@ -197,6 +197,16 @@ def test_a_missing_shard_and_a_missing_tensor_are_named(tmp_path) -> None:
         load_body(tmp_path)
 
 
+def test_a_head_that_is_not_the_embedding_it_is_tied_to_is_refused(tmp_path) -> None:
+    tiny_model.build(tmp_path, "qwen2", tie_word_embeddings=True)
+    rewritten(tmp_path, lambda tensors: tensors.update({"lm_head.weight": tensors["model.embed_tokens.weight"] + 0}))
+    load_body(tmp_path, dtype="float32", head=True)  # the same numbers
+    rewritten(tmp_path, lambda tensors: tensors.update({"lm_head.weight": tensors["model.embed_tokens.weight"] * 2}))
+    with pytest.raises(ConfigError, match=r"lm_head\.weight is another matrix: set tie_word_embeddings to false"):
+        load_body(tmp_path, dtype="float32", head=True)
+    load_body(tmp_path, dtype="float32")  # a scorer needs no head
+
+
 def keys_of(body, segment) -> torch.Tensor:
     """Keys and values of the last token of a chain."""
     return body.pool.read_chain(segment, segment.end - 1, segment.end)

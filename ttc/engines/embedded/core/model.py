@@ -27,7 +27,7 @@ import torch.nn.functional as F
 
 from ttc.engines.embedded.core.attention import APART, PagedAttention, PrefixAttention, is_step
 from ttc.engines.embedded.core.pool import PAGE, STEP_PAGE, PagePool, Segment
-from ttc.engines.embedded.core.weights import Weights, read_tensors
+from ttc.engines.embedded.core.weights import Weights, check_tied, read_tensors
 from ttc.engines.shared.compute import alone, fuses_attention, native, pick_dtype
 from ttc.engines.shared.shape import Dims, read_config, rope_tables, supported
 from ttc.errors import ConfigError, PromptTooLong
@@ -309,6 +309,8 @@ def load_body(
     dims = Dims.from_config(config)
     place = pick_device(device)
     state = read_tensors(path)
+    if head:
+        check_tied(state, dims, path)
     weights = alone(lambda: Weights.build(state, dims, pick_dtype(dtype, place), place, head, pad_rows > 1))
     limit = min(max_context or dims.max_context, dims.max_context)
     body = Body(dims, weights, max_context=limit, attention=attention, pad_rows=pad_rows, steps=steps)

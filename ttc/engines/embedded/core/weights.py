@@ -23,7 +23,7 @@ from ttc.engines.shared.compute import cpu_prefers_bf16
 from ttc.engines.shared.shape import Dims
 from ttc.errors import ConfigError
 
-__all__ = ["Layer", "Linear", "Weights", "read_tensors"]
+__all__ = ["Layer", "Linear", "Weights", "check_tied", "read_tensors", "weight_files"]
 
 
 _LARGE = 700_000
@@ -197,6 +197,19 @@ def _layer(source: _Source, dims: Dims, prefix: str) -> Layer:
         norm_mlp=source(f"{prefix}post_attention_layernorm.weight", dims.hidden).float(),
         qk_norm=qk_norm,
     )
+
+
+def check_tied(state: Mapping[str, torch.Tensor], dims: Dims, folder: Path) -> None:
+    """Raise ConfigError where config.json ties the head to the embedding and the weights hold another one.
+
+    Transformers takes that head then, and vLLM the embedding.
+    """
+    head, embed = state.get("lm_head.weight"), state.get("model.embed_tokens.weight")
+    if dims.tied and head is not None and embed is not None and not torch.equal(head, embed.to(head.dtype)):
+        raise ConfigError(
+            f"{folder}: config.json ties the head to the embedding, but lm_head.weight is another matrix: set "
+            "tie_word_embeddings to false if the head was trained apart, else take that tensor out"
+        )
 
 
 def _other(folder: Path) -> str:

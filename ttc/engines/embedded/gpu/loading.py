@@ -10,7 +10,7 @@ import torch
 from ttc.engines.embedded.core.batch import BatchLimits
 from ttc.engines.embedded.core.model import beside_body
 from ttc.engines.embedded.core.scheduler import Scheduler
-from ttc.engines.embedded.core.weights import read_tensors
+from ttc.engines.embedded.core.weights import check_tied, read_tensors
 from ttc.engines.embedded.device.runtime import CudaRuntime
 from ttc.engines.embedded.device.shape import StepWeights, fold
 from ttc.engines.embedded.gpu.batch import DeviceBatch
@@ -40,7 +40,9 @@ def start(
 ) -> Scheduler:
     """Load the weights and start the worker; raises ConfigError, before weights are read, for what does not fit."""
     plan = _plan(folder, family, device, dtype, max_batch, max_context, kv_bytes, ENGINE)
-    body = _load(read_tensors(folder), family, dtype, device, plan, head=True)
+    state = read_tensors(folder)
+    check_tied(state, family.dims, folder)
+    body = _load(state, family, dtype, device, plan, head=True)
     limits = BatchLimits(max_batch, plan.kv_bytes)
     return Scheduler(body, DeviceDecoder, decode_text, limits=limits, threads=threads, make_batch=DeviceBatch)
 
