@@ -6,6 +6,7 @@ imported.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,26 @@ def check_model(model: str | None) -> None:
         read_config(folder)
     else:
         check_name(model)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files of a folder's model as transformers takes them: model.safetensors, else what the index names.
+
+    Without both, all safetensors files there are. Raises ConfigError for an index that is none.
+    """
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if whole.is_file():
+        return [whole]
+    return _shards(index) if index.is_file() else sorted(folder.glob("*.safetensors"))
+
+
+def _shards(index: Path) -> list[Path]:
+    """The files that an index names."""
+    try:
+        names: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        return sorted({index.parent / name for name in names.values()})
+    except (ValueError, LookupError, TypeError, AttributeError) as exc:
+        raise ConfigError(f"{index} is no index of weights (weight_map: tensor to file): {exc}") from exc
 
 
 def save_weights(state: Mapping[str, Any], path: Path) -> None:

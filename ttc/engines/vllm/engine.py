@@ -30,7 +30,7 @@ from ttc.core import (
     UsageSink,
     with_extra,
 )
-from ttc.engines.shared.folder import save_weights
+from ttc.engines.shared.folder import save_weights, weight_files
 from ttc.engines.shared.shape import Dims, read_config
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, check_start
@@ -260,7 +260,7 @@ def _check_names(state: Mapping[str, Any], folder: Path) -> None:
     from safetensors import safe_open
 
     names: set[str] = set()
-    for file in sorted(folder.glob("*.safetensors")):
+    for file in weight_files(folder):
         with safe_open(str(file), framework="pt") as tensors:
             names |= set(tensors.keys())
     missing = sorted(names - state.keys())

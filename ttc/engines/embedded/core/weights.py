@@ -10,7 +10,6 @@ with their columns together instead of their rows. Swapping weights builds a new
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +19,11 @@ import torch
 import torch.nn.functional as F
 
 from ttc.engines.shared.compute import cpu_prefers_bf16
+from ttc.engines.shared.folder import weight_files
 from ttc.engines.shared.shape import Dims
 from ttc.errors import ConfigError
 
-__all__ = ["Layer", "Linear", "Weights", "check_tied", "read_tensors", "weight_files"]
+__all__ = ["Layer", "Linear", "Weights", "check_tied", "read_tensors"]
 
 
 _LARGE = 700_000
@@ -224,25 +224,20 @@ def _other(folder: Path) -> str:
 
 
 def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """Read every tensor of a folder's safetensors files, sharded or not, as stored.
+    """Read every tensor of a folder's model (`weight_files`), as stored.
 
-    Raises ConfigError when there is none, or when a shard named by the index is absent.
+    Raises ConfigError when there is none, when a shard named by the index is absent, or a file is broken.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        names: dict[str, Any] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        files = sorted({folder / name for name in names.values()})
-    else:
-        files = sorted(folder.glob("*.safetensors"))
+    files = weight_files(folder)
     if not files:
         raise ConfigError(f"{folder} holds no *.safetensors file{_other(folder)}")
     state: dict[str, torch.Tensor] = {}
     for file in files:
         if not file.is_file():
-            raise ConfigError(f"{file} is missing: {index.name} names it")
+            raise ConfigError(f"{file} is missing: model.safetensors.index.json names it")
         try:
             state.update(load_file(file))
         except SafetensorError as exc:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ttc.engines.embedded.core.pool import PAGE
+from ttc.engines.shared.folder import weight_files
 from ttc.engines.shared.shape import Dims
 from ttc.errors import ConfigError
 
@@ -53,9 +54,9 @@ class DeviceBudget:
 
 
 def stored_numbers(folder: Path) -> int:
-    """Numbers in a folder's safetensors files, by their headers; 0 where there is none, which loading tells."""
+    """Numbers in the files of a folder's model, by their headers; 0 where there is none, which loading tells."""
     total = 0
-    for file in sorted(folder.glob("*.safetensors")):
+    for file in filter(Path.is_file, weight_files(folder)):
         with file.open("rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))
             header: dict[str, Any] = json.loads(stream.read(length))
