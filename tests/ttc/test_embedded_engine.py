@@ -799,6 +799,21 @@ def test_an_id_that_the_model_has_not_fails_its_own_request_alone(engine, foreig
     assert len(drawn[0].token_ids) > 0
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_model_that_gives_no_numbers_is_refused(family: str, tmp_path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    path = tiny_model.build(tmp_path, family) / "model.safetensors"
+    tensors = load_file(path)
+    name = min(name for name in tensors if "mlp" in name and name.endswith("weight"))
+    tensors[name][3, 3] = float("nan")
+    save_file(tensors, path, metadata={"format": "pt"})
+    before = threading.active_count()
+    with pytest.raises(ConfigError, match=r"gives no numbers \(NaN\) in float32: its weights are broken"):
+        embedded(str(tmp_path), dtype="float32")
+    assert threading.active_count() == before
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_fork_is_told_that_it_has_no_engine(engine) -> None:
     """Only the thread that forks lives on in the child, so it would wait for ever."""

@@ -40,6 +40,32 @@ def load(
     _refuse_what_writes_nothing(folder, config)
     _refuse_quantised(folder, config)
     text = Text(folder)
+    scheduler, begin = _start(
+        folder, config, text, device, dtype, threads, max_batch, max_context, kv_bytes, batch_invariant
+    )
+    try:
+        scheduler.call(partial(_check_numbers, scheduler.body, folder)).result()
+        if begin is not None:
+            scheduler.call(partial(begin, scheduler.body)).result()
+    except BaseException:  # an interrupt too: a thread that computes at the end of the process aborts it
+        scheduler.close()
+        raise
+    return text, scheduler
+
+
+def _start(
+    folder: Path,
+    config: Mapping[str, Any],
+    text: Text,
+    device: str,
+    dtype: str,
+    threads: int,
+    max_batch: int,
+    max_context: int | None,
+    kv_bytes: int | None,
+    batch_invariant: bool,
+) -> tuple[Scheduler, Callable[[Body], None] | None]:
+    """The worker, and what it does first."""
     place = pick_device(device)
     if place.type == "cuda" and not batch_invariant:
         from ttc.engines.embedded.gpu.families import architecture
@@ -47,7 +73,7 @@ def load(
 
         family = architecture(config)
         if family is not None:
-            return text, start(
+            return start(
                 folder,
                 family,
                 text.decode,
@@ -57,7 +83,7 @@ def load(
                 max_batch=max_batch,
                 max_context=max_context,
                 kv_bytes=kv_bytes,
-            )
+            ), None
     if not full_attention(config, max_context):
         if batch_invariant:
             raise ConfigError(
@@ -68,17 +94,25 @@ def load(
 
         other = load_fallback(folder, config, device=place, dtype=pick_dtype(dtype, place), max_context=max_context)
         limits = BatchLimits(max_batch, kv_bytes or default_kv_bytes(place))
-        return text, Scheduler(other, FallbackDecoder, text.decode, limits=limits, threads=threads)
+        return Scheduler(other, FallbackDecoder, text.decode, limits=limits, threads=threads), None
     core = _invariant() if batch_invariant else _paged(Dims.from_config(config), pick_dtype(dtype, place), place)
     body, _ = load_body(folder, device=device, dtype=dtype, max_context=max_context, head=True, **core.options)
     limits = BatchLimits(max_batch, kv_bytes or default_kv_bytes(body.device))
-    scheduler = Scheduler(body, core.decoder, text.decode, limits=limits, threads=threads)
-    try:
-        scheduler.call(partial(core.begin, body)).result()
-    except BaseException:  # an interrupt too: a thread that computes at the end of the process aborts it
-        scheduler.close()
-        raise
-    return text, scheduler
+    return Scheduler(body, core.decoder, text.decode, limits=limits, threads=threads), core.begin
+
+
+def _check_numbers(body: Body, folder: Path) -> None:
+    """Raise ConfigError where a short text gets no numbers, of which every draw would be one token again and again."""
+    ids = range(min(_TRIED, body.max_context, body.dims.vocab))
+    ((hidden, _),) = body.extend([(None, list(ids))])
+    if body.logits(hidden).isnan().any():
+        raise ConfigError(
+            f"{folder}: the model gives no numbers (NaN) in {str(body.dtype).removeprefix('torch.')}: its weights are "
+            "broken, or too large for float16 (engine.dtype=bfloat16 or float32)"
+        )
+
+
+_TRIED = 8
 
 
 @dataclass(frozen=True, slots=True)

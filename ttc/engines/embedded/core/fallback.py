@@ -182,7 +182,7 @@ def _reads_alike(body: FallbackBody) -> bool:
             ((_, segment),) = body.extend([(None, prefix)])
             decoder.add(segment)
         own = decoder.step([1, ids[-1]])[1].float()
-    return bool((own - whole).norm() <= _ROUNDING * (whole - whole.mean()).norm())
+    return not bool((own - whole).norm() > _ROUNDING * (whole - whole.mean()).norm())  # NaN is no difference
 
 
 def _steady(text: Any) -> int | None:
