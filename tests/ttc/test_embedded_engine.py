@@ -29,7 +29,7 @@ from ttc.engines.embedded.core.requests import Job
 from ttc.engines.embedded.core.scheduler import Scheduler
 from ttc.engines.embedded.core.tenants import Tenants
 from ttc.engines.embedded.engine import embedded
-from ttc.engines.shared.tokens import check_room
+from ttc.engines.shared.tokens import MAX_RULES, check_room
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
 
 pytestmark = pytest.mark.numeric
@@ -783,6 +783,18 @@ def test_requests_that_cannot_be_honoured_are_refused_before_they_start(engine) 
         asyncio.run(ask_for(prompt, seed=None, max_tokens=3))
     with pytest.raises(Unsupported, match="token ids"):
         asyncio.run(ask_for(Prompt("x", None), max_tokens=3))
+
+
+def test_no_more_stop_rules_are_kept_than_a_few(engine) -> None:
+    prompt = ask(engine, "x")
+
+    async def go() -> None:
+        for number in range(MAX_RULES + 5):
+            sampling = Sampling(temperature=0, max_tokens=1, stop=(f"{number} ",))
+            await engine.generate(prompt, sampling, range(1), lambda _: None)
+
+    asyncio.run(go())
+    assert len(engine._rules) == MAX_RULES and ((f"{MAX_RULES} ",), ()) in engine._rules
 
 
 @pytest.mark.parametrize("foreign", [tiny_model.VOCAB, -1])

@@ -75,6 +75,10 @@ OnTokens: TypeAlias = Callable[[tuple[int, ...]], None]
 """Is given the ids of one draw as they are sampled."""
 
 
+MAX_RULES = 64
+"""Stop rules that an engine keeps: each may hold every id of the vocabulary."""
+
+
 class TokenEngine:
     """An engine over the tokenizer of a model folder; what it can do is decided at its start."""
 
@@ -136,6 +140,8 @@ class TokenEngine:
         if name not in self._rules:
             if sampling.stop and not self._pieces:
                 self._pieces = self._text.pieces()
+            if len(self._rules) == MAX_RULES:
+                del self._rules[next(iter(self._rules))]  # the oldest: a server's clients name ever new ones
             self._rules[name] = StopRule(
                 sampling.stop, sampling.stop_token_ids, self._text.eos_ids, self._pieces, self._text.decode
             )
