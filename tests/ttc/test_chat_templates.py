@@ -41,6 +41,20 @@ def test_a_thought_that_a_template_opens_whatever_is_asked_of_it_is_closed_where
     assert prompt.token_ids == text.encode(prompt.text) and prompt.rendered_chars == len(prompt.text)
 
 
+def test_no_text_is_cut_or_padded_though_its_tokenizer_was_saved_so(tmp_path) -> None:
+    from tokenizers import Tokenizer
+
+    file = folder(tmp_path, PLAIN) / "tokenizer.json"
+    plain, long = Text(tmp_path), "more than five bytes"
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.enable_truncation(max_length=5)
+    tokenizer.enable_padding(length=30, pad_id=256, pad_token="<|endoftext|>")
+    tokenizer.save(str(file))
+    text = Text(tmp_path)
+    assert text.encode(long) == plain.encode(long) and len(text.encode(long)) == len(long)
+    assert text.render(ASK, None).token_ids == plain.render(ASK, None).token_ids
+
+
 def test_of_several_templates_that_for_tools_shows_them_and_the_other_one_all_else(tmp_path) -> None:
     tiny_model.write_tokenizer(tmp_path, DEEPSEEK)
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())

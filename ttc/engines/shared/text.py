@@ -49,6 +49,8 @@ class Text:
         if not getattr(self._tokenizer, "is_fast", False):
             raise ConfigError(f"{folder}: only fast tokenizers (tokenizer.json) are supported")
         self._fast: Any = self._tokenizer.backend_tokenizer
+        self._fast.no_truncation()  # both stay in a tokenizer.json as training left them
+        self._fast.no_padding()
         self._folder = folder
         vocab = self._tokenizer.get_vocab()
         if vocab.keys() <= set(self._tokenizer.all_special_tokens):  # what transformers makes of a folder without files
