@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import random
 import threading
@@ -862,6 +863,23 @@ def test_what_is_wrong_with_a_model_is_named(folder, tmp_path) -> None:
     with pytest.raises(ConfigError, match="no chat template"):
         ask(engine, "x")
     asyncio.run(engine.close())
+
+
+def test_what_transformers_cannot_load_is_told_in_a_line(folder, tmp_path) -> None:
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "gpt2"}))
+    (tmp_path / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1")
+    with pytest.raises(ConfigError, match=r"transformers cannot load a gpt2 model here: .*header"):
+        embedded(str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llava"}))
+    with pytest.raises(ConfigError, match=r"cannot load a llava model here: Unrecognized.* \.\.\.$") as caught:
+        embedded(str(tmp_path))
+    assert len(str(caught.value)) < 500
+    (tmp_path / "config.json").write_text(json.dumps(config | {"rope_parameters": {"rope_type": "linear"}}))
+    with pytest.raises(ConfigError, match=r"cannot load a qwen3 model here.*'factor'"):
+        embedded(str(tmp_path))
 
 
 def test_another_architecture_without_some_of_its_weights_is_refused_by_their_names(tmp_path) -> None:

@@ -170,7 +170,10 @@ def _cure(folder: Path) -> str:
     if (inner / "config.json").is_file():
         return f"; name {inner}"
     if (folder / "adapter_config.json").is_file():
-        return "; this one holds an adapter: merge it into its model (peft: merge_and_unload) and save that"
+        return (
+            "; this one holds an adapter: merge it into its model (peft: merge_and_unload) and save that, or name the "
+            "model with --engine vllm --set engine.lora=FOLDER"
+        )
     return ""
 
 

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -164,6 +165,9 @@ def _try(module: Any, device: torch.device) -> torch.Tensor:
         return read_cache(cache)
 
 
+MAX_WORDS = 300
+"""Characters of what transformers says."""
+
 _TRIED = 8
 _ROUNDING = 0.1
 """Of the size of the logits: rounding in bf16 stays far below it, other places or other neighbours far above."""
@@ -213,7 +217,8 @@ def load_fallback(
     try:
         module, report = alone(lambda: load(str(folder), dtype=dtype, output_loading_info=True))
     except Exception as exc:  # safetensors and huggingface_hub raise bare exceptions
-        raise ConfigError(f"{folder}: transformers cannot load a {config['model_type']} model here: {exc}") from exc
+        words = shorten(str(exc), MAX_WORDS, placeholder=" ...")  # some list every architecture there is
+        raise ConfigError(f"{folder}: transformers cannot load a {config['model_type']} model here: {words}") from exc
     if missing := sorted(report["missing_keys"]):  # transformers makes them up and only warns
         raise ConfigError(f"{folder}: the weights hold no tensor {missing[0]}: the folder is incomplete")
     module = alone(lambda: module.to(device).eval())
