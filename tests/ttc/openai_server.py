@@ -50,6 +50,8 @@ class Behaviour:
     """The finish reason of every answer."""
     page: bool = False
     """Answers every completion by a page."""
+    tells: Mapping[str, Any] | None = None
+    """Answers every completion by this object."""
     usage: bool = True
     tells_stops: bool = True
     heeds_stop_ids: bool = True
@@ -220,6 +222,8 @@ class OpenAIServer:
             return self._json(writer, 400, _error(f"Unrecognized request argument supplied: {unknown[0]}"))
         if self.behaviour.page:
             return self._json(writer, 200, "<html>log in</html>", {"content-type": "text/html"})
+        if self.behaviour.tells is not None:
+            return self._json(writer, 200, self.behaviour.tells)
         bad = [name for name in self.behaviour.refuses if body.get(name, _FREE[name]) != _FREE[name]]
         if bad:
             return self._json(writer, 400, _error(f"{bad[0]} is not supported with this model"))

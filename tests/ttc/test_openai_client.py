@@ -226,6 +226,7 @@ def test_what_nobody_takes_waits_in_the_kernel() -> None:
         (OK + b"a: " + b"b" * (1 << 17), "more than 32768 bytes"),
         (sized(b"data: " + b"x" * (1 << 17)), "too long"),
         (sized(b'{"error": {"message": "no, secret"}}', b"503 X"), "503: no, [key]"),
+        (sized(b'{"choices": null, "base_resp": {"msg": "no, secret"}}'), 'without choices: {"choices": null'),
     ],
 )
 def test_what_a_server_may_do_wrong_is_a_failure_that_may_pass(

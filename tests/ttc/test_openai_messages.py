@@ -234,6 +234,15 @@ def test_a_page_in_place_of_an_answer_is_told_with_its_type() -> None:
         openai(base_url=server.url)
 
 
+def test_an_error_that_comes_as_an_answer_is_told_in_its_words() -> None:
+    told = {"choices": None, "base_resp": {"status_code": 1004, "status_msg": "login fail"}}
+    with (
+        OpenAIServer(talker, replace(CHAT, tells=told)) as server,
+        pytest.raises(ConfigError, match=r"completes nothing: .* without choices: .*login fail"),
+    ):
+        openai(base_url=server.url)
+
+
 def test_a_model_that_takes_only_its_own_temperature_says_what_to_add() -> None:
     with OpenAIServer(talker, replace(CHAT, refuses=("temperature",))) as server:
         engine = openai(base_url=server.url)

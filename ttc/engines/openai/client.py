@@ -160,7 +160,10 @@ class Client:
             with self._lost():
                 part = await response.content.readany()
             if not is_begun and (rest + part).lstrip().startswith(b"{"):
-                yield self._chunk(rest + part + await self._whole(response, MAX_EVENT))
+                answer = self._chunk(rest + part + await self._whole(response, MAX_EVENT))
+                if answer.get("choices") is None:
+                    raise Transient(EngineError(no_choices(self._url, self._access, answer)))
+                yield answer
                 return
             with self._lost():
                 if len(rest) + len(part) > MAX_EVENT:
@@ -240,6 +243,11 @@ class Client:
 def no_events(url: str, content_type: str) -> str:
     """What is said of a reply that is neither a stream of events nor a JSON object."""
     return f"{url} answers a completion with {content_type}, not with events or JSON: check engine.base_url"
+
+
+def no_choices(url: str, access: Access, answer: Chunk) -> str:
+    """What is said of an object that is no answer: some servers tell an error so, with status 200."""
+    return f"{url} answers a completion without choices: {access.hide(json.dumps(dict(answer), ensure_ascii=False))}"
 
 
 async def _drained(response: ClientResponse) -> None:

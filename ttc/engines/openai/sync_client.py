@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ttc.engines.openai.client import Chunk, no_events
+from ttc.engines.openai.client import Chunk, no_choices, no_events
 from ttc.engines.openai.refusals import Access, Busy, refuse, status_of, words_of
 from ttc.engines.shared.balance import Transient
 from ttc.errors import ConfigError, EngineError, EngineTimeout
@@ -70,7 +70,10 @@ class SyncClient:
             kind = stream.response.headers.get("content-type", "").partition(";")[0]
             try:
                 if kind == "application/json" and stream.response.read().lstrip().startswith(b"{"):
-                    return [_chunk(stream.response.json())]
+                    answer = _chunk(stream.response.json())
+                    if answer.get("choices") is None:
+                        raise EngineError(no_choices(self._url, self._access, answer))
+                    return [answer]
                 chunks = [_chunk(data) for data in stream]
                 if not chunks and kind != "text/event-stream":
                     raise EngineError(no_events(self._url, kind))
