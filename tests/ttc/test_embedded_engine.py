@@ -871,6 +871,9 @@ def test_what_transformers_cannot_load_is_told_in_a_line(folder, tmp_path) -> No
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "gpt2"}))
     (tmp_path / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1")
+    with pytest.raises(ConfigError, match=r"model\.safetensors only says where Git LFS has the weights: run `git lfs"):
+        embedded(str(tmp_path))
+    (tmp_path / "model.safetensors").write_bytes(b"something else")
     with pytest.raises(ConfigError, match=r"transformers cannot load a gpt2 model here: .*header"):
         embedded(str(tmp_path))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llava"}))

@@ -63,8 +63,11 @@ def test_what_does_not_fit_is_refused_with_what_does(changes: dict[str, int], me
 def test_numbers_are_counted_by_the_headers_alone(tmp_path: Path) -> None:
     header = {"a": {"dtype": "F32", "shape": [3, 5], "data_offsets": [0, 60]}, "__metadata__": {"format": "pt"}}
     raw = json.dumps(header).encode()
-    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(raw)) + raw)
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(raw)) + raw + bytes(60))
     assert stored_numbers(tmp_path) == 15
+    (tmp_path / "model.safetensors").write_bytes(b"no header of weights")
+    with pytest.raises(ConfigError, match=r"model\.safetensors is not a safetensors file"):
+        stored_numbers(tmp_path)
 
 
 def test_quantised_weights_are_refused_by_name(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from ttc.engines.embedded.core.paged import PagedDecoder
 from ttc.engines.embedded.core.sampler import Rows, sample
 from ttc.engines.embedded.core.scheduler import Scheduler
 from ttc.engines.shared.compute import native, pick_dtype
+from ttc.engines.shared.folder import weight_files
 from ttc.engines.shared.shape import Dims, full_attention, read_config
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
@@ -39,6 +40,7 @@ def load(
     config = read_config(folder)  # names a missing folder or file before anything slow is imported
     _refuse_what_writes_nothing(folder, config)
     _refuse_quantised(folder, config)
+    _refuse_pointers(folder)
     text = Text(folder)
     scheduler, begin = _start(
         folder, config, text, device, dtype, threads, max_batch, max_context, kv_bytes, batch_invariant
@@ -185,6 +187,17 @@ def _refuse_what_writes_nothing(folder: Path, config: Mapping[str, Any]) -> None
         f"{folder}: a model of type {kind!r} ({', '.join(names) or 'no architecture named'}) {use} and continues none, "
         "so it cannot answer: name a causal language model (config.json: architectures ending in ForCausalLM)"
     )
+
+
+_POINTER = b"version https://git-lfs"
+
+
+def _refuse_pointers(folder: Path) -> None:
+    """Raise ConfigError where Git has left out the weights."""
+    for file in filter(Path.is_file, weight_files(folder)):
+        with file.open("rb") as stream:
+            if stream.read(len(_POINTER)) == _POINTER:
+                raise ConfigError(f"{file} only says where Git LFS has the weights: run `git lfs pull` in {folder}")
 
 
 def _refuse_quantised(folder: Path, config: Mapping[str, Any]) -> None:

@@ -11,11 +11,9 @@ models differ in layers and heads; whoever is short of pages forgets its own.
 
 from __future__ import annotations
 
-import json
-import struct
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ttc.engines.embedded.core.pool import PAGE
 from ttc.engines.shared.folder import weight_files
@@ -54,14 +52,19 @@ class DeviceBudget:
 
 
 def stored_numbers(folder: Path) -> int:
-    """Numbers in the files of a folder's model, by their headers; 0 where there is none, which loading tells."""
+    """Numbers in the files of a folder's model, by their headers; 0 where there is none, which loading tells.
+
+    Raises ConfigError for a broken file.
+    """
+    from safetensors import SafetensorError, safe_open
+
     total = 0
     for file in filter(Path.is_file, weight_files(folder)):
-        with file.open("rb") as stream:
-            (length,) = struct.unpack("<Q", stream.read(8))
-            header: dict[str, Any] = json.loads(stream.read(length))
-        shapes = [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
-        total += sum(_product(shape) for shape in shapes)
+        try:
+            with safe_open(str(file), framework="pt") as tensors:
+                total += sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
+        except SafetensorError as exc:
+            raise ConfigError(f"{file} is not a safetensors file: {exc}") from exc
     return total
 
 
@@ -131,10 +134,3 @@ def budget(
 
 def _gib(size: int) -> str:
     return f"{size / _GIB:.2f} GiB"
-
-
-def _product(shape: list[int]) -> int:
-    product = 1
-    for size in shape:
-        product *= size
-    return product
