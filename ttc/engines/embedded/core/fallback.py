@@ -3,8 +3,9 @@
 Any causal language model whose cache holds keys and values of one size per layer runs here (Gemma, Mistral, Phi,
 Granite, mixtures of experts, ...). Rows are decoded together, left-padded, at about the speed of `generate`; prefixes
 are kept and reused, but every row holds a copy of its own, and prompts are prefilled one by one. Models that keep a
-recurrent state or compressed keys are refused by name; so is batch-invariant mode. LongRoPE is read up to the length
-beyond which it turns all keys by other angles.
+recurrent state or compressed keys are refused by name, and so are those that count padding as places, which a few
+tokens at the start show; so is batch-invariant mode. LongRoPE is read up to the length beyond which it turns all keys
+by other angles.
 """
 
 from __future__ import annotations
