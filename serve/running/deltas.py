@@ -21,8 +21,11 @@ class Markers:
     """Walks over generated ids and says of each whether it is thought; whole markers are skipped."""
 
     def __init__(self, starts_inside: bool, capabilities: Capabilities, control: Thinking | None = None) -> None:
-        """Under `control`, thought past its cap, and an end that it may suppress, are not certain when sampled."""
-        self.inside, self.num_thinking = starts_inside, 0
+        """Under `control`, thought past its cap, and an end that it may suppress, are not certain when sampled.
+
+        `num_marks` counts the markers that were passed.
+        """
+        self.inside, self.num_thinking, self.num_marks = starts_inside, 0, 0
         self._max = None if control is None else control.max_tokens
         self._extends = control is not None and control.extends
         self._open, self._close = capabilities.think_open, capabilities.think_close
@@ -48,7 +51,7 @@ class Markers:
                 if self._extends and self.inside and not certain:
                     return
                 self._skip(marker_len)
-                self.inside = not self.inside
+                self.inside, self.num_marks = not self.inside, self.num_marks + 1
                 continue
             token = self._waiting[0]
             capped = self.inside and self._max is not None and self.num_thinking >= self._max
@@ -130,28 +133,31 @@ class Deltas:
         self._stop, self._strip = tuple(stop), strip
         self._held, self._stopped, self._lead, self._has_words = "", False, strip, False
         self._markers: Markers | None = None
+        self._num_marks = 0
 
     def sync(self, prompt: Prompt) -> None:
         """Take over what `prompt` holds after its rendered part: it is certain, injected text included."""
         if self._markers is None:
             self._markers = Markers(prompt.think_state == "open", self._capabilities, self._control)
         for _, token, inside in self._markers.settle(prompt.generated_ids):
-            self._take(token, inside)
+            self._take(token, inside, self._markers.num_marks)
 
     def add(self, ids: tuple[int, ...]) -> None:
         """Take sampled ids."""
         if self._markers is not None:
             for _, token, inside in self._markers.add(ids):
-                self._take(token, inside)
+                self._take(token, inside, self._markers.num_marks)
 
     def finish(self, thinking: str, answer: str) -> bool:
         """Write what is left of the two final texts; False when they contradict what was written."""
         return _rest(self._thinking, thinking) and _rest(self._answer, answer)
 
-    def _take(self, token: int, inside: bool) -> None:
+    def _take(self, token: int, inside: bool, num_marks: int) -> None:
         text = self._texts[inside].add(token)
-        if inside:
+        if inside or num_marks > self._num_marks:  # an empty block has no token of its own
             self._begin_lead()
+        self._num_marks = num_marks
+        if inside:
             self._show(self._thinking, text)
         elif not self._stopped:
             self._has_words = self._has_words or bool(text.strip())

@@ -198,8 +198,8 @@ def _close(
     path = next((event.path for event in reversed(answer.trace) if event.kind == "select"), None)
     winner = next((candidate for candidate in answer.candidates if candidate.path == path), None)
     thinking = answer.thinking.lstrip() if _strips(request) else answer.thinking
-    shown = _shown(plan, answer.text, thinking)
     tokens = _Tokens(plan, session, [] if path is None else session.along(path), own.tops)
+    shown = _shown(plan, answer.text, behind_thought=tokens.has_block)
     finish = events.Finish(
         index=index,
         reason=_reason(answer, path, has_calls=bool(shown.calls)),
@@ -235,12 +235,15 @@ class _Shown(NamedTuple):
     cut_call: str
 
 
-def _shown(plan: RequestPlan, answer: str, thinking: str) -> _Shown:
-    """Cut an answer at the user's stop strings and read the calls in it; what a grammar has written is not cut."""
+def _shown(plan: RequestPlan, answer: str, *, behind_thought: bool) -> _Shown:
+    """Cut an answer at the user's stop strings and read the calls in it; what a grammar has written is not cut.
+
+    `behind_thought`: it follows a think block, be that empty.
+    """
     request, tools, strip = plan.request, plan.model.tools, _strips(plan.request)
     form = None if tools is None else request.form
     free = len(answer) if form is None or tools is None else form.free(tools, answer)
-    text, stop = cut_at_stop(answer[:free], request.sampling.stop, lead=strip or bool(thinking))
+    text, stop = cut_at_stop(answer[:free], request.sampling.stop, lead=strip or behind_thought)
     text += "" if stop is not None else answer[free:]
     lead = len(text) - len(text.lstrip()) if strip else 0
     text = text[lead:]
@@ -347,6 +350,7 @@ class _Tokens:
         self._starts_inside = first is not None and first.think_state == "open"
         parts = split(self._ids, self._starts_inside, capabilities)
         self.num_thinking, self.inside = len(parts.thinking) - handover, parts.inside
+        self.has_block = self._starts_inside or len(parts.answer) < len(self._ids)
         paths = {piece.completion.path for piece in pieces}
         self.num_reasoning = sum(
             int(event.data["num_thinking"])

@@ -16,7 +16,7 @@ from tests.serve.running import Running, chat, running, served
 from tests.serve.streams import chunks_of, same, streamed, whole
 from tests.serve.thinker import ANSWER, THOUGHT, think
 from tests.ttc.conformance import exact_prm
-from ttc.core import Message
+from ttc.core import Message, Path, Prompt
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.scripted import ScriptedEngine
 
@@ -74,6 +74,20 @@ def test_a_stop_string_inside_a_thought_does_not_end_the_answer(
     assert choice["reasoning"].startswith(THOUGHT[: budget or 10])
     assert choice["content"] == ANSWER.partition(stop)[0]
     assert choice["finish_reason"] == "stop"
+
+
+def silent(prompt: Prompt, path: Path, key: int) -> str:
+    """A model that opens a thought, thinks nothing, and answers."""
+    return f"<think></think>\n\n{ANSWER}".removeprefix(prompt.generated_text)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_string_behind_an_empty_thought_ends_no_raw_completion_before_its_first_word(stream: bool) -> None:
+    body = {"model": "m", "prompt": "how many?", "stop": ["\n\n", "7"], "max_tokens": 99, "stream": stream}
+    with running(served(ScriptedEngine(silent, thinking=True))) as server:
+        response = server.ask(body, "/v1/completions")
+    parts = chunks_of(response.text) if stream else [response.json()]
+    assert "".join(part["choices"][0]["text"] for part in parts) == "\n\nThe answer is "
 
 
 def test_an_evaluation_harness_with_its_default_stop_reads_the_answer(nano: Running) -> None:

@@ -30,7 +30,13 @@ def capabilities() -> Capabilities:
 
 
 def show(
-    ids: list[int], cuts: list[int], *, inside: bool, stop: tuple[str, ...] = (), control: Thinking | None = None
+    ids: list[int],
+    cuts: list[int],
+    *,
+    inside: bool,
+    stop: tuple[str, ...] = (),
+    control: Thinking | None = None,
+    strip: bool = True,
 ) -> tuple[Deltas, list[str], list[str]]:
     """Feed `ids` in pieces to a fresh display; nothing is certain until the end."""
     thinking: list[str] = []
@@ -42,7 +48,7 @@ def show(
         answer.append,
         control=control or Thinking(),
         stop=stop,
-        strip=True,
+        strip=strip,
     )
     deltas.sync(Prompt(text="", token_ids=(), think_state="open" if inside else "none"))
     for start, end in itertools.pairwise(sorted({0, len(ids), *(cut % (len(ids) + 1) for cut in cuts)})):
@@ -66,11 +72,32 @@ def test_the_pieces_add_up_to_the_whole(parts: list[str], cuts: list[int], insid
 
 
 @settings(deadline=None)
+@given(PARTS, st.lists(st.integers(0, 1000), max_size=6), st.lists(WORDS, max_size=2, unique=True))
+@example(["</think>", "\n\n", "answer"], [], ["\n\n"])
+def test_behind_a_thought_that_a_raw_completion_begins_with_no_stop_is_in_white_space(
+    parts: list[str], cuts: list[int], stops: list[str]
+) -> None:
+    text, stop = tokenizer(), tuple(stops)
+    ids = [token for part in ("<think>", *parts) for token in text.encode(part)]
+    deltas, thinking, answer = show(ids, cuts, inside=False, stop=stop, strip=False)
+    done = split(ids, False, capabilities())
+    final_answer = cut_at_stop(text.decode(done.answer), stop, lead=True)[0]
+    assert deltas.finish(text.decode(done.thinking), final_answer)
+    assert ("".join(thinking), "".join(answer)) == (text.decode(done.thinking), final_answer)
+
+
+@settings(deadline=None)
 @given(st.lists(WORDS, min_size=1, max_size=8), st.integers(1, 6))
 def test_thought_past_its_cap_is_not_shown_before_a_prompt_holds_it(words: list[str], cap: int) -> None:
     ids = list(tokenizer().encode("".join(words)))
     _, thinking, _ = show(ids, [], inside=True, control=Thinking(mode="on", max_tokens=cap))
     assert tokenizer().decode(ids[:cap]).lstrip().startswith("".join(thinking))
+
+
+def test_an_answer_behind_an_empty_thought_is_shown_as_it_comes() -> None:
+    ids = list(tokenizer().encode("<think></think>\n\nanswer"))
+    _, _, answer = show(ids, [], inside=False, stop=("\n\n",), strip=False)
+    assert "".join(answer) == "\n\nanswer"
 
 
 def test_an_end_of_sequence_and_half_a_character_are_never_shown() -> None:
