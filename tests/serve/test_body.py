@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Annotated, Any
 
 import pytest
@@ -69,6 +70,15 @@ def test_no_bytes_break_the_parser(raw: bytes) -> None:
         json.dumps(parse_json(raw))
     except ApiError as error:
         assert error.code == "invalid_json"
+
+
+def test_the_last_of_a_hundred_thousand_fields_twice_is_found_in_one_pass() -> None:
+    fields = [f'"{i:x}":0' for i in range(100_000)]
+    raw = "{" + ",".join([*fields, fields[-1]]) + "}"
+    began = time.process_time()
+    with pytest.raises(ApiError, match="'1869f' is there twice"):
+        parse_json(raw.encode())
+    assert time.process_time() - began < 5  # a count of each name among all took minutes
 
 
 def test_integers_may_be_written_as_floats_and_booleans_are_no_numbers() -> None:
