@@ -8,6 +8,7 @@ written as 3.0. A field whose `x-reason` says why it is limited has that reason 
 from __future__ import annotations
 
 import json
+import math
 import re
 import typing
 from collections import Counter
@@ -94,10 +95,13 @@ def parse_json(raw: bytes) -> Any:
     """The value of a body.
 
     Raises:
-        ApiError: it is not UTF-8, not JSON, says a field twice, holds NaN or Infinity, or is nested too deep.
+        ApiError: it is not UTF-8, not JSON, says a field twice, holds NaN, Infinity or a number that would become one,
+            or is nested too deep.
     """
     try:
-        value = json.loads(raw.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_object)
+        value = json.loads(
+            raw.decode("utf-8"), parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_object
+        )
         if _SURROGATE.search(raw):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except (UnicodeDecodeError, ValueError, RecursionError) as exc:
@@ -115,6 +119,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name, count in counts.items() if count > 1)
         raise ValueError(f"the field {twice[:MAX_SHOWN]!r} is there twice")
     return fields
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"{digits[:MAX_SHOWN]} is too large for a number")
+    return value
 
 
 def _no_constant(name: str) -> None:

@@ -81,6 +81,13 @@ def test_the_last_of_a_hundred_thousand_fields_twice_is_found_in_one_pass() -> N
     assert time.process_time() - began < 5  # a count of each name among all took minutes
 
 
+@pytest.mark.parametrize("number", ["1e999", "-1E+400", "9" * 400 + ".0"])
+def test_a_number_that_would_become_infinite_is_none(number: str) -> None:
+    with pytest.raises(ApiError, match="is too large for a number") as failure:
+        parse_json(f'{{"a": [{number}]}}'.encode())
+    assert failure.value.code == "invalid_json" and len(failure.value.message) < 200
+
+
 def test_integers_may_be_written_as_floats_and_booleans_are_no_numbers() -> None:
     number = read(Number, {"n": 3.0, "maybe": None})
     assert number.n == 3 and isinstance(number.n, int) and number.maybe is None
