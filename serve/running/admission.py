@@ -30,16 +30,28 @@ RECENT_S = 60.0
 MAX_RETRY_S = 60.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Ticket:
-    """Permission to run; `charge` counts what is spent, `leave` books it and gives back the place and the rest.
+    """Permission to run: counts what is spent.
 
     `tokens` is the most that may be spent, where the key has a limit; it is reserved until `leave`.
     """
 
-    tokens: int | None
-    charge: Callable[[Usage], None]
-    leave: Callable[[], None]
+    def __init__(self, tokens: int | None, book: Callable[[int], None]) -> None:
+        """`book` is told what was spent, and gives back the place and the rest."""
+        self.tokens, self._book, self._spent = tokens, book, Usage()
+
+    @property
+    def left(self) -> int | None:
+        """What may still be spent of `tokens`."""
+        return None if self.tokens is None else max(self.tokens - spent_of(self._spent, self.tokens), 0)
+
+    def charge(self, usage: Usage) -> None:
+        """Count what was spent."""
+        self._spent += usage
+
+    def leave(self) -> None:
+        """Book it."""
+        self._book(spent_of(self._spent, self.tokens))
 
 
 class Admission:
@@ -71,18 +83,13 @@ class Admission:
         except BaseException:
             self._enter(-sequences)
             raise
-        spent = Usage()
 
-        def charge(usage: Usage) -> None:
-            nonlocal spent
-            spent += usage
-
-        def leave() -> None:
+        def book(spent: int) -> None:
             self._enter(-sequences)
             self._ended.append((self._clock(), sequences))
-            self._quotas.settle(reservation, spent_of(spent, reservation.tokens))
+            self._quotas.settle(reservation, spent)
 
-        return Ticket(reservation.tokens, charge, leave)
+        return Ticket(reservation.tokens, book)
 
     def _enter(self, sequences: int) -> None:
         self.sequences += sequences

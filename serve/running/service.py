@@ -91,11 +91,20 @@ class InferenceService:
         if self.draining:
             left_s = max(self._until - time.monotonic(), 1.0)
             raise unavailable("draining", "the server is shutting down", retry_after_s=left_s)
-        ticket = await self.admission.admit(key, plan.sequences, search=plan.sequences > 1, most=plan.most_tokens)
+        ticket = await self.admission.admit(key, plan.sequences, search=plan.sequences > 1, most=self._most_tokens(plan))
         plan = plan.within(ticket.tokens)
         job = ActiveRequest(self, plan, ticket, name, RequestSpan(plan.model.name, plan.strategy, headers or {}), notes)
         self._jobs.add(job)
         return job
+
+    def _most_tokens(self, plan: RequestPlan) -> int:
+        """What a request may spend at most, with every fallback that may answer for it."""
+        limits, tried, model = self.config.limits, {plan.model.name}, plan.model
+        each = plan.request.sampling.max_tokens or min(limits.default_max_tokens, limits.max_tokens)
+        while (name := model.spec.fallback) is not None and name not in tried and plan.request.num_replies == 1:
+            tried.add(name)
+            model, _ = self.catalogue.find(name)
+        return plan.most_tokens + each * (len(tried) - 1)
 
     async def plan(self, request: ServeRequest, key: Key) -> RequestPlan:
         """Check a request for a model that is named; raises ApiError."""
@@ -252,9 +261,12 @@ class ActiveRequest:
         return None
 
     async def _fall_back(self, error: ApiError) -> bool:
-        """RequestPlan the request for the model's fallback, where `error` is one it may answer for."""
-        reason, request = reason_of(error), fallback_request(self.plan)
-        if reason is None or request is None or self._answering or request.model in self._tried:
+        """RequestPlan the request for the model's fallback, where `error` is one it may answer for.
+
+        Of what was set aside it gets what is left; with nothing left there is none.
+        """
+        reason, request, left = reason_of(error), fallback_request(self.plan), self._ticket.left
+        if reason is None or request is None or self._answering or request.model in self._tried or left == 0:
             return False
         try:
             plan = await self._service.plan(request, self.plan.key)
@@ -263,7 +275,7 @@ class ActiveRequest:
             return False
         self._told["fallback"] = {"from": self.plan.model.name, "reason": reason}
         self._tried.add(request.model)
-        self.plan = plan
+        self.plan = plan.within(left)
         return True
 
     def _emit(self, event: ServeEvent) -> None:
@@ -294,7 +306,7 @@ class ActiveRequest:
 
     def _can_fall_back(self) -> bool:
         request = fallback_request(self.plan)
-        return request is not None and request.model not in self._tried
+        return request is not None and request.model not in self._tried and self._ticket.left != 0
 
     def finished(self) -> RequestRecord:
         """What is recorded of this request."""

@@ -10,6 +10,7 @@ import pytest
 
 from serve.commands.serve import register, run
 from serve.operator.config import PresetSpec, from_options
+from serve.operator.keys import KeyLimits, key_from_secret
 from serve.running.catalogue import ServedModel
 from tests.serve.running import chat, running, scripted, served
 from tests.serve.slow import SlowEngine
@@ -58,6 +59,18 @@ def test_a_fallback_answers_for_a_model_that_cannot_and_the_reply_says_so(
     assert reply["ttc"]["model"] == "small"
     if reason == "out_of_budget":
         assert reply["ttc"]["usage"]["generated"] > 60, "what the first model cost is on the ledger"
+
+
+@pytest.mark.parametrize(("limit", "content"), [(150, "from the small one"), (70, "from the "), (60, "")])
+def test_a_fallback_spends_what_is_left_of_the_tokens_of_its_key(limit: int, content: str) -> None:
+    key = key_from_secret("alice", "a-secret-of-alice", KeyLimits(tokens_per_minute=limit))
+    big = served(ScriptedEngine(ponder, thinking=True), "big", fallback="small")
+    with running(big, small(), keys=[key]) as server:
+        body = {**chat("q", thinking_budget=-1, max_tokens=60), "model": "big"}
+        reply = server.ask(body, authorization="Bearer a-secret-of-alice").json()
+    assert reply["choices"][0]["message"]["content"].startswith(content[:-1])
+    assert reply["choices"][0]["finish_reason"] == ("stop" if limit == 150 else "length")
+    assert 60 <= reply["ttc"]["usage"]["tokens"] <= limit
 
 
 def test_a_whole_reply_bears_the_name_of_the_model_that_answered() -> None:
