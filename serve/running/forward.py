@@ -129,7 +129,8 @@ async def execute_forward(
     is_shown = plan.direct and request.stream
 
     async def one(index: int) -> _Reply:
-        body = forward_body(request, plan.sampling, forward.features, seeds.derive(plan.seed, "choice", index) >> 11)
+        seed = seeds.derive(plan.seed, "choice", index) >> (64 - forward.features.seed_bits)
+        body = forward_body(request, plan.sampling, forward.features, seed)
         async with gate.slot(share):
             write = _writer(index, request, emit) if is_shown else None
             return await _ask(forward, body, request, write, charge)

@@ -25,7 +25,7 @@ from tests.serve.test_forward import WithoutIds
 from ttc.core import ThinkState
 from ttc.engines.openai.client import Client
 from ttc.engines.openai.refusals import Access
-from ttc.engines.openai.wire import Features
+from ttc.engines.openai.wire import FEWER_SEED_BITS, SEED_BITS, Features
 from ttc.engines.scripted import replies
 from ttc.engines.shared.balance import Balancer, Transient
 from ttc.errors import ConfigError, EngineError
@@ -38,10 +38,14 @@ REST_S = 30.0
 
 @contextlib.contextmanager
 def gateway(
-    *behind: Faulty, own_temperature: bool = False, opens: tuple[ThinkState, ...] = (), **options: Any
+    *behind: Faulty,
+    own_temperature: bool = False,
+    opens: tuple[ThinkState, ...] = (),
+    seed_bits: int = SEED_BITS,
+    **options: Any,
 ) -> Iterator[Running]:
     """Our server before these."""
-    features = Features("theirs", usage=True, own_temperature=own_temperature, opens=opens)
+    features = Features("theirs", usage=True, own_temperature=own_temperature, opens=opens, seed_bits=seed_bits)
     clients = {server.url: Client(server.url, Access(KEY, 2, 20)) for server in behind}
     servers = Upstreams(clients, features, Balancer(tuple(clients), rest_s=REST_S), PATIENCE)
     with running(dataclasses.replace(served(WithoutIds(replies({}))), forward=servers), **options) as server:
@@ -456,6 +460,15 @@ def test_a_model_with_its_own_temperature_is_asked_for_that_where_the_client_say
         server.ask(chat())
         server.ask(chat(temperature=0.5))
     assert [body["temperature"] for body in behind.asked] == [1.0, 0.5]
+
+
+@pytest.mark.parametrize("bits", [SEED_BITS, FEWER_SEED_BITS])
+def test_a_server_that_takes_small_seeds_only_is_asked_with_such(bits: int) -> None:
+    with faulty() as behind, gateway(behind, seed_bits=bits) as server:
+        for seed in range(8):
+            assert server.ask(chat(seed=seed, n=2)).status_code == 200
+    seeds = {body["seed"] for body in behind.asked}
+    assert len(seeds) == 16 and max(seeds).bit_length() <= bits
 
 
 def test_chats_are_spread_over_servers_and_a_conversation_stays_at_home() -> None:
