@@ -110,7 +110,8 @@ def create_app(config: ServeConfig, catalogue: Catalogue, service: InferenceServ
     _add_refusals(app, service)
     refusals = {dialect.path: dialect.refuse for dialect in DIALECTS}
     open_paths = frozenset(page.path.encode() for page in pages)
-    guard = AccessGuard(app, service.keys, open_paths, refusals, config.http, lambda: service.leaving)
+    leaving, count = (lambda: service.leaving), service.metrics.refused
+    guard = AccessGuard(app, service.keys, open_paths, refusals, config.http, leaving, count)
     return _shared_with(guard, config.http.cors_origins, None if config.keys else _LOOPBACK)
 
 

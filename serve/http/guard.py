@@ -37,13 +37,15 @@ class AccessGuard:
         refusals: Mapping[str, Callable[[ApiError], Any]] | None = None,
         http: HttpSettings | None = None,
         leaving: Callable[[], bool] = lambda: False,
+        count: Callable[[str, int], None] = lambda code, status: None,
     ) -> None:
         """Without `keys` anyone may ask; `open_paths` need none either. `refusals` are bodies of errors by path.
 
         While it is `leaving`, the server ends each connection with the reply: the next request finds another one.
+        `count` is told the code and the status of every refusal.
         """
         self._app, self._keys, self._open = app, keys, OPEN | open_paths
-        self._http, self._leaving = http or HttpSettings(), leaving
+        self._http, self._leaving, self._count = http or HttpSettings(), leaving, count
         self._refusals = dict(refusals or {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,6 +66,7 @@ class AccessGuard:
             scope[KEY] = self._key(scope, raw_path)
             await self._app(scope, receive, reply.send)
         except ApiError as refusal:
+            self._count(refusal.code, refusal.status)
             if not reply.status:
                 await send_json(reply.send, refusal.status, body_of(refusal), refusal.headers())
         except Exception:

@@ -78,7 +78,8 @@ class _Histogram:
 class RequestRecord:
     """What is recorded of a request that ended. Seconds; `first_token_s` None when there was none.
 
-    `gaps_s` are the times between two pieces of a stream, as they were sent.
+    `enforced` says of each choice how its thinking budget was held. `gaps_s` are the times between two pieces of a
+    stream, as they were sent.
     """
 
     model: str
@@ -90,7 +91,7 @@ class RequestRecord:
     finish_reasons: tuple[str, ...] = ()
     num_candidates: int = 0
     num_forced_ends: int = 0
-    enforced: str = "none"
+    enforced: tuple[str, ...] = ()
     key: str = "anyone"
     gaps_s: Sequence[float] = ()
 
@@ -172,7 +173,8 @@ class ServerMetrics:
             self._success.add(1, **labels, finished_reason=reason)
         self._candidates.add(done.num_candidates, **labels)
         self._forced.add(done.num_forced_ends, **labels)
-        self._enforced.add(1, **labels, how=done.enforced)
+        for how in done.enforced:
+            self._enforced.add(1, **labels, how=how)
 
     def text(self) -> str:
         """Everything, in the text format 0.0.4."""

@@ -311,7 +311,8 @@ class ActiveRequest:
     def finished(self) -> RequestRecord:
         """What is recorded of this request."""
         report = {} if self._done is None else self._done.ttc
-        thoughts = [choice["thinking"] for choice in report.get("choices", [report])] if report else []
+        alike = [report] * len(self._ended)  # of a server behind all choices are told of together
+        thoughts = [choice["thinking"] for choice in report.get("choices", alike)] if report else []
         return RequestRecord(
             model=self.plan.model.name,
             strategy=self.plan.strategy,
@@ -322,7 +323,7 @@ class ActiveRequest:
             finish_reasons=tuple(finish.reason for finish in self._ended),
             num_candidates=len(report.get("candidates", ())),
             num_forced_ends=sum(bool(thought["forced_end"]) for thought in thoughts),
-            enforced=thoughts[0]["enforced"] if thoughts else "none",
+            enforced=tuple(thought["enforced"] for thought in thoughts),
             key=self.plan.key.name,
             gaps_s=self._gaps_s,
         )

@@ -189,6 +189,18 @@ def test_metrics_count_what_the_replies_say() -> None:
     assert lines["ttc_num_requests_running"] == lines['ttc_num_sequences_running{model="m"}'] == "0"
 
 
+def test_every_choice_and_every_key_that_is_refused_is_counted() -> None:
+    with running(served(scripted()), keys=[key_from_secret("alice", ALICE)]) as server:
+        server.ask(chat(n=3), **bearer(ALICE))
+        server.ask(chat())
+        server.ask(chat(), **bearer("a wrong key of somebody"))
+        with server.client(headers=bearer(ALICE)) as client:
+            lines = client.get("/metrics").text.splitlines()
+    assert 'ttc_thinking_enforced_total{model="m",strategy="direct",how="none"} 3' in lines
+    assert 'ttc_requests_refused_total{code="missing_api_key"} 1' in lines
+    assert 'ttc_requests_refused_total{code="invalid_api_key"} 1' in lines
+
+
 def test_a_log_line_is_one_line_whatever_is_in_it() -> None:
     record = logging.LogRecord("serve", logging.INFO, "", 0, "a\nb", (), None)
     record.path = '/x\n{"level": "forged"}'
