@@ -344,7 +344,9 @@ class _JobReply:
 
     async def _answer(self, scope: Scope, send: Send) -> None:
         trace = {k.decode(): v.decode("latin-1") for k, v in scope["headers"] if k in TRACE}
-        job = await self._service.open(self._request, scope[KEY], secrets.token_hex(12), trace)
+        name = secrets.token_hex(12)
+        job = await self._service.open(self._request, scope[KEY], name, trace)
+        scope[NOTES]["reply_id"] = name
         try:
             async with job:
                 await self._send(job, send)

@@ -100,7 +100,7 @@ async def _choice(
     board.finish(answer)
     choice, pieces = _close(plan, index, session, own, answer)
     if not deltas.finish(choice.thought, choice.finish.answer):
-        _log.error("streamed text differs from the final text", extra={"request_id": name})
+        _log.error("streamed text differs from the final text", extra={"reply_id": name})
     for piece in pieces if _in_pieces(request) else ():
         emit(piece)
     if request.echo:

@@ -256,7 +256,7 @@ class ActiveRequest:
             if error.status == 400 and not self.plan.direct:
                 error.param = error.param or "ttc"  # a strategy refuses its parameters before it draws
             if error.status == 500:
-                _log.exception("internal error", extra={"request_id": self._name})
+                _log.exception("internal error", extra={"reply_id": self._name})
             return error
         return None
 
@@ -271,7 +271,7 @@ class ActiveRequest:
         try:
             plan = await self._service.plan(request, self.plan.key)
         except ApiError as refusal:
-            _log.warning("no fallback", extra={"request_id": self._name, "error": refusal.code})
+            _log.warning("no fallback", extra={"reply_id": self._name, "error": refusal.code})
             return False
         self._told["fallback"] = {"from": self.plan.model.name, "reason": reason}
         self._tried.add(request.model)

@@ -201,6 +201,13 @@ def test_every_choice_and_every_key_that_is_refused_is_counted() -> None:
     assert 'ttc_requests_refused_total{code="invalid_api_key"} 1' in lines
 
 
+def test_a_log_line_names_the_reply_by_its_id(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "serve.access"), running(served(scripted())) as server:
+        reply = server.ask(chat()).json()
+    (line,) = (record.__dict__ for record in caplog.records if record.name == "serve.access")
+    assert reply["id"] == f"chatcmpl-{line['reply_id']}"
+
+
 def test_a_log_line_is_one_line_whatever_is_in_it() -> None:
     record = logging.LogRecord("serve", logging.INFO, "", 0, "a\nb", (), None)
     record.path = '/x\n{"level": "forged"}'
