@@ -14,7 +14,9 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, Literal
+from urllib.parse import unquote
 
 from serve.requests.errors import ApiError, invalid
 from ttc.answers import kind_of, same_form
@@ -30,6 +32,10 @@ _FORM = "structured"
 """The kind of answers that are calls or JSON."""
 MAX_PROPERTIES = 5000
 """Of a schema, in all its objects together, as OpenAI's API has it: the time to read one grows with the square."""
+MAX_ITEMS = 10_000
+"""Of all minItems and maxItems of a request, added up: a grammar has symbols for each item, and all memory for 1e9."""
+MAX_LEVELS = 500
+"""Of a schema, its references followed: the library goes down them on the stack, and the server ends with that."""
 _WORDS = r"WORDS: /[^{\[ \n](.|\n)*/"
 
 
@@ -109,6 +115,8 @@ class AnswerForm:
         value: dict[str, Any] = {
             "anyOf": [_call(function, form.arguments, f"{root}/{i}") for i, function in enumerate(functions)]
         }
+        if _num_items(value) > MAX_ITEMS:
+            raise _unsupported("tools", f"their minItems and maxItems together come to more than {MAX_ITEMS}")
         more = f"({_quoted(form.between)} call)*" if self.parallel and not form.listed else ""
         if form.listed:
             value = {"type": "array", "items": value, "minItems": 1, **({} if self.parallel else {"maxItems": 1})}
@@ -215,16 +223,30 @@ def _holdable(schema: Mapping[str, Any], strict: bool, place: str) -> Mapping[st
     """`schema`, or any object where it cannot be held and need not be; raises ApiError where it must."""
     import llguidance
 
-    num = _num_properties(schema)
-    error = f"it has {num} properties, and at most {MAX_PROPERTIES} are read"
-    if num <= MAX_PROPERTIES:
-        error = llguidance.LLMatcher.validate_grammar(_join(f"start: {_json(schema)}"))
+    error = _excess(schema) or llguidance.LLMatcher.validate_grammar(_join(f"start: {_json(schema)}"))
     if not error:
         return schema
     if strict:
-        reason = " ".join(error.split())[:300]
-        raise ApiError(400, "unsupported_schema", f"{place} cannot be held to: {reason}", param=place.partition(":")[0])
+        raise _unsupported(place, error)
     return {"type": "object"}
+
+
+def _unsupported(place: str, error: str) -> ApiError:
+    """The refusal of a schema that cannot be held."""
+    reason = " ".join(error.split())[:300]
+    return ApiError(400, "unsupported_schema", f"{place} cannot be held to: {reason}", param=place.partition(":")[0])
+
+
+def _excess(schema: Mapping[str, Any]) -> str:
+    """What `schema` has too much of for the library, which has no bounds of its own; "" where nothing."""
+    for num, most, what in (
+        (_num_properties(schema), MAX_PROPERTIES, "properties"),
+        (_num_items(schema), MAX_ITEMS, "items in its minItems and maxItems together"),
+        (_num_levels(schema), MAX_LEVELS, "levels, its references followed"),
+    ):
+        if num > most:
+            return f"it has {num:.16g} {what}, and at most {most} are read"
+    return ""
 
 
 def _num_properties(schema: Any) -> int:
@@ -233,6 +255,63 @@ def _num_properties(schema: Any) -> int:
         own = schema.get("properties")
         return (len(own) if isinstance(own, Mapping) else 0) + sum(map(_num_properties, schema.values()))
     return sum(map(_num_properties, schema)) if isinstance(schema, list) else 0
+
+
+def _num_items(schema: Any) -> float:
+    """The minItems and maxItems of all lists in `schema`, added up."""
+    parts = list(schema.values()) if isinstance(schema, Mapping) else schema if isinstance(schema, list) else []
+    bounds = [schema.get(name) for name in ("minItems", "maxItems")] if isinstance(schema, Mapping) else []
+    return sum(max(bound, 0) for bound in bounds if isinstance(bound, int | float)) + sum(map(_num_items, parts))
+
+
+def _num_levels(schema: Mapping[str, Any]) -> int:
+    """Most levels within each other in `schema`, references followed; where they lead in circles, all of them."""
+    seen: dict[int, tuple[int, dict[str, int]]] = {}
+    below: dict[str, tuple[int, dict[str, int]]] = {}
+    todo = ["#"]
+    while todo:
+        name = todo.pop()
+        if name in below:
+            continue
+        part = _at(schema, name)
+        below[name] = seen[id(part)] = seen.get(id(part)) or _levels(part)
+        if len(below) > MAX_LEVELS:
+            return len(below)
+        todo += below[name][1]
+    try:
+        order = list(TopologicalSorter({name: refs for name, (_, refs) in below.items()}).static_order())
+    except CycleError:
+        return sum(levels for levels, _ in below.values())
+    deepest: dict[str, int] = {}
+    for name in order:
+        levels, refs = below[name]
+        deepest[name] = max([levels, *(above + deepest[ref] for ref, above in refs.items())])
+    return deepest["#"]
+
+
+def _levels(part: Any) -> tuple[int, dict[str, int]]:
+    """How many objects and lists lie within each other in `part`, and of each reference how many it lies within."""
+    level, num = [part], 0
+    refs: dict[str, int] = {}
+    while level:
+        num += 1
+        objects = [item for item in level if isinstance(item, Mapping)]
+        refs |= {ref: num for item in objects if isinstance(ref := item.get("$ref"), str)}
+        inner = [list(item.values()) for item in objects] + [item for item in level if isinstance(item, list)]
+        level = [child for children in inner for child in children if isinstance(child, Mapping | list)]
+    return num, refs
+
+
+def _at(schema: Any, ref: str) -> Any:
+    """What a reference leads to, by its path in `schema`; all of that where it says so in another way."""
+    part = schema
+    try:
+        for step in unquote(ref).split("/")[1:] if ref.startswith("#/") else ():
+            step = step.replace("~1", "/").replace("~0", "~")
+            part = part[int(step)] if isinstance(part, list) else part[step]
+    except (LookupError, ValueError, TypeError):
+        return schema
+    return part
 
 
 @dataclass(frozen=True, slots=True)

@@ -491,6 +491,50 @@ def _anything() -> dict[str, Any]:
     return {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
 
+def chain(num: int, link: str) -> dict[str, Any]:
+    """A schema of `num` definitions, each of which leads to the next."""
+    steps = {f"a{i}": {"type": "object", "properties": {"x": {"$ref": link.format(i + 1)}}} for i in range(num)}
+    marked = {name: {**step, "$anchor": name} for name, step in steps.items()}
+    return {"type": "object", "properties": {"x": {"$ref": link.format(0)}}, "$defs": {**marked, f"a{num}": {}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"type": "array", "minItems": 10**9}, "1000000000 items"),
+        ({"type": "object", "properties": {f"p{i}": {"maxItems": 101.0} for i in range(100)}}, "10100 items"),
+        (chain(3000, "#/$defs/a{}"), "501 levels"),
+        (chain(170, "#/$defs/a{}"), "levels"),
+        (chain(3000, "#a{}"), "501 levels"),
+    ],
+)
+def test_a_schema_that_would_end_the_server_is_not_read(schema: dict[str, Any], reason: str) -> None:
+    def grammar(*, strict: bool) -> str:
+        form = AnswerForm(schema=schema, strict=strict)
+        return form.grammar(TOOL_FORMATS["hermes"], lambda text: (0, 0)) or ""
+
+    with pytest.raises(ApiError, match=reason) as failure:
+        grammar(strict=True)
+    assert failure.value.code == "unsupported_schema" and failure.value.param == "response_format"
+    free = AnswerForm(schema={"type": "object"})
+    assert grammar(strict=False) == free.grammar(TOOL_FORMATS["hermes"], lambda text: ())
+
+
+def test_functions_whose_lists_are_too_long_together_are_refused() -> None:
+    parameters = {"type": "object", "properties": {"a": {"type": "array", "maxItems": 4000}}}
+    functions = [{"name": f"f{i}", "parameters": parameters} for i in range(3)]
+    tools = read_tools([{"type": "function", "function": function} for function in functions])
+    with pytest.raises(ApiError, match="together come to more than 10000"):
+        AnswerForm(tools).grammar(TOOL_FORMATS["hermes"], lambda text: (0, 0))
+
+
+def test_schemas_that_lead_to_themselves_or_through_many_definitions_are_held() -> None:
+    tree = {"type": "object", "properties": {"children": {"type": "array", "items": {"$ref": "#/$defs/t"}}}}
+    for schema in ({"$ref": "#/$defs/t", "$defs": {"t": tree}}, chain(100, "#/$defs/a{}")):
+        grammar = AnswerForm(schema=schema, strict=True).grammar(TOOL_FORMATS["hermes"], lambda text: (0,))
+        assert "$ref" in (grammar or "")
+
+
 POINT = {"type": "object", "properties": {"x": {"type": "integer"}, "next": {"$ref": "#/$defs/P"}}, "required": ["x"]}
 NESTED = {"type": "object", "properties": {"p": {"$ref": "#/$defs/P"}}, "required": ["p"], "$defs": {"P": POINT}}
 
