@@ -260,6 +260,7 @@ class _Reading:
         self._usage, self._finish = Usage(calls=1, attempts=1), ""
         self._stop: str | None = None
         self._num_parts = 0
+        self._refused = False
         self.shown = False
 
     def add(self, chunk: Mapping[str, Any]) -> None:
@@ -268,6 +269,8 @@ class _Reading:
         for choice in as_mappings(chunk.get("choices"), "choices"):
             message = as_mapping(choice.get("delta") or choice.get("message"), "delta")
             reasoning, content = texts_of(message)
+            refusal = as_text(message.get("refusal"), "refusal")  # OpenAI's, in place of an answer held to a form
+            self._refused, content = self._refused or bool(refusal), content + refusal
             deltas, finish = as_mappings(message.get("tool_calls"), "tool_calls"), choice.get("finish_reason")
             _gather_calls(self._calls, deltas)
             self._finish = as_text(finish, "finish_reason") or self._finish
@@ -288,7 +291,7 @@ class _Reading:
         """The reply; raises Transient where the server did not end it."""
         word = finish_word(self._finish or None)
         self._take(*self._apart.end())
-        reason = _reason(word)
+        reason = "content_filter" if self._refused else _reason(word)
         calls, rest = _whole_calls([self._calls[index] for index in sorted(self._calls)], is_cut=reason == "length")
         if rest and not calls:  # as with models that run here, a call that was cut is text
             self._take("", rest)

@@ -288,6 +288,24 @@ def test_a_reply_that_the_filter_ended_is_told_in_every_dialect() -> None:
     assert message["stop_reason"] == "refusal"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_model_behind_says_in_refusal_of_a_form_is_told(stream: bool) -> None:
+    def refuses(wire: Wire) -> None:
+        wire.begin()
+        wire.chunk({"role": "assistant", "content": None, "refusal": ""})
+        for word in ("I cannot", " help with that."):
+            wire.chunk({"refusal": word})
+        wire.end()
+
+    body = chat(response_format={"type": "json_object"}, stream=stream)
+    with faulty(refuses) as behind, gateway(behind) as server:
+        text = server.ask(body).text
+    choices = [part["choices"][0] for part in (chunks_of(text) if stream else [json.loads(text)])]
+    said = [choice["delta" if stream else "message"].get("content") for choice in choices]
+    assert "".join(word or "" for word in said) == "I cannot help with that."
+    assert choices[-1]["finish_reason"] == "content_filter"
+
+
 def test_a_content_in_parts_is_joined() -> None:
     def play(wire: Wire) -> None:
         wire.begin()
