@@ -97,7 +97,7 @@ class RequestRecord:
 
 
 class ServerMetrics:
-    """The server's metrics; `gauges` are read when asked."""
+    """The server's metrics; `gauges` are read when asked, be they counters that are kept elsewhere (`_total`)."""
 
     def __init__(self, gauges: Mapping[str, tuple[str, Callable[[], Mapping[Labels, float]]]]) -> None:
         """`gauges` maps a name to its help text and a function of no arguments."""
@@ -180,7 +180,8 @@ class ServerMetrics:
         """Everything, in the text format 0.0.4."""
         lines = []
         for name, (text, read) in self._gauges.items():
-            lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
             lines += [f"{name}{_labels(labels)} {_number(value)}" for labels, value in sorted(read().items())]
         for name, metric in self._series.items():
             lines += [f"# HELP {name} {metric.help}", f"# TYPE {name} {metric.kind}", *metric.lines(name)]

@@ -132,7 +132,7 @@ class InferenceService:
                 "Servers behind that have not failed.",
                 lambda: {(("model", name),): servers.num_healthy for name, servers in self.catalogue.upstreams.items()},
             ),
-            "ttc_upstream_retries": (
+            "ttc_upstream_retries_total": (
                 "Requests sent to a server behind again, by what had failed.",
                 lambda: {
                     (("model", name), ("reason", reason)): count

@@ -532,7 +532,9 @@ def test_metrics_count_what_a_strategy_sends_again_beside_what_is_passed_through
         assert server.ask(chat()).status_code == 200
         servers = server.service.catalogue.upstreams["m"]
         servers.retried.add(Transient(EngineError("of a draw"), status=500))
-        assert 'ttc_upstream_retries{model="m",reason="500"} 2' in client.get("/metrics").text
+        lines = client.get("/metrics").text.splitlines()
+        assert 'ttc_upstream_retries_total{model="m",reason="500"} 2' in lines
+        assert "# TYPE ttc_upstream_retries_total counter" in lines
         assert servers.retried is servers._balancer.retried, "which the engine's own retries go through"
 
 
