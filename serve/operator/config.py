@@ -21,7 +21,7 @@ from typing import Any
 
 from serve.operator.keys import Key, read_keys
 from serve.requests.fields import MAX_TEMPERATURE
-from serve.requests.thinking import EFFORTS, UNLIMITED, ThinkingPolicy, laid_over
+from serve.requests.thinking import EFFORTS, UNLIMITED, Effort, ThinkingPolicy, laid_over
 from ttc.answers import KINDS
 from ttc.config.choices import DEFAULT_ENGINE, DEFAULT_SCORER, PartChoice
 from ttc.config.recipes import load_toml, merge, sections, split_model
@@ -296,9 +296,16 @@ def load_config(path: pathlib.Path) -> ServeConfig:
 def _thinking(table: Mapping[str, Any]) -> ThinkingPolicy:
     """The policy; its table of efforts is laid over the default one."""
     efforts = parse("thinking.efforts", table.get("efforts", {}), Mapping[str, int])
-    plain = {key: value for key, value in table.items() if key != "efforts"}
+    plain = {key: value for key, value in table.items() if key not in ("efforts", "default_effort")}
     policy = build(ThinkingPolicy, plain, where="thinking.")
-    return replace(policy, efforts=laid_over(policy.efforts, efforts))
+    effort = _effort("thinking.", "default_effort", table)
+    return replace(policy, efforts=laid_over(policy.efforts, efforts), default_effort=effort)
+
+
+def _effort(where: str, name: str, table: Mapping[str, Any]) -> str | None:
+    """The effort in a table, None where there is none: the effort called none is one."""
+    effort: str | None = parse(where + name, table[name], Effort) if name in table else None
+    return effort
 
 
 def _model(name: str, values: Mapping[str, Any], limits: ServeLimits) -> ModelSpec:
@@ -321,9 +328,10 @@ def _engine(name: str, params: Mapping[str, Any], model: str | None, limits: Ser
 def _preset(name: str, table: Mapping[str, Any]) -> PresetSpec:
     """A preset; what is not a field of its own is a parameter of its strategy."""
     names = PresetSpec.__dataclass_fields__.keys() - {"name", "params"}
-    own = {key: value for key, value in table.items() if key in names}
+    own = {key: value for key, value in table.items() if key in names and key != "reasoning_effort"}
     params = {key: value for key, value in table.items() if key not in names}
-    return build(PresetSpec, {"name": name, **own, "params": params}, where=f"presets.{name}.")
+    preset = build(PresetSpec, {"name": name, **own, "params": params}, where=f"presets.{name}.")
+    return replace(preset, reasoning_effort=_effort(f"presets.{name}.", "reasoning_effort", table))
 
 
 PACKAGED = "nano-teacher"

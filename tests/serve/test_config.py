@@ -195,6 +195,19 @@ def test_a_preset_may_ask_for_what_a_request_may_ask_for(tmp_path: pathlib.Path,
         load_config(path)
 
 
+def test_the_effort_called_none_is_one_and_not_the_absence_of_any(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "serve.toml"
+    tables = "[models.m]\nengine = 'simulated'\n[thinking]\ndefault_effort = 'none'\n[presets.p]\nmodel = 'm'\n"
+    path.write_text(f"{tables}reasoning_effort = 'none'\n")
+    config = load_config(path)
+    assert config.thinking.default_effort == config.presets[0].reasoning_effort == "none"
+    sets = {"thinking.default_effort": "none"}
+    assert from_options(None, None, None, None, None, sets).thinking.default_effort == "none"
+    path.write_text(f"{tables}reasoning_effort = 'hihg'\n")
+    with pytest.raises(ConfigError, match="presets.p.reasoning_effort must be .*did you mean 'high'"):
+        load_config(path)
+
+
 def test_what_is_wrong_is_said_before_a_model_is_loaded(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
