@@ -162,6 +162,8 @@ class PresetSpec:
             raise UnknownName(f"answer kind of {where}", self.answer_kind, KINDS)
         if self.thinking_budget is not None and self.thinking_budget < UNLIMITED:
             raise ConfigError(f"{where}.thinking_budget must be at least {UNLIMITED}, got {self.thinking_budget}")
+        if self.reasoning_effort == "none" and self.thinking_budget not in (None, 0):
+            raise ConfigError(f"{where}.thinking_budget asks for thought, and its reasoning_effort for none: name one")
         if self.temperature is not None and not 0 <= self.temperature <= MAX_TEMPERATURE:
             raise ConfigError(f"{where}.temperature must lie in 0..{MAX_TEMPERATURE}, got {self.temperature}")
         if self.max_total_tokens is not None and self.max_total_tokens < 1:

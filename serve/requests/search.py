@@ -4,8 +4,7 @@ Its model is made from the signatures of the installed strategies, so a strategy
 Only names of the server's own table are looked up, never a file or an address from a request; scorers are those the
 operator configured, by name. A parameter that JSON cannot hold (a scorer object) cannot be set.
 
-Left out: `budget_forcing`, since the thinking parameters do what it does, for every strategy, under the server's
-ceilings; `auto`, since its plan is a file, which a request must not name.
+Left out: what `NOT_SERVED` names.
 """
 
 from __future__ import annotations
@@ -28,7 +27,11 @@ from ttc.config.signatures import bind, describe
 from ttc.config.values import nearest
 from ttc.errors import ConfigError, MissingExtra
 
-NOT_SERVED = frozenset({"auto", "budget_forcing"})
+NOT_SERVED: Mapping[str, str] = {
+    "auto": "its plan is a file, which a request must not name",
+    "budget_forcing": "the thinking fields do what it does, for every strategy, under the server's ceilings",
+}
+"""Strategies that are no request's, and why."""
 MAX_TEXT = 200
 MAX_SEED = (1 << 63) - 1
 

@@ -28,7 +28,7 @@ from serve.operator.keys import Key, KeyRing
 from serve.operator.metrics import Labels, RequestRecord, RequestSpan, ServerMetrics
 from serve.requests.errors import ApiError, from_error, unavailable
 from serve.requests.fields import ServeRequest
-from serve.requests.search import SearchRequest, ServedStrategies
+from serve.requests.search import NOT_SERVED, SearchRequest, ServedStrategies
 from serve.requests.thinking import EFFORTS, UNLIMITED, ThinkingRequest
 from serve.requests.tools import forward_of
 from serve.running.admission import Admission, FairGate, Ticket
@@ -44,7 +44,7 @@ from serve.running.events import (
     TokenCounts,
     ledger,
 )
-from serve.running.plan import RequestPlan, count_prompt, make_plan, width_of
+from serve.running.plan import DIRECT, RequestPlan, count_prompt, make_plan, width_of
 from serve.running.quotas import Quotas
 from serve.running.run import execute
 from ttc.concurrent import settle
@@ -91,7 +91,8 @@ class InferenceService:
         if self.draining:
             left_s = max(self._until - time.monotonic(), 1.0)
             raise unavailable("draining", "the server is shutting down", retry_after_s=left_s)
-        ticket = await self.admission.admit(key, plan.sequences, search=plan.sequences > 1, most=self._most_tokens(plan))
+        most = self._most_tokens(plan)
+        ticket = await self.admission.admit(key, plan.sequences, search=plan.sequences > 1, most=most)
         plan = plan.within(ticket.tokens)
         job = ActiveRequest(self, plan, ticket, name, RequestSpan(plan.model.name, plan.strategy, headers or {}), notes)
         self._jobs.add(job)
@@ -341,11 +342,17 @@ def check_presets(config: ServeConfig, scorers: Mapping[str, Sequence[str]]) -> 
     """The strategies of this server; `scorers` are the names of each model's. No model is needed for it.
 
     Raises:
-        ConfigError: a strategy that is not installed, or a preset that would be refused every time.
+        ConfigError: a strategy that is not installed or not served, none for requests that name none, or a preset that
+            would be refused every time.
     """
     offers = ServedStrategies(
         config.strategies, {name for names in scorers.values() for name in names}, config.limits.max_width
     )
+    for name in config.strategies or ():
+        if name in NOT_SERVED:
+            raise ConfigError(f"strategies: {name} is not served, leave it out: {NOT_SERVED[name]}")
+    if DIRECT not in offers:
+        raise ConfigError("strategies must name direct, too, which answers requests that name none")
     for preset in config.presets:
         own = scorers[preset.model]
         if preset.strategy not in offers:

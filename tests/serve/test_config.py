@@ -127,6 +127,10 @@ def test_the_example_of_the_page_is_a_configuration(
         ("[models.m]\nengine = 'simulated'\n[thinking]\nreserve_share = 1.5", "reserve_share"),
         ("[models.m]\nengine = 'simulated'\n[auto]\nhuge = 'm'", "auto.huge"),
         ("[models.m]\nengine = 'simulated'\n[auto]\nhigh = 'n'", "auto.high"),
+        (
+            "[models.m]\n[presets.p]\nmodel = 'm'\nthinking_budget = 5\nreasoning_effort = 'none'",
+            r"presets\.p\.thinking_budget asks for thought, and its reasoning_effort for none",
+        ),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(tmp_path: pathlib.Path, text: str, message: str) -> None:
@@ -204,8 +208,25 @@ def test_the_effort_called_none_is_one_and_not_the_absence_of_any(tmp_path: path
     sets = {"thinking.default_effort": "none"}
     assert from_options(None, None, None, None, None, sets).thinking.default_effort == "none"
     path.write_text(f"{tables}reasoning_effort = 'hihg'\n")
-    with pytest.raises(ConfigError, match="presets.p.reasoning_effort must be .*did you mean 'high'"):
+    with pytest.raises(ConfigError, match=r"presets\.p\.reasoning_effort must be .*did you mean 'high'"):
         load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("'majority'", "strategies must name direct, too"),
+        ("'direct', 'auto'", "strategies: auto is not served, leave it out"),
+        ("'direct', 'budget_forcing'", "the thinking fields do what it does"),
+    ],
+)
+def test_strategies_that_a_server_cannot_do_with_or_without_are_named(
+    tmp_path: pathlib.Path, names: str, message: str
+) -> None:
+    path = tmp_path / "serve.toml"
+    path.write_text(f"strategies = [{names}]\n[models.m]\nengine = 'simulated'\n")
+    with pytest.raises(ConfigError, match=message):
+        check_presets(load_config(path), {"m": ()})
 
 
 def test_what_is_wrong_is_said_before_a_model_is_loaded(
