@@ -15,6 +15,8 @@ from serve.running import events
 
 DONE = b"data: [DONE]\n\n"
 HEARTBEAT = b": keep-alive\n\n"
+_BREAKS = ("\x85", "\u2028", "\u2029")
+"""What is no end of a line in a stream of events, but is one for readers that split as Python does (httpx)."""
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
@@ -48,7 +50,11 @@ def openai_failure(error: ApiError) -> bytes:
 
 
 def _text(value: Any) -> bytes:
-    return _JSON.encode(value).encode("utf-8", "replace")
+    text = _JSON.encode(value)
+    if not text.isascii():
+        for mark in _BREAKS:
+            text = text.replace(mark, f"\\u{ord(mark):04x}")
+    return text.encode("utf-8", "replace")
 
 
 Count = Annotated[int, Ge(0)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import time
@@ -341,6 +342,18 @@ def test_usage_with_every_chunk_is_given_once_at_the_end(server: Running) -> Non
     chunks = chunks_of(server.ask(chat(stream=True, stream_options={"continuous_usage_stats": True})).text)
     assert chunks[-1]["choices"] == [] and chunks[-1]["usage"]["completion_tokens"] == len("hello there") + 1
     assert all(chunk["usage"] is None for chunk in chunks[:-1])
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+def test_a_stream_is_read_line_by_line_whatever_the_client_takes_for_a_line(path: str) -> None:
+    said = "one\x85two\u2028three\u2029four \U0001f642"
+    asked = {"input": "breaks"} if path.endswith("responses") else chat("breaks")
+    body = {**asked, "model": "m", "stream": True, **({"max_tokens": 50} if path.endswith("messages") else {})}
+    with running(served(scripted({"breaks": [said]}))) as server:
+        lines = [line for line in server.ask(body, path).text.splitlines() if line]
+    assert all(line.startswith(("data: ", "event: ")) for line in lines)
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+    assert all(repr(mark)[1:-1] in str(events) for mark in "\x85\u2028\u2029\U0001f642")
 
 
 def test_what_a_client_keeps_in_a_conversation_is_accepted_and_not_read(server: Running) -> None:
