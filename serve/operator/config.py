@@ -265,7 +265,8 @@ class _File:
     limits: ServeLimits = field(default_factory=ServeLimits)
     thinking: Mapping[str, Any] = field(default_factory=dict)
     http: HttpSettings = field(default_factory=HttpSettings)
-    keys: Mapping[str, Any] = field(default_factory=dict)
+    keys: Any = field(default_factory=dict)
+    """Read by `read_keys`, which shows nothing of it."""
     auto: Mapping[str, str] = field(default_factory=dict)
     default: str | None = None
     strategies: tuple[str, ...] | None = None

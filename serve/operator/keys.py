@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import os
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ from ttc.errors import ConfigError
 
 ENV = "TTC_SERVE_KEY"
 MIN_LENGTH = 8
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ def key_from_secret(name: str, secret: str, limits: KeyLimits | None = None) -> 
     return Key(name, hashlib.sha256(secret.strip().encode()).digest(), limits or KeyLimits())
 
 
-def read_keys(tables: Mapping[str, Any], where: str) -> tuple[Key, ...]:
+def read_keys(tables: Any, where: str) -> tuple[Key, ...]:
     """Read `[keys.NAME]` tables: `env` or `file` says where the secret is, or `sha256` holds its digest in hex.
 
     The environment's TTC_SERVE_KEY is a key too, without limits unless a table names it.
@@ -81,8 +83,10 @@ def read_keys(tables: Mapping[str, Any], where: str) -> tuple[Key, ...]:
     Raises:
         ConfigError: a secret that is not there, is too short or is that of another key, or an unknown field.
     """
+    if not isinstance(tables, Mapping):  # which may be the secret itself, as what stands in a table: it is not shown
+        raise ConfigError(f"{where}: keys must be tables [keys.NAME], each with one of env, file or sha256")
     for name, table in tables.items():
-        if not isinstance(table, Mapping):  # which may be the secret itself: it is not shown
+        if not isinstance(table, Mapping):
             raise ConfigError(f"{where}: keys.{name} must be a table [keys.{name}] with one of env, file or sha256")
     keys = [_read_key(name, table, where) for name, table in tables.items()]
     secret = os.environ.get(ENV)
@@ -114,6 +118,8 @@ def _read_key(name: str, table: Mapping[str, Any], where: str) -> Key:
             raise ConfigError(f"{where}: keys.{name}.sha256 must be 64 hexadecimal digits")
         return Key(name, digest, limits)
     if sources == ["env"]:
+        if not _VARIABLE.fullmatch(str(table["env"])):
+            raise ConfigError(f"{where}: keys.{name}.env must be the name of an environment variable, not the secret")
         secret = os.environ.get(str(table["env"]), "")
         if not secret:
             raise ConfigError(f"{where}: keys.{name}: the environment variable {table['env']} is not set")

@@ -114,10 +114,18 @@ def test_a_key_that_cannot_be_used_stops_the_start(tmp_path: pathlib.Path, table
         load_config(config)
 
 
-def test_a_secret_that_stands_in_the_file_is_not_shown(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (f'[keys]\nalice = "{ALICE}"', r"must be a table \[keys.alice\]"),
+        (f'keys = "{ALICE}"', r"keys must be tables \[keys.NAME\]"),
+        (f'[keys.alice]\nenv = "{ALICE}"', r"keys.alice.env must be the name of an environment variable"),
+    ],
+)
+def test_a_secret_that_stands_in_the_file_is_not_shown(tmp_path: pathlib.Path, keys: str, message: str) -> None:
     config = tmp_path / "serve.toml"
-    config.write_text(f'[models.m]\nengine = "simulated"\n[keys]\nalice = "{ALICE}"\n')
-    with pytest.raises(ConfigError, match=r"must be a table \[keys.alice\]") as refusal:
+    config.write_text(f'{keys}\n[models.m]\nengine = "simulated"\n')
+    with pytest.raises(ConfigError, match=message) as refusal:
         load_config(config)
     assert ALICE not in str(refusal.value)
 
