@@ -57,6 +57,13 @@ class ServedModel:
         return TOOL_FORMATS.get(engine.tool_format)
 
     @property
+    def max_context(self) -> int | None:
+        """Most tokens of a prompt and its answer; None where a server behind does not tell, nor the operator."""
+        said = {"max_context", "tokenizer"} & self.spec.engine.params.keys()
+        unknown = self.forward is not None and self.forward.features.max_context is None and not said
+        return None if unknown else self.engine.capabilities.max_context
+
+    @property
     def name(self) -> str:
         """The name clients use."""
         return self.spec.name
@@ -139,7 +146,7 @@ class Catalogue:
             "object": "model",
             "created": self._created,
             "owned_by": "ttc",
-            "max_model_len": capabilities.max_context,
+            **({} if model.max_context is None else {"max_model_len": model.max_context}),
             "ttc": about,
         }
 

@@ -272,6 +272,17 @@ def test_an_upstream_that_takes_ids_and_holds_grammars_has_tools_under_a_budget(
         assert vote["choices"][0]["message"]["tool_calls"]
 
 
+@pytest.mark.parametrize(("told", "options"), [(2048, {}), (None, {}), (None, {"max_context": 512})])
+def test_a_context_that_nobody_tells_is_not_made_up(told: int | None, options: dict[str, Any]) -> None:
+    with OpenAIServer(embedded_, Behaviour(max_model_len=told)) as behind_:
+        engine = openai(base_url=behind_.url, **options)
+        door = open_forward(spec(engine_params={"base_url": behind_.url}), engine)
+        model = dataclasses.replace(served(engine, engine_params=options), forward=door)
+        with running(model) as server, server.client() as client:
+            row = client.get("/v1/models/m").json()
+    assert row.get("max_model_len") == (told or options.get("max_context"))
+
+
 def test_an_upstream_that_takes_ids_and_holds_no_grammar_is_asked_for_tools_in_messages() -> None:
     behaviour = Behaviour(max_model_len=2048, grammars=False)
     with OpenAIServer(embedded_, behaviour) as behind_:
