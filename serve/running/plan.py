@@ -82,7 +82,7 @@ class RequestPlan:
     prompts: tuple[Prompt, ...]
     sequences: int
     adjusted: Mapping[str, Any] = field(default_factory=dict)
-    """What the preset has instead of what was asked, by field."""
+    """What the preset has, or the key's quota leaves, instead of what was asked, by field."""
 
     @property
     def direct(self) -> bool:
@@ -108,10 +108,13 @@ class RequestPlan:
         each = max(tokens // self.request.num_replies, 1)
         draws = each if self.direct else max(each // max(self.sequences, 1), 1)
         held = min(self.sampling.max_tokens, draws if self.request.forward else each)
+        asked = self.request.sampling.max_tokens
+        less = {} if asked is None or held == asked else {"max_tokens": {"asked": asked, "used": held}}
         return replace(
             self,
             budget=Budget(tokens=min(each, self.budget.tokens or each)),
             sampling=replace(self.sampling, max_tokens=held),
+            adjusted={**self.adjusted, **less},
         )
 
     def report(

@@ -580,6 +580,14 @@ def test_parallel_requests_never_pass_a_quota_of_tokens() -> None:
         assert {one.status_code for one in replies_} == {200, 429}
 
 
+def test_a_reply_that_its_keys_minute_cut_says_so() -> None:
+    key = key_from_secret("alice", SECRET, KeyLimits(tokens_per_minute=20))
+    with running(served(scripted({"hi": ["x" * 120]})), keys=[key]) as server:
+        reply = server.ask(chat(max_tokens=100), authorization=f"Bearer {SECRET}").json()
+    assert reply["choices"][0]["finish_reason"] == "length" and reply["usage"]["completion_tokens"] == 20
+    assert reply["ttc"]["adjusted"] == {"max_tokens": {"asked": 100, "used": 20}}
+
+
 def test_what_was_set_aside_and_not_spent_comes_back() -> None:
     key = key_from_secret("alice", SECRET, KeyLimits(tokens_per_minute=500))
     with running(served(scripted()), keys=[key]) as server:
