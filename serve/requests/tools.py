@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Literal
@@ -36,6 +36,10 @@ MAX_ITEMS = 10_000
 """Of all minItems and maxItems of a request, added up: a grammar has symbols for each item, and all memory for 1e9."""
 MAX_LEVELS = 500
 """Of a schema, its references followed: the library goes down them on the stack, and the server ends with that."""
+MAX_PATTERNS = 12
+"""That one text may have to fit together: whether any does takes twice the time with each more of them."""
+MAX_PATTERN_PROPERTIES = 100
+"""Of a schema: whether any two of their names overlap is worked out, which takes minutes for some hundreds."""
 _WORDS = r"WORDS: /[^{\[ \n](.|\n)*/"
 
 
@@ -189,6 +193,10 @@ def _call(function: Mapping[str, Any], arguments: str, root: str) -> dict[str, A
 _CLOSED: Mapping[str, Any] = {"additionalProperties": False}
 _COMPOSED = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if"})
 """Keywords that bring properties beside those of the schema itself."""
+_CONSTRAINTS = frozenset(
+    {"pattern", "format", "properties", "patternProperties", "additionalProperties", "items", "prefixItems"}
+)
+"""Keywords of a schema itself that such others add to."""
 _DATA = ("const", "enum", "default", "examples")
 """Keywords whose values are no schemas."""
 _TABLES = ("properties", "patternProperties", "$defs", "definitions")
@@ -240,28 +248,42 @@ def _unsupported(place: str, error: str) -> ApiError:
 def _excess(schema: Mapping[str, Any]) -> str:
     """What `schema` has too much of for the library, which has no bounds of its own; "" where nothing."""
     for num, most, what in (
-        (_num_properties(schema), MAX_PROPERTIES, "properties"),
+        (_num_within(schema, "properties"), MAX_PROPERTIES, "properties"),
         (_num_items(schema), MAX_ITEMS, "items in its minItems and maxItems together"),
         (_num_levels(schema), MAX_LEVELS, "levels, its references followed"),
+        (_num_meeting(schema), MAX_PATTERNS, "patterns, and schemas that add to each other"),
+        (_num_within(schema, "patternProperties"), MAX_PATTERN_PROPERTIES, "patternProperties"),
     ):
         if num > most:
             return f"it has {num:.16g} {what}, and at most {most} are read"
     return ""
 
 
-def _num_properties(schema: Any) -> int:
-    """Properties of all objects in `schema`."""
-    if isinstance(schema, Mapping):
-        own = schema.get("properties")
-        return (len(own) if isinstance(own, Mapping) else 0) + sum(map(_num_properties, schema.values()))
-    return sum(map(_num_properties, schema)) if isinstance(schema, list) else 0
+def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Every object in a JSON value."""
+    if isinstance(value, Mapping):
+        yield value
+    for part in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        yield from _objects(part)
+
+
+def _num_within(schema: Any, table: str) -> int:
+    """How many entries all tables of that name in `schema` have."""
+    tables = (part.get(table) for part in _objects(schema))
+    return sum(len(own) for own in tables if isinstance(own, Mapping))
 
 
 def _num_items(schema: Any) -> float:
     """The minItems and maxItems of all lists in `schema`, added up."""
-    parts = list(schema.values()) if isinstance(schema, Mapping) else schema if isinstance(schema, list) else []
-    bounds = [schema.get(name) for name in ("minItems", "maxItems")] if isinstance(schema, Mapping) else []
-    return sum(max(bound, 0) for bound in bounds if isinstance(bound, int | float)) + sum(map(_num_items, parts))
+    bounds = (part.get(name) for part in _objects(schema) for name in ("minItems", "maxItems"))
+    return sum(max(bound, 0) for bound in bounds if isinstance(bound, int | float))
+
+
+def _num_meeting(schema: Any) -> int:
+    """The patterns in `schema`, where one of its parts adds to another, so that they may meet; else none."""
+    parts = list(_objects(schema))
+    adds = any("allOf" in part or (_COMPOSED & part.keys() and _CONSTRAINTS & part.keys()) for part in parts)
+    return sum(isinstance(part.get(name), str) for part in parts for name in ("pattern", "format")) if adds else 0
 
 
 def _num_levels(schema: Mapping[str, Any]) -> int:

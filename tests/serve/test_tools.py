@@ -506,6 +506,15 @@ def chain(num: int, link: str) -> dict[str, Any]:
         (chain(3000, "#/$defs/a{}"), "501 levels"),
         (chain(170, "#/$defs/a{}"), "levels"),
         (chain(3000, "#a{}"), "501 levels"),
+        ({"allOf": [{"pattern": f".*{letter}.*"} for letter in "abcdefghijklmnopqrst"]}, "20 patterns"),
+        (
+            {
+                "$ref": "#/$defs/a0",
+                "$defs": {f"a{i}": {"$ref": f"#/$defs/a{i + 1}", "pattern": f"{i}"} for i in range(20)},
+            },
+            "p",
+        ),
+        ({"type": "object", "patternProperties": {f"^{i}.*x{i}$": {} for i in range(600)}}, "600 patternProperties"),
     ],
 )
 def test_a_schema_that_would_end_the_server_is_not_read(schema: dict[str, Any], reason: str) -> None:
@@ -530,7 +539,9 @@ def test_functions_whose_lists_are_too_long_together_are_refused() -> None:
 
 def test_schemas_that_lead_to_themselves_or_through_many_definitions_are_held() -> None:
     tree = {"type": "object", "properties": {"children": {"type": "array", "items": {"$ref": "#/$defs/t"}}}}
-    for schema in ({"$ref": "#/$defs/t", "$defs": {"t": tree}}, chain(100, "#/$defs/a{}")):
+    dated = {"type": "object", "properties": {f"day{i}": {"type": "string", "format": "date"} for i in range(40)}}
+    many = {"anyOf": [{"$ref": "#/$defs/d"}, {"type": "null"}], "$defs": {"d": dated}}
+    for schema in ({"$ref": "#/$defs/t", "$defs": {"t": tree}}, chain(100, "#/$defs/a{}"), many):
         grammar = AnswerForm(schema=schema, strict=True).grammar(TOOL_FORMATS["hermes"], lambda text: (0,))
         assert "$ref" in (grammar or "")
 
