@@ -39,6 +39,7 @@ from ttc.core import (
     Budget,
     Engine,
     ExtraSampling,
+    LogprobEngine,
     Message,
     Problem,
     Prompt,
@@ -580,6 +581,9 @@ def with_extras(
     _check_counted(extras, strategy, control, apart=apart)
     if request.logprobs and not model.engine.capabilities.logprobs:
         raise unsupported("logprobs", f"logprobs: the engine of model {model.name} does not honour it; leave it out")
+    if request.echo and request.logprobs and not isinstance(model.engine, LogprobEngine):
+        why = f"the engine of model {model.name} does not tell the log-probabilities of a prompt: leave logprobs out"
+        raise unsupported("echo", f"echo: {why}")
     if request.top_logprobs and strategy != "direct":
         raise unsupported("top_logprobs", f"top_logprobs: strategy {strategy} cannot honour it; ask for direct")
     if "cache_salt" in supported and (request.sampling.cache_salt or key is not ANYONE):

@@ -182,9 +182,7 @@ async def _echoed(plan: RequestPlan, prompt: Prompt, charge: Charge) -> tuple[ev
     """Every token of the prompt with its log-probability; the first has none."""
     engine, ids = plan.model.engine, prompt.token_ids or ()
     if not isinstance(engine, LogprobEngine):
-        raise ApiError(
-            400, "unsupported_parameter", "echo: this engine does not tell the log-probabilities of a prompt"
-        )
+        raise TypeError(f"{engine.capabilities.model} does not tell the log-probabilities of a prompt")
     values = await engine.logprobs(ids, 1, charge) if len(ids) > 1 else ()
     texts = pieces_of(engine.decode, ids)
     return tuple(events.TokenLogprob(text, value) for text, value in zip(texts, (None, *values), strict=True))

@@ -333,6 +333,15 @@ def test_echo_repeats_the_prompt_with_its_log_probabilities(nano: Running) -> No
     assert "".join(chunk["choices"][0]["text"] for chunk in stream) == text
 
 
+def test_log_probabilities_of_a_prompt_that_an_engine_does_not_tell_are_refused_before_anything_is_drawn() -> None:
+    with running(served(ScriptedEngine(think))) as server:
+        body = {"model": "m", "prompt": "how many?", "max_tokens": 9, "echo": True, "logprobs": 1}
+        response = server.ask(body, "/v1/completions")
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "echo")
+        assert not server.engine.counters().calls
+        assert server.ask({**body, "logprobs": None}, "/v1/completions").json()["choices"][0]["text"].startswith("how")
+
+
 @pytest.mark.parametrize("search", [{"strategy": "direct"}, {"strategy": "majority", "n": 2}])
 def test_streamed_log_probabilities_come_with_their_tokens(nano: Running, search: dict[str, Any]) -> None:
     body = chat("12+30*2", logprobs=True, seed=4, max_tokens=100, ttc=search)
