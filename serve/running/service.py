@@ -185,7 +185,7 @@ class ActiveRequest:
         self._stopped: ApiError | None = None
         self._opened = time.monotonic()
         self._first_token_s: float | None = None
-        self._last_s = self._opened
+        self._last_s: dict[int, float] = {}
         self._gaps_s: list[float] = []
         self._ended: list[Finish] = []
         self._done: Done | None = None
@@ -289,9 +289,9 @@ class ActiveRequest:
                 now = time.monotonic()
                 if self._first_token_s is None:
                     self._first_token_s = now - self._opened
-                elif self.plan.request.stream:
-                    self._gaps_s.append(now - self._last_s)
-                self._last_s = now
+                if self.plan.request.stream and event.index in self._last_s:
+                    self._gaps_s.append(now - self._last_s[event.index])
+                self._last_s[event.index] = now
             case Finish():
                 said_nothing = event.reason == "length" and not event.answer and not event.tool_calls
                 if said_nothing and not self._answering and self._can_fall_back():
@@ -322,7 +322,7 @@ class ActiveRequest:
             seconds=time.monotonic() - self._opened,
             first_token_s=self._first_token_s,
             finish_reasons=tuple(finish.reason for finish in self._ended),
-            num_candidates=len(report.get("candidates", ())),
+            num_candidates=max(len(report.get("candidates", ())), len(thoughts)),  # which are of the first choice
             num_forced_ends=sum(bool(thought["forced_end"]) for thought in thoughts),
             enforced=tuple(thought["enforced"] for thought in thoughts),
             key=self.plan.key.name,

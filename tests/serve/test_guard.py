@@ -17,6 +17,7 @@ from serve.operator.keys import KeyLimits, find_key, key_from_secret
 from serve.operator.metrics import RequestRecord, RequestSpan
 from tests.serve.running import chat, running, scripted, served
 from tests.serve.slow import SlowEngine, until
+from tests.serve.streams import chunks_of
 from ttc.core import Usage
 from ttc.errors import ConfigError
 
@@ -205,8 +206,17 @@ def test_every_choice_and_every_key_that_is_refused_is_counted() -> None:
         with server.client(headers=bearer(ALICE)) as client:
             lines = client.get("/metrics").text.splitlines()
     assert 'ttc_thinking_enforced_total{model="m",strategy="direct",how="none"} 3' in lines
+    assert 'ttc_candidates_total{model="m",strategy="direct"} 3' in lines
     assert 'ttc_requests_refused_total{code="missing_api_key"} 1' in lines
     assert 'ttc_requests_refused_total{code="invalid_api_key"} 1' in lines
+
+
+def test_gaps_are_those_within_a_choice() -> None:
+    with running(served(scripted())) as server, server.client() as client:
+        text = server.ask(chat(stream=True, n=2)).text
+        lines = client.get("/metrics").text.splitlines()
+    pieces = [chunk for chunk in chunks_of(text) if chunk["choices"][0]["delta"].get("content")]
+    assert f'ttc_inter_token_latency_seconds_count{{model="m",strategy="direct"}} {len(pieces) - 2}' in lines
 
 
 def test_a_log_line_names_the_reply_by_its_id(caplog: pytest.LogCaptureFixture) -> None:
