@@ -132,6 +132,9 @@ IO = {"io": [{"input": "2 3\n", "output": "5\n"}, {"input": "10 -4", "output": "
         ("a, b = map(int, input().split())\nprint(a + b)", 3),
         ("a, b = map(int, input().split())\nprint(f'{a + b:.2f}  ')\nprint()", 3),
         ("import sys\nprint(sum(map(int, sys.stdin.read().split())))", 3),
+        ("print(sum(map(int, input().split())))\nexit()", 3),
+        ("print(sum(map(int, input().split())))\nquit(0)", 3),
+        ("import os\nprint(sum(map(int, os.read(0, os.fstat(0).st_size).split())))", 3),
         ("a, b = map(int, input().split())\nprint(a + b)\nif a == 2:\n    raise SystemExit(1)", 2),
         ("print(5)", 1),
         ("print('5\\n6\\n0')", 0),
@@ -400,6 +403,8 @@ def test_outputs_are_equal_up_to_white_space_and_spelling_of_numbers(got: str, e
         ("<think>```python\na = 1\n```</think>```python\nb = 2\n```", "b = 2"),
         ("    return 1", "    return 1"),
         ("def f():\n    return 1\n", "def f():\n    return 1"),
+        ("[BEGIN]\ndef f():\n    return 1\n[DONE]", "def f():\n    return 1"),
+        ("Sure.\n[PYTHON]\na = 1\n[/PYTHON]\nDone.", "a = 1"),
         ("The answer is 5.", None),
         ("five", None),
         ("```bash\nls\n```", None),
@@ -417,12 +422,13 @@ def test_the_program_of_a_text_is_its_last_python_block(text: str, final: str | 
         "```" + "a" * 10**6 + "`",
         "`" * 10**6,
         "```\n" * 10**5,
+        "[PYTHON]\n" * 10**5,
         " " * 10**6,
         "~~~ " * 10**5,
         "(" * 10**5,
         "```py\n" + "-" * 60_000,
     ],
-    ids=["a long tag", "ticks", "fences", "spaces", "one line", "brackets", "signs"],
+    ids=["a long tag", "ticks", "fences", "marks", "spaces", "one line", "brackets", "signs"],
 )
 def test_a_program_is_looked_for_in_linear_time(text: str) -> None:
     began = time.perf_counter()

@@ -2,10 +2,11 @@
 
 A program's block is fenced by ``` or ~~~ and may lack its end, as in a text that was stopped there. Blocks tagged as
 Python (`python`, pandoc's `{.python}`, knitr's `{python}`) come first, then those without a tag; blocks of another
-language (a shell line, an output) are no answer. White space at the left of the first line is kept: a continuation of a
-given function begins indented. Two programs are in one class when their syntax trees are the same: comments, quotes and
-line breaks do not matter, names do. Cost: a parse of at most 64 KiB. Left out: programs spread over several blocks,
-and languages other than Python.
+language (a shell line, an output) are no answer. Without a block, what stands between [BEGIN] and [DONE], or [PYTHON]
+and [/PYTHON], is the program, else the whole text, where it is Python. White space at the left of the first line is
+kept: a continuation of a given function begins indented. Two programs are in one class when their syntax trees are the
+same: comments, quotes and line breaks do not matter, names do. Cost: a parse of at most 64 KiB. Left out: programs
+spread over several blocks, and languages other than Python.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import warnings
 from dataclasses import replace
 
 from ttc.answers.canonical import hashed
-from ttc.answers.extract import Extraction, Hit
+from ttc.answers.extract import Extraction, Hit, last_match
 
 MAX_CODE = 65_536
 """Characters of a program beyond which it is reported as `too_long`."""
@@ -114,6 +115,17 @@ def _program(blocks: list[tuple[tuple[int, int], str]]) -> tuple[int, int]:
 def _definitions(tree: ast.Module) -> set[str]:
     """The functions and classes that a program defines."""
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+
+
+_BEGIN, _END = re.compile(r"^\[(?:PYTHON|BEGIN)\][ \t]*+$", re.MULTILINE), re.compile(r"\[(?:/PYTHON|DONE)\]|\Z")
+"""The marks around a program that prompts for MBPP ask for: [BEGIN] and [DONE], [PYTHON] and [/PYTHON]."""
+
+
+def marked_code(text: str, start: int) -> Hit:
+    """The program between the last marks of a prompt for MBPP; None without them."""
+    begin = last_match(_BEGIN, text, start)
+    end = _END.search(text, begin.end()) if begin else None
+    return _code(text, begin.end(), end.start(), "mark") if begin and end else None
 
 
 def bare_code(text: str, start: int) -> Hit:

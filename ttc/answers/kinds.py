@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ttc.answers.canonical import expression_key, hashed, math_key, same_class, shape, text_key
-from ttc.answers.code import bare_code, code_key, last_block
+from ttc.answers.code import bare_code, code_key, last_block, marked_code
 from ttc.answers.extract import (
     MAX_FINAL,
     OR,
@@ -533,7 +533,7 @@ KINDS: Mapping[str, Kind] = {
     "math": _by(_MATH_RULES, math_key),
     "number": _by(_NUMBER_RULES, math_key),
     "choice": _by(_CHOICE_RULES, choice_key),
-    "code": _by((last_block, bare_code), code_key),
+    "code": _by((last_block, marked_code, bare_code), code_key),
     "exact": _by(_EXACT_RULES, text_key),
     "expression": _by(_EXPRESSION_RULES, expression_key),
     "format": Kind(_extract_all, hashed),

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import resource
 import signal
+import stat
 import sys
 import tempfile
 import threading
@@ -62,6 +64,7 @@ def enter(descriptors: tuple[int, ...], parent: int, confinement: Confinement, m
             wire.write(REPORT, wire.REFUSED, str(exc).encode())
             os._exit(status)
         _open_streams()
+        vars(os).update(fstat=_stat_of_open)
         wire.write(REPORT, wire.READY, b"")
         modes[job["mode"]](job)
     finally:
@@ -128,6 +131,19 @@ def _open_streams() -> None:
     sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1)  # noqa: SIM115
     vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
+
+
+def _stat_of_open(descriptor: int) -> os.stat_result:
+    """Kind and size of an open file, in the place of `os.fstat`, whose system call may take a path and is refused."""
+    try:
+        place = os.lseek(descriptor, 0, os.SEEK_CUR)
+    except OSError as exc:
+        if exc.errno != errno.ESPIPE:
+            raise
+        return os.stat_result((stat.S_IFIFO | 0o600, 0, 0, 1, 0, 0, 0, 0, 0, 0))
+    size = os.lseek(descriptor, 0, os.SEEK_END)
+    os.lseek(descriptor, place, os.SEEK_SET)
+    return os.stat_result((stat.S_IFREG | 0o600, 0, 0, 1, 0, 0, size, 0, 0, 0))
 
 
 # -- what a confined cell does with a script ---------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 import types
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
@@ -77,6 +78,8 @@ class Program:
             name, args, kwargs = values.load(request, self._fetch, self.nodes)
             function = _OF_OBJECTS.get(name) or self._function(name)
             value = function(*args, **kwargs)
+            if isinstance(function, type) and _is_container_with_methods(value):
+                value = values.Kept(value)
             changed = (value is None or self._in_place) and any(isinstance(arg, self._changeable()) for arg in args)
             return values.dump(["value", value, *([args] if changed else [])], self._keep, self.nodes, lazy=True)
         except BaseException as exc:
@@ -122,6 +125,14 @@ class Program:
         if name not in self.namespace:
             raise NameError(f"the program defines no {name}")
         return self.namespace[name]
+
+
+def _is_container_with_methods(value: object) -> bool:
+    """Whether an object of a class of the program's own is a container that can do more: `class Stack(list)`."""
+    if not isinstance(value, (list, dict, set, deque)):
+        return False
+    own = [vars(cls).items() for cls in type(value).__mro__ if cls.__module__ == NAME]
+    return any(callable(member) and not name.startswith("_") for members in own for name, member in members)
 
 
 class Callback:

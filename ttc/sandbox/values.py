@@ -74,6 +74,13 @@ def load(data: bytes, fetch: Fetch, nodes: Nodes | None = None) -> Any:
         raise Unsendable(f"not a value: {type(exc).__name__}") from exc
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Something that stays where it is, though it may be data."""
+
+    value: object
+
+
 class Nodes:
     """Objects of classes that both sides have, by numbers that both sides know; `first` is 0 here and 1 there."""
 
@@ -152,6 +159,8 @@ def _encode(value: object, sender: _Sender, depth: int) -> Any:
         raise Oversized(f"nested deeper than {MAX_DEPTH}")
     if value is None or value is True or value is False:
         return value
+    if type(value) is Kept:
+        return {"t": "handle", "v": sender.keep(value.value)}
     for type_, encode in _ENCODERS:
         if isinstance(value, type_):
             return encode(value, sender, depth + 1)

@@ -15,6 +15,7 @@ out: what has no use in a confined program (tests, idle, Tk, the installers).
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import fcntl
 import gc
@@ -227,6 +228,7 @@ def install_library(packages: str | None = None) -> None:
     _preload(os.path.join(root, "lib-dynload"))
     if packages is not None:
         _enrich(packages)
+    vars(builtins).update(exit=sys.exit, quit=sys.exit)  # the module `site` is not run here
     sys.path[:] = []
     sys.path_hooks[:] = []
     sys.path_importer_cache.clear()

@@ -54,7 +54,7 @@ from ttc.verifiers.programs.target import Exercise, defines, read_target
 from ttc.verifiers.programs.trial import Trial, TrialResult
 from ttc.verifiers.shared.contract import Canary, Card, Clock, TargetVerifier, read_answer
 
-VERSION = "5"
+VERSION = "6"
 _GRACE_S = 5.0
 """Seconds beyond the program's own time in which its verdict is there."""
 
