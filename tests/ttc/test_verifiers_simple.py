@@ -116,9 +116,27 @@ def test_a_letter_before_its_value_is_a_choice() -> None:
         assert judge(choice(), "C", text).correct, text
 
 
+def test_quotation_marks_and_emphasis_are_no_part_of_a_string() -> None:
+    for text in ("Answer: *Paris*", "“Paris”", "The answer is «Paris».", "***Paris***", "„Paris“"):
+        assert judge(exact(), "Paris", text).correct, text
+    for text in ("Answer: *Rome*", "“Paris” or “Rome”", "*Paris* *Rome*"):
+        assert not judge(exact(), "Paris", text).correct, text
+
+
 def test_a_choice_target_may_bring_the_text_of_the_option() -> None:
     assert judge(choice(), {"answer": "C", "alternatives": ["Paris"]}, r"\boxed{Paris}").correct
     assert judge(choice(), {"answer": "B", "alternatives": ["C major"]}, r"\boxed{C major}").correct
+    planets = {"answer": "C", "alternatives": ["Mercury"]}
+    for text in ("Mercury", "**Mercury**", "The answer is Mercury.", "So it is.\n\nAnswer: *Mercury*"):
+        assert judge(choice(), planets, text).correct, text
+    for text in (
+        "Venus",
+        "The answer is not Mercury.",
+        "The answer is Mercury or Venus.",
+        "B) Mercury",
+        "<think>Mercury",
+    ):
+        assert not judge(choice(), planets, text).correct, text
     assert judge(choice(), {"answer": "B", "alternatives": ["C major"]}, r"\boxed{C}").status == "incorrect"
 
 

@@ -653,11 +653,16 @@ _MATHS_MARKS = re.compile(r"\$([^$]+)\$|\\\((.+)\\\)", re.DOTALL)
 r"""A formula as a whole: `$x$`, `\(x\)`."""
 
 
+_EMPHASIS = re.compile(r"(?P<mark>\*{1,3})(?P<words>[^*]+)(?P=mark)")
+QUOTES = "\"'`“”„‘’‚«»"
+"""Quotation marks, which are no part of the words inside."""
+
+
 def undressed(text: str) -> str:
-    r"""Words without what LaTeX and Markdown put around them: \text{..}, $..$, **..**, \& for &, ~ for a space."""
+    r"""Words without what LaTeX and Markdown put around them: \text{..}, $..$, **..**, *..*, \& for &, ~ for space."""
     text = text.strip()
-    if text.startswith("**") and text.endswith("**") and text.count("**") == 2:
-        text = text[2:-2].strip()
+    if emphasis := _EMPHASIS.fullmatch(text):
+        text = emphasis["words"].strip()
     if formula := _MATHS_MARKS.fullmatch(text):
         text = formula[1] or formula[2]
     return _ESCAPED.sub(r"\1", _TIED.sub(" ", _STYLE.sub(r"\1", text)))
@@ -665,7 +670,7 @@ def undressed(text: str) -> str:
 
 def text_key(final: str) -> str:
     """The class of words: case, white space, outer quotes and marks of LaTeX and Markdown do not matter."""
-    words = " ".join(undressed(final).split()).strip("\"'`").rstrip(".").casefold()
+    words = " ".join(undressed(final).split()).strip(QUOTES).rstrip(".").casefold()
     return words if len(words) <= MAX_CHARS else hashed(words)
 
 

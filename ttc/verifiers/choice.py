@@ -15,11 +15,21 @@ from __future__ import annotations
 from ttc.answers import Extraction, extract
 from ttc.answers.canonical import text_key
 from ttc.answers.kinds import choice_key, choice_letter
-from ttc.core import Target
+from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card
+from ttc.verifiers.shared.contract import (
+    ALL_OR_NOTHING,
+    MAX_S,
+    PLAIN_LIMITS,
+    AnswerVerifier,
+    Canary,
+    Card,
+    Clock,
+    decided,
+    read_answer,
+)
 
-VERSION = "9"
+VERSION = "10"
 
 
 def choice(*, allow_truncated: bool = False) -> ChoiceVerifier:
@@ -56,6 +66,16 @@ class ChoiceVerifier(AnswerVerifier):
                 Canary("C", "<think>C", "no_answer"),
             ),
         )
+
+    async def judge(self, goal: Target, submission: Submission, clock: Clock) -> Verdict:
+        """Whether the letter matches; a text without any may say the option: "The answer is Mercury."."""
+        verdict = await super().judge(goal, submission, clock)
+        if verdict.status != "no_answer" or verdict.reason != "no_answer" or not goal.answers[1:]:
+            return verdict
+        words = read_answer(submission, "exact", self._allow_truncated)
+        if isinstance(words, Verdict) or text_key(words.final or "") not in map(text_key, goal.answers[1:]):
+            return verdict
+        return decided(True, words, "same")
 
     def matches(self, extraction: Extraction, answers: tuple[str, ...]) -> bool:
         """Whether the letter is that of the first answer, or the whole text is one of the others."""

@@ -14,12 +14,12 @@ from __future__ import annotations
 import unicodedata
 
 from ttc.answers import Extraction, extract
-from ttc.answers.canonical import undressed
+from ttc.answers.canonical import QUOTES, undressed
 from ttc.core import Target
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card
 
-VERSION = "4"
+VERSION = "5"
 
 
 def exact(*, case_sensitive: bool = False, whole_text: bool = False, allow_truncated: bool = False) -> ExactVerifier:
@@ -71,5 +71,5 @@ class ExactVerifier(AnswerVerifier):
                 raise ConfigError(f"the gold {answer[:80]!r} does not verify against itself")
 
     def _clean(self, text: str) -> str:
-        words = " ".join(unicodedata.normalize("NFKC", undressed(text)).split()).strip("\"'`").rstrip(".")
+        words = " ".join(unicodedata.normalize("NFKC", undressed(text)).split()).strip(QUOTES).rstrip(".")
         return words if self._case_sensitive else words.casefold()
