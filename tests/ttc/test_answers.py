@@ -501,6 +501,14 @@ def test_numbers_are_read_in_the_formats_of_several_countries() -> None:
     assert key("(1.234,5)", "math") == key("(1.234, 5)", "math")
 
 
+def test_two_answers_of_one_object_are_a_hedge_unless_they_are_one() -> None:
+    assert extract('{"answer": 42, "answer": 43}', "math").reason == "hedge"
+    assert extract('{"answer": 43, "answer": 42}', "number").reason == "hedge"
+    assert extract('{"answer": "1/2", "answer": 0.5}', "math").final == "0.5"
+    assert extract('{"answer": "we get 4", "final_answer": "5"}', "math").final == "5"
+    assert key('{"a": 1, "a": 2}', "structured") != key('{"a": 2}', "structured")
+
+
 def test_a_program_in_an_item_of_a_list_has_no_margin() -> None:
     program = "def f():\n    return 1\n\nprint(f())"
     for margin in ("  ", "   "):

@@ -416,7 +416,7 @@ _TAG = re.compile(r"<(answer|final_answer)>(?P<value>.*?)(?:</\1>|\Z)", re.DOTAL
 _HASH = re.compile(r"(?:^[ \t]*|(?<=[\s.]))#{4}[ \t]*(?P<value>[^\s#][^\n]*)$", re.MULTILINE)
 """`#### 5`, as GSM8K writes it."""
 _JSON = re.compile(
-    r"\"(?:final[_ ]?)?answer\"\s{0,9}:\s{0,9}"
+    r"\"(?P<is_final>final[_ ]?)?answer\"\s{0,9}:\s{0,9}"
     r"\"?(?P<value>(?<=\")[^\"\\\n]{1,4096}(?=\")|(?<!\")-?\d[\d.eE+-]{0,99})\"?\s{0,9}(?:,[^{}]{0,400})?\}\s*(?:```)?\s*\Z",
     re.IGNORECASE,
 )
@@ -482,6 +482,23 @@ def last_value(pattern: re.Pattern[str], method: str, hedge: Hedge, mark: str = 
     return rule
 
 
+def last_field(same: Callable[[str, str], bool], hedge: Hedge) -> Rule:
+    """The rule of a JSON object that ends a text; two answers in it that are not the `same` are a hedge."""
+
+    def rule(text: str, start: int) -> Hit:
+        fields = list[re.Match[str]]()
+        while field := _JSON.search(text, fields[-1].start() + 1 if fields else start):
+            fields.append(field)
+        fields = [field for field in fields if field["is_final"]] or fields
+        if not fields:
+            return None
+        hit = found(text, *fields[-1].span("value"), "json")
+        unlike = any(not same(field["value"], fields[-1]["value"]) for field in fields[:-1])
+        return Extraction(None, hit.span, "json", "hedge") if unlike else _unless(hedge, hit)
+
+    return rule
+
+
 def _phrase_ends(text: str, start: int) -> list[int]:
     """Where what the last answer phrases announce begins."""
     lowered = text.lower().translate(_AS_READ)
@@ -529,5 +546,5 @@ def usual_rules(
 ) -> tuple[Rule, ...]:
     """Box, tag, ####, phrase, and the text itself by `bare`; `same` tells whether two boxes say one thing."""
     tag, hash_line = last_value(_TAG, "tag", hedge), last_value(_HASH, "hash", hedge, "####")
-    fields = last_value(_JSON, "json", hedge)
+    fields = last_field(same, hedge)
     return last_box(same, hedge), tag, hash_line, fields, last_phrase(same, hedge, trim), bare

@@ -509,19 +509,27 @@ def same_form(text: str) -> str | None:
 
 
 def _values(text: str) -> list[object]:
-    """The JSON objects and lists that `text` consists of; empty where it holds anything else."""
+    """The JSON objects and lists that `text` consists of; empty where it holds anything else, or a name twice."""
     values: list[object] = []
     rest = text.strip(" \n\t;")
     while rest:
         if rest[0] not in "{[":
             return []
         try:
-            value, end = json.JSONDecoder().raw_decode(rest)
+            value, end = json.JSONDecoder(object_pairs_hook=_each_once).raw_decode(rest)
         except (ValueError, RecursionError):
             return []
         values.append(value)
         rest = rest[end:].strip(" \n\t;")
     return values
+
+
+def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """An object of its names and values; raises ValueError for a name that stands there twice."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("a name stands twice in an object")
+    return value
 
 
 def _structured(text: str) -> Extraction:
