@@ -319,6 +319,18 @@ def test_a_space_in_other_numbers_parts_no_thousands() -> None:
     )
 
 
+def test_a_list_of_groups_as_in_india_is_a_number_beside_a_gold_that_is_one() -> None:
+    pairs = [("1234567", "12,34,567"), ("12,34,567", "34, 12,567"), ("1234568", "12,34,567"), ("1234", "12,34")]
+    found = statuses([(target, rf"\boxed{{{answer}}}") for target, answer in pairs])
+    assert found == ["correct", "incorrect", "incorrect", "incorrect"]
+
+
+def test_a_gold_that_is_a_letter_takes_its_letter_with_the_value_behind_it() -> None:
+    boxed = {r"\textbf{(B)}\ 12": True, "(B) 12": True, r"\textbf{(C)}\ 12": False, "(B) or (C)": False, "12": False}
+    found = statuses([(r"\text{(B)}", rf"\boxed{{{answer}}}") for answer in boxed])
+    assert [status == "correct" for status in found] == [*boxed.values()]
+
+
 def test_an_answer_below_a_heading_is_one_where_it_ends_the_text() -> None:
     pairs = [
         ("42", "We add.\n\n### Answer\n42"),

@@ -13,6 +13,7 @@ A shape is what kind of mathematical object a parsed answer is, with the spellin
     duration  node, unit           a time in several units
     designation  spelling          a date, a telephone number or a code, which is never computed
     without    shape, shape        a set without the members of another, where it is no union of intervals
+    cases      case...             a function by cases, each a value and its condition: |x| as x if x >= 0, -x if x < 0
     residue    shape, shape        3 mod 7; a third node is congruent to it, where that is more than a name
     union ratio matrix rel base empty text   as in `nodes`
 
@@ -578,7 +579,8 @@ _SHAPE_RULES: Mapping[str, Callable[[Term], Term]] = {
     "seq": _sequence, "pow": lambda node: _transpose(node) or _scalar(node), "list": _list,
     "union": _union, "rel": _relation, "meet": _two_bounds,
     "matrix": lambda node: Term("matrix", tuple(tuple(shape(cell) for cell in row) for row in node.args)),
-    "without": _without, "mod": _modular,
+    "without": _without, "mod": _modular, "cases": lambda node: Term("cases", tuple(map(shape, node.args))),
+    "case": lambda node: Term("case", tuple(map(shape, node.args))),
     "ratio": lambda node: Term("ratio", tuple(shape(item) for item in node.args)),
     "text": _words, **dict.fromkeys(("base", "empty", "time", "duration", "designation"), lambda node: node),
 }  # fmt: skip
@@ -820,6 +822,8 @@ _KEY_RULES: Mapping[str, Callable[[Term], str]] = {
     "matrix": lambda node: "M" + ";".join(",".join(shape_key(cell) for cell in row) for row in node.args),
     "rel": _relation_key,
     "residue": _residue_key,
+    "cases": lambda node: "|".join(sorted(map(shape_key, node.args))),
+    "case": lambda node: " if ".join(map(shape_key, node.args)),
     "base": lambda node: f"{node.args[0]}_{node.args[1]}",
     "time": lambda node: "{}:{:02d}{}".format(*by_clock(node)),
     "empty": lambda node: "{}",

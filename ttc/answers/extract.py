@@ -129,8 +129,8 @@ def found(text: str, start: int, end: int, method: str) -> Extraction:
 
 
 # -- boxes -------------------------------------------------------------------------------------------------------------
-_BOX = re.compile(r"\\f?box(?:ed)?\s*\{|\\boxed\s+(?=\S)")
-r"""The command of a box with its brace, `\boxed{`, or before a value without braces, `\boxed 5`."""
+_BOX = re.compile(r"\\f?box(?:ed)?\s*\{|\\boxed(?:\s+(?=\S)|(?=\d))")
+r"""The command of a box with its brace, `\boxed{`, or before a value without braces, `\boxed 5` or `\boxed5`."""
 _BARE_WORD = re.compile(r"[^\s$.,;]+")
 """The value of a box without braces."""
 _BRACES = re.compile(r"[{}]")
@@ -461,8 +461,9 @@ _AS_READ = str.maketrans("ſı", "si", "\u0307")
 """Letters as patterns that ignore case take them; the dot is what `lower` leaves of an İ."""
 _CLAUSE_END = re.compile(
     r"\n|(?:[.?]|(?<!\d)!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor),?\s+\(?(?:because|since|so|which|where|as)\b"
+    r"|\s\((?:at|attained|achieved|reached|occurring)\s[^()\n]{1,60}\)(?=[\s*]*[.!]?[\s*]*(?:\n|\Z))"
 )
-"""The end of the clause that a phrase begins: a line, a full stop, a reason as in `, since`."""
+"""The end of the clause that a phrase begins: a line, a full stop, a reason, `, since`, a place, `(at x = 3)`."""
 _DISPLAY = re.compile(r"\$\$.{1,4000}?\$\$|\\\[.{1,4000}?\\\]", re.DOTALL)
 r"""A displayed formula: `$$x$$`, `\[x\]`."""
 SHORT_CLAUSE = 80

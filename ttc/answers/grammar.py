@@ -6,7 +6,8 @@ words of size (5 million), bases, plus-minus; sets, tuples, intervals, unions, m
 a condition, residues; ratios, times by the clock and in several units; units of measurement and currencies before or
 after a number. White space never joins digits, and words after a number are its unit only where they can be one. Dates,
 codes and numbers in words are read first, as a whole (`ttc.answers.tokens`).
-Left out: sums, products, integrals, limits, sequences with dots (`math-verify` may know them, in a worker).
+Left out: what `otherwise` means in a function by cases; sums, products, integrals, limits, sequences with dots
+(`math-verify` may know them, in a worker).
 """
 
 from __future__ import annotations
@@ -64,6 +65,9 @@ AFTER_INTERVAL = frozenset({"", r"\cup", "U", ",", ";", ")", "}", r"\}", "and", 
 FENCES = {"|": ("|", "abs"), r"\lfloor": (r"\rfloor", "floor"), r"\lceil": (r"\rceil", "ceil")}
 """Opening fence to the closing one and the function that both mean."""
 MATRICES = frozenset({"matrix", "pmatrix", "bmatrix", "vmatrix", "Bmatrix", "array", "smallmatrix"})
+OTHERWISE = frozenset({"otherwise", "else"})
+CONDITIONS = OTHERWISE | {"if", "for", "when", "where"}
+"""Words before the condition of a case, and for all other cases."""
 VALUES = frozenset({"frac", "sqrt", "pi", "infty", "binom", "dbinom", "tbinom", "mathbb", "{", "langle", "varnothing"})
 """Further commands that begin a value."""
 NEVER_UNITS = frozenset({"e", "i", "x", "y", "z", "n"})
@@ -83,6 +87,8 @@ HALVES = {"am": "am", "pm": "pm"}
 HALVES_AT_TWELVE = {"noon": "pm", "midnight": "am"}
 TEN = 10
 """The base of a numeral that names none."""
+MAX_BASE = 36
+"""The largest base that digits and letters are enough for."""
 MAX_HOUR = 12
 """Of a half of the day."""
 _CLOCK = re.compile(r"\d{1,2}:[0-5]\d")
@@ -91,7 +97,26 @@ _CLOCK = re.compile(r"\d{1,2}:[0-5]\d")
 def parse(text: str) -> Term:
     """Return the tree of a plain answer (see `tokens.plain`). Raises Unparsed, or TooLarge beyond a cap."""
     spelling = designation(text)
-    return Term("designation", (spelling,)) if spelling else in_words(text) or parse_expression(text)
+    if spelling:
+        return Term("designation", (spelling,))
+    return _in_large_base(text) or in_words(text) or parse_expression(text)
+
+
+_LARGE_BASE = re.compile(
+    r"(?:\(\s?(?P<inside>[0-9A-Za-z]+)\s?\)|\\(?:text|mathrm)\s?\{(?P<styled>[0-9A-Za-z]+)\}|(?P<digits>[0-9A-Za-z]+))"
+    r"\s?_\s?\{?\s?(?P<base>1[1-9]|[23]\d)\s?\}?"
+)
+
+
+def _in_large_base(text: str) -> Term | None:
+    """A numeral with letters among its digits, 2A3_{16}, in either case; None for all else."""
+    match = _LARGE_BASE.fullmatch(text)
+    if match is None:
+        return None
+    digits, base = (match["inside"] or match["styled"] or match["digits"]).upper(), int(match["base"])
+    is_numeral = digits[0].isdigit() or len(digits) > 1
+    fits = all(int(digit, 36) < base for digit in digits) if base <= MAX_BASE else False
+    return Term("base", (digits, base)) if is_numeral and fits and not digits.isdigit() else None
 
 
 def parse_expression(text: str) -> Term:
@@ -310,7 +335,7 @@ class _Grammar:
     def sum(self) -> Term:
         """Terms joined by plus, minus and at most one plus-minus."""
         self.sink()
-        terms = [] if self.peek.text == r"\pm" else [self._product()]
+        terms = [] if self.peek.text in (r"\pm", r"\mp") else [self._product()]
         either: list[Term] = []
         while True:
             if self.accept("+"):
@@ -761,7 +786,35 @@ class _Grammar:
             factors.append(self.power())
         return many("mul", factors)
 
+    def _cases(self, closing: str) -> Term:
+        r"""A function by cases: rows of a value and its condition, `x & \text{if } x > 0`."""
+        self.sink()
+        rows: list[Term] = []
+        while not self.accept(closing):
+            value = self.sum()
+            self.accept(",")
+            self.accept("&")
+            rows.append(Term("case", (value, self._condition())))
+            self.accept(",", ".", ";")
+            if not self.accept("\\\\") and self.peek.text != closing:
+                raise Unparsed("broken cases")
+        if not rows:
+            raise Unparsed("cases without rows")
+        self.depth -= 1
+        return Term("cases", tuple(rows))
+
+    def _condition(self) -> Term:
+        """The condition of a case behind `if`; `otherwise` is a text."""
+        words = ""
+        while self.peek.kind in ("word", "text") and (words := self.peek.text.strip(" ,").lower()) in CONDITIONS:
+            self.at += 1
+            if words in OTHERWISE:
+                return Term("text", ("otherwise",))
+        return self.relation()
+
     def _matrix(self, name: str) -> Term:
+        if name in ("cases", "dcases", "rcases"):
+            return self._cases(rf"\end{{{name}}}")
         if name not in MATRICES:
             raise Unparsed(f"the environment {name!r}")
         self.sink()

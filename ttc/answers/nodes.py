@@ -14,6 +14,7 @@ Operators and their arguments:
     rel        operators, nodes...           a chain such as 1 <= x < 2; `~` is about equal
     without    node, node        a set without the members of another
     union      nodes...          ratio  nodes...     matrix  rows of nodes
+    cases      case nodes        case  value, condition (a relation, or the text otherwise)
     mod        residue, modulus, perhaps what is congruent to the residue
     base       digits, base      11_7        time  hour, minute, half of the day (am, pm or empty)
     meet       two relations, both of which hold

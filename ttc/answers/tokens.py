@@ -60,8 +60,11 @@ _EUROPEAN = re.compile(r"(-?\s?(?:EUR|USD|\$)?\s?\d{1,3}(?:\.\d{3})+),(\d{1,2})(
 """Numbers whose thousands points part: 1.234.567, and 1.234,50 as the whole answer."""
 _SPACED = re.compile(r"(?<![\w.,^_}/\\])\d{1,3}(?:(?:\\ |[~\xa0])\d{3})+(?![\d/^_!])(?!\s*\\frac)")
 """A number whose thousands a space parts that no line breaks at: 3 125/1000 is a mixed number, 12 345 may be two."""
-_SPACED_TWICE = re.compile(r"-?\d{1,3}(?: \d{3}){2,}")
-"""A whole answer of three groups or more is one number."""
+_SPACED_WHOLE = re.compile(
+    r"([-+]?\s?\\?[$€£¥₹]?\s?[1-9]\d{0,2}(?: \d{3})+)"
+    r"(?=(?:[.,]\d{1,9})?(?:\s|\\?[%$]|[€£¥₹]|[A-Za-z]|\\(?:text|mathrm|mbox)\s?\{[A-Za-z ]{1,40}\}|\.(?!\d))*\Z)"
+)
+"""A number whose thousands plain spaces part, with nothing but its unit beside it."""
 _CALCULATED = re.compile(r"<<[^<>]*>>")
 """The calculation that GSM8K writes before its result: 4*2=<<4*2=8>>8."""
 _NESTED_BOX = re.compile(
@@ -148,6 +151,9 @@ _MICRO = re.compile(
 r"""A Greek letter before a unit, for a millionth of it: `5 \mu m`, `5\mu\text{F}`."""
 _DOLLARS = re.compile(r"^(-?)\$(?=\s?[\d.])(?!.*\$)", re.DOTALL)
 """A dollar sign before an amount, where no second one makes it the start of a formula: $5, -$5."""
+_IN_THOUSANDS = re.compile(r"(USD {1,2}\d[\d,]*(?:\.\d+)?) ?([kKmMbB])(?![A-Za-z])")
+_SIZE_LETTERS = {"k": "thousand", "m": "million", "b": "billion"}
+"""Letters behind an amount of money: $70k, $1.5M."""
 _FRAC = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 r"""Fractions in a size of their own: `\dfrac`, `\tfrac`."""
 _OVER = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*?)\\over(?![A-Za-z])((?:[^{}]|\{[^{}]*\})*)\}")
@@ -165,7 +171,8 @@ _ALIASES = (
     ("US", re.compile(r"(?<![A-Za-z])US(?=\s?\\?\$\s?\d)"), ""),
     ("<", re.compile(r"\A(\$*|\\[(\[])\s*<([^<>]*,[^<>]*)>\s*(\$*|\\[)\]])\Z"), r"\1\\langle \2\\rangle \3"),
     (r"\R", re.compile(r"\\R(?![A-Za-z])"), r"\\mathbb{R}"),
-    ("o", re.compile(r"(?<=\d)\^(?:o|\{o\})(?!\w)"), r"^\\circ "),
+    ("o", re.compile(r"(?<=\d)\^(?:o|\{\s?(?:o|\\(?:text|mathrm)\s?\{\s?o\s?\})\s?\})(?!\w)"), r"^\\circ "),
+    ("const", re.compile(r"(?<=[+-])\s?\\(?:text|mathrm)\s?\{\s?const(?:ant|\.)?\s?\}"), " C"),
     (",", re.compile(r"\\(?:text|textrm|mbox)\s?\{\s*,\s*\}"), ","),
     (",", re.compile(r"\\(?:text|textrm|mbox)\s?\{\s*,\s*(and|or)\s*\}"), r", \\text{\1}"),
     ("\\", re.compile(r"\\(?:text|textrm|mbox)\s?\{([A-Za-z ]{2,40}?)(,?) (and|or)\s*\}"), r"\\text{\1}\2 \\text{\3}"),
@@ -215,7 +222,8 @@ def plain(text: str) -> str:
 
 def _with_plain_numbers(text: str) -> str:
     """ASCII digits and signs, thousands parted by commas only or by nothing, and a point before decimals."""
-    text = text.replace(" ", "") if _SPACED_TWICE.fullmatch(text) else text
+    if spaced := _SPACED_WHOLE.match(text):
+        text = spaced[1].replace(" ", "") + text[spaced.end() :]
     if not text.isascii():
         text = _ascii(text)
     text = _COMMA.sub(".", _THIN.sub(",", _CALCULATED.sub("", text)))
@@ -247,6 +255,8 @@ def _without_styles(text: str) -> str:
     text = _VALUE_IN_TEXT.sub(r" \1 ", _ORDINAL.sub("", _NESTED_BOX.sub("{", text)))
     # A currency sign is not a mathematics delimiter.
     text = _DOLLARS.sub(r"\1 USD ", text).replace(r"\$", " USD ")
+    if "USD" in text:
+        text = _IN_THOUSANDS.sub(lambda match: f"{match[1]} {_SIZE_LETTERS[match[2].lower()]} ", text)
     return _SPACES.sub(" ", _WRAPPERS.sub(" ", text)).strip()
 
 

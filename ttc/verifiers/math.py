@@ -72,7 +72,7 @@ from ttc.verifiers.shared.contract import (
 )
 from ttc.verifiers.workers.pool import Pool, WorkerReply
 
-VERSION = "10"
+VERSION = "11"
 _STATUSES: Mapping[str, Status] = {"timeout": "timeout", "error": "error"}
 LONG_TEXT = 50_000
 """Characters beyond which a text is searched in a thread, so that an event loop is not held up."""
@@ -237,6 +237,14 @@ _PARTED = re.compile(r"\d, (?=\d{3}(?!\d))")
 """A space that makes two numbers of what would be one without it: 1, 500 is not 1,500."""
 
 
+_LABELLED = re.compile(
+    r"\s*(?:\\(?:text|textbf|mathrm|mathbf)\s*\{\s*)?\(\s*(?P<letter>[A-E])\s*\)(?P<value>.*)", re.DOTALL
+)
+"""The letter of a choice in brackets, and the value that may stand behind it: (B) 12."""
+_NO_VALUE = re.compile(r"\([A-E]\)|\b(?:or|and|not|nor|wrong|incorrect|false|except)\b")
+"""What makes of a letter and what is behind it more, or less, than one choice."""
+
+
 def weigh(
     gold: str, answer: str, policy: EqualityPolicy, form: Form = "any", question: str = ""
 ) -> tuple[Ternary, str]:
@@ -247,6 +255,10 @@ def weigh(
     left, right = _plain(gold), _plain(answer)
     if left and spelling_key(left) == spelling_key(right) and (_PARTED.search(left) or not _PARTED.search(right)):
         return True, "spelled"
+    if (letter := _LABELLED.fullmatch(gold)) and not letter["value"].strip(" }"):
+        chosen = _LABELLED.fullmatch(answer)
+        if chosen and chosen["letter"] == letter["letter"] and not _NO_VALUE.search(chosen["value"]):
+            return True, "letter"
     first, second = _shape(left), _shape(right)
     if first is None:
         return None, ""
@@ -285,9 +297,14 @@ def _as_product(text: str, node: Term, beside: str, other: Term) -> Term:
 _DECIMAL_COMMA = re.compile(r"\A(-?(?:USD |EUR )?(?:0|[1-9]\d*)),(\d+)(?=\D*\Z)")
 
 
+_LAKHS = re.compile(r"-?(?:USD |INR )?[1-9]\d?(?:,\d\d)+,\d{3}")
+
+
 def _decimal(gold: Term, text: str, answer: Term) -> Term:
-    """A list of two that is one number with a decimal comma, 2,5 or 12,50 EUR, beside a gold that is one number."""
-    pointed = _DECIMAL_COMMA.sub(r"\1.\2", text) if answer.op == "set" and gold.op in ("scalar", "quantity") else text
+    """A list that is one number, 2,5 by its comma or 12,34,567 as in India, beside a gold that is one number."""
+    if answer.op != "set" or gold.op not in ("scalar", "quantity"):
+        return answer
+    pointed = text.replace(",", "") if _LAKHS.fullmatch(text) else _DECIMAL_COMMA.sub(r"\1.\2", text)
     number = _shape(pointed) if pointed != text else None
     return number if number is not None and number.op in ("scalar", "quantity") else answer
 

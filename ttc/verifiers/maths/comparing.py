@@ -101,6 +101,8 @@ class Comparison:
             "union": lambda a, b: self._unordered(a.args, b.args),
             "tuple": lambda a, b: self._ordered(a.args, b.args),
             "without": lambda a, b: self._ordered(a.args, b.args),
+            "cases": lambda a, b: self._unordered(a.args, b.args),
+            "case": lambda a, b: self._ordered(a.args, b.args),
             "brackets": lambda a, b: self._ordered(a.args, b.args),
             "interval": lambda a, b: a.args[2:] == b.args[2:] and self._ordered(a.args[:2], b.args[:2]),
             "matrix": self._matrices,
@@ -186,6 +188,8 @@ class Comparison:
             both = equations[0] is not None and equations[1] is not None
             return self._relations(equations[0], equations[1]) if both else False  # type: ignore[arg-type]
         if all(names) and not _same_name(*names):
+            return False
+        if not all(names) and _in_another_order("".join(names)):
             return False
         bodies = [node.args[1] if node.op == "named" else node for node in (left, right)]
         arguments = [name.partition("(")[2].removesuffix(")") for name in names]
@@ -605,6 +609,12 @@ def _same_name(first: str, second: str) -> bool:
     if "y" in (head, other_head) and bool(argument) != bool(other_argument):
         return True
     return head in (other_head, _BOUND.sub("", other_head)) or _BOUND.sub("", head) == other_head
+
+
+def _in_another_order(name: str) -> bool:
+    """Whether coordinates are named in another order than the usual one, which values without names have: (y, x)."""
+    letters = name.strip("()").split(",")
+    return set(letters) <= set("xyz") and letters != sorted(letters)
 
 
 def _interchangeable(argument: str, other: str) -> bool:
