@@ -39,13 +39,16 @@ def load_task(name: str) -> Callable[..., Task]:
         factory.__name__ = Path(name).name  # type: ignore[attr-defined]
         return factory
     path = Path(name).expanduser()
-    if (path.suffix not in ("", ".py") and path.is_file()) or ("/" in name and path.is_dir()):
-        what = "task file" if path.is_file() else "task folder"
-        raise ConfigError(
-            f"{what} {name!r}: a task is read from {', '.join((*ROWS, _TOML))} or FILE.py:FUNCTION; ttc.evaluate takes "
-            "data frames and datasets (pandas.read_parquet, datasets.load_from_disk)"
-        )
     plain, argument = split_model(name)
+    is_folder, is_file = "/" in name and path.is_dir(), path.suffix not in ("", ".py") and path.is_file()
+    is_missing = not is_file and _called_like_a_file(plain)
+    if is_folder or is_file or is_missing:
+        what = "task folder" if is_folder else "task file"
+        raise ConfigError(
+            f"{what} {name!r}{' does not exist;' if is_missing else ':'} a task is read from "
+            f"{', '.join((*ROWS, _TOML))} or FILE.py:FUNCTION; ttc.evaluate takes data frames and datasets "
+            "(pandas.read_parquet, datasets.load_from_disk)"
+        )
     task_factory = TASKS.load(plain)
     takes = [p for p in inspect.signature(task_factory).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     if argument is None:
@@ -57,6 +60,11 @@ def load_task(name: str) -> Callable[..., Task]:
     named_factory = partial(task_factory, argument)
     named_factory.__name__ = plain  # type: ignore[attr-defined]
     return named_factory
+
+
+def _called_like_a_file(name: str) -> bool:
+    """Whether a name that is no task's ends like that of a file of data: rows.tsv."""
+    return user_file(name) is None and Path(name).suffix not in ("", ".py") and name not in TASKS.names()
 
 
 def _reader(name: str) -> Callable[..., Task]:

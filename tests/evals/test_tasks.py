@@ -35,6 +35,9 @@ def test_the_tasks_are_found_by_their_file_names() -> None:
         load_task("arithmetics")
     with pytest.raises(ConfigError, match=r"task file 'missing\.jsonl' does not exist"):
         load_task("missing.jsonl")
+    for name in ("missing.tsv", "rows/missing.parquet"):
+        with pytest.raises(ConfigError, match=rf"task file '{name}' does not exist; a task is read from .jsonl, "):
+            load_task(name)
 
 
 @pytest.mark.parametrize("level", [1, 4, 6])
