@@ -412,9 +412,13 @@ def items_of(rows: Iterable[NumberedRow], default_kind: str, stem: str) -> Itera
         RecordError: a row is broken; names where, and the field.
     """
     common: str | None = None
+    right: set[tuple[str, ...]] = set()
     for data, where, number in rows:
-        _refuse_published(data, where)
-        _refuse_misspelt(data, where)
+        columns = tuple(data)
+        if columns not in right:  # most files have the same in every row
+            _refuse_published(data, where)
+            _refuse_misspelt(data, where)
+            right.add(columns)
         _refuse_pictures(data, where)
         kind = optional_text(data, "kind", where) or default_kind
         if kind not in CHECKS:

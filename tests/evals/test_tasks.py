@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import os
 from collections.abc import Callable
 from functools import partial
@@ -194,6 +195,18 @@ def test_a_broken_line_is_named_by_file_line_and_field(tmp_path: Path, row: str,
     path.write_text('{"problem": "?", "answer": "1"}\n\n' + row + "\n")
     with pytest.raises(RecordError, match=f"mine.jsonl, line 3: {message}"):
         load_task(str(path))()
+
+
+def test_a_row_costs_no_search_for_slips_in_columns_that_rows_before_had_nor_a_parser_for_a_whole_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches, parses = [], []
+    monkeypatch.setattr(difflib, "get_close_matches", lambda *args, **options: searches.append(args) or [])
+    monkeypatch.setattr("ttc.verifiers.maths.asked.parse", lambda text: parses.append(text))
+    rows = [{"problem": f"What is {i}+{i}?", "answer": str(2 * i + 1), "source": "s"} for i in range(100)]
+    write_lines(tmp_path / "rows.jsonl", rows)
+    assert len(load_task(str(tmp_path / "rows.jsonl"))().items(None, 0)) == 100
+    assert (len(searches) < 5, parses) == (True, [])
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 
 from ttc.answers.canonical import shape
 from ttc.answers.grammar import parse
-from ttc.answers.nodes import Term, exact
+from ttc.answers.nodes import Term, exact, num
 from ttc.answers.tokens import Unparsed, plain
 from ttc.core import Form, Target
 
@@ -54,6 +54,7 @@ _RESIDUE = re.compile(r"\bremainder|\bmodulo|\\?[bp]?mod\b|\bcongruen|\bresidue"
 _TENS, _TEN = re.compile(r"\b10\s*(?:\^|\*\*)"), re.compile(r"10*")
 """A power of ten in a question, which its answer must not repeat, and the digits of one."""
 _MONEY = re.compile(r"\b(?:how many|in|number of)\s+(?P<unit>dollars|cents)\b", re.IGNORECASE)
+_WHOLE = re.compile(r"[1-9][0-9]{0,17}")
 _INTEGER = re.compile(r"\b(positive )?integers? \$?([a-z])\$?(?![a-z])")
 MAX_QUESTION = 4000
 """Characters at the end of a question that are read."""
@@ -99,7 +100,8 @@ def with_question(answer: str, question: str) -> Target:
     would only restate it.
     """
     try:
-        golds = list(_scalars(shape(parse(plain(answer)))))
+        node = num(int(answer)) if _WHOLE.fullmatch(answer) else None  # as most golds of large files are
+        golds = list(_scalars(shape(parse(plain(answer))))) if node is None else [node]
     except (Unparsed, RecursionError):
         return Target(answer)
     settled = bool(golds) and all(map(numeral, golds)) and "%" not in answer
