@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -20,13 +21,26 @@ def load() -> None:
     LOADS.append("late")
 
 
+def work(until_s: float) -> None:
+    """Until the process has taken so many seconds of a processor."""
+    while time.process_time() < until_s:
+        pass
+
+
 def misbehave(request: Mapping[str, Any]) -> dict[str, Any]:
     how = request["how"]
     if how == "hang in C":
         # What a long call into a C library looks like from outside: signals are not handled.
         signal.signal(signal.SIGPROF, signal.SIG_IGN)
-    while how in ("spin", "hang in C") or (how == "work" and time.process_time() < request["until_s"]):
+    while how in ("spin", "hang in C"):
         pass
+    if how == "work":
+        work(request["until_s"])
+    if how == "work in a thread":
+        time.sleep(request["first_s"])
+        thread = threading.Thread(target=work, args=(request["until_s"],))
+        thread.start()
+        thread.join()
     if how == "sleep":
         time.sleep(60)
     if how == "memory":

@@ -91,6 +91,15 @@ def test_time_in_which_the_machine_lets_a_worker_not_run_is_not_its_own(pool: Po
 
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/stat").exists(), reason="only /proc tells who is kept waiting")
+def test_a_worker_whose_main_thread_waits_for_another_that_is_in_line_is_kept_waiting(pool: Pool) -> None:
+    worker = [pool.submit(ask()).result().data for _ in range(2)][-1]
+    request = {**ask("work in a thread"), "first_s": 0.9 * LIMIT_S, "until_s": worker["spent_s"] + LIMIT_S / 2}
+    reply = pool.submit(request).result()
+    assert (reply.status, reply.data.get("pid")) == ("ok", worker["pid"])
+    assert reply.seconds > LIMIT_S
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/stat").exists(), reason="only /proc tells who is kept waiting")
 def test_a_worker_that_is_never_let_run_ends_too(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ttc.verifiers.workers.pool.MOST_WALL", 1.5)
     pid = [pool.submit(ask()).result().data["pid"] for _ in range(2)][-1]

@@ -280,13 +280,24 @@ class _Worker:
 
 
 def _progress(pid: int) -> tuple[bool, float]:
-    """Whether a process is kept from running, in line for a processor or stopped, and the processor seconds it took."""
+    """Whether a process is kept from running, and the processor seconds it took.
+
+    It is where one of its threads is in line for a processor, stopped, or waits for a disk, from which its own code may
+    have to come back: on a busy machine the others wait for that one, which holds Python's lock.
+    """
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
+        threads = [_fields(f"/proc/{pid}/task/{thread}") for thread in os.listdir(f"/proc/{pid}/task")]
+        fields = _fields(f"/proc/{pid}")
     except OSError:  # no such system, or the process has ended, of which its pipe tells
         return False, 0.0
-    return fields[0] in "RTt", (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    is_kept = any(thread[0] in "RDTt" for thread in threads)
+    return is_kept, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _fields(folder: str) -> list[str]:
+    """What the system says of a process or thread, from its state on."""
+    with open(f"{folder}/stat") as file:
+        return file.read().rpartition(")")[2].split()
 
 
 def _environment() -> dict[str, str]:
