@@ -134,6 +134,7 @@ IO = {"io": [{"input": "2 3\n", "output": "5\n"}, {"input": "10 -4", "output": "
         ("import sys\nprint(sum(map(int, sys.stdin.read().split())))", 3),
         ("print(sum(map(int, input().split())))\nexit()", 3),
         ("print(sum(map(int, input().split())))\nquit(0)", 3),
+        ("with open('/dev/stdin') as file:\n    print(sum(map(int, file.read().split())))", 3),
         ("import os\nprint(sum(map(int, os.read(0, os.fstat(0).st_size).split())))", 3),
         ("a, b = map(int, input().split())\nprint(a + b)\nif a == 2:\n    raise SystemExit(1)", 2),
         ("print(5)", 1),

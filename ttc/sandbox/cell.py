@@ -12,9 +12,11 @@ return. It is compared elsewhere, with values that were never here.
 from __future__ import annotations
 
 import atexit
+import builtins
 import contextlib
 import errno
 import fcntl
+import io
 import json
 import os
 import resource
@@ -155,6 +157,7 @@ def script(job: Mapping[str, Any]) -> NoReturn:
     main = types.ModuleType("__main__")
     main.__dict__["__file__"] = SCRIPT_NAME
     sys.modules["__main__"] = main
+    _name_streams()
     if "tempfile" in job["source"]:
         memory_files.install()
     status = _run(job["source"], main.__dict__)
@@ -166,6 +169,21 @@ def script(job: Mapping[str, Any]) -> NoReturn:
         traceback.print_exc()
         status = status or 1
     os._exit(status)
+
+
+_STREAMS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+
+
+def _name_streams() -> None:
+    """Let a script open its standard streams by their names, as it may by their numbers."""
+    original = io.open
+
+    def opened(file: Any, *rest: Any, **options: Any) -> Any:
+        is_stream = isinstance(file, str) and file in _STREAMS
+        return original(os.dup(_STREAMS[file]) if is_stream else file, *rest, **options)
+
+    vars(builtins).update(open=opened)
+    vars(io).update(open=opened)
 
 
 def _run(source: str, namespace: dict[str, Any]) -> int:
