@@ -319,6 +319,57 @@ def test_a_space_in_other_numbers_parts_no_thousands() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$$\n12\n$$",
+        "Ans: 12",
+        "So.\nAns. 12",
+        "Result: **12**",
+        "We add. The result is 12.",
+        "The solution is $x = 12$.",
+        "The value of $n$ is 12 apples.",
+        "The answer is 12 (twelve).",
+        "<answer>The answer is 12.</answer>",
+        r"\boxed{12\text{ (in cm)}}",
+        r"\boxed{12\,\text{(option C)}}",
+        r"\boxed{\text{ANS: }12}",
+        r"\boxed{12\checkmark}",
+        r"\boxed{\texttt{12}}",
+    ],
+)
+def test_what_stands_around_an_answer_and_says_nothing_more_of_it_is_passed_over(text: str) -> None:
+    assert statuses([("12", text), ("13", text)]) == ["correct", "incorrect"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Ans: 12 or 13",
+        "The answer is 12 remainder 1.",
+        "The answer is 12 with a remainder of 1.",
+        "The answer is 12 (thirteen).",
+        "The value of $n$ is 12 dozen.",
+        "The solution is $x = 12$ or $x = 13$.",
+        "<answer>The answer is not 12.</answer>",
+        r"\boxed{12\text{ (in thousands)}}",
+        r"\boxed{12\text{ (or 13)}}",
+        r"\boxed{12\text{ (wrong)}}",
+    ],
+)
+def test_what_stands_around_an_answer_and_makes_it_another_is_not_passed_over(text: str) -> None:
+    assert statuses([("12", text)]) != ["correct"]
+
+
+def test_a_unit_behind_a_sum_is_that_of_the_whole_sum() -> None:
+    area = r"4\sqrt{3}-2\pi"
+    answers = {rf"{area}\text{{ cm}}^2": True, rf"{area}\text{{ cm}}": True, r"4\sqrt{3}-\pi\text{ cm}^2": False}
+    assert [status == "correct" for status in statuses([(area, rf"\boxed{{{answer}}}") for answer in answers])] == [
+        *answers.values()
+    ]
+    assert statuses([(rf"{area}\text{{ cm}}^2", rf"\boxed{{{area}\text{{ m}}^2}}")]) == ["incorrect"]
+
+
 def test_a_list_of_groups_as_in_india_is_a_number_beside_a_gold_that_is_one() -> None:
     pairs = [("1234567", "12,34,567"), ("12,34,567", "34, 12,567"), ("1234568", "12,34,567"), ("1234", "12,34")]
     found = statuses([(target, rf"\boxed{{{answer}}}") for target, answer in pairs])

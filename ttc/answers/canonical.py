@@ -47,7 +47,7 @@ from itertools import pairwise
 from typing import Any
 
 from ttc.answers.grammar import HALVES_AT_TWELVE, INFINITY, parse, parse_expression
-from ttc.answers.nodes import CONSTANTS, Term, approximate, duration, exact, num, unit
+from ttc.answers.nodes import CONSTANTS, Term, approximate, duration, exact, known_unit, num, unit
 from ttc.answers.tokens import MAX_CHARS, TooLarge, Unparsed, plain
 
 _REALS = frozenset(
@@ -137,6 +137,12 @@ def _lift_unit(node: Term) -> tuple[Term, str]:
     """Move the unit of the last factor to the outside: -5 %, 1/2 %, 2 * 3 cm."""
     if node.op == "quantity":
         return node.args[0], node.args[1]
+    if node.op == "add" and not node.symbols() and not any(child.has("quantity") for child in node.args[:-1]):
+        inner, name = _lift_unit(node.args[-1])  # of the whole sum: 4 \sqrt{3} - 2 \pi cm^2
+        is_length = name != "%" and known_unit(name.partition("^")[0]) is not None
+        return (
+            (Term("add", (*node.args[:-1], inner)), name) if is_length and exact(node.args[0]) is None else (node, "")
+        )
     if node.op in ("neg", "mul", "div") and not any(child.has("quantity") for child in node.args[:-1]):
         inner, unit = _lift_unit(node.args[-1])
         return Term(node.op, (*node.args[:-1], inner)), unit

@@ -446,15 +446,17 @@ _PHRASE = re.compile(
     r"|\bthe\s+(?:only\s+|required\s+|desired\s+)?"
     r"(?:largest|smallest|greatest|least(?! likely)|maximum|minimum|highest|lowest|total|sum)\b"
     r"[^.\n:]{0,60}?\s(?:is|are|equals)\b\s*:?(?=(?:[^\n.!?]|[.](?=\d)){1,80}[.!?]?\s*\Z)"
+    r"|\bthe\s+(?:result|solution|value)\b[^.\n:]{0,60}?\s(?:is|are|equals)\s"
+    r"(?=\**(?:\$[^$\n]{1,80}\$|[-$\d][^\s,]{0,40})(?:\s[A-Za-z]{2,14})?\**[.!]?\s*\Z)"
     r"|(?:最终)?(?:答案|结果)\s*(?:就是|应该是|等于|是|为|[:：])+"
     r"|^[ \t]*(?:#{1,6}[ \t]*)?\**(?:the\s+)?(?:final\s+)?answer\**[ \t]*\n\s*(?=[^\n]{1,200}\s*\Z)"
-    r"|^[ \t]*\**A\s*[:：])\**\s*",
+    r"|^[ \t]*\**(?:A\s*[:：]|Ans\s*[.:：]|Result\s*[:：]))\**\s*",
     re.IGNORECASE | re.MULTILINE,
 )
-"""What announces an answer: `The answer is `, `Final: `, `The largest n is `, `答案是`, a line `A: `."""
+"""What announces an answer: `The answer is `, `Final: `, `The largest n is `, `答案是`, a line `A: ` or `Ans. `."""
 _PHRASE_WORDS = (
     "answer", "result", "solution", "option", "choice", "final", "largest", "smallest", "greatest", "least",
-    "maximum", "minimum", "highest", "lowest", "total", "sum", "答案", "结果", ":", "：",
+    "maximum", "minimum", "highest", "lowest", "total", "sum", "value", "ans", "答案", "结果", ":", "：",
 )  # fmt: skip
 """A text without one of these has no phrase."""
 _AS_READ = str.maketrans("ſı", "si", "\u0307")
@@ -542,10 +544,20 @@ def _unless(hedge: Hedge, hit: Extraction) -> Extraction:
     return hit
 
 
+def _said_inside(tag: Rule, phrase: Rule) -> Rule:
+    """The rule of a tag, in which a sentence may give the answer: <answer>The answer is 5.</answer>."""
+
+    def rule(text: str, start: int) -> Hit:
+        hit = tag(text, start)
+        return hit if hit is None or hit.span is None else phrase(text[: hit.span[1]], hit.span[0]) or hit
+
+    return rule
+
+
 def usual_rules(
     same: Callable[[str, str], bool], hedge: Hedge, trim: Callable[[str], tuple[int, int] | None], bare: Rule
 ) -> tuple[Rule, ...]:
     """Box, tag, ####, phrase, and the text itself by `bare`; `same` tells whether two boxes say one thing."""
+    phrase = last_phrase(same, hedge, trim)
     tag, hash_line = last_value(_TAG, "tag", hedge), last_value(_HASH, "hash", hedge, "####")
-    fields = last_field(same, hedge)
-    return last_box(same, hedge), tag, hash_line, fields, last_phrase(same, hedge, trim), bare
+    return last_box(same, hedge), _said_inside(tag, phrase), hash_line, last_field(same, hedge), phrase, bare

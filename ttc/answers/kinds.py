@@ -102,7 +102,8 @@ _GOES_ON = re.compile(
     r"(?!/(?:second|sec|minute|min|hour|hr|day|week|month|year|person|each|unit|kg|lb)s?\b)(?:[A-Za-z]+\d|[a-zA-Z](?![A-Za-z])|\s?[!^_{}'′″‰|√π½¼¾⅐-⅞]|[²³¹⁰⁴-⁹⁻]|:\d|\s?[*/+×÷·⋅]\s?[\d(A-Za-z]|\+(?!\w)|"
     r"(?:[\s~]|\\[,;:! ])*\\(?![)\],!;: %])|"
     r"\s?\(\s?\d|\s?[,;]\s?\d| \d{3}(?!\d)|"
-    r"\s*(?:and (?:a|an|one|two|three|\d)|dozens?|half|halves|thirds?|quarters?|hundreds?|thousands?|millions?|"
+    r"\s*(?:and (?:a|an|one|two|three|\d)|(?:with (?:a |the )?)?remainder|"
+    r"dozens?|half|halves|thirds?|quarters?|hundreds?|thousands?|millions?|"
     r"billions?|trillions?|lakhs?|crores?|mil|mln|bn|pi|fold|"
     r"squared|cubed|factorial|over \d|point \w|per (?:cent|mille)|pairs?|score|mod(?:ulo)?\b|"
     r"percent)\b|\s?[万亿億萬千百만억]|-fold\b)",
@@ -142,11 +143,17 @@ _CALCULATION = re.compile(
     r"=\s?\**\s?(?:<<[^<>\n]{1,80}>>)?(?P<result>[-−]?\$?\d[\d,]*(?:\.\d+)?%?(?: [A-Za-z]{3,20}){0,3})"
 )
 """Amounts of things that are worked out, down to a number: 25 bugs + 50 ants = 75."""
+_SAID_TWICE = re.compile(r"(?P<number>[-$\d][^()]{0,80}?)\s\((?P<words>[A-Za-z -]{3,60})\)")
+"""A number, and in brackets behind it words, which may say the same number."""
 _PROSE = re.compile(r"(?:let|we|i|to|first|not|as|in|by|using|unknown|unclear)\b", re.IGNORECASE)
 
 
 _FENCED = re.compile(r"(?:^|(?<=\n))```(?:text|math|latex|plaintext)?[ \t]*\n(?P<value>[^\n]{1,4096})\n```\s*\Z")
 """A block of one line at the end of a text, in no language of programs."""
+
+
+_DISPLAYED = re.compile(r"\$\$[^$]{1,4000}\$\$|\\\[(?:(?!\\\]).){1,4000}\\\]", re.DOTALL)
+"""A text that is one displayed formula."""
 
 
 def math_hedge(final: str) -> bool:
@@ -165,6 +172,8 @@ def math_hedge(final: str) -> bool:
 def _trim_math(clause: str) -> tuple[int, int] | None:
     """The mathematics of the clause after an answer phrase: all of it, an inline formula, a number, or a few words."""
     start, rest = _after_lead(clause)
+    if (twice := _SAID_TWICE.fullmatch(rest)) and _same_value(twice["number"], twice["words"]):
+        return start + twice.start("number"), start + twice.end("number")
     if _parses(rest):
         return start, start + len(rest)
     if named := _NAMED.match(clause):
@@ -245,6 +254,8 @@ def _bare_math(text: str, start: int) -> Hit:
     body = text[start:].strip()
     if fenced := _FENCED.search(text, start):
         return found(text, *fenced.span("value"), "bare") if _parses(fenced["value"]) else None
+    if _DISPLAYED.fullmatch(body):
+        return found(text, start, len(text), "bare")
     if not body or "\n" in body or len(body) > MAX_FINAL:
         return None
     if math_hedge(body):

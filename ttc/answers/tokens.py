@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import takewhile
@@ -31,6 +32,7 @@ _SYMBOLS = {
     "⌈": r"\lceil ", "⌉": r"\rceil ", "％": "%", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ",
     "φ": r"\phi ", "γ": r"\gamma ", "δ": r"\delta ", "ω": r"\omega ", "μ": r"\mu ", "σ": r"\sigma ", "ℝ": r"\mathbb{R}",
     "≡": r"\equiv ", "ħ": r"\hbar ", "ℏ": r"\hbar ",
+    "✓": "", "✔": "", "✅": "",
     "“": '"', "”": '"', "‘": "'", "’": "'", "′": "'", "，": ",", "；": ";", "：": ":", "（": "(", "）": ")",
     "€": " EUR ", "£": " GBP ", "¥": " JPY ", "￥": " JPY ", "₹": " INR ", "¢": " cents ",
     "…": r"\dots ", "⋯": r"\dots ", "\u200b": "", "\ufeff": "", "\u2061": "", "\u2062": "", "\u2063": ",",
@@ -106,7 +108,9 @@ _PRIME = re.compile(r"\^(?:\{(?:\s*\\prime)+\s*\}|\s*\\prime(?![A-Za-z]))")
 r"""Primes of a derivative as an exponent: `f^\prime`, `f^{\prime\prime}`."""
 _ORDINAL = re.compile(r"(?<=\d)(?:\^\{\\(?:text|mathrm)\{(?:st|nd|rd|th)\}\}|\^?\\(?:text|mathrm)\{(?:st|nd|rd|th)\})")
 r"""The letters of an ordinal number: the th of `5^{\text{th}}`."""
-_VALUE_IN_TEXT = re.compile(r"\\(?:text|mbox|textbf|textrm|mathrm|mathbf)\s*\{([^{}A-Za-z]*\d[^{}]*)\}")
+_VALUE_IN_TEXT = re.compile(
+    r"\\(?:text|mbox|textbf|textrm|textit|textsf|texttt|mathrm|mathbf)\s*\{([^{}A-Za-z]*\d[^{}]*)\}"
+)
 r"""Text that begins with a number: `\text{5 cm}`."""
 _LABEL = re.compile(
     r"\s*(?:(?P<styled>\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{\s*(?:\([A-E]\)|[A-E][).])\s*\})\s*"
@@ -121,7 +125,8 @@ _LABEL_IN_TEXT = re.compile(r"\s*\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\
 _TITLE = re.compile(
     r"\s*(?:=|\\(?:approx|therefore|Rightarrow|implies)(?![A-Za-z])"
     r"|\\text\s*\{\s*(?:approximately|about|roughly|around|exactly)\s*\}"
-    r"|\\(?:text|textbf|textrm|textit|mathrm|mathbf|mbox)\s*\{\s*(?P<words>[A-Za-z]*[a-z][A-Za-z' ]{1,60}?)\s*"
+    r"|\\(?:text|textbf|textrm|textit|mathrm|mathbf|mbox)\s*\{\s*"
+    r"(?P<words>ANS(?:WER)?|[A-Za-z]*[a-z][A-Za-z' ]{1,60}?)\s*"
     r"(?:(?:[:=]|\b(?:is|are)\s?:?)\s*\}|\}\s*[:=])"
     r"|(?:\\Pr|P|\\(?:mathbb|mathrm|text|operatorname)\{P\})\s*\((?=[^()]*(?:[=|A-Z<>]|\\(?:mid|cap|cup|text)))[^()]{1,60}\)\s*="
     r")\s*(?=[-\d.$(A-Za-z\\])(?!.*[,;].*[:=])",
@@ -158,7 +163,14 @@ _FRAC = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 r"""Fractions in a size of their own: `\dfrac`, `\tfrac`."""
 _OVER = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*?)\\over(?![A-Za-z])((?:[^{}]|\{[^{}]*\})*)\}")
 """A fraction as TeX writes it, {1 \\over 2}."""
-_ALIASES = (
+
+
+def _in_unit(match: re.Match[str]) -> str:
+    """The unit of `12 (in cm)`; other words stay as they are: 12 (in thousands)."""
+    return rf" \text{{{match[2]}}}" if match[2] in UNITS else match[0]
+
+
+_ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (r"\\[", re.compile(r"\\\\\[\s?-?[\d.]{1,9}\s?(?:pt|em|ex|mm|cm|in)\s?\]"), r"\\\\"),
     ("{:}", re.compile(r"\{:\}"), ":"),
     (r"\circ", re.compile(r"\\text\s*\{\s*\^\\circ\s*([CF]?)\s*\}"), r"^\\circ \1"),
@@ -172,6 +184,17 @@ _ALIASES = (
     ("<", re.compile(r"\A(\$*|\\[(\[])\s*<([^<>]*,[^<>]*)>\s*(\$*|\\[)\]])\Z"), r"\1\\langle \2\\rangle \3"),
     (r"\R", re.compile(r"\\R(?![A-Za-z])"), r"\\mathbb{R}"),
     ("o", re.compile(r"(?<=\d)\^(?:o|\{\s?(?:o|\\(?:text|mathrm)\s?\{\s?o\s?\})\s?\})(?!\w)"), r"^\\circ "),
+    ("check", re.compile(r"\\check(?:mark)?(?![A-Za-z])(?!\s*\{)\s*\Z"), ""),
+    (r"\mathbb", re.compile(r"\\mathbb\s?\{?R\}?\s?\^\s?\{?\*\}?"), r"\\mathbb{R}\\setminus\\{0\\}"),
+    ("(", re.compile(r"\\(text|mathrm)\s?\{\s?\(\s?in ([A-Za-z]{1,12})\s?\)\s?\}\s*\Z"), _in_unit),
+    (
+        "(",
+        re.compile(
+            r"(?:(?<=[\d})°])|(?<=circ))\s*(?:\\[,;: ]\s*)?\\(?:text|mathrm)\s?\{\s?"
+            r"\((?:(?:option|choice) [A-E]|(?:counter)?clockwise|approximately|exactly|exact)\)\s?\}\s*\Z"
+        ),
+        "",
+    ),
     ("const", re.compile(r"(?<=[+-])\s?\\(?:text|mathrm)\s?\{\s?const(?:ant|\.)?\s?\}"), " C"),
     (",", re.compile(r"\\(?:text|textrm|mbox)\s?\{\s*,\s*\}"), ","),
     (",", re.compile(r"\\(?:text|textrm|mbox)\s?\{\s*,\s*(and|or)\s*\}"), r", \\text{\1}"),
@@ -283,6 +306,10 @@ _IN_Z = (
     r"(?P<letter>[klmnt])\s*(?:\\in\s*(?:\\mathbb\s*\{?\s*Z\s*\}?|\\Z(?![A-Za-z]))"
     r"|\\text\s*\{\s*is an(?:y| arbitrary)? integer\s*\})"
 )
+_FOR_INTEGERS = re.compile(
+    r"\\text\s*\{[\s,]*(?:for|with)(?: (?:all|any|every|some))? integers?\s*\}\s*(?P<letter>[klmnt])\s*\Z"
+)
+"""The same in words before the letter: for any integer k."""
 _OVER_INTEGERS = re.compile(
     r"(?<![\s,;])(?:[\s,;]|\\text\s*\{[\s,]*(?:for|where|with)?(?: (?:all|any|every|some))?\s*\}){1,8}"
     rf"(?:\(\s*{_IN_Z}\s*\)|{_IN_Z.replace('<letter>', '<bare>')})[\s.]*\Z"
@@ -306,6 +333,7 @@ def _without_frame(text: str) -> str:
         text = _behind_working(text)
     if r"\text" in text and (everywhere := _FOR_ALL.fullmatch(text)):
         text = everywhere["function"]
+    text = _FOR_INTEGERS.sub(r", \g<letter> \\in \\mathbb{Z}", text) if "integer" in text else text
     over = _OVER_INTEGERS.search(text) if text.rstrip(". ").endswith(("Z", "Z}", "Z})", "integer}")) else None
     if over is None or _BOUNDS.search(text, 0, over.start()):
         return text
@@ -458,7 +486,7 @@ _NUMBER = re.compile(
     re.VERBOSE,
 )
 _TEXT = re.compile(
-    r"\\(text|textnormal|mbox|textrm|textbf|textit|mathrm|mathbf|mathsf|mathit|operatorname\*?|hbox)\s*\{([^{}]*)\}"
+    r"\\(text|textnormal|mbox|textrm|textbf|textit|textsf|texttt|mathrm|mathbf|mathsf|mathit|operatorname\*?|hbox)\s*\{([^{}]*)\}"
 )
 r"""Words in a style: `\text{cm}`."""
 _STYLED = re.compile(r"\\(?:mathrm|mathbf|mathit|mathsf)\s+([A-Za-z])(?![A-Za-z])")
