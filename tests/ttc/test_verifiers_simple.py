@@ -116,6 +116,36 @@ def test_a_letter_before_its_value_is_a_choice() -> None:
         assert judge(choice(), "C", text).correct, text
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The answer to the question is D.",
+        "The answer is clearly D.",
+        "My choice is D.",
+        "因此，正确选项是D。",
+        "D\n\nExplanation: A and B are wrong.",
+        "**D.**\n\n**Explanation:** " + "A is wrong, since it says too little. " * 20,
+    ],
+)
+def test_a_letter_is_found_in_what_models_say_of_their_choice(text: str) -> None:
+    assert judge(choice(), "D", text).correct
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The answer to the question is not D.",
+        "The answer is clearly not D.",
+        "The answer is definitely A or D.",
+        "D\n\nExplanation: wait, that is wrong, it is A.",
+        "D\n\nA\n\nExplanation: both are right.",
+        "D\n\nExplanation: so the answer is A.",
+    ],
+)
+def test_a_letter_that_is_denied_replaced_or_one_of_two_is_no_choice(text: str) -> None:
+    assert not judge(choice(), "D", text).correct
+
+
 def test_quotation_marks_and_emphasis_are_no_part_of_a_string() -> None:
     for text in ("Answer: *Paris*", "“Paris”", "The answer is «Paris».", "***Paris***", "„Paris“"):
         assert judge(exact(), "Paris", text).correct, text

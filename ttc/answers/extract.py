@@ -421,6 +421,8 @@ _JSON = re.compile(
     re.IGNORECASE,
 )
 """The answer of an object that ends a text: {"steps": [], "answer": "5"}."""
+_JSON_CHARS = 5000
+"""Characters of the longest such field and what follows it."""
 _FOREIGN_WORDS = (
     "respuesta", "réponse", "antwort", "resposta", "risposta", "ответ", "jawaban", "cevap", "odpowiedź", "đáp",
     "答え", "正解", "解答", "답", "الإجابة", "الجواب", "उत्तर", "คำตอบ",
@@ -437,9 +439,11 @@ _FOREIGN = re.compile(
 """The phrases of other languages before an answer: `Respuesta final: `, `La réponse est `, `答えは`."""
 _PHRASE = re.compile(
     r"(?:\b(?:(?:final|correct|right|best)\s+(?:result|solution|option|choice)"
-    r"|(?<!wrong )(?<!incorrect )(?<!false )(?<!mistaken )(?<!least likely )answers?(?:\s(?:choice|option))?)\**\s*"
+    r"|(?<!wrong )(?<!incorrect )(?<!false )(?<!mistaken )(?<!least likely )answers?(?:\s(?:choice|option))?"
+    r"(?:\sto\s(?:the|this|that|your)\s(?:question|problem))?|\bmy\s(?:choice|pick|selection))\**\s*"
     r"(?:(?:is|are|equals|would be|should be|must be)"
     r"(?:\s+(?:therefore|thus|then|simply|just|equal to|approximately|about"
+    r"|clearly|obviously|indeed|definitely|certainly"
     r"|(?:option|choice)(?!\s(?-i:[AI]\s+[a-z]))))*"
     r"\s*:?|[:：=]|(?:comes|turns|works) out to(?: be)?\b)"
     r"|\bfinal(?:\s+(?:value|number|total))?\**\s*[:：]"
@@ -448,7 +452,7 @@ _PHRASE = re.compile(
     r"[^.\n:]{0,60}?\s(?:is|are|equals)\b\s*:?(?=(?:[^\n.!?]|[.](?=\d)){1,80}[.!?]?\s*\Z)"
     r"|\bthe\s+(?:result|solution|value)\b[^.\n:]{0,60}?\s(?:is|are|equals)\s"
     r"(?=\**(?:\$[^$\n]{1,80}\$|[-$\d][^\s,]{0,40})(?:\s[A-Za-z]{2,14})?\**[.!]?\s*\Z)"
-    r"|(?:最终)?(?:答案|结果)\s*(?:就是|应该是|等于|是|为|[:：])+"
+    r"|(?:最终)?(?:答案|结果|选项)\s*(?:就是|应该是|等于|是|为|[:：])+"
     r"|^[ \t]*(?:#{1,6}[ \t]*)?\**(?:the\s+)?(?:final\s+)?answer\**[ \t]*\n\s*(?=[^\n]{1,200}\s*\Z)"
     r"|^[ \t]*\**(?:A\s*[:：]|Ans\s*[.:：]|Result\s*[:：]))\**\s*",
     re.IGNORECASE | re.MULTILINE,
@@ -456,7 +460,8 @@ _PHRASE = re.compile(
 """What announces an answer: `The answer is `, `Final: `, `The largest n is `, `答案是`, a line `A: ` or `Ans. `."""
 _PHRASE_WORDS = (
     "answer", "result", "solution", "option", "choice", "final", "largest", "smallest", "greatest", "least",
-    "maximum", "minimum", "highest", "lowest", "total", "sum", "value", "ans", "答案", "结果", ":", "：",
+    "maximum", "minimum", "highest", "lowest", "total", "sum", "value", "ans", "pick", "selection",
+    "答案", "结果", "选项", ":", "：",
 )  # fmt: skip
 """A text without one of these has no phrase."""
 _AS_READ = str.maketrans("ſı", "si", "\u0307")
@@ -490,7 +495,8 @@ def last_field(same: Callable[[str, str], bool], hedge: Hedge) -> Rule:
 
     def rule(text: str, start: int) -> Hit:
         fields = list[re.Match[str]]()
-        while field := _JSON.search(text, fields[-1].start() + 1 if fields else start):
+        begin = max(start, len(text.rstrip()) - _JSON_CHARS)
+        while field := _JSON.search(text, fields[-1].start() + 1 if fields else begin):
             fields.append(field)
         fields = [field for field in fields if field["is_final"]] or fields
         if not fields:

@@ -340,8 +340,9 @@ _SECOND = re.compile(
 _BESIDE = re.compile(
     r"\s*\)\s*\((?P<letter>[A-Z])\)|[\s*]+(?P<bare>[A-Z])(?=\W*\Z|\s+[A-Z]\b)"
     r"|[.)]\s+(?P<listed>[A-Z])[.)]\s+[A-Z]\b(?![a-z])"
+    r"|\s*\n[\s*(]*(?P<below>[A-Z])[).*]*[ \t]*(?=\n|\Z)"
 )
-"""A second letter without a word between: (B)(C), B C, and A. B. C.; behind C. and C) it is the value of C."""
+"""A second letter without a word between: (B)(C), B C, A. B. C., or on a line below; behind C. it is the value of C."""
 _NONE = re.compile(r"[\s)\]*.,(]*\bor\s+none\b", re.IGNORECASE)
 """What is offered beside a letter: `C or none`."""
 _ALONE = re.compile(r"(?:[Oo]ption|[Cc]hoice|[Aa]nswer|[Ll]etter)?[\s*$(\[\\{`a-z]*[A-Za-z][\s)\].:}*$,`]")
@@ -464,6 +465,23 @@ _VERDICTS = tuple(
 """A last sentence that takes one letter and says nothing else: "Therefore, (C) is correct." and "I choose C"."""
 
 
+_EXPLAINED = re.compile(
+    r"[\s*(]*(?P<letter>[A-Z])[).:*]*[ \t]*\n\s*[#*]*\s*"
+    r"(?:explanation|reason(?:ing)?|rationale|justification|because|this is because|here['’]s why)\b",
+    re.IGNORECASE,
+)
+"""A letter on a line of its own, and its explanation, which speaks of the others."""
+
+
+def _explained(text: str, start: int) -> Hit:
+    first = _EXPLAINED.match(text, start)
+    if first is None:
+        return None
+    if taken_back(text[first.end() :]):
+        return Extraction(None, first.span("letter"), "bare", "hedge")
+    return found(text, *first.span("letter"), "bare")
+
+
 def _last_sentence(text: str, start: int) -> Hit:
     tail = max(start, len(text) - _SENTENCE)
     verdict = next((match for rule in _VERDICTS if (match := rule.search(text[tail:]))), None)
@@ -471,7 +489,7 @@ def _last_sentence(text: str, start: int) -> Hit:
 
 
 _usual = usual_rules(_same_by(choice_key), lambda final: choice_letter(final)[1], _trim_choice, _bare_choice)
-_CHOICE_RULES = (*_usual[:-1], _last_sentence, _bare_choice)
+_CHOICE_RULES = (*_usual[:-1], _last_sentence, _explained, _bare_choice)
 
 
 # -- strings and forms -------------------------------------------------------------------------------------------------
