@@ -79,7 +79,7 @@ class Program:
             function = _OF_OBJECTS.get(name) or self._function(name)
             value = function(*args, **kwargs)
             if isinstance(function, type) and _is_container_with_methods(value):
-                value = values.Kept(value)
+                value = values.ByHandle(value)
             changed = (value is None or self._in_place) and any(isinstance(arg, self._changeable()) for arg in args)
             return values.dump(["value", value, *([args] if changed else [])], self._keep, self.nodes, lazy=True)
         except BaseException as exc:

@@ -75,7 +75,7 @@ def load(data: bytes, fetch: Fetch, nodes: Nodes | None = None) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ByHandle:
     """Something that stays where it is, though it may be data."""
 
     value: object
@@ -159,7 +159,7 @@ def _encode(value: object, sender: _Sender, depth: int) -> Any:
         raise Oversized(f"nested deeper than {MAX_DEPTH}")
     if value is None or value is True or value is False:
         return value
-    if type(value) is Kept:
+    if type(value) is ByHandle:
         return {"t": "handle", "v": sender.keep(value.value)}
     for type_, encode in _ENCODERS:
         if isinstance(value, type_):
