@@ -303,6 +303,17 @@ def test_boxes_of_white_space_are_read_for_a_letter_in_linear_time() -> None:
 
 
 @pytest.mark.parametrize(
+    "filling", ["\n", " \n", "*", "( ", "#", "the value is ", '"answer": 4,', "1 000 ", "<answer>"]
+)
+def test_long_runs_behind_and_before_an_answer_are_read_in_linear_time(filling: str) -> None:
+    start = time.thread_time()
+    for text in (f"D\n{filling * 50_000}x", f"{filling * 50_000}D\nx", rf"\boxed{{B{filling * 300}x}}"):
+        for kind in ("choice", "math", "number", "exact", "code", "structured"):
+            key(extract(text, kind).final or "", kind)
+    assert time.thread_time() - start < 5.0  # 0.5; a time that grows with the square is minutes
+
+
+@pytest.mark.parametrize(
     ("kind", "text", "final"),
     [
         ("number", "The solution is to add 3 and 5 to get 8.", "8"),

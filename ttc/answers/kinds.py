@@ -340,7 +340,7 @@ _SECOND = re.compile(
 _BESIDE = re.compile(
     r"\s*\)\s*\((?P<letter>[A-Z])\)|[\s*]+(?P<bare>[A-Z])(?=\W*\Z|\s+[A-Z]\b)"
     r"|[.)]\s+(?P<listed>[A-Z])[.)]\s+[A-Z]\b(?![a-z])"
-    r"|\s*\n[\s*(]*(?P<below>[A-Z])[).*]*[ \t]*(?=\n|\Z)"
+    r"|[^\S\n]*+\n[\s*(]*+(?P<below>[A-Z])[).*]*+[ \t]*+(?=\n|\Z)"
 )
 """A second letter without a word between: (B)(C), B C, A. B. C., or on a line below; behind C. it is the value of C."""
 _NONE = re.compile(r"[\s)\]*.,(]*\bor\s+none\b", re.IGNORECASE)
@@ -466,7 +466,7 @@ _VERDICTS = tuple(
 
 
 _EXPLAINED = re.compile(
-    r"[\s*(]*(?P<letter>[A-Z])[).:*]*[ \t]*\n\s*[#*]*\s*"
+    r"[\s*(]*+(?P<letter>[A-Z])[).:*]*+[ \t]*+\n\s*+[#*]*+\s*+"
     r"(?:explanation|reason(?:ing)?|rationale|justification|because|this is because|here['’]s why)\b",
     re.IGNORECASE,
 )
