@@ -561,9 +561,18 @@ def _said_inside(tag: Rule, phrase: Rule) -> Rule:
 
 
 def usual_rules(
-    same: Callable[[str, str], bool], hedge: Hedge, trim: Callable[[str], tuple[int, int] | None], bare: Rule
+    same: Callable[[str, str], bool],
+    hedge: Hedge,
+    trim: Callable[[str], tuple[int, int] | None],
+    bare: Rule,
+    *,
+    tag_is_answer: bool = False,
 ) -> tuple[Rule, ...]:
-    """Box, tag, ####, phrase, and the text itself by `bare`; `same` tells whether two boxes say one thing."""
+    """Box, tag, ####, phrase, and the text itself by `bare`; `same` tells whether two boxes say one thing.
+
+    With `tag_is_answer` all that a tag holds is the answer, else a sentence inside may give it.
+    """
     phrase = last_phrase(same, hedge, trim)
     tag, hash_line = last_value(_TAG, "tag", hedge), last_value(_HASH, "hash", hedge, "####")
-    return last_box(same, hedge), _said_inside(tag, phrase), hash_line, last_field(same, hedge), phrase, bare
+    tag = tag if tag_is_answer else _said_inside(tag, phrase)
+    return last_box(same, hedge), tag, hash_line, last_field(same, hedge), phrase, bare

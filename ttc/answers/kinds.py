@@ -506,7 +506,7 @@ def _trim_words(clause: str) -> tuple[int, int] | None:
     return (0, end) if clause[:end].strip() else None
 
 
-_EXACT_RULES = usual_rules(_same_by(text_key), lambda _final: False, _trim_words, _only_line)
+_EXACT_RULES = usual_rules(_same_by(text_key), lambda _final: False, _trim_words, _only_line, tag_is_answer=True)
 
 
 def _extract_all(text: str) -> Extraction:
