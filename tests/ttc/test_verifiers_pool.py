@@ -93,7 +93,7 @@ def test_time_in_which_the_machine_lets_a_worker_not_run_is_not_its_own(pool: Po
 @pytest.mark.skipif(not pathlib.Path("/proc/self/stat").exists(), reason="only /proc tells who is kept waiting")
 def test_a_worker_whose_main_thread_waits_for_another_that_is_in_line_is_kept_waiting(pool: Pool) -> None:
     worker = [pool.submit(ask()).result().data for _ in range(2)][-1]
-    request = {**ask("work in a thread"), "first_s": LIMIT_S / 2, "until_s": worker["spent_s"] + 0.65 * LIMIT_S}
+    request = {**ask("work in a thread"), "first_s": LIMIT_S / 2, "until_s": worker["spent_s"] + 0.6 * LIMIT_S}
     reply = pool.submit(request).result()
     assert (reply.status, reply.data.get("pid")) == ("ok", worker["pid"])
     assert reply.seconds > LIMIT_S
