@@ -151,8 +151,13 @@ def test_a_run_that_ends_in_no_number_says_what_goes_on_and_that_does(cipher_mod
     words = ["train", "run", "--model", str(cipher_model), "--seed", "1", "--out"]
     assert main([*words, str(tmp_path / "ended"), str(write(tmp_path, text))]) == 1
     table, setting = re.search(r"with (\[.*\]) (.*) in the recipe$", capsys.readouterr().err.strip()).groups()
-    assert main([*words, str(tmp_path / "on"), str(write(tmp_path, f"{text}\n{table}\n{setting}\n"))]) == 0
+    going_on = [*words, str(tmp_path / "on"), str(write(tmp_path, f"{text}\n{table}\n{setting}\n"))]
+    assert main([*going_on, "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["not_finite"] == 1.0
+    assert main(going_on) == 0
+    summary = capsys.readouterr().out
+    assert main(["train", "report", str(tmp_path / "on")]) == 0
+    assert summary == capsys.readouterr().out and "stage 1-sft: done, 4 steps logged" in summary
 
 
 def test_a_number_that_is_none_is_null_in_what_a_run_prints():

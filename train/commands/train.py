@@ -58,6 +58,7 @@ def _add_run(verbs: Any) -> None:
     run.add_argument("--device", default="cpu", help="cpu or cuda")
     run.add_argument("--threads", type=int, default=1, help="compute threads on a CPU")
     run.add_argument("--processes", type=int, default=1, help="processes that share rollouts and updates")
+    run.add_argument("--json", action="store_true", help="end stdout with a JSON line per stage, not with the summary")
     _add_settings(run, "STAGE.FIELD", "change a field")
     run.set_defaults(run=_run, continues=True)
 
@@ -159,6 +160,7 @@ def _run(args: argparse.Namespace) -> int:
     from train.recipe.adapt import adaptation, adapted
     from train.recipe.recipe import START, read_recipe
     from train.recipe.run import RunOptions, check_start, run_recipe
+    from train.report import read_run, render_summary
     from ttc.cli.parts import check_writable
     from ttc.concurrent import StopRequest
     from ttc.engines.embedded.core.model import pick_device
@@ -198,8 +200,11 @@ def _run(args: argparse.Namespace) -> int:
     results = run_recipe(recipe, options, log)
     if not world.main:
         return 0
-    for step, result in zip(recipe.steps, results, strict=False):
-        print(_line(step.kind, result))
+    if args.json:
+        for step, result in zip(recipe.steps, results, strict=False):
+            print(_line(step.kind, result))
+    else:
+        print(render_summary(read_run(args.out, samples=False)), end="")
     print(_sentence(recipe.steps, results, args.out), file=sys.stderr)
     return 3 if results[-1].stopped.startswith("health rule") else 0
 

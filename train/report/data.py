@@ -66,15 +66,18 @@ class RunData:
     kept: Sequence[Kept] = ()
 
 
-def read_run(run: Path) -> RunData:
-    """Read the folder of a run; raises ConfigError for another folder, RecordError for a broken file."""
+def read_run(run: Path, *, samples: bool = True) -> RunData:
+    """Read the folder of a run; raises ConfigError for another folder, RecordError for a broken file.
+
+    Without `samples` no rollouts are read, of which there may be gigabytes.
+    """
     folders = stage_folders(run)
     if not folders:
         raise ConfigError(f"{run} has no stage that has begun; nothing to report yet")
     try:
         settings = json.loads((run / RUN).read_text())
         fields = [stage["fields"] for stage in settings["stages"]]
-        stages = [_stage(path, fields) for path in folders]
+        stages = [_stage(path, fields, samples) for path in folders]
         return RunData(str(settings["recipe"]), int(settings["seed"]), stages, read_kept(run))
     except (ValueError, KeyError, TypeError) as exc:
         if isinstance(exc, RecordError):
@@ -82,7 +85,7 @@ def read_run(run: Path) -> RunData:
         raise RecordError(f"{run / RUN}: not the settings of a run ({exc})") from exc
 
 
-def _stage(folder: Path, fields: Sequence[Mapping[str, Any]]) -> StageData:
+def _stage(folder: Path, fields: Sequence[Mapping[str, Any]], samples: bool) -> StageData:
     rows = _by_step(folder / "metrics.jsonl")
     end = rows[-1]["step"] if rows else math.inf
     outcomes = [row for row in _by_step(folder / "held_out.jsonl") if row["step"] <= end]
@@ -94,7 +97,7 @@ def _stage(folder: Path, fields: Sequence[Mapping[str, Any]]) -> StageData:
         rows=rows,
         held_out=[_point(row) for row in outcomes],
         alarms=[row for row in _lines(folder / "alarms.jsonl") if row["step"] <= end],
-        samples=_samples(folder / "rollouts.jsonl", [int(row["step"]) for row in rows]),
+        samples=_samples(folder / "rollouts.jsonl", [int(row["step"]) for row in rows]) if samples else {},
     )
 
 
