@@ -84,3 +84,11 @@ def test_a_list_of_specs_keeps_the_options_of_each_together() -> None:
     specs = ["mine.py:reward:weight=1.0,what=length", "repetition:weight=0.5,n=3", "thinking"]
     assert parse("shaping", text, list[str]) == specs
     assert parse("names", "a=1,b=2", tuple[str, ...]) == ("a=1", "b=2")
+
+
+def test_a_list_may_be_written_as_in_a_recipe_and_a_bracketed_text_is_one_text() -> None:
+    specs = ["length:weight=1,start=20", "repetition:weight=1"]
+    assert parse("shaping", f"{specs}", tuple[str, ...]) == tuple(specs)
+    assert parse("sizes", "[1, 2]", tuple[int, ...]) == (1, 2) and parse("sizes", "[]", tuple[int, ...]) == ()
+    for text in ("[END]", "[1]"):
+        assert parse("stop", text, tuple[str, ...]) == (text,)

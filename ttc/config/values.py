@@ -5,8 +5,9 @@
 
 One decoder serves the command line, recipes and the server, so that an option reads the same everywhere. A type
 annotation is the schema: bool, int, float, str, Path, Literal, `X | None`, other unions (members tried in order),
-tuples and lists of these, and dataclasses, whose fields are named options. A union of dataclasses that each have a
-field of one `Literal` value is told apart by it. Text is read by the annotation, never evaluated.
+tuples and lists of these (`a,b` or `["a", "b"]`), and dataclasses, whose fields are named options. A union of
+dataclasses that each have a field of one `Literal` value is told apart by it. Text is read by the annotation, never
+evaluated.
 
 Ranges are checked before anything is loaded, with one message for every factory. None means that a parameter was not
 given; NaN is outside every range.
@@ -27,6 +28,7 @@ import difflib
 import math
 import pathlib
 import re
+import tomllib
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -235,8 +237,9 @@ def _parse_mapping(name: str, value: object, arguments: tuple[Any, ...]) -> dict
 
 
 def _parse_sequence(name: str, value: object, annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> Any:
+    kind = arguments[0] if arguments else Any
     if isinstance(value, str):
-        items: list[object] = list(_split(value)) if value.strip() else []
+        items = _items(value, kind)
     elif isinstance(value, (list, tuple)):
         items = list(value)
     else:
@@ -245,9 +248,18 @@ def _parse_sequence(name: str, value: object, annotation: Any, origin: Any, argu
         if len(items) != len(arguments):
             raise ConfigError(f"{name} must have {len(arguments)} items, got {len(items)} in {value!r}")
         pairs = enumerate(zip(items, arguments, strict=True))
-        return tuple(parse(f"{name}[{i}]", item, kind) for i, (item, kind) in pairs)
-    kind = arguments[0] if arguments else Any
+        return tuple(parse(f"{name}[{i}]", item, own) for i, (item, own) in pairs)
     return origin(parse(f"{name}[{i}]", item, kind) for i, item in enumerate(items))
+
+
+def _items(text: str, kind: Any) -> list[Any]:
+    """The items of a list in one text: a,b or, as TOML writes it, ["a", "b"]; of texts, [1] and [END] are each one."""
+    if text.lstrip().startswith("["):
+        with contextlib.suppress(tomllib.TOMLDecodeError):
+            items = list(tomllib.loads(f"items = {text}")["items"])
+            if kind is not str or all(isinstance(item, str) for item in items):
+                return items
+    return list(_split(text)) if text.strip() else []
 
 
 def _split(text: str) -> list[str]:
