@@ -1,16 +1,19 @@
 """Reward models: the Bradley-Terry loss by hand, reading by length, ensembles, and a stage that ranks unseen ones."""
 
 import math
+import shutil
 
 import pytest
 import torch
 
 from tests.train.cipher_base import STEPS, SYMBOLS
 from tests.train.stages import make_stage
+from train.base.models import load_model
 from train.base.stage import Setting
 from train.examples.examples import Example
 from train.examples.pairs import pairs_of_rollouts
 from train.reward_models.reward_models import RewardEnsemble, load_reward_model, new_reward_model, rewards_of
+from train.reward_models.step_model import new_step_model
 from train.stages.sample import sample
 from ttc.config.registry import SCORERS
 from ttc.errors import ConfigError
@@ -32,6 +35,22 @@ def run(cipher_model, tmp_path_factory):
 def setting(folder, base, seed=1):
     folder.mkdir(parents=True, exist_ok=True)
     return Setting(folder, base, seed, "cpu", 1, lambda text: None)
+
+
+def test_only_a_head_may_be_new_and_it_is_no_news(cipher_model, tmp_path, capfd):
+    from safetensors.torch import load_file, save_file
+
+    new_reward_model(cipher_model, 3, "cpu")
+    new_step_model(cipher_model, "label", "\n", None, 3, "cpu")
+    assert "LOAD REPORT" not in "".join(capfd.readouterr())
+    torn = shutil.copytree(cipher_model, tmp_path / "torn")
+    weights = load_file(torn / "model.safetensors")
+    lost = next(name for name in sorted(weights) if name.endswith("q_proj.weight"))
+    save_file({name: weight for name, weight in weights.items() if name != lost}, torn / "model.safetensors")
+    for load in (lambda: new_reward_model(torn, 3, "cpu"), lambda: load_model(torn, "cpu")):
+        with pytest.raises(ConfigError, match=rf"torn has no weights for {lost}, which would be random"):
+            load()
+    assert "LOAD REPORT" not in "".join(capfd.readouterr())
 
 
 def test_a_reward_is_read_at_the_last_token_whatever_stands_beside_or_is_sampled(cipher_model):

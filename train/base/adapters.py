@@ -28,6 +28,7 @@ from train.base.models import (
     PREFIX,
     UP,
     load_model,
+    loaded,
     stored_type,
     weights_digest,
 )
@@ -88,11 +89,9 @@ def _write(model: Any, base: Path, out: Path) -> None:
 
 
 def _classifier(base: Path, task: str) -> Any:
-    import transformers
-
     if task not in _TASKS:
         raise ConfigError(f"an adapter of task {task!r} is not one of {', '.join(_TASKS)}")
-    return getattr(transformers, _TASKS[task]).from_pretrained(base, num_labels=2, dtype=torch.float32)
+    return loaded(_TASKS[task], base, new_head=True, num_labels=2, dtype=torch.float32)
 
 
 def _read(adapter: Path) -> tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, torch.Tensor]]:

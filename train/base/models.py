@@ -115,19 +115,40 @@ def load_model(folder: Path, device: str, *, checkpointing: bool = False, dtype:
     """Load a folder for training, in fp32, without dropout.
 
     Raises:
-        ConfigError: the folder cannot be read, or the model's head is none that we know how to apply; names the folder.
+        ConfigError: the folder cannot be read or lacks weights, or the model's head is none that we know how to apply;
+            names the folder.
     """
-    from transformers import AutoModelForCausalLM
-
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} is not a model folder: it has no config.json")
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
+    model = loaded("AutoModelForCausalLM", folder, dtype=dtype, attn_implementation="sdpa")
     without_dropout(model)
     speed_attention(model, device)
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     model = model.to(device)
     check_head(model, folder)
+    return model
+
+
+def loaded(kind: str, folder: Path, *, new_head: bool = False, **options: Any) -> Any:
+    """The model of a folder by a class of transformers, of which the head alone may be new: then it is random.
+
+    Raises:
+        ConfigError: the folder lacks other weights, which would be random, too; names them.
+    """
+    import transformers
+
+    level = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()  # or a table of what was found is printed, a new head among it
+    try:
+        model, report = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True, **options)
+    finally:
+        transformers.logging.set_verbosity(level)
+    body = f"{model.base_model_prefix}."
+    lacking = sorted(name for name in report["missing_keys"] if name.startswith(body) or not new_head)
+    if lacking:
+        names = ", ".join(lacking[:4]) + (", .." if len(lacking) > 4 else "")
+        raise ConfigError(f"{folder} has no weights for {names}, which would be random: put back what is missing")
     return model
 
 

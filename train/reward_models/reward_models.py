@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from train.base.models import load_tokenizer, speed_attention, turn_tokenizer, without_dropout
+from train.base.models import load_tokenizer, loaded, speed_attention, turn_tokenizer, without_dropout
 from train.base.rollout import Rollout
 from train.base.stage import Setting
 from train.examples.examples import Example
@@ -40,12 +40,10 @@ def new_reward_model(policy: Path, seed: int, device: str) -> Any:
 
 def new_head(kind: str, policy: Path, labels: int, seed: int, device: str) -> Any:
     """The policy's body with a random head of so many labels, of a `kind` of transformers; fp32, without dropout."""
-    import transformers
-
     check_kind_of_head(kind, policy)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = getattr(transformers, kind).from_pretrained(policy, num_labels=labels, dtype=torch.float32)
+        model = loaded(kind, policy, new_head=True, num_labels=labels, dtype=torch.float32)
     without_dropout(model)
     speed_attention(model, device)
     return model.to(device)
@@ -69,14 +67,14 @@ def check_kind_of_head(kind: str, policy: Path) -> None:
 
 def load_reward_model(folder: Path, device: str) -> Any:
     """Load a folder; raises ConfigError when it is no reward model."""
-    from transformers import AutoConfig, AutoModelForSequenceClassification
+    from transformers import AutoConfig
 
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} is not a model folder: it has no config.json")
     names = AutoConfig.from_pretrained(folder).architectures or ()
     if not any(name.endswith("ForSequenceClassification") for name in names):
         raise ConfigError(f"{folder} is no reward model: it is {', '.join(names) or 'unnamed'}")
-    model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
+    model = loaded(CLASSIFIER, folder, dtype=torch.float32)
     without_dropout(model)  # a critic goes on training its body
     return model.to(device).eval()
 
