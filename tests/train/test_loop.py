@@ -13,7 +13,7 @@ import torch
 from tests.train.cipher_base import gained, make_parts
 from train.base.checkpoint import Checkpoints
 from train.base.optimiser import Optimiser, Schedule
-from train.base.rollout import read_rollouts
+from train.base.rollout import Collector, read_rollouts
 from train.rl.loop import LoopPlan, LoopState, evaluate, learn, outcome_of, referenced, resume, update_on
 from train.update.batch import rollout_batch
 from train.update.update import Updater, weighted
@@ -263,6 +263,25 @@ def test_groups_without_a_signal_change_nothing(new_parts, tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(before, weights(parts), strict=True))
 
 
+@pytest.mark.parametrize(
+    ("cap", "masks", "why"),
+    [
+        (
+            1,
+            True,
+            "every rollout was cut, and cut ones are not learnt from: raise max_tokens, or mask_truncated = false",
+        ),
+        (1, False, "no group had rewards that differ: take problems that are sometimes solved, or raise n"),
+    ],
+)
+def test_a_run_that_never_learnt_says_so_and_why(new_parts, tmp_path, cap, masks, why):
+    parts, texts = new_parts(tmp_path), []
+    drawn = Collector.plain(parts.collector.engine, 2, cap, 0)
+    plan = LoopPlan(steps=2, prompts=2, eval_every=9, mask_truncated=masks)
+    run(plan, dataclasses.replace(parts, collector=drawn, log=texts.append))
+    assert texts[-1].startswith(f"nothing was learnt in 2 steps: {why}")
+
+
 @pytest.mark.parametrize("normaliser", ["token", "sequence", "constant", "rollout"])
 def test_a_group_without_a_signal_keeps_its_place_in_the_normaliser(new_parts, tmp_path, normaliser):
     parts, rollouts = collect(new_parts, tmp_path)
@@ -290,10 +309,10 @@ def three_groups(rollouts, live):
     return [dataclasses.replace(two[i % 2], group=i // 6, reward=float(i // 6 == live and i % 2)) for i in range(18)]
 
 
-def fresh_updater(parts):
+def fresh_updater(parts, **options):
     """An updater of the same weights that nothing was learnt by."""
     model = copy.deepcopy(parts.updater.model)
-    return Updater(model, Optimiser(model, Schedule(1e-3, 1)), parts.updater.objective)
+    return Updater(model, Optimiser(model, Schedule(1e-3, 1)), parts.updater.objective, **options)
 
 
 def test_micro_batches_of_any_size_give_the_same_gradient(new_parts, tmp_path):

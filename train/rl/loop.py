@@ -437,7 +437,25 @@ async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> di
         state.seconds += ended - began
         costs = _costs(rollouts, rollouts_end - began, updated - rollouts_end, ended - updated)
         await finish(plan, parts, state, rollouts, {**numbers, **apart, "parity": parity, **costs})
-    return {**state.last, "step": state.step, "seconds": state.seconds, "stopped": state.stopped}
+    return _outcome(plan, parts, state)
+
+
+def _outcome(plan: LoopPlan, parts: Parts, state: LoopState) -> dict[str, Any]:
+    """What a run returns; one that never moved the weights says so, and why."""
+    last = state.last
+    if state.step and not parts.updater.optimiser.taken:
+        reasons = {
+            "every rollout was cut, and cut ones are not learnt from: raise max_tokens, or mask_truncated = false": (
+                plan.mask_truncated and last.get("truncated") == 1
+            ),
+            "no rollout got a verdict: see to the verifier": "reward" not in last,
+            "no group had rewards that differ: take problems that are sometimes solved, or raise n": (
+                last.get("signal_share") == 0
+            ),
+        }
+        why = next((reason for reason, holds in reasons.items() if holds), "no rollout had anything to teach")
+        parts.log(f"nothing was learnt in {counted(state.step, 'step')}: {why}")
+    return {**last, "step": state.step, "seconds": state.seconds, "stopped": state.stopped}
 
 
 async def _measured_first(state: LoopState, parts: Parts) -> dict[str, float]:
@@ -494,7 +512,7 @@ async def learn_async(plan: LoopPlan, parts: Parts) -> dict[str, Any]:
         actor.cancel()
         await asyncio.gather(actor, return_exceptions=True)
         run.drop_rest()
-    return {**state.last, "step": state.step, "seconds": state.seconds, "stopped": state.stopped}
+    return _outcome(plan, parts, state)
 
 
 async def _judged(round_: _Round) -> list[Rollout]:
