@@ -283,6 +283,19 @@ def test_a_run_that_never_learnt_says_so_and_why(new_parts, tmp_path, cap, masks
 
 
 @pytest.mark.parametrize("normaliser", ["token", "sequence", "constant", "rollout"])
+def test_a_rollout_without_a_verdict_takes_no_part_in_the_mean(new_parts, tmp_path, normaliser):
+    parts, rollouts = collect(new_parts, tmp_path)
+    objective = dataclasses.replace(parts.updater.objective, normaliser=normaliser)
+    judged = three_groups(rollouts, live=0)[:6]
+    unjudged = [dataclasses.replace(rollout, group=1, reward=None) for rollout in judged]
+    totals = []
+    for some in (judged, [*judged, *unjudged]):
+        batch = rollout_batch(some, 0)
+        totals.append(float(weighted(batch, objective, outcome_of(some, batch.mask)).pg.sum()))
+    assert totals[1] == pytest.approx(totals[0])
+
+
+@pytest.mark.parametrize("normaliser", ["token", "sequence", "constant", "rollout"])
 def test_a_group_without_a_signal_keeps_its_place_in_the_normaliser(new_parts, tmp_path, normaliser):
     parts, rollouts = collect(new_parts, tmp_path)
     parts.updater.objective = dataclasses.replace(parts.updater.objective, normaliser=normaliser)

@@ -219,7 +219,7 @@ NORMALISERS: Mapping[str, Callable[[torch.Tensor, int, int], torch.Tensor]] = {
 """(mask (R, T), rows, most tokens of one) -> weights (R, T); see the module."""
 
 
-def token_weights(mask: torch.Tensor, how: Normaliser, max_tokens: int) -> torch.Tensor:
+def token_weights(mask: torch.Tensor, how: Normaliser, max_tokens: int, rows: int | None = None) -> torch.Tensor:
     """Return the weight of every token: mask (R, T) -> (R, T).
 
     Args:
@@ -232,4 +232,5 @@ def token_weights(mask: torch.Tensor, how: Normaliser, max_tokens: int) -> torch
     """
     if max_tokens < 1:
         raise ConfigError(f"max_tokens must be at least 1, got {max_tokens}")
-    return NORMALISERS[how](mask.float(), mask.shape[0], max_tokens)
+    return NORMALISERS[how](mask.float(), mask.shape[0] if rows is None else rows, max_tokens)
+        rows: rollouts that the mean is over, where some of R take no part; None is R.

@@ -72,8 +72,8 @@ class Objective:
 
 
 def weighted(batch: TokenBatch, objective: Objective, outcome: RewardBatch) -> TokenBatch:
-    """Fill in advantages and weights; the normaliser sees the whole batch, before it is cut."""
-    weights = token_weights(batch.mask, objective.normaliser, objective.max_tokens)
+    """Fill in advantages and weights; the normaliser sees all that were judged of the whole batch, before it is cut."""
+    weights = token_weights(batch.mask, objective.normaliser, objective.max_tokens, int(outcome.judged.sum()))
     advantages = checked_return("advantage", objective.advantage, objective.advantage(outcome), torch.Tensor)
     checked_shape("advantage", objective.advantage, advantages, batch.mask.shape)
     return replace(
