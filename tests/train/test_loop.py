@@ -15,7 +15,7 @@ from train.base.checkpoint import Checkpoints
 from train.base.optimiser import Optimiser, Schedule
 from train.base.rollout import Collector, read_rollouts
 from train.rl.loop import LoopPlan, LoopState, evaluate, learn, outcome_of, referenced, resume, update_on
-from train.update.batch import rollout_batch
+from train.update.batch import rollout_batch, shuffled
 from train.update.update import Updater, weighted
 from ttc.core import Verdict
 from ttc.errors import ConfigError, TrainingError
@@ -304,6 +304,12 @@ def test_a_group_without_a_signal_keeps_its_place_in_the_normaliser(new_parts, t
     for some in (alike[:6], alike):
         norms.append(update_on(some, plan, fresh_updater(parts), parts.pad_id)["grad_norm"])
     assert norms[0] / norms[1] == pytest.approx(3.0, rel=1e-4)
+
+
+def test_a_pass_is_cut_into_as_many_minibatches_as_asked_of_like_size():
+    for rows, parts in ((17, 16), (18, 4), (8, 4), (3, 5)):
+        sizes = [len(part) for part in shuffled(rows, parts, 3)]
+        assert len(sizes) == min(rows, parts) and max(sizes) - min(sizes) <= 1 and sum(sizes) == rows
 
 
 def test_dynamic_sampling_puts_a_live_group_in_the_place_of_one_without_a_signal(new_parts, tmp_path):

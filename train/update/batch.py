@@ -112,11 +112,19 @@ def rows_at(step: int, rows: int, num_rows: int, seed: int) -> list[int]:
 
 
 def shuffled(num_rows: int, parts: int, number: int) -> list[torch.Tensor]:
-    """Row numbers in `parts` mini-batches, mixed by a generator that depends on `number` alone; in order when one."""
+    """Row numbers in `parts` mini-batches, mixed by a generator that depends on `number` alone; in order when one.
+
+    Their sizes differ by one row at most; fewer rows than `parts` give a mini-batch each.
+    """
     if parts == 1:
         return [torch.arange(num_rows)]
     maker = torch.Generator().manual_seed(number)
-    return list(torch.randperm(num_rows, generator=maker).chunk(parts))
+    return list(torch.randperm(num_rows, generator=maker).tensor_split(min(parts, max(num_rows, 1))))
+
+
+def pass_tokens(micro_tokens: int | None, device: torch.device) -> int:
+    """Padded tokens of one pass: `micro_tokens`, or what a type of device usually takes."""
+    return micro_tokens if micro_tokens is not None else 2048 if device.type == "cpu" else 16_384
 
 
 _PASS = {"cpu": 100, "cuda": 2048}
