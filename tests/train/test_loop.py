@@ -12,10 +12,13 @@ import torch
 
 from tests.train.cipher_base import gained, make_parts
 from train.base.checkpoint import Checkpoints
+from train.base.models import Sharded
 from train.base.optimiser import Optimiser, Schedule
 from train.base.rollout import Collector, read_rollouts
+from train.base.world import World
 from train.rl.loop import LoopPlan, LoopState, evaluate, learn, outcome_of, referenced, resume, update_on
 from train.update.batch import rollout_batch, shuffled
+from train.update.logprobs import token_logprobs
 from train.update.update import Updater, weighted
 from ttc.core import Verdict
 from ttc.errors import ConfigError, TrainingError
@@ -310,6 +313,17 @@ def test_a_pass_is_cut_into_as_many_minibatches_as_asked_of_like_size():
     for rows, parts in ((17, 16), (18, 4), (8, 4), (3, 5)):
         sizes = [len(part) for part in shuffled(rows, parts, 3)]
         assert len(sizes) == min(rows, parts) and max(sizes) - min(sizes) <= 1 and sum(sizes) == rows
+
+
+def test_split_weights_get_a_row_for_every_process_where_few_teach_anything(new_parts, tmp_path):
+    parts, rollouts = collect(new_parts, tmp_path)
+    groups = three_groups(rollouts, live=1)
+    batch = rollout_batch([*groups[:-1], dataclasses.replace(groups[-1], reward=None)], 0)
+    updater = fresh_updater(parts, minibatches=2)
+    teaching = torch.arange(6, 12)
+    assert updater._enough(batch, teaching).tolist() == teaching.tolist()
+    updater.model, updater._world = Sharded(updater.model, token_logprobs), World(0, 4)
+    assert updater._enough(batch, teaching).tolist() == [0, 1, *teaching.tolist()]
 
 
 def test_dynamic_sampling_puts_a_live_group_in_the_place_of_one_without_a_signal(new_parts, tmp_path):

@@ -157,7 +157,14 @@ class Updater:
         if objective.whiten:
             ready = replace(ready, advantages=whitened(ready.advantages, ready.mask))
         index = objective.teaches(ready)
-        return metrics if not len(index) else {**self.step(ready.rows(index)), **metrics}
+        return metrics if not len(index) else {**self.step(ready.rows(self._enough(ready, index))), **metrics}
+
+    def _enough(self, batch: TokenBatch, index: torch.Tensor) -> torch.Tensor:
+        """`index`, and where weights are split rows that teach nothing, too: every process has one in every pass."""
+        least = self._minibatches * self._world.size if isinstance(self.model, Sharded) else 0
+        rows = batch.mask.any(1).nonzero()[:, 0]
+        idle = rows[~torch.isin(rows, index)][: max(least - len(index), 0)]
+        return torch.cat([index, idle]).sort().values
 
     @property
     def has_reference(self) -> bool:
