@@ -170,6 +170,12 @@ def test_a_critic_learns_what_to_expect_and_a_head_on_the_policy_leaves_the_poli
     assert all(torch.equal(a, b) for a, b in zip(before, policy.parameters(), strict=True))
 
 
+def test_the_passes_of_a_critic_are_bounded_as_those_of_the_policy():
+    assert make_stage("ppo", **PPO, steps=1, micro_tokens=64).critic.fit.micro_tokens == 64
+    with pytest.raises(ConfigError, match="critic: micro_tokens must be at least 1"):
+        ValueFit(micro_tokens=0)
+
+
 @pytest.fixture(scope="module")
 def rewards(cipher_model, tmp_path_factory):
     """A run with samples of the base and two reward models trained on them."""

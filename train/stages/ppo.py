@@ -97,7 +97,7 @@ def ppo(
         critic=CriticStart(
             critic,
             rollouts.schedule(value_rate, passes),
-            ValueFit(epochs, minibatches, value_clip),
+            ValueFit(epochs, minibatches, value_clip, build.micro_tokens),
         ),
         build=build,
         **rewards.parts(problems),

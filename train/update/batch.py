@@ -234,6 +234,7 @@ def token_weights(mask: torch.Tensor, how: Normaliser, max_tokens: int, rows: in
         mask: True at tokens that are trained on.
         how: see the module.
         max_tokens: the cap of a rollout, for `constant`.
+        rows: rollouts that the mean is over, where some of R take no part; None is R.
 
     Raises:
         ConfigError: max_tokens < 1.
@@ -241,4 +242,3 @@ def token_weights(mask: torch.Tensor, how: Normaliser, max_tokens: int, rows: in
     if max_tokens < 1:
         raise ConfigError(f"max_tokens must be at least 1, got {max_tokens}")
     return NORMALISERS[how](mask.float(), mask.shape[0] if rows is None else rows, max_tokens)
-        rows: rollouts that the mean is over, where some of R take no part; None is R.

@@ -18,23 +18,26 @@ import torch
 
 from train.base.optimiser import Optimiser
 from train.base.world import ALONE, World
-from train.update.batch import TokenBatch, micro_batches, shared, shuffled
+from train.update.batch import TokenBatch, micro_batches, pass_tokens, shared, shuffled
+from ttc.config.values import at_least
 from ttc.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
 class ValueFit:
-    """How the critic is fitted to a batch: passes, optimiser steps per pass, and the bound of a value's move."""
+    """How the critic is fitted to a batch: passes, optimiser steps per pass, and the bound of a value's move.
+
+    `micro_tokens` bounds the padded tokens of one forward and backward pass; None is what the policy takes.
+    """
 
     epochs: int = 1
     minibatches: int = 1
     clip: float | None = 0.2
-    micro_tokens: int = 2048
+    micro_tokens: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
-        if self.epochs < 1 or self.minibatches < 1 or self.micro_tokens < 1:
-            raise ConfigError("critic: needs epochs, minibatches and micro_tokens of at least 1")
+        at_least("critic", 1, epochs=self.epochs, minibatches=self.minibatches, micro_tokens=self.micro_tokens)
         if self.clip is not None and not self.clip > 0:
             raise ConfigError(f"critic: value_clip must be above 0, got {self.clip}")
 
@@ -86,13 +89,14 @@ class Critic:
         """In a `world`, `optimiser` must be one of the same world."""
         self.module, self._optimiser, self._fit, self._world = module, optimiser, fit, world
         self._device = next(module.parameters()).device
+        self._micro = pass_tokens(fit.micro_tokens, self._device)
 
     @torch.no_grad()
     def values(self, batch: TokenBatch) -> torch.Tensor:
         """Estimates (R, T) before each token of the mask, 0 elsewhere, on the device of the batch."""
         self.module.eval()
         values = torch.zeros_like(batch.engine)
-        for part in micro_batches(batch.mask, torch.arange(len(batch)), self._fit.micro_tokens):
+        for part in micro_batches(batch.mask, torch.arange(len(batch)), self._micro):
             rows = batch.rows(part)
             values[part, : rows.mask.shape[1]] = self.module(rows.ids.to(self._device)).to(values.device)
         return values * batch.mask
@@ -110,7 +114,7 @@ class Critic:
             for index in shuffled(len(batch), self._fit.minibatches, self._optimiser.taken):
                 scale = 1 / batch.mask[index].sum().clamp(min=1)
                 total = 0.0
-                for part in shared(batch.mask, index, self._fit.micro_tokens, self._world):
+                for part in shared(batch.mask, index, self._micro, self._world):
                     loss, share = self._loss(batch, part, old, returns)
                     (loss * scale.to(loss.device)).backward()
                     total += float(loss.detach() * scale)

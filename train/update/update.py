@@ -25,7 +25,7 @@ import torch
 from train.base.models import Sharded, add_lora, load_model, load_whole, merged_state, shard, stored_type
 from train.base.optimiser import Optimiser, Schedule
 from train.base.world import ALONE, World
-from train.update.batch import Normaliser, TokenBatch, shared, shuffled, token_weights
+from train.update.batch import Normaliser, TokenBatch, pass_tokens, shared, shuffled, token_weights
 from train.update.critic import Critic
 from train.update.logprobs import Compare, check_packing, kindred, token_logprobs
 from train.update.terms import Advantage, Correction, Loss, PerToken, RewardBatch, fair_kl, pulls
@@ -123,7 +123,7 @@ class Updater:
         if packed:
             check_packing(model)
         self._device = next(model.parameters()).device
-        micro = micro_tokens if micro_tokens is not None else 2048 if self._device.type == "cpu" else 16_384
+        micro = pass_tokens(micro_tokens, self._device)
         for name, value in (("epochs", epochs), ("minibatches", minibatches), ("micro_tokens", micro)):
             if value < 1:
                 raise ConfigError(f"update.{name} must be at least 1, got {value}")
