@@ -20,7 +20,7 @@ from train.registries import make_task
 from train.rl.loop import LoopPlan, learn, learn_async
 from train.rollouts.rewards import Rewarder, ShapingPart, of_each
 from ttc.core import Submission, Verdict
-from ttc.errors import PluginError, TrainingError, VerifierError
+from ttc.errors import ConfigError, PluginError, TrainingError, VerifierError
 from ttc.verifiers.composite import composite
 from ttc.verifiers.exact import exact
 from ttc.verifiers.service import service
@@ -315,3 +315,23 @@ def test_a_part_of_the_reward_that_gives_no_number_is_named_with_what_it_gave(va
     rewarder = Rewarder(exact(), [ShapingPart("mine.py:reward", 0.5, of_each(lambda one: value))])
     with pytest.raises(PluginError, match=r"shaping mine.py:reward gave .* which is no number; return one for each, 0"):
         asyncio.run(rewarder.judge([rollout("5")], 0))
+
+
+@pytest.mark.parametrize("kind", ["grpo", "sample"])
+def test_a_problem_that_leaves_no_room_to_answer_is_named_before_anything_is_drawn(cipher_model, tmp_path, kind):
+    texts = {"long": "s1 " * 2040, "short": "s1"}
+    rows = [
+        {"id": name, "messages": [{"role": "user", "content": text}], "answer": "s2"} for name, text in texts.items()
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    own = (
+        {"held_out": "cipher:symbols=8,max_steps=2", "steps": 1, "lr": 1e-3, "held_out_limit": 1}
+        if kind == "grpo"
+        else {}
+    )
+    stage = make_stage(kind, task=str(tmp_path / "rows.jsonl"), max_tokens=16, n=2, **own)
+    with pytest.raises(
+        ConfigError, match=rf"{kind}: 1 of \d problems leave no room for max_tokens = 16 in .*is long, of"
+    ):
+        stage.run(Setting(tmp_path, cipher_model, 1, "cpu", 1, print))
+    assert not (tmp_path / "metrics.jsonl").exists() and not (tmp_path / "rollouts.jsonl").exists()

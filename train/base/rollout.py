@@ -15,7 +15,6 @@ lengths in tokens, times in seconds; the update and the engine add their own num
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import re
@@ -168,8 +167,8 @@ class Collector:
     async def collect(self, items: Sequence[Item], step: int, first_group: int = 0, version: int = 0) -> list[Rollout]:
         """Return the rollouts of `items`, group by group; a problem whose budget ends early gives what it has."""
         # the step is part of the seed, so the same problem drawn again at a later step gives new rollouts
-        jobs = (self._group(item, step, first_group + i, version) for i, item in enumerate(items))
-        groups = await asyncio.gather(*jobs)
+        jobs = [self._group(item, step, first_group + i, version) for i, item in enumerate(items)]
+        groups = await gather(jobs)
         return [rollout for group in groups for rollout in group]
 
     async def _group(self, item: Item, step: int, group: int, version: int) -> list[Rollout]:

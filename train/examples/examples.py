@@ -236,6 +236,26 @@ def within_context(stage: str, examples: Iterable[Example], folder: Path) -> Non
             )
 
 
+def check_room(stage: str, items: Sequence[Item], folder: Path, thinking: bool | None, cap: int) -> None:
+    """Refuse problems behind which the model in `folder` cannot write `cap` tokens, before a draw of one ends the run.
+
+    Raises:
+        ConfigError: it names how many problems, and the longest.
+    """
+    text, most = Text(folder), most_tokens(folder)
+    if most is None:
+        return
+    lengths = {item.problem.id: len(text.render(item.problem.messages, thinking).token_ids or ()) for item in items}
+    tight = [name for name, length in lengths.items() if length + cap > most]
+    if tight:
+        longest = max(tight, key=lengths.__getitem__)
+        raise ConfigError(
+            f"{stage}: {len(tight)} of {counted(len(lengths), 'problem')} leave no room for max_tokens = {cap} in the "
+            f"{counted(most, 'token')} that the model reads; the longest is {longest}, of "
+            f"{counted(lengths[longest], 'token')}: leave them out of the task, or lower max_tokens"
+        )
+
+
 def completion_ids(
     text: Text, prompt: Prompt, thinking: str | None, answer: str, end: int, where: str
 ) -> tuple[int, ...]:

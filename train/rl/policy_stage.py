@@ -28,6 +28,7 @@ from train.base.models import load_model, load_tokenizer, save_adapter, save_mod
 from train.base.optimiser import Optimiser, Schedule
 from train.base.rollout import Collector, RolloutFile, group_draws, read_rollouts
 from train.base.stage import ALL_KEPT, Setting, StageResult, check_model, model_of, read_with, rollouts_path
+from train.examples.examples import check_room
 from train.examples.imitation import Ptx
 from train.measure.measure import HeldOut, check_engine, held_out_gains, open_engine
 from train.registries import make, make_verifier
@@ -177,9 +178,10 @@ class PolicyStage:
     def parts(self, source: Path, setting: Setting, engine: Engine | None = None) -> Parts:
         """Everything that a run from the model in `source` is made of; `engine` draws instead of one of its own."""
         tokenizer = load_tokenizer(source)
+        train, held_out = self._items()
+        check_room(self.kind, [*train, *held_out], source, self.thinking.template, self.sampling.max_tokens)
         updater, rewarder = self.learner(source, setting), self._rewarder(source, setting)
         engine = self._engine(source, setting) if engine is None else engine
-        train, held_out = self._items()
         train = train if self.leave_out is None else remaining(train, *self.leave_out, setting)
         if self.plan.prompts > len(train):
             there = counted(len(train), "problem")

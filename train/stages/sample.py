@@ -16,6 +16,7 @@ from evals.numbers.statistics import mean_interval
 from evals.task import Task
 from train.base.rollout import Collector, Rollout, write_rollouts
 from train.base.stage import Setting, Stage, StageResult, check_model, model_of, pass_through
+from train.examples.examples import check_room
 from train.measure.measure import EXACT, check_engine, opened
 from train.registries import make_task
 from train.rollouts.rewards import Rewarder
@@ -86,6 +87,7 @@ class _Sample:
 
     async def _draw(self, source: Path, setting: Setting) -> list[Rollout]:
         cap = self.max_tokens or self.task.sampling.max_tokens
+        check_room("sample", self.task.items(self.limit, 0), source, self.thinking.template, cap)
         async with opened(source, self.task, setting, self.engine) as (engine, verifier):
             collector = Collector.plain(engine, self.n, cap, setting.seed, self.thinking)
             rollouts = await collector.collect(self.task.items(self.limit, 0), self.round)
