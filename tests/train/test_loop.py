@@ -14,7 +14,7 @@ from tests.train.cipher_base import gained, make_parts
 from train.base.checkpoint import Checkpoints
 from train.base.models import Sharded
 from train.base.optimiser import Optimiser, Schedule
-from train.base.rollout import Collector, read_rollouts
+from train.base.rollout import Collector, by_group, has_signal, read_rollouts
 from train.base.world import World
 from train.rl.loop import LoopPlan, LoopState, evaluate, learn, outcome_of, referenced, resume, update_on
 from train.update.batch import rollout_batch, shuffled
@@ -73,6 +73,17 @@ class Content:
 
     async def verify(self, target, submission):
         return Verdict("correct")
+
+
+def test_tokens_of_an_update_are_those_that_it_learnt_from(new_parts, tmp_path):
+    run(LoopPlan(steps=3, prompts=12, eval_every=9), new_parts(tmp_path))
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert sum(row["tokens_learnt"] for row in rows) < rows[-1]["tokens"]
+    for row in rows:
+        groups = by_group(list(read_rollouts(tmp_path / "rollouts.jsonl", row["step"] - 1))).values()
+        num = sum(len(one.token_ids) for group in groups if has_signal(group) for one in group)
+        assert row["tokens_learnt"] == num
+        assert row["update_tok_s"] == pytest.approx(num / row["update_s"])
 
 
 def test_a_run_ends_once_its_held_out_accuracy_is_what_was_asked_for(new_parts, tmp_path):

@@ -335,7 +335,8 @@ PANELS: tuple[Panel, ...] = (
     Panel("Verifier", "share of verdicts that are errors or timeouts", ("verifier_errors", "verifier_timeouts"),
           share=True),
     Panel("Seconds per step", "", ("rollout_s", "update_s", "sync_s")),
-    Panel("Tokens per second", "", ("rollout_tok_s", "update_tok_s")),
+    Panel("Tokens per second", "of all rollouts, drawn and judged; of those that the update learns from",
+          ("rollout_tok_s", "update_tok_s")),
     Panel("Memory", "GiB, most so far", ("memory_gb",)),
 )  # fmt: skip
 

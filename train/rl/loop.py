@@ -365,16 +365,21 @@ SHORTEST_S = 1e-3
 """No half of a step that computes anything is shorter; an update without a signal is."""
 
 
-def _costs(rollouts: Sequence[Rollout], rollout_s: float, update_s: float, sync_s: float) -> dict[str, float]:
-    """Seconds and tokens per second of the halves of a step, and memory; a half in which nothing ran has no rate."""
+def _costs(
+    rollouts: Sequence[Rollout], learnt: float, rollout_s: float, update_s: float, sync_s: float
+) -> dict[str, float]:
+    """Seconds and tokens per second of the halves of a step, and memory; a half in which nothing ran has no rate.
+
+    Those of the rollouts are all that were drawn and judged, those of the update the `learnt` ones, counted once.
+    """
     tokens = sum(len(rollout.token_ids) for rollout in rollouts)
-    halves = ("rollout", rollout_s), ("update", update_s)
+    halves = ("rollout", tokens, rollout_s), ("update", learnt, update_s)
     gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
     if torch.cuda.is_available():
         gib = torch.cuda.max_memory_allocated() / (1 << 30)
     return {
         **{"rollout_s": rollout_s, "update_s": update_s, "sync_s": sync_s},
-        **{f"{half}_tok_s": tokens / spent_s for half, spent_s in halves if spent_s >= SHORTEST_S},
+        **{f"{half}_tok_s": num / spent_s for half, num, spent_s in halves if num and spent_s >= SHORTEST_S},
         "rollout_share": rollout_s / max(rollout_s + update_s, 1e-9),
         "memory_gb": gib,
     }
@@ -435,7 +440,8 @@ async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> di
         parts.sampler.update(rollouts)
         ended = time.perf_counter()
         state.seconds += ended - began
-        costs = _costs(rollouts, rollouts_end - began, updated - rollouts_end, ended - updated)
+        learnt = numbers.get("tokens_learnt", 0.0)
+        costs = _costs(rollouts, learnt, rollouts_end - began, updated - rollouts_end, ended - updated)
         await finish(plan, parts, state, rollouts, {**numbers, **apart, "parity": parity, **costs})
     return _outcome(plan, parts, state)
 
@@ -573,7 +579,8 @@ class _Run:
         extra = {**apart, "parity": parity, "staleness": float(staleness)}
         if staleness:
             metrics.pop("mismatch", None)  # the sampler was another policy, so a difference is no fault
-        costs = _costs(rollouts, round_.rollout_s, updated - start, ended - updated)
+        learnt = metrics.get("tokens_learnt", 0.0)
+        costs = _costs(rollouts, learnt, round_.rollout_s, updated - start, ended - updated)
         await finish(plan, parts, self._state, rollouts, {**metrics, **extra, **costs})
 
     async def _next(self, actor: asyncio.Task[None]) -> _Round:

@@ -202,7 +202,7 @@ class Updater:
             self.critic.load(state["critic"])
 
     def step(self, batch: TokenBatch, supervisor: Supervisor | None = None) -> dict[str, float]:
-        """Update the model on a weighted batch; returns metrics (nats, shares, norms).
+        """Update the model on a weighted batch; returns metrics (nats, shares, norms, tokens of a pass over it).
 
         With a `supervisor`, `batch.kl` weighs the divergence from its teacher instead of the one from a reference.
         """
@@ -226,7 +226,7 @@ class Updater:
                 if self._replayed is not None:
                     self._replay(self._replayed(self.optimiser.taken), tally)
                 tally.norms.append(self.optimiser.step())
-        return tally.summary(self._world)
+        return {**tally.summary(self._world), "tokens_learnt": float(batch.mask.sum())}
 
     def _loss(
         self, batch: TokenBatch, old: torch.Tensor | None, tally: _Tally, compare: Compare | None = None
