@@ -185,3 +185,11 @@ def test_a_page_that_cannot_be_written_is_refused_with_what_to_name(copy, capsys
     (copy / "report.html").mkdir()
     assert main(["train", "report", str(copy)]) == 2
     assert "report.html is a folder; name a file in it" in capsys.readouterr().err
+
+
+def test_a_run_in_a_folder_that_nobody_writes_to_is_told_and_its_page_asked_another_place(copy, capsys, monkeypatch):
+    monkeypatch.setattr("train.commands.train.os.access", lambda *asked: False)
+    assert main(["train", "report", str(copy)]) == 2
+    out, err = capsys.readouterr()
+    assert "held-out accuracy" in out and f"{copy} cannot be written to: give the page another place with --out" in err
+    assert main(["train", "report", str(copy), "--out", str(copy.parent / "page.html")]) == 0

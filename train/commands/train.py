@@ -341,17 +341,20 @@ def _report(args: argparse.Namespace) -> int:
     from train.report.data import to_tensorboard, to_wandb
     from ttc.cli.parts import check_file, check_writable
 
-    check_file("--out", args.out or args.folder / "report.html")
+    place = args.out or args.folder / "report.html"
+    if args.out is not None or place.is_dir():
+        check_file("--out", place)
     if args.tensorboard is not None:
         check_writable("--tensorboard", args.tensorboard)
-    page = write_report(args.folder, args.out)
     data = read_run(args.folder)
     if args.tensorboard is not None:
         to_tensorboard(data, args.tensorboard)
     if args.wandb is not None:
         to_wandb(data, args.wandb)
     print(render_summary(data), end="")
-    print(f"wrote {page}", file=sys.stderr)
+    if args.out is None and not os.access(args.folder, os.W_OK):
+        raise ConfigError(f"{args.folder} cannot be written to: give the page another place with --out FILE")
+    print(f"wrote {write_report(args.folder, args.out)}", file=sys.stderr)
     return 0
 
 
