@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.train.stages import make_stage
 from train.advantages.batch import batch
 from train.advantages.gae import gae
 from train.advantages.group import group
@@ -13,7 +14,7 @@ from train.advantages.reinforce_pp import reinforce_pp
 from train.advantages.steps import steps
 from train.advantages.tree import tree
 from train.registries import ADVANTAGES
-from train.update.terms import RewardBatch
+from train.update.terms import RewardBatch, across_prompts
 from ttc.errors import ConfigError
 
 pytestmark = pytest.mark.numeric
@@ -175,3 +176,32 @@ def test_rollouts_that_share_nothing_get_twice_the_unscaled_group_advantage_and_
     assert tree()(batch)[2:].abs().max() == 0
     with pytest.raises(ConfigError, match="needs the token ids"):
         tree()(outcome([1.0, 0.0], [0, 0]))
+
+
+@pytest.mark.parametrize(
+    ("advantage", "compares"),
+    [
+        (batch(), True),
+        (reinforce_pp(baseline="none"), True),
+        (reinforce_pp(), False),
+        (group(), False),
+        (group(scale="batch"), False),
+        (leave_one_out(), False),
+        (steps(outcome=1.0), False),
+        (tree(), False),
+    ],
+)
+def test_one_rollout_a_prompt_is_for_advantages_that_compare_prompts(advantage, compares):
+    assert across_prompts(advantage) is compares
+
+
+def test_a_stage_with_one_rollout_a_prompt_is_refused_where_nothing_compares_it():
+    fields = {"task": "cipher:split=train", "held_out": "cipher", "steps": 1, "lr": 1e-3}
+    make_stage("grpo", **fields, n=1, advantage="reinforce_pp:baseline=none")
+    for own, words in (
+        ({"n": 1}, r"n must be at least 2, got 1: .* batch and reinforce_pp:baseline=none compare those of all"),
+        ({"n": 1, "advantage": "batch", "refills": 1}, "refills needs n of at least 2"),
+        ({"advantage": "gae"}, "advantage gae needs a value head, which a stage of kind ppo has"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            make_stage("grpo", **fields, **own)

@@ -29,7 +29,7 @@ def gae(*, gamma: float = 1.0, lam: float = 0.95) -> Advantage:
 
     def advantage(outcome: RewardBatch) -> torch.Tensor:
         if outcome.values is None:
-            raise ConfigError("advantage gae needs a value head: set update.value_head")
+            raise ConfigError("advantage gae needs the values of a critic, which the stage ppo has")
         mask = outcome.mask.bool() & outcome.judged[:, None]
         rewards = _rewards(outcome, mask)
         values = outcome.values.detach()

@@ -20,7 +20,7 @@ from train.registries import ADVANTAGES, LOSSES, make, make_task
 from train.rl.loop import learn, learn_async
 from train.rl.policy_stage import PolicyStage, RewardFields, RolloutFields
 from train.update.batch import Normaliser
-from train.update.terms import Correction
+from train.update.terms import Correction, across_prompts
 from train.update.update import Build, Objective
 from ttc.cli.rehearsal import refuse_early
 from ttc.config.choices import StrategyChoice
@@ -84,8 +84,6 @@ def grpo(
         max_staleness: most rounds that rollouts of an asynchronous run may be behind.
         build: see `Build`.
     """
-    if rollouts.n < 2 and strategy is None:
-        raise ConfigError(f"grpo: n must be at least 2, got {rollouts.n}: one rollout has nothing to be compared with")
     rollouts.check("grpo")
     rewards.check("grpo")
     at_least("grpo", 1, epochs=epochs, minibatches=minibatches, retire=retire)
@@ -101,6 +99,16 @@ def grpo(
         raise ConfigError("grpo: refills needs asynchronous = false: groups on their way are not drawn again")
     if asynchronous and rollouts.sampler == "fresh":
         raise ConfigError("grpo: sampler fresh needs asynchronous = false: it counts a problem once it is learnt from")
+    if parse_spec(advantage)[0] == "gae":
+        raise ConfigError("grpo: advantage gae needs a value head, which a stage of kind ppo has")
+    compare = make(ADVANTAGES, advantage)
+    if rollouts.n < 2 and strategy is None and not across_prompts(compare):
+        raise ConfigError(
+            "grpo: n must be at least 2, got 1: this advantage compares rollouts of one prompt; batch and "
+            "reinforce_pp:baseline=none compare those of all"
+        )
+    if rollouts.n < 2 and refills:
+        raise ConfigError("grpo: refills needs n of at least 2: a group of one has no signal")
     problems = make_task(task)
     return rollouts.stage(
         "grpo",
@@ -109,7 +117,7 @@ def grpo(
         plan=replace(rollouts.plan, refills=refills, max_staleness=max_staleness),
         loop=learn_async if asynchronous else learn,
         objective=Objective(
-            make(LOSSES, loss), make(ADVANTAGES, advantage), normaliser, rollouts.cap(problems),
+            make(LOSSES, loss), compare, normaliser, rollouts.cap(problems),
             Correction(level=correction), rewards.kl_weight, kl_estimator,
         ),
         strategy=_drawn(rollouts.n, branch_every) if strategy is None else make_strategy(strategy),

@@ -58,6 +58,13 @@ Advantage: TypeAlias = Callable[[RewardBatch], torch.Tensor]
 """Outcome -> (R, T) weights, 0 outside the mask."""
 
 
+def across_prompts(advantage: Advantage) -> bool:
+    """Whether an advantage tells a good rollout from a bad one where each is the only one of its prompt."""
+    rewards, mask = torch.tensor([0.0, 1.0]), torch.ones(2, 1, dtype=torch.bool)
+    outcome = RewardBatch(rewards, torch.arange(2), mask, steps=rewards[:, None], tokens=torch.arange(2)[:, None])
+    return bool(advantage(outcome).any())
+
+
 def to_tokens(per_row: torch.Tensor, outcome: RewardBatch) -> torch.Tensor:
     """Give every sampled token the number of its row: (R,) -> (R, T); rows without a reward get 0."""
     values = torch.where(outcome.judged, per_row, 0.0)
