@@ -12,6 +12,7 @@ import torch
 
 from tests.train.cipher_base import gained, make_parts
 from train.base.checkpoint import Checkpoints
+from train.base.health import Health, configured
 from train.base.models import Sharded
 from train.base.optimiser import Optimiser, Schedule
 from train.base.rollout import Collector, by_group, has_signal, read_rollouts
@@ -294,6 +295,28 @@ def test_a_run_that_never_learnt_says_so_and_why(new_parts, tmp_path, cap, masks
     plan = LoopPlan(steps=2, prompts=2, eval_every=9, mask_truncated=masks)
     run(plan, dataclasses.replace(parts, collector=drawn, log=texts.append))
     assert texts[-1].startswith(f"nothing was learnt in 2 steps: {why}")
+
+
+class Souring:
+    """A verifier that finds so many answers right, and none after them."""
+
+    def __init__(self, times):
+        self._left = times
+
+    async def verify(self, target, submission):
+        self._left -= 1
+        return Verdict("correct" if self._left >= 0 else "incorrect")
+
+
+def test_a_run_that_is_rolled_back_to_its_start_has_learnt(new_parts, tmp_path):
+    parts, texts = new_parts(tmp_path), []
+    best = Checkpoints(tmp_path / "checkpoints" / "best", texts.append, keep=1)
+    held_out = dataclasses.replace(parts.held_out, verifier=Souring(2 * len(parts.held_out.items)))
+    parts = dataclasses.replace(parts, best=best, held_out=held_out, log=texts.append)
+    health = Health(configured({"held_out_falls": {"patience": 1}}))
+    run(LoopPlan(steps=1, prompts=4, eval_every=1), dataclasses.replace(parts, health=health))
+    assert parts.updater.optimiser.taken == 0
+    assert any("roll_back" in text for text in texts) and not any("nothing was learnt" in text for text in texts)
 
 
 @pytest.mark.parametrize("normaliser", ["token", "sequence", "constant", "rollout"])

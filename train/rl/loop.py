@@ -449,7 +449,7 @@ async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> di
 def _outcome(plan: LoopPlan, parts: Parts, state: LoopState) -> dict[str, Any]:
     """What a run returns; one that never moved the weights says so, and why."""
     last = state.last
-    if state.step and not parts.updater.optimiser.taken:
+    if state.step and "grad_norm" not in last:  # of any step: not even of one that was rolled back
         reasons = {
             "every rollout was cut, and cut ones are not learnt from: raise max_tokens, or mask_truncated = false": (
                 plan.mask_truncated and last.get("truncated") == 1
