@@ -1,5 +1,7 @@
 """Updates computed again from their records give the logged numbers, bit for bit; what is not there is refused."""
 
+import shutil
+
 import pytest
 
 from tests.train.cipher_base import two_updates
@@ -23,6 +25,10 @@ def test_an_update_of_reinforcement_is_the_logged_one(run, cipher_model, step):
     assert all(line.endswith("equal") for line in told[1:-1])
 
 
+def test_a_replay_finds_the_model_that_its_run_started_from(run):
+    assert list(replay_step(run, 0))[-1] == "equal bit for bit"
+
+
 def test_a_replay_starts_from_the_nearest_checkpoint_with_a_reference_that_was_renewed(cipher_model, tmp_path):
     run = two_updates(tmp_path, cipher_model, "save_every = 1\nkl_weight = 0.1\nreference_every = 1\nminibatches = 2\n")
     told = list(replay_step(run, 1, model=cipher_model))
@@ -43,7 +49,9 @@ def test_a_changed_record_shows(run, cipher_model, tmp_path):
 def test_what_was_not_recorded_is_refused(run, cipher_model, tmp_path):
     with pytest.raises(ConfigError, match="has no step 2: it logged steps 0 to 1"):
         list(replay_step(run, 2, model=cipher_model))
+    copy = shutil.copytree(run, tmp_path / "copy", symlinks=True)
+    (copy / "start").unlink()
     with pytest.raises(ConfigError, match="give --model FOLDER"):
-        list(replay_step(run, 0))
+        list(replay_step(copy, 0))
     with pytest.raises(ConfigError, match="no stage with recorded rollouts numbered 7"):
         list(replay_step(run, 0, stage=7, model=cipher_model))

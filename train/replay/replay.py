@@ -27,6 +27,7 @@ from train.base.checkpoint import Checkpoints
 from train.base.models import load_tokenizer
 from train.base.rollout import Rollout, check_groups, read_rollouts
 from train.base.stage import Setting
+from train.recipe.recipe import START
 from train.recipe.run import ROLLOUTS, Recorded, recorded_stage, stage_folders
 from train.registries import STAGES, make_task
 from train.reward_models.reward_models import LearntReward
@@ -115,8 +116,8 @@ def _same(logged: float, computed: float) -> str:
 def _started_from(run: Path, place: int, model: Path | None) -> Path:
     """The model that stage number `place` started from."""
     before = [path for path in stage_folders(run) if path.name.startswith(f"{place - 1}-")]
-    source = before[0] / "model" if before else model
-    if source is None:
+    source = before[0] / "model" if before else model or run / START
+    if not source.is_dir():
         raise ConfigError("the stage started from a model outside the run: give --model FOLDER")
     return source
 
