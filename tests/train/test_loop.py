@@ -360,6 +360,14 @@ def test_split_weights_get_a_row_for_every_process_where_few_teach_anything(new_
     assert updater._enough(batch, teaching).tolist() == [0, 1, *teaching.tolist()]
 
 
+def test_fewer_rows_than_processes_are_scored_whole_by_each(new_parts, tmp_path):
+    parts, rollouts = collect(new_parts, tmp_path)
+    batch = rollout_batch([dataclasses.replace(rollout, reward=0.0) for rollout in rollouts[:3]], 0)
+    alone, one_of_four = fresh_updater(parts), fresh_updater(parts, world=World(1, 4))
+    scores = [updater._without_gradient(updater.model, batch) for updater in (alone, one_of_four)]
+    assert torch.equal(*scores) and (scores[0] != 0).any(1).all()
+
+
 def test_dynamic_sampling_puts_a_live_group_in_the_place_of_one_without_a_signal(new_parts, tmp_path):
     parts, rollouts = collect(new_parts, tmp_path)
     alike = three_groups(rollouts, live=2)

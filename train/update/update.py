@@ -206,16 +206,19 @@ class Updater:
 
         With a `supervisor`, `batch.kl` weighs the divergence from its teacher instead of the one from a reference.
         """
-        if isinstance(self.model, Sharded) and len(batch) // self._minibatches < self._world.size:
+        minibatches = self._minibatches
+        if isinstance(self.model, Sharded):
+            minibatches = min(minibatches, len(batch) // self._world.size)
+        if not minibatches:
             number = counted(len(batch), "row")
-            raise TrainingError(f"{number}: too few for {self._minibatches} x {self._world.size} shards")
+            raise TrainingError(f"{number}: too few for {self._world.size} processes that split the weights")
         batch = batch.to(self._device)
         self.model.train()
         single = self._epochs == 1 and self._minibatches == 1
         old = None if single else self._without_gradient(self.model, batch)
         tally = _Tally()
         for _ in range(self._epochs):
-            for index in shuffled(len(batch), self._minibatches, self.optimiser.taken):
+            for index in shuffled(len(batch), minibatches, self.optimiser.taken):
                 scale = len(batch) / len(index)  # a mini-batch is a fair sample of the batch
                 for part in self._micro_batches(batch, index):
                     rows = batch.rows(part)
@@ -277,19 +280,25 @@ class Updater:
 
     @torch.no_grad()
     def _without_gradient(self, model: Any, batch: TokenBatch) -> torch.Tensor:
-        """Log-probabilities (R, T) of the batch's tokens under `model`, on the device of the batch."""
+        """Log-probabilities (R, T) of the batch's tokens under `model`, on the device of the batch.
+
+        Where there are fewer rows than processes, each computes them all: one without a row would hold up split weights.
+        """
+        world = self._world if len(batch) >= self._world.size else ALONE
         logprobs = torch.zeros_like(batch.engine)
-        for part in self._micro_batches(batch, torch.arange(len(batch), device=batch.mask.device)):
+        for part in self._micro_batches(batch, torch.arange(len(batch), device=batch.mask.device), world):
             rows = batch.rows(part)
             with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
                 scored = token_logprobs(model, rows.ids.to(self._device), rows.mask.to(self._device))
             logprobs[part, : rows.mask.shape[1]] = scored.logprobs.to(logprobs.device)
-        self._world.add([logprobs])
+        world.add([logprobs])
         return logprobs
 
-    def _micro_batches(self, batch: TokenBatch, index: torch.Tensor) -> Iterator[torch.Tensor]:
+    def _micro_batches(
+        self, batch: TokenBatch, index: torch.Tensor, world: World | None = None
+    ) -> Iterator[torch.Tensor]:
         kin = None if self._packed else kindred(self.model, batch.ids, batch.mask)
-        return shared(batch.mask, index, self._micro, self._world, kin)
+        return shared(batch.mask, index, self._micro, self._world if world is None else world, kin)
 
 
 _RATIOS = (0.0, 0.5, 0.8, 0.95, 1.05, 1.2, 1.5, 2.0)
