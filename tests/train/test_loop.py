@@ -297,6 +297,16 @@ def test_a_run_that_never_learnt_says_so_and_why(new_parts, tmp_path, cap, masks
     assert texts[-1].startswith(f"nothing was learnt in 2 steps: {why}")
 
 
+def test_memory_is_in_gib_also_where_the_system_counts_bytes(new_parts, tmp_path, monkeypatch):
+    peaks = []
+    for system in ("linux", "darwin"):
+        monkeypatch.setattr("train.rl.loop.sys.platform", system)
+        monkeypatch.setattr("train.rl.loop.torch.cuda.is_available", lambda: False)
+        run(LoopPlan(steps=1, prompts=2, eval_every=9), new_parts(tmp_path / system))
+        peaks.append(json.loads((tmp_path / system / "metrics.jsonl").read_text())["memory_gb"])
+    assert peaks[0] / peaks[1] == pytest.approx(1024, rel=0.1)
+
+
 class Souring:
     """A verifier that finds so many answers right, and none after them."""
 

@@ -36,6 +36,7 @@ from __future__ import annotations
 import asyncio
 import math
 import resource
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -374,15 +375,20 @@ def _costs(
     """
     tokens = sum(len(rollout.token_ids) for rollout in rollouts)
     halves = ("rollout", tokens, rollout_s), ("update", learnt, update_s)
-    gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
-    if torch.cuda.is_available():
-        gib = torch.cuda.max_memory_allocated() / (1 << 30)
     return {
         **{"rollout_s": rollout_s, "update_s": update_s, "sync_s": sync_s},
         **{f"{half}_tok_s": num / spent_s for half, num, spent_s in halves if num and spent_s >= SHORTEST_S},
         "rollout_share": rollout_s / max(rollout_s + update_s, 1e-9),
-        "memory_gb": gib,
+        "memory_gb": _peak_gib(),
     }
+
+
+def _peak_gib() -> float:
+    """The most memory so far, of the GPU where there is one, in GiB; systems count it in KiB, macOS in bytes."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / (1 << 30)
+    unit = 1 if sys.platform == "darwin" else 1 << 10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / (1 << 30)
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
