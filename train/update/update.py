@@ -282,7 +282,7 @@ class Updater:
     def _without_gradient(self, model: Any, batch: TokenBatch) -> torch.Tensor:
         """Log-probabilities (R, T) of the batch's tokens under `model`, on the device of the batch.
 
-        Where there are fewer rows than processes, each computes them all: one without a row would hold up split weights.
+        Of fewer rows than processes each computes all: one without a row would hold up split weights.
         """
         world = self._world if len(batch) >= self._world.size else ALONE
         logprobs = torch.zeros_like(batch.engine)
