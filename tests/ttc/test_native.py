@@ -312,7 +312,8 @@ from ttc.core import Sampling
 from ttc.engines.embedded.engine import embedded
 engine = embedded(dtype="float32")
 with event.install_recorder("numba:compile") as compiled:
-    answer = ttc.run("12+30*2", engine=engine, strategy="majority", n=3, sampling=Sampling(max_tokens=60, logprobs=True))
+    sampling = Sampling(max_tokens=60, logprobs=True)
+    answer = ttc.run("12+30*2", engine=engine, strategy="majority", n=3, sampling=sampling)
 assert answer.usage.generated > 3 and not compiled.buffer, compiled.buffer
 """
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}

@@ -65,7 +65,7 @@ def test_a_passing_failure_is_retried_with_the_same_seed_and_costs_only_overrun(
     assert essential([completion]) == essential([healthy])
     first, second = server.requests[before:]
     assert first == second
-    assert completion.usage.attempts == 2 and completion.usage.calls == 1
+    assert completion.usage.attempts == 2 and completion.usage.calls == 1, engine.failures
     assert (completion.usage.overrun > 0) == (fault.kind != "status" and fault.after > 0)
     assert usages == [completion.usage] and engine.counters() == completion.usage
 

@@ -35,7 +35,7 @@ class StepBuffers:
     positions: torch.Tensor  # int32: of the token that is fed, -1 for a row that does not run
     slots: torch.Tensor  # int32: page * PAGE + offset where its keys go, or -1
     turn: torch.Tensor  # int32 (2): the step of the block that runs, and the next
-    masks: torch.Tensor  # int32 (rows, words): bit v % 32 of word v // 32 allows token v
+    masks: torch.Tensor  # int32 (masks, words): bit v % 32 of word v // 32 allows token v; a record names its mask
     output: torch.Tensor
     x: torch.Tensor  # the residual stream
     normed: torch.Tensor
@@ -94,7 +94,7 @@ class StepBuffers:
         return self.inputs, self.state, self.turn, self.output
 
     def first(self, rows: int) -> StepBuffers:
-        """Views of the leading rows."""
-        whole = {"turn", "output"}
+        """Views of the leading rows; a row that waits may still name a mask that stood behind them."""
+        whole = {"turn", "output", "masks"}
         views = {item.name: getattr(self, item.name)[:rows] for item in fields(self) if item.name not in whole}
         return replace(self, **views)
