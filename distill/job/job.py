@@ -58,6 +58,7 @@ from train.recipe.recipe import Recipe, RecipeStep, bind_stage
 from train.recipe.run import RunOptions, run_recipe
 from ttc.concurrent import Interrupted, StopRequest
 from ttc.config.values import counted
+from ttc.core import NO_VERDICT
 from ttc.durable import replace_link
 from ttc.errors import ConfigError, UnknownName
 from ttc.identity.digests import file_digest
@@ -320,10 +321,10 @@ def _judge(plan: JobPlan, trained: Trained, models: Mapping[str, Measured]) -> l
 
 
 def _pass_rates(samples: Sequence[Sample]) -> dict[str, float]:
-    """The student's share of right answers by prompt."""
+    """The student's share of right answers by prompt, of those that got a verdict."""
     right: dict[str, list[bool]] = {}
     for sample in samples:
-        if sample.label == PROBE and sample.verdict is not None:
+        if sample.label == PROBE and sample.verdict is not None and sample.verdict.status not in NO_VERDICT:
             right.setdefault(sample.prompt, []).append(sample.verdict.correct)
     return {prompt: sum(values) / len(values) for prompt, values in right.items()}
 

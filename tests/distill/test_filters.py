@@ -1,14 +1,17 @@
 """Every filter keeps what it should and says why it drops the rest; together they lose nothing."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from distill.data.pipeline import Context, read_filters, read_selection, run_pipeline, settings_of
+from distill.job.job import PROBE, _pass_rates
 from tests.distill.pieces import sample
 from ttc.config.plugins import blamed
+from ttc.core import Verdict
 from ttc.errors import ConfigError, UnknownName
 
 
@@ -90,6 +93,16 @@ def test_difficulty_is_the_students_own_pass_rate():
     samples = [sample(problem=name) for name in ("easy", "hard", "fit", "unknown")]
     found = reasons("difficulty", samples, context, low=0.1, high=0.75)
     assert found == ["too easy: the student solves 1.00", "too hard: the student solves 0.00", None, None]
+
+
+def test_a_draw_without_a_verdict_says_nothing_of_difficulty():
+    statuses = {"half": ["correct", "incorrect", "timeout", "error"], "unknown": ["limit", "timeout"]}
+    samples = [
+        replace(sample(problem=name), label=PROBE, verdict=Verdict(status))
+        for name, found in statuses.items()
+        for status in found
+    ]
+    assert _pass_rates(samples) == {samples[0].prompt: 0.5}
 
 
 def test_filters_stand_where_they_say_and_those_that_say_nothing_come_last(tmp_path):
