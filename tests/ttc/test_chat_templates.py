@@ -41,6 +41,28 @@ def test_a_thought_that_a_template_opens_whatever_is_asked_of_it_is_closed_where
     assert prompt.token_ids == text.encode(prompt.text) and prompt.rendered_chars == len(prompt.text)
 
 
+def test_a_model_that_opens_its_thoughts_itself_gets_an_empty_one_where_thinking_is_off(tmp_path) -> None:
+    forgets = PLAIN.replace("m.content", "m.content.split('</think>')[-1]") + END + " assistant:{% endif %}"
+    text = Text(folder(tmp_path, forgets))
+    assert [text.render(ASK, switch).text for switch in (None, True)] == ["hi assistant:"] * 2
+    prompt = text.render(ASK, False)
+    assert prompt.think_state == "closed" and prompt.text == "hi assistant:<think>\n\n</think>\n\n"
+    assert prompt.token_ids == text.encode(prompt.text) and prompt.rendered_chars == len(prompt.text)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        PLAIN + END + " assistant:{% endif %}",  # a model that never thinks, though its tokenizer knows the markers
+        "{% if thinking %}First think in <think></think>. {% endif %}" + PLAIN + END + " assistant:{% endif %}",
+    ],
+    ids=["knows no thought", "has a switch"],
+)
+def test_a_template_that_knows_no_thought_or_has_a_switch_is_left_as_it_is(template: str, tmp_path) -> None:
+    prompt = Text(folder(tmp_path, template)).render(ASK, False)
+    assert (prompt.think_state, prompt.text) == ("closed", "hi assistant:")
+
+
 def test_no_text_is_cut_or_padded_though_its_tokenizer_was_saved_so(tmp_path) -> None:
     from tokenizers import Tokenizer
 

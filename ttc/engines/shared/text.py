@@ -103,10 +103,9 @@ class Text:
         else:
             turns = plain_turns(turns, offer)
         text = self._applied(turns, options, asks=True)
-        state = self._state(text, turns, options, thinking)
-        if state == "open" and thinking is False and self.markers is not None:
-            # A template that opens a thought whatever is asked of it: closed at once, as Qwen3's does.
-            text, state = f"{text.rstrip()}\n\n{self.markers[1]}\n\n", "closed"
+        state = self._state(text, turns, options)
+        if thinking is False and state != "closed" and self.markers is not None:
+            text, state = self._without_thought(text, turns, options), "closed"
         pieces = [(piece, spelled.get(piece)) for piece in _split(text, spelled)]
         ids = tuple(i for piece, token in pieces for i in (self.encode(piece) if token is None else self._plain(token)))
         text = "".join(piece if token is None else token for piece, token in pieces)
@@ -175,9 +174,22 @@ class Text:
         """The ids of a control token's characters: cut in two, it is none."""
         return self.encode(token[:1]) + self.encode(token[1:])
 
-    def _state(
-        self, text: str, turns: list[dict[str, Any]], options: dict[str, Any], thinking: bool | None
-    ) -> ThinkState:
+    def _without_thought(self, text: str, turns: list[dict[str, Any]], options: dict[str, Any]) -> str:
+        """A rendering that asks for no thought, where the template has written no end of one.
+
+        A template that opens a thought whatever is asked of it is closed at once. One that knows thoughts, but no
+        switch, leaves the model to open its own: an empty one is put before it (Ma et al. 2025, "Reasoning Models Can
+        Be Effective Without Thinking"). Who has a switch has said what there is to say.
+        """
+        opening, closing = self.markers or MARKERS[0]
+        if self._state(text, turns, options) == "open":
+            return f"{text.rstrip()}\n\n{closing}\n\n"
+        knows = any(marker in template_of(self._tokenizer, tools="tools" in options) for marker in (opening, closing))
+        if knows and text == self._applied(turns, options | dict.fromkeys(SWITCHES, True), asks=True):
+            return f"{text}{opening}\n\n{closing}\n\n"
+        return text
+
+    def _state(self, text: str, turns: list[dict[str, Any]], options: dict[str, Any]) -> ThinkState:
         """Read the state off what the template added after the conversation: markers in user text are inert."""
         if self.markers is None:
             return "none"
@@ -187,7 +199,7 @@ class Text:
         opened, closed = added.rfind(opening), added.rfind(closing)
         if opened > closed:
             return "open"
-        return "closed" if closed >= 0 or thinking is False else "none"
+        return "closed" if closed >= 0 else "none"
 
 
 def template_of(tokenizer: Any, *, tools: bool = False) -> str:
