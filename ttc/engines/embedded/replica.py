@@ -7,6 +7,7 @@ reports, its tokens when it streams, and one end. The process ends when it is se
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 from multiprocessing.connection import Connection
@@ -138,3 +139,8 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # As multiprocessing ends its workers: a thread of torch's that was joined may still be ending, and what an
+    # interpreter and C++ tear down at their end under it aborts the process.
+    os._exit(0)
