@@ -65,7 +65,7 @@ def trained(place: ChainPlace, name: str, kind: str, *settings: str) -> None:
     recipe = RECIPES / f"{name.removesuffix('-second')}.toml"
     text, seconds = place.ttc(
         "train", "run", recipe, "--model", place.model(BASES[name]), "--seed", str(place.seed), "--out", out,
-        "--device", place.device, *(word for setting in sets for word in ("--set", setting)),
+        "--device", place.device, "--json", *(word for setting in sets for word in ("--set", setting)),
     )  # fmt: skip
     row = json.loads(text.splitlines()[-1])
     digest = place.keep(name, out / _TRAINED[kind])
