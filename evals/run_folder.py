@@ -132,7 +132,8 @@ async def evaluate(
                 for _ in range(concurrency):
                     group.create_task(_work(todo, answered, solve, verifier, writer))
         except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from failures
+            first = failures.exceptions[0]
+            raise first from first.__cause__
         if writer.trust.error is not None and not writer.has_answers:
             raise writer.trust.error
     return stored(folder / RECORDS, places)

@@ -100,10 +100,11 @@ def _run(
     run = execute(experiment, concurrency=spec.concurrency, retry_errors=True, watcher=_Silent(), spend_total=None)
     try:
         results = asyncio.run(run)
-    except EngineError as exc:  # whose advice is that of `ttc eval`
+    except EngineError as exc:
+        # The advice behind many failures in a row is that of `ttc eval`; the last of them is its cause.
+        error = exc.__cause__ if isinstance(exc.__cause__, EngineError) else exc
         raise EngineError(
-            f"measuring {who.name} on {name} was stopped: {exc.__cause__ or exc}; what was answered is kept: run the "
-            "job again"
+            f"measuring {who.name} on {name} was stopped: {error}; what was answered is kept: run the job again"
         ) from exc
     _refuse_failed(f"{who.name} on {name}", [record for result in results for record in result.records])
     return results

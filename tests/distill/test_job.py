@@ -448,6 +448,8 @@ def flaky(model=None):
     engine = embedded(model)
     answer = engine.generate
     async def generate(prompt, *arguments, **more):
+        if Path(__file__).with_name("dead").exists():
+            raise EngineError("nobody answers")
         if sum(prompt.token_ids) % 2:
             for name, error in [("gone", EngineError), ("filter", PromptRefused)]:
                 if Path(__file__).with_name(name).exists():
@@ -474,6 +476,22 @@ def test_a_teacher_whose_calls_fail_while_it_is_measured_is_not_a_bad_teacher(tm
     assert run_job(asked, tmp_path / "j", quiet).promoted is not None
     (records,) = (tmp_path / "j" / "eval" / "teachers").glob("*/greedy/records.jsonl")
     assert len(records.read_text().splitlines()) == 11 + 5  # only what failed was asked again
+
+
+def test_a_teacher_that_dies_while_it_is_measured_stops_the_job_with_advice_that_is_the_jobs(tmp_path, guesser, walker):
+    (tmp_path / "engine.py").write_text(FLAKY)
+    teacher = {"model": str(walker), "engine": f"{tmp_path / 'engine.py'}:flaky"}
+    asked = spec(guesser, teacher, limit=8, gates={"max_below_teacher": 1.0}, train={"steps": 1})
+
+    def dying(text):
+        if text.startswith("measuring"):
+            (tmp_path / "dead").touch()
+
+    stopped = "measuring teacher on cipher.* was stopped: nobody answers; what was answered is kept: run the job again$"
+    with pytest.raises(EngineError, match=stopped):
+        run_job(asked, tmp_path / "j", dying)
+    (tmp_path / "dead").unlink()
+    assert run_job(asked, tmp_path / "j", quiet).promoted is not None
 
 
 def test_a_filter_of_a_teachers_server_keeps_no_job_from_its_end(tmp_path, guesser, walker):
