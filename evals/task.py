@@ -16,9 +16,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, TypeVar
 
-from ttc.answers import KINDS
-from ttc.answers.canonical import text_key
 from ttc.answers.extract import MAX_FINAL
+from ttc.answers.kinds import KINDS
+from ttc.answers.shapes import text_key
 from ttc.config.recipes import dump
 from ttc.config.values import nearest
 from ttc.core import Json, Message, Problem, Sampling, TargetLike, written

@@ -27,7 +27,7 @@ import numpy as np
 from evals.run_folder import read_run
 from ttc import answers
 from ttc.allocation.plan import DrawKind, Plan, Route, State, follow, state_of
-from ttc.answers.canonical import UNIT_MARK
+from ttc.answers.keys import UNIT_MARK
 from ttc.choosing.selection import Key, Select, aggregate, by_score, choose, vote
 from ttc.core import Candidate, Record
 from ttc.errors import ConfigError

@@ -41,8 +41,8 @@ from evals.numbers.statistics import (
     minimum_detectable,
     standard_error,
 )
-from ttc.answers import classes
-from ttc.answers import key as answer_key
+from ttc.answers.keys import classes
+from ttc.answers.kinds import key as answer_key
 from ttc.config.values import natural
 from ttc.core import Answer, Prices, Record, Usage
 from ttc.durable import alone_in, replace_text

@@ -58,7 +58,7 @@ from typing import Any, Literal, TypeAlias
 
 from evals.data.sources import rows_of
 from evals.task import CHECKS, INSTRUCTIONS, Item, Task, VerifierSpec, choice_target, sample
-from ttc.answers import KINDS
+from ttc.answers.kinds import KINDS
 from ttc.answers.tokens import designation, plain
 from ttc.config.recipes import load_toml, parse_spec
 from ttc.config.registry import VERIFIERS

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.ttc.hostile import hostile_texts
 from ttc.answers import KINDS, classes, extract, key
-from ttc.answers.canonical import UNIT_MARK
+from ttc.answers.keys import UNIT_MARK
 from ttc.answers.kinds import choice_key
 from ttc.choosing.selection import tally, vote
 from ttc.core import Candidate

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tests.ttc.hostile import hostile_texts
 from ttc import answers
-from ttc.answers.canonical import ZeroDivision, expression_key, read_expression
+from ttc.answers.keys import ZeroDivision, expression_key, read_expression
 from ttc.answers.tokens import TooLarge, Unparsed
 from ttc.core import Submission, Verdict
 from ttc.errors import ConfigError

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from evals.task import Item
-from ttc.answers import kind_of
+from ttc.answers.kinds import kind_of
 from ttc.concurrent import gather
 from ttc.core import (
     Answer,

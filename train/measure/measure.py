@@ -20,7 +20,7 @@ from evals.task import Item, Task
 from train.base.stage import Setting, last_attempt
 from train.registries import make_verifier
 from train.rollouts.rewards import close_verifier, served
-from ttc.answers import kind_of
+from ttc.answers.kinds import kind_of
 from ttc.config.recipes import parse_spec
 from ttc.config.registry import ENGINES
 from ttc.config.signatures import bind

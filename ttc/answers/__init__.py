@@ -10,8 +10,8 @@ those of `ttc.answers.kinds`. Cost: tens of microseconds a text, a fraction of a
 
 from __future__ import annotations
 
-from ttc.answers.canonical import classes, same_class
 from ttc.answers.extract import Extraction
+from ttc.answers.keys import classes, same_class
 from ttc.answers.kinds import KINDS, Kind, extract, key, kind_of, same_form
 
 __all__ = ["KINDS", "Extraction", "Kind", "classes", "extract", "key", "kind_of", "same_class", "same_form"]

@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ttc.answers.canonical import expression_key, hashed, math_key, same_class, shape, text_key
 from ttc.answers.code import bare_code, code_key, last_block, marked_code
 from ttc.answers.extract import (
     MAX_FINAL,
@@ -39,7 +38,9 @@ from ttc.answers.extract import (
     usual_rules,
 )
 from ttc.answers.grammar import parse
+from ttc.answers.keys import expression_key, math_key, same_class
 from ttc.answers.nodes import UNITS
+from ttc.answers.shapes import hashed, shape, text_key
 from ttc.answers.tokens import Alternatives, Unparsed, in_words, plain
 from ttc.errors import UnknownName
 

@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from ttc.answers import classes
+from ttc.answers.keys import classes
 from ttc.core import Candidate, Score
 from ttc.errors import ConfigError
 

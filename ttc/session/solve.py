@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from ttc.answers import kind_of
+from ttc.answers.kinds import kind_of
 from ttc.core import Answer, Budget, Engine, Problem, Sampling, Strategy, Usage
 from ttc.errors import ConfigError, PromptTooLong, TTCError
 from ttc.session.meter import Clock

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ttc.agents.tool import ToolFailure, Use
-from ttc.answers.canonical import ZeroDivision, read_expression
+from ttc.answers.keys import ZeroDivision, read_expression
 from ttc.answers.tokens import Unparsed
 from ttc.core import Problem
 

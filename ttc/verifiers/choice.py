@@ -13,8 +13,8 @@ Args:
 from __future__ import annotations
 
 from ttc.answers import Extraction, extract
-from ttc.answers.canonical import text_key
 from ttc.answers.kinds import choice_key, choice_letter
+from ttc.answers.shapes import text_key
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import (

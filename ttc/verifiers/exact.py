@@ -14,7 +14,7 @@ from __future__ import annotations
 import unicodedata
 
 from ttc.answers import Extraction, extract
-from ttc.answers.canonical import QUOTES, undressed
+from ttc.answers.shapes import QUOTES, undressed
 from ttc.core import Target
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card

@@ -17,9 +17,9 @@ import functools
 import re
 from collections.abc import Iterator, Mapping
 
-from ttc.answers.canonical import shape
 from ttc.answers.grammar import parse
 from ttc.answers.nodes import Term, exact, num
+from ttc.answers.shapes import shape
 from ttc.answers.tokens import Unparsed, plain
 from ttc.core import Form, Target
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from ttc.answers.canonical import ZeroDivision, read_expression
+from ttc.answers.keys import ZeroDivision, read_expression
 from ttc.answers.tokens import Unparsed
 
 _EXECUTES = "its scorer runs the answer as Python code"

@@ -34,8 +34,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
-from ttc.answers import Extraction, extract
-from ttc.answers.extract import MAX_FINAL, answer_start
+from ttc.answers.extract import MAX_FINAL, Extraction, answer_start
+from ttc.answers.kinds import extract
 from ttc.config.values import nearest
 from ttc.core import FinishReason, Form, Status, Submission, Target, TargetLike, Verdict, Verifier, written
 from ttc.errors import ConfigError, MissingExtra

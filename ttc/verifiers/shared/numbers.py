@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ttc.answers import Extraction
-from ttc.answers.canonical import MAX_INTEGER, MAX_NUMBERS, Expression, ZeroDivision, read_expression
+from ttc.answers.keys import MAX_INTEGER, MAX_NUMBERS, Expression, ZeroDivision, read_expression
 from ttc.answers.tokens import TooLarge, Unparsed
 from ttc.core import Submission, TargetLike, Verdict
 from ttc.errors import ConfigError

@@ -37,7 +37,7 @@ from typing import IO, Any, Literal, TypeAlias, cast
 from ttc.config.values import above, at_least
 from ttc.core import Status, Verdict
 from ttc.errors import VerifierError
-from ttc.verifiers.workers.worker import MAX_FRAME, PREFIX, write_frame
+from ttc.verifiers.workers.frames import MAX_FRAME, PREFIX, write_frame
 
 SOFT = 0.75
 """The share of the limit after which the worker interrupts itself."""

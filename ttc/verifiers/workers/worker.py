@@ -28,39 +28,20 @@ import os
 import re
 import resource
 import signal
-import struct
 import sys
 import threading
 import time
 import types
 from collections.abc import Callable, Mapping
-from typing import IO, Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
+
+from ttc.verifiers.workers.frames import read_frame, write_frame
 
 Call: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Any]]
-PREFIX = struct.Struct(">I")
-MAX_FRAME = 1 << 20
 
 
 class SoftTimeout(BaseException):
     """The alarm; not an Exception, so that no library swallows it."""
-
-
-def write_frame(stream: IO[bytes], message: Mapping[str, Any]) -> None:
-    """Write one message: four bytes of length, then JSON."""
-    body = json.dumps(message).encode("ascii")
-    stream.write(PREFIX.pack(len(body)) + body)
-    stream.flush()
-
-
-def read_frame(stream: IO[bytes]) -> dict[str, Any] | None:
-    """Read one message; None at the end of the stream."""
-    head = stream.read(PREFIX.size)
-    if len(head) < PREFIX.size:
-        return None
-    (length,) = PREFIX.unpack(head)
-    body = stream.read(length)
-    message: dict[str, Any] = json.loads(body)
-    return message
 
 
 def serve(calls: Mapping[str, Call], memory_mb: int, later: Mapping[str, Callable[[], None]] | None = None) -> None:

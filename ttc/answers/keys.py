@@ -1,0 +1,296 @@
+r"""Voting keys: equal keys mean the same answer, without looking at any target.
+
+A key is made from the shape (`ttc.answers.shapes`): exact rationals as such, other constants and expressions by their
+value (nine digits, at three fixed points per variable), sets sorted, tuples and intervals in order, words case-folded;
+text that is not in the grammar by its cleaned spelling. So equality of keys is an equivalence relation by construction.
+Policy: percent signs, words that are no known unit, units inside lists, and the name on the left of `x = 5` are
+dropped, since the answers to one question share them. 5 m, 5 cm and $5 have keys of their own, and `classes` lets a 5
+without a unit vote with the only unit that there is. Never raises; linear, with a cap, beyond which the key is a hash
+of the text.
+
+In a numbers game the answer is the expression itself (`(3+5)*2`, `\frac{24}{3} \times 1`, `6 ÷ (1 − 3/4) = 24`):
+`read_expression` gives its exact value, the whole numbers it uses and what it claims to equal, and its key is made of
+value and numbers. Only + - * /, parentheses, signs and unsigned whole numbers count; powers, roots, factorials,
+decimals, mixed numbers and units are refused, each by its name.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from ttc.answers.grammar import parse, parse_expression
+from ttc.answers.nodes import Term, approximate, duration, exact, unit
+from ttc.answers.shapes import TINY, by_clock, hashed, least_residue, shape, text_key
+from ttc.answers.tokens import MAX_CHARS, TooLarge, Unparsed, plain
+
+_PLAIN_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
+"""A whole number that is spelt as its own key: most answers that are voted on, which need no grammar."""
+
+
+def math_key(final: str) -> str:
+    """The voting class of a mathematical answer."""
+    if _PLAIN_NUMBER.fullmatch(final):
+        return final
+    if len(final) > 2 * MAX_CHARS:
+        return hashed(final)
+    text = plain(final)
+    try:
+        node = shape(parse(text))
+        return shape_key(node) + _unit_key(node)
+    except (Unparsed, RecursionError):
+        return spelling_key(text)
+
+
+UNIT_MARK = "\x1f"
+"""Between the number and the unit of a key; no text has it, since it counts as white space."""
+
+
+def _unit_key(node: Term) -> str:
+    """The measure of a quantity, metres or metre, behind the mark; empty where a word is no known unit."""
+    body = node.args[1] if node.op == "named" else node
+    body = duration(body.args) or body if body.op == "set" else body
+    if body.op not in ("quantity", "duration") or body.args[1] == "%":
+        return ""
+    measure = unit(body.args[1])
+    return f"{UNIT_MARK}{measure.dimension} {measure.factor}" if measure.dimension else ""
+
+
+def classes(keys: Iterable[str]) -> dict[str, str]:
+    """The class of each key in a vote: a number without a unit joins the only unit that others give to it."""
+    all_keys = list(dict.fromkeys(keys))
+    with_units: dict[str, list[str]] = {}
+    for key in all_keys:
+        number, mark, _ = key.partition(UNIT_MARK)
+        if mark:
+            with_units.setdefault(number, []).append(key)
+    return {key: with_units[key][0] if len(with_units.get(key, ())) == 1 else key for key in all_keys}
+
+
+def same_class(first: str, second: str) -> bool:
+    """Whether two keys alone are one class: 5 is 5 m, which is not 5 cm."""
+    return len({*classes((first, second)).values()}) == 1
+
+
+_JOIN = re.compile(r" (?![\d.\\])|(?<![\d}]) ")
+r"""A space that no spelling needs, unlike one between two numbers or a number and a fraction: `1 \frac{1}{2}`."""
+
+
+def spelling_key(text: str) -> str:
+    """The class of an answer by its cleaned spelling alone."""
+    return "?" + _JOIN.sub("", " ".join(text.split()))
+
+
+def shape_key(node: Term) -> str:
+    """The class of a shape."""
+    return _KEY_RULES[node.op](node)
+
+
+def _value_key(node: Term) -> str:
+    value = exact(node)
+    if value is not None:
+        return str(value)
+    if node.op == "inf":
+        return "inf"
+    if node.op == "neg" and node.args[0].op == "inf":
+        return "-inf"
+    return _fingerprint(node) or "?" + repr(node)
+
+
+_SAMPLES = 3
+"""Points at which an expression with variables is computed."""
+
+
+def _fingerprint(node: Term) -> str:
+    """The value of an expression at three fixed points, to nine digits; empty where it has none."""
+    from mpmath import fp  # type: ignore[import-untyped]
+
+    names = sorted(node.symbols())
+    values = []
+    for sample in range(_SAMPLES if names else 1):
+        # The points depend on the names alone, so equal functions get equal keys however they are written; nine digits
+        # are few enough to hide rounding, and many enough that different functions do not meet at all three points.
+        point = {name: _coordinate(name, sample) for name in names}
+        try:
+            value = approximate(node, point, fp)
+        except (ArithmeticError, ValueError, TypeError, RecursionError):
+            values.append("?")
+            continue
+        if not TINY < abs(value) < float("inf"):
+            return ""
+        if not names and (short := _short_rational(value)) is not None:
+            return str(short)
+        values.append(_nine(value))
+    return "~" + "~".join(values) if set(values) != {"?"} else ""
+
+
+def _nine(value: Any) -> str:
+    if isinstance(value, complex):
+        parts = [0.0 if abs(part) < TINY * abs(value) else part for part in (value.real, value.imag)]
+        return f"{parts[0]:.9g}{parts[1]:+.9g}i" if parts[1] else f"{parts[0]:.9g}"
+    return f"{value:.9g}"
+
+
+def _short_rational(value: Any) -> Fraction | None:
+    """The rational with a small denominator that the value of a constant is: cos(pi/3) is 1/2."""
+    if getattr(value, "imag", 0) and abs(value.imag) > TINY * abs(value):
+        return None
+    if abs(value) > 1e6:
+        return None
+    near = Fraction(value.real).limit_denominator(1000)
+    return near if abs(near - Fraction(value.real)) <= TINY * abs(value) else None
+
+
+def _coordinate(name: str, sample: int) -> float:
+    """A fixed pseudo-random number for a variable: in (1.2, 3.2), (0.1, 0.9) and (-3.2, -1.2) in turn."""
+    part = zlib.crc32(f"{name}/{sample}".encode("utf-8", "surrogatepass")) / 2**32
+    return (1.2 + 2 * part, 0.1 + 0.8 * part, -1.2 - 2 * part)[sample]
+
+
+def _member_key(node: Term) -> str:
+    """A member of a set of assignments keeps its name: x = 1, y = 2."""
+    return f"{node.args[0]}={shape_key(node.args[1])}" if node.op == "named" else shape_key(node)
+
+
+def _set_key(node: Term) -> str:
+    """Members in any order; 3 hours and 20 minutes are one time."""
+    time = duration(node.args)
+    return shape_key(time) if time else "{" + "|".join(sorted({_member_key(item) for item in node.args})) + "}"
+
+
+def _interval_key(node: Term) -> str:
+    low, high, left, right = node.args
+    return f"{'[' if left else '('}{shape_key(low)},{shape_key(high)}{']' if right else ')'}"
+
+
+def _ratio_key(node: Term) -> str:
+    values = [exact(item.args[0]) if item.op == "scalar" else None for item in node.args]
+    numbers = [value for value in values if value is not None]
+    if len(numbers) == len(values) and numbers[0]:
+        return ":".join(str(value / numbers[0]) for value in numbers)
+    return ":".join(shape_key(item) for item in node.args)
+
+
+def _residue_key(node: Term) -> str:
+    whole = least_residue(node)
+    residue = shape_key(node.args[0]) if whole is None else str(whole)
+    return " mod ".join((residue, *map(shape_key, node.args[1:2])))
+
+
+def _relation_key(node: Term) -> str:
+    operators, *operands = node.args
+    sides = [shape_key(shape(operand)) for operand in operands]
+    if len(operands) == 2 and operators[0] in (">", ">="):
+        operators, sides = ({">": "<", ">=": "<="}[operators[0]],), sides[::-1]
+    if set(operators) <= {"=", "!="}:
+        sides = sorted(sides)
+    return sides[0] + "".join(op + side for op, side in zip(operators, sides[1:], strict=True))
+
+
+_KEY_RULES: Mapping[str, Callable[[Term], str]] = {
+    "scalar": lambda node: _value_key(node.args[0]),
+    "quantity": lambda node: _value_key(node.args[0]),
+    "named": lambda node: shape_key(node.args[1]),
+    "duration": lambda node: _value_key(node.args[0]),
+    "set": _set_key,
+    "tuple": lambda node: "(" + ",".join(_member_key(item) for item in node.args) + ")",
+    "brackets": lambda node: "[" + ",".join(_member_key(item) for item in node.args) + ",]",
+    "interval": _interval_key,
+    "without": lambda node: "\\".join(map(shape_key, node.args)),
+    "union": lambda node: "U".join(sorted({shape_key(item) for item in node.args})),
+    "ratio": _ratio_key,
+    "matrix": lambda node: "M" + ";".join(",".join(shape_key(cell) for cell in row) for row in node.args),
+    "rel": _relation_key,
+    "residue": _residue_key,
+    "cases": lambda node: "|".join(sorted(map(shape_key, node.args))),
+    "case": lambda node: " if ".join(map(shape_key, node.args)),
+    "base": lambda node: f"{node.args[0]}_{node.args[1]}",
+    "time": lambda node: "{}:{:02d}{}".format(*by_clock(node)),
+    "empty": lambda node: "{}",
+    "text": lambda node: text_key(node.args[0]),
+    "designation": lambda node: str(node.args[0]),
+}
+
+
+# -- the expression of a numbers game ----------------------------------------------------------------------------------
+MAX_EXPRESSION = 1000
+MAX_NUMBERS = 64
+MAX_INTEGER = 12
+
+_NAMES = {"pow": "a power", "fn": "a function", "quantity": "a unit or a percent sign", "sym": "a letter"}
+
+
+class ZeroDivision(ArithmeticError):
+    """The expression divides by zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """An expression: its `value`, the `numbers` it uses, sorted, and the values of the other sides of its equation."""
+
+    value: Fraction
+    numbers: tuple[int, ...]
+    claims: tuple[Fraction, ...] = ()
+
+
+def read_expression(text: str) -> Expression:
+    """Read an expression, alone or in an equation (`3*8 = 24`, `24 = 3*8`, `3*8 = 6*4 = 24`).
+
+    Of an equation, the first side that is more than a number is the expression.
+
+    Raises:
+        Unparsed: anything else than the four operations on whole numbers; TooLarge beyond a cap.
+        ZeroDivision: some side divides by zero.
+    """
+    if len(text) > MAX_EXPRESSION:
+        raise TooLarge(f"more than {MAX_EXPRESSION} characters")
+    try:
+        node = parse_expression(plain(text))
+    except RecursionError as exc:
+        raise TooLarge("nested too deeply") from exc
+    sides = list(node.args[1:]) if node.op == "rel" else [node]
+    if node.op == "rel" and set(node.args[0]) != {"="}:
+        raise Unparsed("a relation that is not an equation")
+    numbers = [_numbers(side) for side in sides]
+    at = next((i for i, side in enumerate(sides) if side.op != "num"), 0)
+    values = [_value(side) for side in sides]
+    claims = tuple(value for i, value in enumerate(values) if i != at)
+    return Expression(values[at], tuple(sorted(numbers[at])), claims)
+
+
+def expression_key(final: str) -> str:
+    """The voting class: value and numbers where it is an expression, else the spelling."""
+    try:
+        expression = read_expression(final)
+    except (Unparsed, ZeroDivision):
+        return spelling_key(final[:MAX_EXPRESSION])
+    # Both parts count: 3*8 and 4*6 are equal in value, but in a numbers game one may be right and the other wrong.
+    return f"{expression.value} of {' '.join(map(str, expression.numbers))}"
+
+
+def _numbers(node: Term) -> list[int]:
+    """The whole numbers at the leaves; refuses every other kind of node before anything is computed."""
+    if node.op == "num":
+        value, digits = node.args
+        if digits is not None or value.denominator != 1:
+            raise Unparsed("a decimal or a mixed number")
+        if value >= 10**MAX_INTEGER:
+            raise TooLarge(f"a number of more than {MAX_INTEGER} digits")
+        return [int(value)]
+    if node.op not in ("add", "mul", "div", "neg"):
+        raise Unparsed(f"{_NAMES.get(node.op, 'a ' + node.op)} in an expression")
+    numbers = [number for child in node.children() for number in _numbers(child)]
+    if len(numbers) > MAX_NUMBERS:
+        raise TooLarge(f"more than {MAX_NUMBERS} numbers")
+    return numbers
+
+
+def _value(node: Term) -> Fraction:
+    value = exact(node)
+    if value is None:  # the caps of `exact` lie beyond what MAX_NUMBERS numbers can make
+        raise ZeroDivision("a division by zero")
+    return value
