@@ -133,7 +133,7 @@ def read_recipe(name: str, *, scale: str | None = None, overrides: Mapping[str, 
         _check_scales(table, f"{path.name}, stage {number}")
     for name in ("retention", "adapt"):
         _check_table(data.get(name, {}), f"{path.name}: {name}", f"[{name}]")
-    hardware = load_toml(_SCALES)
+    hardware = scales()
     _check_scale(tables, scale, hardware, path.name)
     tables = _renamed(tables, [_is_there(table, scale, hardware) for table in tables], scale, hardware)
     _override(tables, overrides or {}, path.name)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from ttc.concurrent import gather
-from ttc.core import Capabilities, Completion, Message, ModelShape, Path, Prompt, Sampling, Usage, UsageSink
+from ttc.core import Capabilities, Completion, Message, ModelShape, Path, Prompt, Sampling, ThinkState, Usage, UsageSink
 from ttc.errors import ConfigError, PromptTooLong
 from ttc.seeds import derive
 
@@ -103,22 +103,19 @@ class ScriptedEngine:
 
     def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
         """`role: content` lines, then an open, an empty or no think block."""
-        body = "".join(f"{message.role}: {message.content}\n" for message in messages) + "assistant: "
+        words = "".join(f"{message.role}: {message.content}\n" for message in messages)
         opened = self._thinking if thinking is None else thinking
-        if opened:
-            body += "<think>"
-        elif thinking is False:
-            body += "<think></think>"
+        block = "<think>" if opened else "<think></think>" if thinking is False else ""
+        state: ThinkState = "open" if opened else "closed" if thinking is False else "none"
         # Markers in the user's words are spelled out, so that only the template's own are ids.
-        ids = tuple(ord(c) for c in "".join(f"{m.role}: {m.content}\n" for m in messages))
-        ids += encode(body[len(ids) :])
-        state = "open" if opened else ("closed" if thinking is False else "none")
+        ids = (*map(ord, words), *encode(f"assistant: {block}"))
+        text = f"{words}assistant: {block}"
         return Prompt(
-            text=body,
+            text=text,
             token_ids=ids,
             rendered_len=len(ids),
-            rendered_chars=len(body),
-            think_state=state,  # type: ignore[arg-type]
+            rendered_chars=len(text),
+            think_state=state,
             messages=tuple(messages),
         )
 

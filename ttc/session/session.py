@@ -66,31 +66,6 @@ Shared: TypeAlias = dict[Callable[[], Any], Any]
 """What the sessions of one run have in common, by the factory that made it."""
 
 
-def _shortened(completion: Completion, lease: Lease, sampling: Sampling) -> bool:
-    """Whether the budget, and not the request, ended a draw."""
-    if completion.finish_reason != "length":
-        return False
-    return lease.max_tokens < sampling.max_tokens or completion.stop_reason == OUT_OF_CALLS
-
-
-def _check_budget(budget: Budget, thinking: Thinking, capabilities: Capabilities) -> None:
-    """Refuse, before anything is spent, limits that no answer fits into."""
-    if budget.flops is not None and capabilities.shape is None:
-        raise ConfigError(f"budget.flops: the size of {capabilities.model} is not known, so set budget.tokens")
-    if not thinking.active or thinking.template is False:
-        return
-    if budget.calls is not None and budget.calls < 2:
-        raise ConfigError(
-            f"budget.calls={budget.calls} leaves no call for the answer after a thought that is held to a budget: set "
-            "budget.calls to 2 or more, or think without limits"
-        )
-    if budget.tokens is not None and thinking.min_tokens >= budget.tokens:
-        raise ConfigError(
-            f"thinking.min_tokens={thinking.min_tokens} leaves nothing of budget.tokens={budget.tokens} for an answer: "
-            "raise the budget or think less"
-        )
-
-
 _UNPAID = Score(None, note="the budget does not cover its scoring")
 _TOO_LATE = Score(None, note="budget.seconds ended its scoring")
 _SCORED_TOGETHER = 16
@@ -98,7 +73,17 @@ _SCORED_TOGETHER = 16
 
 
 class Session:
-    """What a strategy receives besides the problem."""
+    """What a strategy receives besides the problem.
+
+        ask       render, ask, encode, encode_plain; root and next_draw: where in the tree
+        draw      generate; run: another strategy; chance: the strategy's own dice
+        judge     score, price; extract and key: final answers and the classes they vote in
+        answer    candidate, candidate_at, split, answering; answer, best_so_far
+        budget    limited, rationed, exhausted, spent, seconds_left, clock, pays_for; narrow; subtree: an equal share
+        trace     note, prune
+
+    `attempt` and `close` are for who opens the session, `shared` for what the problems of a run have in common.
+    """
 
     def __init__(
         self,
@@ -175,6 +160,7 @@ class Session:
             return "none"
         return "native" if self._enforcements and set(self._enforcements) == {"native"} else "ids"
 
+    # -- asking --------------------------------------------------------------------------------------------------------
     def render(self, thinking: Thinking | None = None) -> Prompt:
         """Render the problem as the root of the tree; `thinking` overrides the session's."""
         prompt = self._engine.render(self.problem.messages, (thinking or self.thinking).template)
@@ -222,6 +208,7 @@ class Session:
         place: tuple[int | str, ...] = ("at", *self.root) if self.root else ()
         return uniform(derive(self.sampling.seed or 0, "strategy", *place, *purpose), 0)
 
+    # -- a strategy inside another -------------------------------------------------------------------------------------
     async def attempt(self, strategy: Strategy) -> Answer:
         """Run `strategy`; where the budget ends it, answer by the best of what the session has in hand."""
         try:
@@ -270,6 +257,7 @@ class Session:
         view._meter = self._meter.share(parts, index)
         return view
 
+    # -- the budget and the trace --------------------------------------------------------------------------------------
     @property
     def exhausted(self) -> bool:
         """Whether the budget has ended some of the work."""
@@ -332,6 +320,7 @@ class Session:
         for part in self._aware:
             part.prune(self.problem.id, path)
 
+    # -- drawing -------------------------------------------------------------------------------------------------------
     async def generate(
         self,
         prompt: Prompt,
@@ -553,6 +542,7 @@ class Session:
             ended = (one for one in completions if one.finished or one.stop_reason in stops)
             self._finished_draws.update({one.path: (prompt, one) for one in ended})
 
+    # -- scoring -------------------------------------------------------------------------------------------------------
     async def score(self, scorer: Scorer, prompts: Sequence[Prompt]) -> list[Score]:
         """Score the generated part of each prompt; the scorer's tokens and FLOPs are charged here.
 
@@ -595,6 +585,7 @@ class Session:
             scores += read_scores(scorer, verdicts, len(batch))
         return scores + [_TOO_LATE] * (len(prompts) - len(scores))
 
+    # -- answering -----------------------------------------------------------------------------------------------------
     def candidate(self, prompt: Prompt, completion: Completion, score: float | None = None) -> Candidate:
         """Close a path: split thinking from answer and extract the final answer."""
         whole = prompt.then(completion)
@@ -657,6 +648,31 @@ class Session:
             scorer.release(self.problem.id)
         if isinstance(self._engine, SearchAware):
             self._engine.release(self.problem.id)
+
+
+def _shortened(completion: Completion, lease: Lease, sampling: Sampling) -> bool:
+    """Whether the budget, and not the request, ended a draw."""
+    if completion.finish_reason != "length":
+        return False
+    return lease.max_tokens < sampling.max_tokens or completion.stop_reason == OUT_OF_CALLS
+
+
+def _check_budget(budget: Budget, thinking: Thinking, capabilities: Capabilities) -> None:
+    """Refuse, before anything is spent, limits that no answer fits into."""
+    if budget.flops is not None and capabilities.shape is None:
+        raise ConfigError(f"budget.flops: the size of {capabilities.model} is not known, so set budget.tokens")
+    if not thinking.active or thinking.template is False:
+        return
+    if budget.calls is not None and budget.calls < 2:
+        raise ConfigError(
+            f"budget.calls={budget.calls} leaves no call for the answer after a thought that is held to a budget: set "
+            "budget.calls to 2 or more, or think without limits"
+        )
+    if budget.tokens is not None and thinking.min_tokens >= budget.tokens:
+        raise ConfigError(
+            f"thinking.min_tokens={thinking.min_tokens} leaves nothing of budget.tokens={budget.tokens} for an answer: "
+            "raise the budget or think less"
+        )
 
 
 _WINDOW = 16
