@@ -28,13 +28,13 @@ def longest():
 
 @pytest.mark.parametrize("check", FILTER_SUITE, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", FILTERS.names())
-def test_every_filter(name, check):
+def test_every_filter_passes_the_suite_of_filters(name, check):
     check(name)
 
 
 @pytest.mark.parametrize("check", SELECTOR_SUITE, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", SELECTORS.names())
-def test_every_selector(name, check):
+def test_every_selector_passes_the_suite_of_selectors(name, check):
     check(name)
 
 

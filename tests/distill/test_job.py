@@ -305,6 +305,7 @@ def test_a_job_that_died_before_its_lock_was_written_goes_on(tmp_path, guesser, 
     (tmp_path / "j").mkdir()
     (tmp_path / "j" / "log.jsonl").write_text("")
     plan_job(spec(guesser, walker), tmp_path / "j")
+    assert (tmp_path / "j" / "lock.json").is_file()
 
 
 def test_a_bad_teacher_is_stopped_at_the_smoke_gate_before_the_whole_spend(tmp_path, guesser):

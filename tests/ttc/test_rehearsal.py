@@ -110,16 +110,18 @@ async def wrong_in_a_group(problem: Problem, session: Session) -> Answer:
     raise AssertionError("nothing was drawn")
 
 
-def rehearsed(strategy: Strategy) -> None:
+def rehearsed(strategy: Strategy) -> int:
+    """Rehearse a strategy; returns how many draws the engine has made."""
     engine = ScriptedEngine(lambda prompt, path, key: "2")
     problem = Problem("q", (Message("user", "1+1"),))
     rest = {"sampling": Sampling(), "thinking": Thinking(), "budget": None}
     asyncio.run(rehearse(problem, engine, strategy, seed=0, **rest))  # type: ignore[arg-type]
+    return engine.counters().calls
 
 
 @pytest.mark.parametrize("strategy", [in_a_group, stubborn])
 def test_a_rehearsal_ends_at_the_first_request_however_it_is_made(strategy: Strategy) -> None:
-    rehearsed(strategy)
+    assert rehearsed(strategy) == 0
 
 
 def test_a_failure_in_a_group_is_no_first_request() -> None:
