@@ -51,7 +51,9 @@ def server() -> Iterator[OpenAIServer]:
     ],
     ids=lambda body: body.__name__,
 )
-def test_the_engine_passes_the_conformance_suite_over_the_wire(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, body) -> None:
+def test_the_engine_passes_the_conformance_suite_over_the_wire(
+    server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, body
+) -> None:
     monkeypatch.setitem(suite.ENGINES, "openai", lambda jitter: by_ids(server))
     body("openai")
 
