@@ -1,4 +1,4 @@
-"""Parse a short answer into a `Term`, or refuse it: a recursive-descent grammar over LaTeX and plain notation.
+r"""Parse a short answer into a `Term`, or refuse it: a recursive-descent grammar over LaTeX and plain notation.
 
 Every token must be consumed: a partial parse is a refusal, never a smaller expression. Depth and sizes are capped, the
 time is linear, nothing is evaluated. It reads the usual operators and functions, mixed numbers, thousands, percent,
@@ -6,6 +6,19 @@ words of size (5 million), bases, plus-minus; sets, tuples, intervals, unions, m
 a condition, residues; ratios, times by the clock and in several units; units of measurement and currencies before or
 after a number. White space never joins digits, and words after a number are its unit only where they can be one. Dates,
 codes and numbers in words are read first, as a whole (`ttc.answers.tokens`).
+
+Each level is made of the next one:
+
+    answer      items with commas, `and`, `or` between them
+    relation    sides with =, <, \in between them, perhaps under a modulus
+    union       sets with a cup between them; a set without another
+    ratio       1:2, a time by the clock, a time in several units
+    sum         terms with +, -, \pm between them
+    product     factors, beside each other or with signs; a fraction, a mixed number, a unit behind
+    signed      a factor with its signs
+    power       a value with exponents, factorials, percent signs, a word of size, a base
+    atom        a number, a name, brackets, a fence, a command
+
 Left out: what `otherwise` means in a function by cases; sums, products, integrals, limits, sequences with dots
 (`math-verify` may know them, in a worker).
 """
