@@ -434,15 +434,8 @@ def _report(results: Sequence[Result], out: Path, *, as_json: bool, of_rows: boo
     if len(shown) > 1:
         print(f"paired tests: {shlex.join(['ttc', 'compare', str(out)])}", file=sys.stderr)
     for result, entry in zip(results, entries, strict=True):
-        if result.entry["errors"]:
-            print(f"{result.arm.choice.label}: {_failures(result)}; see {result.arm.folder}", file=sys.stderr)
-        if undecided := _undecided(result):
-            print(f"{result.arm.choice.label}: {undecided}", file=sys.stderr)
-        if unread := _unread(result, of_rows=of_rows):
-            print(f"{result.arm.choice.label}: {unread}", file=sys.stderr)
-        unscored = _unscored(result)
-        if unscored:
-            print(f"{result.arm.choice.label}: {unscored}; its answers were chosen without", file=sys.stderr)
+        for complaint in _complaints(result, of_rows=of_rows):
+            print(f"{result.arm.choice.label}: {complaint}", file=sys.stderr)
         if as_json and not result.arm.baseline:
             print(json.dumps({key: value for key, value in entry.items() if key != "curve"} | {"out": str(out)}))
 
@@ -471,6 +464,15 @@ def _kept(results: Sequence[Result], out: Path) -> Iterator[tuple[Mapping[str, A
             print(f"{folder} is not in the table: it was made with other {', '.join(other)}", file=sys.stderr)
         else:
             yield entry, run
+
+
+def _complaints(result: Result, *, of_rows: bool) -> Iterator[str]:
+    """What a strategy's row does not tell: what failed, got no verdict, has no final or was chosen without scores."""
+    if result.entry["errors"]:
+        yield f"{_failures(result)}; see {result.arm.folder}"
+    yield from filter(None, (_undecided(result), _unread(result, of_rows=of_rows)))
+    if unscored := _unscored(result):
+        yield f"{unscored}; its answers were chosen without"
 
 
 def _unscored(result: Result) -> str:
