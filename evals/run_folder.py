@@ -117,16 +117,15 @@ async def evaluate(
         VerifierError: the verifier itself is broken.
     """
     with held(folder, config, items) as file:
-        before: dict[int, Usage] = {}
-        unjudged: dict[int, int] = {}
-        places, sessions = _found(file.path, items, folder, retry_errors, before, unjudged)
+        kept = _kept(file.path, items, folder, retry_errors=retry_errors)
+        places = kept.places
         if min(places, default=0) < 0 and _counts_otherwise(folder, config):
             raise _other_counting(folder)
         on_kept(sum(place >= 0 for place in places))
-        labels = {"run": digest(config), "strategy": config.get("strategy"), "session": sessions + 1}
-        writer = _Writer(file, labels, places, before, on_record, time.monotonic() if started is None else started)
+        labels = {"run": digest(config), "strategy": config.get("strategy"), "session": kept.num_sessions + 1}
+        writer = _Writer(file, labels, kept, on_record, time.monotonic() if started is None else started)
         todo = ((index, item) for index, item in enumerate(items) if places[index] < 0)
-        answered = {index: StoredRecords(file.path, [place]) for index, place in unjudged.items()}
+        answered = {index: StoredRecords(file.path, [place]) for index, place in kept.unjudged.items()}
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(concurrency):
@@ -139,23 +138,28 @@ async def evaluate(
     return stored(folder / RECORDS, places)
 
 
-def _found(
-    path: Path,
-    items: Sequence[Item],
-    folder: Path,
-    retry_errors: bool,
-    before: dict[int, Usage],
-    unjudged: dict[int, int],
-) -> tuple[MutableSequence[int], int]:
-    """Return where the record of each item stands (-1: it is to be made), and how many sessions there were.
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What a folder holds of the items that are asked for, each by its index.
 
-    What those that failed and are made again had cost goes into `before`, where those stand that are only judged again
-    into `unjudged`.
+    `places` says where its record stands, -1 where it is to be made; `unjudged` where those stand whose answers are
+    only judged again; `spent_before` what failed ones that are made again had cost.
     """
+
+    places: MutableSequence[int]
+    unjudged: Mapping[int, int]
+    spent_before: Mapping[int, Usage]
+    num_sessions: int
+
+
+def _kept(path: Path, items: Sequence[Item], folder: Path, *, retry_errors: bool) -> _Kept:
+    """Read the records of a folder; raises ConfigError where they are of other data, RecordError for a broken one."""
     places = array("q", [-1]) * len(items)
+    unjudged: dict[int, int] = {}
+    spent_before: dict[int, Usage] = {}
     failed: dict[str, bool] = {}
     numbers: dict[str, int] = {}
-    sessions = 0
+    num_sessions = 0
     for place, record in store.scan(path):
         numbers = numbers or {item.problem.id: index for index, item in enumerate(items)}
         name = record.problem.id
@@ -163,15 +167,15 @@ def _found(
         _check_same_data(record, items[numbers[name]] if name in numbers else None, folder)
         index, is_again = numbers[name], retry_errors and _is_open(record)
         places[index] = -1 if is_again else place
-        before.pop(index, None)
+        spent_before.pop(index, None)
         unjudged.pop(index, None)
         if is_again and record.answer is not None:
             unjudged[index] = place
         elif is_again:
             costs = (record.provenance.get(key, {}) for key in ("spent", "spent_before"))
-            before[index] = sum((Usage(**cost) for cost in costs), Usage())
-        sessions = max(sessions, int(record.provenance.get("session", 0)))
-    return places, sessions
+            spent_before[index] = sum((Usage(**cost) for cost in costs), Usage())
+        num_sessions = max(num_sessions, int(record.provenance.get("session", 0)))
+    return _Kept(places, unjudged, spent_before, num_sessions)
 
 
 class Trust:
@@ -210,13 +214,11 @@ class _Writer:
         self,
         file: store.RecordFile,
         labels: Mapping[str, Any],
-        places: MutableSequence[int],
-        before: Mapping[int, Usage],
+        kept: _Kept,
         on_record: OnRecord,
         started: float,
     ) -> None:
-        self._file, self._labels, self._places, self._on_record = file, labels, places, on_record
-        self._before = before
+        self._file, self._labels, self._kept, self._on_record = file, labels, kept, on_record
         self._started = started
         self.trust, self.has_answers = Trust(), False
         self._streak = self._num_written = self._num_faults = 0
@@ -233,8 +235,8 @@ class _Writer:
         }
         if error is not None:
             provenance["spent"] = asdict(spent(error))
-        if index in self._before:
-            provenance["spent_before"] = asdict(self._before[index])
+        if index in self._kept.spent_before:
+            provenance["spent_before"] = asdict(self._kept.spent_before[index])
         record = Record(
             problem=item.problem,
             target=item.target,
@@ -244,7 +246,7 @@ class _Writer:
             error=None if error is None else described(error),
             provenance=provenance,
         )
-        self._places[index] = self._file.append(record)
+        self._kept.places[index] = self._file.append(record)
         self._on_record(record)
         self.has_answers = self.has_answers or answer is not None
         self.trust.end(self._stops_by(error))
@@ -393,7 +395,7 @@ def _check_contents(folder: Path, there: Any, here: Mapping[str, str], items: Se
     if not names:
         return
     if items and (folder / RECORDS).is_file():
-        _found(folder / RECORDS, items, folder, False, {}, {})  # names the first problem that changed, if recorded
+        _kept(folder / RECORDS, items, folder, retry_errors=False)  # names the first problem that changed, if recorded
     raise ConfigError(
         f"{folder} holds another run: it was made with other {', '.join(names)}; "
         "choose another --out, or restore what it was made with"
