@@ -159,8 +159,16 @@ class Funnel:
     """What came out, what was decided about the rest, and the stages in order."""
 
     kept: Sequence[Sample]
-    dropped: Mapping[str, Decision]
-    stages: Sequence[FunnelStage]
+    dropped: Mapping[str, Decision] = field(default_factory=dict)
+    stages: Sequence[FunnelStage] = ()
+
+    def without(self, lost: Mapping[str, str], stage: str) -> Funnel:
+        """The funnel after another stage, which has dropped the answers of these keys for these reasons."""
+        kept = [sample for sample in self.kept if sample.key not in lost]
+        dropped = {key: Decision(stage, reason) for key, reason in lost.items()}
+        kinds = Counter(map(kind_of, lost.values()))
+        row = FunnelStage(stage, len(self.kept), len(kept), dict(sorted(kinds.items())))
+        return Funnel(kept, {**self.dropped, **dropped}, (*self.stages, row))
 
 
 def settings_of(own: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -207,26 +215,16 @@ def run_pipeline(
     samples: Sequence[Sample], filters: Mapping[str, Filter], context: Context, selection: Selection | None, seed: int
 ) -> Funnel:
     """Put samples through the filters, in order, and through the selection; raises PluginError for a broken one."""
-    left, dropped, stages = list(samples), dict[str, Decision](), list[FunnelStage]()
+    funnel = Funnel(list(samples))
     for name, judge in filters.items():
-        returned = judge(left, context)
-        reasons = checked_return("filter", judge, returned, Sequence, len(left))  # type: ignore[type-abstract]
-        lost = {s.key: reason for s, reason in zip(left, reasons, strict=True) if reason is not None}
-        left = _without(left, lost, name, dropped, stages)
+        returned = judge(funnel.kept, context)
+        reasons = checked_return("filter", judge, returned, Sequence, len(funnel.kept))  # type: ignore[type-abstract]
+        lost = {s.key: reason for s, reason in zip(funnel.kept, reasons, strict=True) if reason is not None}
+        funnel = funnel.without(lost, name)
     if selection is not None:
-        _, lost = selection.choose(left, seed)
-        left = _without(left, lost, "select", dropped, stages)
-    return Funnel(left, dropped, stages)
-
-
-def _without(
-    samples: list[Sample], lost: Mapping[str, str], name: str, dropped: dict[str, Decision], stages: list[FunnelStage]
-) -> list[Sample]:
-    dropped.update({key: Decision(name, reason) for key, reason in lost.items()})
-    left = [sample for sample in samples if sample.key not in lost]
-    kinds = Counter(map(kind_of, lost.values()))
-    stages.append(FunnelStage(name, len(samples), len(left), dict(sorted(kinds.items()))))
-    return left
+        _, lost = selection.choose(funnel.kept, seed)
+        funnel = funnel.without(lost, "select")
+    return funnel
 
 
 @dataclass(frozen=True, slots=True)
