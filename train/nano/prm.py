@@ -15,7 +15,7 @@ from train.nano.examples import ExampleMixture
 from train.nano.traces import Noise
 
 READING = {"kind": "likelihood", "step_delimiter": "\n\n", "beta": 0.5}
-"""What config.json says under `ttc_prm`; see `ttc.scorers.prm.Reading`."""
+"""What config.json says under `ttc_prm`; see `ttc.scorers.reward_models.embedded.Reading`."""
 
 MIXTURE = ExampleMixture(
     no_think=0.04,
