@@ -4,13 +4,15 @@ JSON lines, plain or gzipped, one problem per line, or CSV with a line of names:
 
     {"id": "p1", "problem": "What is 2+2?", "answer": "4"}
 
-`problem`, which may also be called `question` or `prompt`, is asked with the instruction of its kind; `messages` are
-sent as they are. `answer` (text or number) or `target` (the same, or what the verifier takes, as
-`{"answer": "2", "alternatives": ["two"]}` where several answers are right) is required; of an answer in the form of
-GSM8K (`... #### 4`) what follows the marks counts. `id` defaults to the row's number; `kind` must be the
-same throughout, and is what the answers look like where no row says it. Options of a choice are a list, `choices` or
-`options`, or columns A, B, C, ...; they are asked with their letters, and the answer is a letter or one of their texts,
-as a model's may be.
+    problem   what is asked, with the instruction of its kind; also called question or prompt
+    messages  in place of `problem`: sent as they are
+    answer    text or number, required; of one in the form of GSM8K (`... #### 4`) what follows the marks counts
+    target    in place of `answer`: the same, or what the verifier takes, as {"answer": "2", "alternatives": ["two"]}
+    id        default: the row's number
+    kind      the same throughout; default: what the answers look like
+    choices   a list of options, also called options, or columns A, B, C, ...; they are asked with their letters, and
+              the answer is a letter or one of their texts, as a model's may be
+
 Other columns are left out, and never shown to a strategy: a worked solution would tell the answer.
 
 TOML, for rows that have their own fields:
@@ -22,11 +24,9 @@ TOML, for rows that have their own fields:
 
 Optional: `name` (default: the file's), `system` (a template too), `kind` (of answers; default: the verifier's own, else
 math), `id`, `difficulty`, `cluster` (fields of the row), `max_tokens`. A `target` table is for verifiers that take an
-object: `target = {numbers = "nums", target = "goal"}` names fields; a value that is no string is taken as it is.
-A target of mathematics
-may be in the form of GSM8K here, too. Every row is read when the task loads; what is broken is named by file, line and
-field. Left out: few-shot examples
-other than in the prompt, and rows from the hub.
+object: `target = {numbers = "nums", target = "goal"}` names fields; a value that is no string is taken as it is. A
+target of mathematics may be in the form of GSM8K here, too. Every row is read when the task loads; what is broken is
+named by file, line and field. Left out: few-shot examples other than in the prompt, and rows from the hub.
 
 A TOML file of tables [parts.NAME] is a mixture of tasks: each row has the verifier, or the learnt reward, of its task.
 
@@ -69,6 +69,7 @@ from ttc.errors import ConfigError, RecordError, TTCError
 from ttc.verifiers.maths.asked import with_question
 
 
+# -- a file of rows ----------------------------------------------------------------------------------------------------
 def jsonl(path: str, *, kind: str | None = None) -> Task:
     """Problems of a file of rows.
 
@@ -130,6 +131,7 @@ def _refuse_unknown(
             raise error(f"{where}: {name}: no such field{nearest(name, fields)} (known: {', '.join(fields)})")
 
 
+# -- a task in TOML ----------------------------------------------------------------------------------------------------
 TOML_FIELDS = (
     "name", "data", "system", "prompt", "target", "kind", "verifier", "id", "difficulty", "cluster", "max_tokens",
 )  # fmt: skip
@@ -294,6 +296,7 @@ def _toml_target(spec: _Spec, row: Mapping[str, Any], where: str) -> TargetLike:
     return {key: _field(row, value, where) if isinstance(value, str) else value for key, value in spec.target.items()}
 
 
+# -- a mixture of tasks ------------------------------------------------------------------------------------------------
 RewardedBy: TypeAlias = Literal["both", "verifier", "learnt"]
 
 
@@ -383,6 +386,7 @@ def balanced(rows: Mapping[str, Sequence[Item]], parts: Mapping[str, MixturePart
     return [item for name in rows for item in sample(rows[name], max(int(most * shares[name] / total + 1e-9), 1))]
 
 
+# -- rows: what is asked, what is right, and what cannot be read -------------------------------------------------------
 FIELDS = ("id", "problem", "messages", "answer", "target", "kind", "cluster", "difficulty", "meta")
 QUESTIONS = ("problem", "question", "prompt")
 """What the column of the question may be called."""
