@@ -5,8 +5,8 @@ A sub-command is an entry point of group `ttc.commands`: a function `register(su
 others do is the first line of their modules' documentation.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed while running, 2 bad input (nothing was
-started) or a failure of the user's own code, 3 finished but some problems failed, 130 interrupted, 143 terminated (a
-command that goes on where it stopped treats SIGTERM as it does Ctrl-C). `TTC_DEBUG=1` shows tracebacks.
+started) or a failure of the user's own code, 3 finished but some problems failed or got no verdict, 130 interrupted, 143
+terminated (a command that goes on where it stopped treats SIGTERM as it does Ctrl-C). `TTC_DEBUG=1` shows tracebacks.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ exit codes:
   0    done
   1    failed while running
   2    bad input: nothing was started; or your own strategy, scorer, ... failed
-  3    finished, but some problems failed
+  3    finished, but some problems failed or got no verdict
   130  interrupted
   143  terminated (SIGTERM)
 
-TTC_DEBUG=1 shows tracebacks. Start with: ttc doctor"""
+Start with: ttc quickstart. What is missing here: ttc doctor. TTC_DEBUG=1 shows tracebacks."""
 BAD_INPUT = (ConfigError, RecordError, *UNANSWERABLE, Unsupported, PluginError)
 
 
