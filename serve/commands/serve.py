@@ -30,7 +30,7 @@ def register(subparsers: Any) -> None:
         "model", nargs="?", metavar="MODEL", help="model folder or hub id (default: the packaged model)"
     )
     parser.add_argument(
-        "--model", dest="named_model", metavar="PATH|ID", help="the same, as the other commands are told their model"
+        "--model", dest="named_model", metavar="PATH|ID", help="the same as MODEL, spelled as in other commands"
     )
     parser.add_argument("--engine", default=None, metavar="NAME[:MODEL]", help="engine (default: embedded)")
     parser.add_argument("--name", metavar="NAME", help="what clients call the model (default: from MODEL)")
@@ -44,8 +44,10 @@ def register(subparsers: Any) -> None:
         help="engine.KEY, scorer.KEY, limits.KEY, thinking.KEY or http.KEY: limits.request_timeout_s=60",
     )
     parser.add_argument("--config", metavar="FILE", help="models, presets, keys and limits from a TOML file")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address that it listens on (default: 127.0.0.1, this machine)"
+    )
+    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: 8000)")
     parser.set_defaults(run=run)
 
 
