@@ -66,6 +66,31 @@ Shared: TypeAlias = dict[Callable[[], Any], Any]
 """What the sessions of one run have in common, by the factory that made it."""
 
 
+def _shortened(completion: Completion, lease: Lease, sampling: Sampling) -> bool:
+    """Whether the budget, and not the request, ended a draw."""
+    if completion.finish_reason != "length":
+        return False
+    return lease.max_tokens < sampling.max_tokens or completion.stop_reason == OUT_OF_CALLS
+
+
+def _check_budget(budget: Budget, thinking: Thinking, capabilities: Capabilities) -> None:
+    """Refuse, before anything is spent, limits that no answer fits into."""
+    if budget.flops is not None and capabilities.shape is None:
+        raise ConfigError(f"budget.flops: the size of {capabilities.model} is not known, so set budget.tokens")
+    if not thinking.active or thinking.template is False:
+        return
+    if budget.calls is not None and budget.calls < 2:
+        raise ConfigError(
+            f"budget.calls={budget.calls} leaves no call for the answer after a thought that is held to a budget: set "
+            "budget.calls to 2 or more, or think without limits"
+        )
+    if budget.tokens is not None and thinking.min_tokens >= budget.tokens:
+        raise ConfigError(
+            f"thinking.min_tokens={thinking.min_tokens} leaves nothing of budget.tokens={budget.tokens} for an answer: "
+            "raise the budget or think less"
+        )
+
+
 _UNPAID = Score(None, note="the budget does not cover its scoring")
 _TOO_LATE = Score(None, note="budget.seconds ended its scoring")
 _SCORED_TOGETHER = 16
@@ -648,31 +673,6 @@ class Session:
             scorer.release(self.problem.id)
         if isinstance(self._engine, SearchAware):
             self._engine.release(self.problem.id)
-
-
-def _shortened(completion: Completion, lease: Lease, sampling: Sampling) -> bool:
-    """Whether the budget, and not the request, ended a draw."""
-    if completion.finish_reason != "length":
-        return False
-    return lease.max_tokens < sampling.max_tokens or completion.stop_reason == OUT_OF_CALLS
-
-
-def _check_budget(budget: Budget, thinking: Thinking, capabilities: Capabilities) -> None:
-    """Refuse, before anything is spent, limits that no answer fits into."""
-    if budget.flops is not None and capabilities.shape is None:
-        raise ConfigError(f"budget.flops: the size of {capabilities.model} is not known, so set budget.tokens")
-    if not thinking.active or thinking.template is False:
-        return
-    if budget.calls is not None and budget.calls < 2:
-        raise ConfigError(
-            f"budget.calls={budget.calls} leaves no call for the answer after a thought that is held to a budget: set "
-            "budget.calls to 2 or more, or think without limits"
-        )
-    if budget.tokens is not None and thinking.min_tokens >= budget.tokens:
-        raise ConfigError(
-            f"thinking.min_tokens={thinking.min_tokens} leaves nothing of budget.tokens={budget.tokens} for an answer: "
-            "raise the budget or think less"
-        )
 
 
 _WINDOW = 16
