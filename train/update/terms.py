@@ -36,9 +36,13 @@ from ttc.errors import ConfigError
 class RewardBatch:
     """The rewards of one batch of rollouts.
 
-    `rewards` (R,) one per rollout; `groups` (R,) equal numbers for rollouts of one prompt; `mask` (R, T) True at tokens
-    the policy sampled; `steps` (R, T) process rewards at the last token of each step, NaN elsewhere; `values` (R, T)
-    estimates of a value head before each token; `tokens` (R, T) the ids themselves.
+    Attributes:
+        rewards: (R,) one per rollout; NaN without a verdict.
+        groups: (R,) equal numbers for rollouts of one prompt.
+        mask: (R, T) True at tokens that the policy sampled.
+        steps: (R, T) process rewards at the last token of each step, NaN elsewhere.
+        values: (R, T) estimates of a value head before each token.
+        tokens: (R, T) the ids themselves.
     """
 
     rewards: torch.Tensor

@@ -36,11 +36,18 @@ REWARD_MODELS: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """What was found. `facts` are (name, text) in the order of telling.
+    """What was found.
 
-    `continues`: goes on with a text it has begun, and tells a stop string from an end, so that a search step by step
-    can run; `settings` are what the engine needs beside its model; `scorer` is a reward model that is here and fits;
-    `temperature` is the only one that the model takes, None where it takes any.
+    Attributes:
+        engine: that the model runs on.
+        model: its folder, hub id or name; None for the packaged one.
+        name: what reports call it.
+        facts: (name, text) in the order of telling.
+        continues: goes on with a text it has begun, and tells a stop string from an end: a search by steps can run.
+        settings: what the engine needs beside its model.
+        scorer: a reward model that is here and fits.
+        prices: what the server says its tokens cost.
+        temperature: the only one that the model takes; None where it takes any.
     """
 
     engine: str

@@ -36,15 +36,27 @@ FEWER_SEED_BITS = 31
 class Features:
     """What a server was found to honour (`ttc.engines.openai.probe`).
 
-    `ids`: takes and gives token ids; `scores`: gives the log-probabilities of a prompt's ids; `text`: completes plain
-    text; `prefill`: the thinking switches (as `ThinkState`) under which it continues an assistant message just as it
-    stood; `stops`: tells a stop string from the end of the sequence; `extras`: accepts the sampling parameters that
-    OpenAI's own API has not; `opens`: the switches under which its template opens a think block that it does not tell
-    apart from an answer; `grammars`: holds an answer to one (`ttc.core.ExtraSampling`); `seeds`: accepts a seed;
-    `seed_bits`: of how many bits; `efforts`: heeds a reasoning effort, and no switch of the template; `usage`: reports
-    token counts; `streams`: sends an answer as it comes; `own_temperature`: refuses any other than 1; `limit_field`:
-    what it calls max_tokens; `served`: what it says of its model (`ttc.core.Served`); `prices`: what it
-    says its tokens cost.
+    Attributes:
+        model: its name.
+        max_context: tokens, where the server tells it.
+        ids: takes and gives token ids.
+        logprobs: gives those of what it samples.
+        scores: gives the log-probabilities of a prompt's ids.
+        text: completes plain text.
+        prefill: the thinking switches (as `ThinkState`) under which it continues an assistant message as it stood.
+        stops: tells a stop string from the end of the sequence.
+        extras: accepts the sampling parameters that OpenAI's own API has not.
+        opens: the switches under which its template opens a think block that it does not tell apart from an answer.
+        grammars: holds an answer to one (`ttc.core.ExtraSampling`).
+        seeds: accepts a seed.
+        seed_bits: of how many bits.
+        efforts: heeds a reasoning effort, and no switch of the template.
+        usage: reports token counts.
+        streams: sends an answer as it comes.
+        own_temperature: refuses any other than 1.
+        limit_field: what it calls max_tokens.
+        served: what it says of its model (`ttc.core.Served`).
+        prices: what it says its tokens cost.
     """
 
     model: str
