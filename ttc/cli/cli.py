@@ -4,9 +4,16 @@ A sub-command is an entry point of group `ttc.commands`: a function `register(su
 `run`, a function from the parsed arguments to an exit code. Only the command that is asked for is imported; what the
 others do is the first line of their modules' documentation.
 
-Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed while running, 2 bad input (nothing was
-started) or a failure of the user's own code, 3 finished but some problems failed or got no verdict, 130 interrupted, 143
-terminated (a command that goes on where it stopped treats SIGTERM as it does Ctrl-C). `TTC_DEBUG=1` shows tracebacks.
+Results go to stdout, everything else to stderr. Exit codes:
+
+    0    done
+    1    failed while running
+    2    bad input, and nothing was started; or a failure of the user's own code
+    3    finished, but some problems failed or got no verdict
+    130  interrupted
+    143  terminated; a command that goes on where it stopped treats SIGTERM as it does Ctrl-C
+
+`TTC_DEBUG=1` shows tracebacks.
 """
 
 from __future__ import annotations
