@@ -1,8 +1,9 @@
 r"""Voting keys: equal keys mean the same answer, without looking at any target.
 
 A key is made from the shape (`ttc.answers.shapes`): exact rationals as such, other constants and expressions by their
-value (nine digits, at three fixed points per variable), sets sorted, tuples and intervals in order, words case-folded;
-text that is not in the grammar by its cleaned spelling. So equality of keys is an equivalence relation by construction.
+value (nine digits, at three fixed points per variable), sets sorted, tuples and intervals in order, words case-folded
+(`text_key`, beside the shapes); text that is not in the grammar by its cleaned spelling. So equality of keys is an
+equivalence relation by construction.
 Policy: percent signs, words that are no known unit, units inside lists, and the name on the left of `x = 5` are
 dropped, since the answers to one question share them. 5 m, 5 cm and $5 have keys of their own, and `classes` lets a 5
 without a unit vote with the only unit that there is. Never raises; linear, with a cap, beyond which the key is a hash
