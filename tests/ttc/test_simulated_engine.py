@@ -92,23 +92,13 @@ def test_the_attractor_takes_its_share_of_the_wrong_answers() -> None:
     assert 0 not in finals and max(finals) <= 20
 
 
-def test_steps_and_lengths_vary_as_they_are_told() -> None:
-    counts = [len(states(a.text)) - 1 for a in run(direct, 400, steps=8, dispersion=0.5)]
-    mean = sum(counts) / len(counts)
-    variance = sum((c - mean) ** 2 for c in counts) / len(counts)
-    assert abs(mean - 8) < 4 * math.sqrt((7 + 0.5 * 49) / 400) and min(counts) >= 1
-    assert abs(variance - (7 + 0.5 * 49)) < 12
+def test_lengths_of_steps_vary_as_they_are_told() -> None:
     sizes = [
         len(s)
         for t in texts(run(partial(majority, n=4), 40, p=1.0, mean_step_tokens=43, cv=0.9))
         for s in t.split("\n\n")[:-1]
     ]
     assert abs(sum(sizes) / len(sizes) - 42) < 4
-    right, wrong = [], []
-    for text in texts(run(partial(majority, n=4), 60, p=0.8, mean_step_tokens=23, wrong_longer=2.0)):
-        for step in text.split("\n\n")[:-1]:
-            (right if step[0] == "g" else wrong).append(len(step))
-    assert 1.6 < (sum(wrong) / len(wrong)) / (sum(right) / len(right)) < 2.2
 
 
 def test_confidence_tells_on_track_from_off_track_and_nothing_by_default() -> None:
@@ -164,7 +154,6 @@ def test_a_cut_by_length_never_changes_what_came_before() -> None:
         ({"deceive": 0.7, "repair": 0.7}, "deceive"),
         ({"hazard": 1.5}, "hazard"),
         ({"cv": 0.0}, "cv"),
-        ({"dispersion": -1.0}, "dispersion"),
         ({"spread": (0.0, 1.0)}, "spread"),
     ],
 )

@@ -3,8 +3,8 @@
 A path is on track while no step failed. Each step succeeds with probability `p` and failure is absorbing; after `steps`
 steps an answer is given: the right one where the path ended on track, else a wrong one with Zipf weights. Options make
 it worse, as models are: paths that look better than right ones to the scorer (`deceive`), one wrong answer that
-attracts (`attractor`), difficulties that vary by question (a level in its words, or `spread`), steps and lengths that
-vary, confidence that knows a little (`confidence`), and a thinker that finds the answer at a hazard (`hazard`).
+attracts (`attractor`), difficulties that vary by question (a level in its words, or `spread`), lengths that vary
+(`cv`), confidence that knows a little (`confidence`), and a thinker that finds the answer at a hazard (`hazard`).
 Text looks like a model's: steps, then a boxed number.
 
 A step is its state's letter, filler, and a blank line. What a path will do is a function of its text and of the key of
@@ -58,33 +58,20 @@ class Process:
     p: float | None
     steps: int
     spread: tuple[float, float] | None
-    dispersion: float | None
     deceive: float
     repair: float
     attractor: float
     weights: tuple[float, ...]
     mean_step_tokens: int
     cv: float | None
-    wrong_longer: float
     hazard: float | None
     forget: float
 
-    def num_steps(self, question: str) -> int:
-        """Steps before the answer: `steps`, or 1 + a negative binomial number with that mean and dispersion."""
-        if self.dispersion is None or self.steps == 1:
-            return self.steps
-        dice = random.Random(seeds.derive(0, "steps", question))
-        rate = dice.gammavariate(1 / self.dispersion, (self.steps - 1) * self.dispersion)
-        count, passed = 0, dice.expovariate(1.0)
-        while passed < rate:
-            count, passed = count + 1, passed + dice.expovariate(1.0)
-        return 1 + count
-
-    def success(self, question: str, num_steps: int) -> float:
+    def success(self, question: str) -> float:
         """Chance that one step is right: the engine's, the question's level's, or of the question's own q."""
         if self.spread is not None:
             q = random.Random(seeds.derive(0, "difficulty", question)).betavariate(*self.spread)
-            return float(q ** (1 / num_steps))
+            return float(q ** (1 / self.steps))
         level = _LEVEL.search(question)
         return self.p if self.p is not None else LEVELS[int(level[1]) - 1] if level else 0.8
 
@@ -94,9 +81,8 @@ class Process:
         if begun is not None:
             body = said[:begun].removesuffix(DELIMITER)
             return f"{_BOX}{self._answer(question, body, GOOD)}}}"[len(said) - begun :]
-        num_steps = self.num_steps(question)
-        p = self.success(question, num_steps)
-        text = self._steps(said, num_steps, key, start, lambda state, u: self._next(state, u, p))
+        p = self.success(question)
+        text = self._steps(said, key, start, lambda state, u: self._next(state, u, p))
         body = text[: text.rfind(DELIMITER)]
         return f"{body}{DELIMITER}{_BOX}{self._answer(question, body, GOOD)}}}"[len(said) :]
 
@@ -107,7 +93,7 @@ class Process:
         """
         thought, closed, after = said.partition(_CLOSE)
         if not closed:
-            thought = self._steps(thought, self.num_steps(question), key, start, self._search)
+            thought = self._steps(thought, key, start, self._search)
         answer = self._answer(question, thought, FOUND)
         if closed:
             if "}" in after[after.rfind(_BOX) :] and _BOX in after:
@@ -119,15 +105,15 @@ class Process:
     def _answer(self, question: str, body: str, right: str) -> str:
         return truth(question) if last_state(body) == right else self.wrong(question, body)
 
-    def _steps(self, said: str, num_steps: int, key: int, start: int, following: Following) -> str:
-        """Complete `said` to `num_steps` whole steps; `following(state, u)` is the next state."""
+    def _steps(self, said: str, key: int, start: int, following: Following) -> str:
+        """Complete `said` to `steps` whole steps; `following(state, u)` is the next state."""
         count = said.count(DELIMITER)
-        if count >= num_steps:
+        if count >= self.steps:
             return said
         begin = said.rfind(DELIMITER) + len(DELIMITER) if count else 0
         pieces, partial = [said[:begin]], said[begin:]
         state = last_state(pieces[0])
-        for _ in range(num_steps - count):
+        for _ in range(self.steps - count):
             position = start + begin
             following_state = following(state, seeds.uniform(key, position))
             step = self._complete(partial, following_state, key, position)
@@ -153,15 +139,15 @@ class Process:
         if partial.endswith("\n"):
             return partial + "\n"
         state = partial[:1] or state
-        length = self._length(seeds.uniform(key, position + 1), state)
+        length = self._length(seeds.uniform(key, position + 1))
         tag = seeds.derive(key, "filler", position)
         letters = "".join(_FILLER[(tag >> 5 * i) % len(_FILLER)] for i in range(min(length, 8)))
         whole = state + letters + "." * (length - len(letters))
         return partial + whole[len(partial) :] + DELIMITER
 
-    def _length(self, u: float, state: str) -> int:
+    def _length(self, u: float) -> int:
         """Characters between the letter and the blank line: uniform, or log-normal with variation `cv`."""
-        mean = (self.mean_step_tokens - 3) * (self.wrong_longer if state in (WRONG, DECEPTIVE) else 1.0)
+        mean = self.mean_step_tokens - 3
         if self.cv is None:
             return 1 + int(u * 2 * mean)
         sigma = math.sqrt(math.log(1 + self.cv**2))
@@ -255,14 +241,12 @@ def simulated(
     steps: int = 8,
     preset: Preset = "good",
     spread: tuple[float, float] | None = None,
-    dispersion: float | None = None,
     deceive: float | None = None,
     repair: float = 0.0,
     attractor: float = 0.0,
     num_wrong: int = 20,
     mean_step_tokens: int = 12,
     cv: float | None = None,
-    wrong_longer: float = 1.0,
     confidence: float = 0.0,
     hazard: float | None = None,
     forget: float = 0.0,
@@ -273,17 +257,15 @@ def simulated(
     Args:
         model: ignored name, kept for the common signature of engines; must be absent.
         p: probability that a step is right; absent: by the level that the question names, else 0.8.
-        steps: number of steps before the answer, or their mean.
+        steps: number of steps before the answer.
         preset: good, hackable or weak: how likely paths off track are to deceive the scorer (0, 0.03, 0.01 a step).
         spread: a, b: each question's chance to be solved is drawn once from Beta(a, b).
-        dispersion: the number of steps varies by question, negative binomial with this dispersion.
         deceive: overrides the preset.
         repair: probability that a step brings a path back on track.
         attractor: share of wrong answers that are the one most frequent.
         num_wrong: number of distinct wrong answers (Zipf weights).
         mean_step_tokens: mean length of a step in tokens.
         cv: lengths are log-normal with this coefficient of variation; absent: uniform.
-        wrong_longer: factor on the length of steps off track.
         confidence: nats by which log-probabilities are lower off track; 0 tells nothing.
         hazard: makes it think, and is the probability that a step of thinking finds the answer.
         forget: probability that a step of thinking loses what was found.
@@ -294,20 +276,18 @@ def simulated(
     within("simulated", 0, 1, **{"repair + deceive": repair + h})
     at_least("simulated", 1, steps=steps, num_wrong=num_wrong)
     at_least("simulated", 3, mean_step_tokens=mean_step_tokens)
-    above("simulated", 0, cv=cv, wrong_longer=wrong_longer, dispersion=dispersion)
+    above("simulated", 0, cv=cv)
     above("simulated", 0, spread=None if spread is None else min(spread))
     process = Process(
         p=p,
         steps=steps,
         spread=spread,
-        dispersion=dispersion,
         deceive=h,
         repair=repair,
         attractor=attractor,
         weights=zipf(num_wrong),
         mean_step_tokens=mean_step_tokens,
         cv=cv,
-        wrong_longer=wrong_longer,
         hazard=hazard,
         forget=forget,
     )
