@@ -99,6 +99,13 @@ def test_models_that_continue_no_text_are_refused_before_anything_of_them_is_rea
     assert str(tmp_path) in str(refusal.value) and "ending in ForCausalLM" in str(refusal.value)
 
 
+@pytest.mark.parametrize("fields", [{"is_causal": False}, {"use_bidirectional_attention": True}])
+def test_a_model_that_reads_in_both_directions_is_refused(fields: dict[str, bool], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**SHAPES["0.5B"], "model_type": "qwen2", **fields}))
+    with pytest.raises(ConfigError, match=f"{next(iter(fields))}=.* both directions and continues none"):
+        embedded(str(tmp_path))
+
+
 def test_a_bert_that_is_a_decoder_is_no_encoder(tmp_path: Path) -> None:
     for config in ({"is_decoder": True, "architectures": ["BertModel"]}, {"architectures": ["BertLMHeadModel"]}):
         (tmp_path / "config.json").write_text(json.dumps({**SHAPES["0.5B"], "model_type": "bert", **config}))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,29 +23,20 @@ from ttc.engines.shared.shape import Dims, full_attention, read_config
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
+if TYPE_CHECKING:
+    from ttc.engines.embedded.gpu.families import DeviceFamily
+
 __all__ = ["load"]
 
 
-def load(
-    folder: Path,
-    *,
-    device: str,
-    dtype: str,
-    threads: int,
-    max_batch: int,
-    max_context: int | None,
-    kv_bytes: int | None,
-    batch_invariant: bool,
-) -> tuple[Text, Scheduler]:
-    """Load tokenizer and weights and start the worker; arguments as in `ttc.engines.embedded.engine.embedded`."""
+def load(folder: Path, **options: Any) -> tuple[Text, Scheduler]:
+    """Load tokenizer and weights and start the worker; options as in `_Load`."""
     config = read_config(folder)  # names a missing folder or file before anything slow is imported
     _refuse_what_writes_nothing(folder, config)
     _refuse_quantised(folder, config)
     _refuse_pointers(folder)
     text = Text(folder)
-    scheduler, begin = _start(
-        folder, config, text, device, dtype, threads, max_batch, max_context, kv_bytes, batch_invariant
-    )
+    scheduler, begin = _start(_Load(folder, config, text, **options))
     try:
         scheduler.call(partial(_check_numbers, scheduler.body, folder)).result()
         if begin is not None:
@@ -55,52 +47,83 @@ def load(
     return text, scheduler
 
 
-def _start(
-    folder: Path,
-    config: Mapping[str, Any],
-    text: Text,
-    device: str,
-    dtype: str,
-    threads: int,
-    max_batch: int,
-    max_context: int | None,
-    kv_bytes: int | None,
-    batch_invariant: bool,
-) -> tuple[Scheduler, Callable[[Body], None] | None]:
-    """The worker, and what it does first."""
-    place = pick_device(device)
-    if place.type == "cuda" and not batch_invariant:
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """A folder, what was read of it, and options as of `ttc.engines.embedded.engine.embedded`."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    text: Text
+    device: str
+    dtype: str
+    threads: int
+    max_batch: int
+    max_context: int | None
+    kv_bytes: int | None
+    batch_invariant: bool
+
+    def limits(self, place: torch.device) -> BatchLimits:
+        """What is decoded at once there."""
+        return BatchLimits(self.max_batch, self.kv_bytes or default_kv_bytes(place))
+
+
+def _start(wanted: _Load) -> tuple[Scheduler, Callable[[Body], None] | None]:
+    """The worker, and what it does first: that of a GPU, or of a CPU, or one of transformers' own modules."""
+    place = pick_device(wanted.device)
+    if place.type == "cuda" and not wanted.batch_invariant:
         from ttc.engines.embedded.gpu.families import architecture
-        from ttc.engines.embedded.gpu.loading import start
 
-        family = architecture(config)
+        family = architecture(wanted.config)
         if family is not None:
-            return start(
-                folder,
-                family,
-                text.decode,
-                device=place,
-                dtype=pick_dtype(dtype, place),
-                threads=threads,
-                max_batch=max_batch,
-                max_context=max_context,
-                kv_bytes=kv_bytes,
-            ), None
-    if not full_attention(config, max_context):
-        if batch_invariant:
-            raise ConfigError(
-                "batch_invariant=True needs a Llama, Mistral, Qwen2 or Qwen3 model with full attention, "
-                f"not {config['model_type']!r}; batch_invariant=auto asks for it only where the model has it"
-            )
-        from ttc.engines.embedded.core.fallback import FallbackDecoder, load_fallback
+            return _on_gpu(wanted, place, family), None
+    if full_attention(wanted.config, wanted.max_context):
+        return _own(wanted, place)
+    if wanted.batch_invariant:
+        raise ConfigError(
+            "batch_invariant=True needs a Llama, Mistral, Qwen2 or Qwen3 model with full attention, "
+            f"not {wanted.config['model_type']!r}; batch_invariant=auto asks for it only where the model has it"
+        )
+    return _through_transformers(wanted, place), None
 
-        other = load_fallback(folder, config, device=place, dtype=pick_dtype(dtype, place), max_context=max_context)
-        limits = BatchLimits(max_batch, kv_bytes or default_kv_bytes(place))
-        return Scheduler(other, FallbackDecoder, text.decode, limits=limits, threads=threads), None
-    core = _invariant() if batch_invariant else _paged(Dims.from_config(config), pick_dtype(dtype, place), place)
-    body, _ = load_body(folder, device=device, dtype=dtype, max_context=max_context, head=True, **core.options)
-    limits = BatchLimits(max_batch, kv_bytes or default_kv_bytes(body.device))
-    return Scheduler(body, core.decoder, text.decode, limits=limits, threads=threads), core.begin
+
+def _on_gpu(wanted: _Load, place: torch.device, family: DeviceFamily) -> Scheduler:
+    from ttc.engines.embedded.gpu.loading import start
+
+    return start(
+        wanted.folder,
+        family,
+        wanted.text.decode,
+        device=place,
+        dtype=pick_dtype(wanted.dtype, place),
+        threads=wanted.threads,
+        max_batch=wanted.max_batch,
+        max_context=wanted.max_context,
+        kv_bytes=wanted.kv_bytes,
+    )
+
+
+def _own(wanted: _Load, place: torch.device) -> tuple[Scheduler, Callable[[Body], None]]:
+    dtype = pick_dtype(wanted.dtype, place)
+    core = _invariant() if wanted.batch_invariant else _paged(Dims.from_config(wanted.config), dtype, place)
+    body, _ = load_body(
+        wanted.folder,
+        device=wanted.device,
+        dtype=wanted.dtype,
+        max_context=wanted.max_context,
+        head=True,
+        **core.options,
+    )
+    limits = wanted.limits(body.device)
+    return Scheduler(body, core.decoder, wanted.text.decode, limits=limits, threads=wanted.threads), core.begin
+
+
+def _through_transformers(wanted: _Load, place: torch.device) -> Scheduler:
+    from ttc.engines.embedded.core.fallback import FallbackDecoder, load_fallback
+
+    dtype = pick_dtype(wanted.dtype, place)
+    body = load_fallback(wanted.folder, wanted.config, device=place, dtype=dtype, max_context=wanted.max_context)
+    limits = wanted.limits(place)
+    return Scheduler(body, FallbackDecoder, wanted.text.decode, limits=limits, threads=wanted.threads)
 
 
 def _check_numbers(body: Body, folder: Path) -> None:
@@ -172,10 +195,18 @@ _NO_WRITERS = {
     "ForTokenClassification": "scores the steps of a text (--scorer prm:FOLDER)",
 }
 """What models are for whose architecture ends so."""
+_SEES_AHEAD: Mapping[str, Sequence[Any]] = {"is_causal": [False], "use_bidirectional_attention": [True, "all"]}
+"""Fields of config.json and their values in models that embed texts, made of ones that write."""
 
 
 def _refuse_what_writes_nothing(folder: Path, config: Mapping[str, Any]) -> None:
     """Raise ConfigError where the model goes on with no text: encoders, and heads for something else."""
+    for field, blind in _SEES_AHEAD.items():
+        if config.get(field) in blind:
+            raise ConfigError(
+                f"{folder}: config.json says {field}={json.dumps(config[field])}: the model reads a text in both "
+                "directions and continues none, so it cannot answer: name a causal language model"
+            )
     names = [str(name) for name in config.get("architectures") or ()]
     uses = [use for name in names for ending, use in _NO_WRITERS.items() if name.endswith(ending)]
     kind = config.get("model_type")
