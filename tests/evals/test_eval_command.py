@@ -295,6 +295,16 @@ def test_failed_problems_are_data_and_give_exit_code_3(tmp_path: Path, capsys: p
     assert f"1 of 3 problems failed, the first with {fault}" in stderr
 
 
+def test_a_scorer_that_does_not_read_the_generators_tokens_is_refused_before_a_baseline_is_paid_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    out = tmp_path / "run"
+    code, _, stderr = run(capsys, *SIMULATED, "--limit", "2", "--scorer", "prm", "--out", str(out))
+    assert code == 2 and "its tokenizer does not match the generator's" in stderr
+    assert not list(out.rglob("records.jsonl"))
+
+
 def test_a_scorer_without_any_usable_score_is_told_and_one_with_some_is_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
