@@ -247,7 +247,7 @@ SCORED_RULES: tuple[Select, ...] = ("weighted", "argmax", "majority")
 def by_consensus(pool: DrawPool) -> DrawPool:
     """Return the pool with the answer that all its samples vote for (by score, where scored) taken as right."""
     scored = any(c.score is not None for c in pool.candidates)
-    leader = vote(pool.candidates, CLASSES, by_score) if scored else vote(pool.candidates, CLASSES)
+    leader = (vote(pool.candidates, CLASSES, by_score) if scored else None) or vote(pool.candidates, CLASSES)
     final = None if leader is None else leader.final
     return replace(pool, right=tuple(c.final is not None and c.final == final for c in pool.candidates))
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from ttc.choosing.selection import choose, fallback, vote
+from ttc.choosing.selection import Select, by_score, choose, fallback, vote
 from ttc.concurrent import gather, gather_until
 from ttc.config.plugins import call_strategy, read_scores
 from ttc.core import (
@@ -625,6 +625,15 @@ class Session:
         if self.root:
             self._run_prompts[candidate.path] = whole
         return candidate
+
+    def choose(
+        self, candidates: Sequence[Candidate], select: Select, *, beta: float = 0.1, u: float = 0.0
+    ) -> Candidate | None:
+        """`ttc.choosing.selection.choose` by the problem's classes; the trace tells how many scores had no say."""
+        unweighed = sum(c.score is not None and by_score(c) is None for c in candidates)
+        if unweighed and select == "weighted":
+            self.note("note", self.root, unweighed=unweighed)
+        return choose(candidates, self.key, select, beta=beta, u=u)
 
     def best_so_far(self) -> Answer:
         """What is in hand when the budget ended before the strategy did: the best score, else the vote."""

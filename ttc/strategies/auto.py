@@ -27,7 +27,7 @@ from dataclasses import replace
 from typing import Any
 
 from ttc.allocation.plan import DrawKind, Mixture, Plan, follow, load_plan, state_of
-from ttc.choosing.selection import aggregate, choose, fallback
+from ttc.choosing.selection import aggregate, fallback
 from ttc.core import Answer, Candidate, Problem, Prompt, Sampling, Scorer
 from ttc.errors import ConfigError
 from ttc.search.tree import Searcher, make_policy, search
@@ -87,7 +87,7 @@ async def auto(
             break
     select = route.select(rung, name)
     session.note("note", session.root, route=choice.route, state=name, select=select, n=len(draws.candidates))
-    best = choose(draws.candidates, session.key, select) or fallback(draws.candidates)
+    best = session.choose(draws.candidates, select) or fallback(draws.candidates)
     return session.answer(best, draws.candidates, f"n={len(draws.candidates)}")
 
 
