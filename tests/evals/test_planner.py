@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from evals.allocation.calibrate import fit, read_pools
+from evals.allocation.calibrate import fit, halves, read_pools
 from evals.allocation.planner import PLAN, WAVES, Planner
 from evals.run_folder import read_run
 from ttc.allocation.plan import DrawKind, Plan, save_plan
@@ -291,8 +291,14 @@ def test_calibration_tells_what_it_leaves_out_and_weighs_variants_together(
         replace(record, answer=None, verdict=None, verdicts=(), error="EngineError: gone") for record in records[:2]
     ]
     assert "left out: 2 problems that failed or are not in all of these runs" in told([*failed, *records[2:]]).err
-    paired = [replace(r, provenance={**r.provenance, "cluster": str(i // 4)}) for i, r in enumerate(records)]
+    paired = [replace(r, provenance={**r.provenance, "cluster": str(i // 3)}) for i, r in enumerate(records)]
     assert told(paired).out.splitlines()[1] != alone.out.splitlines()[1]
+
+    fitted_apart = [{record.problem.id for record in paired[at : at + 3]} for at in range(0, 12, 3)]
+    for _, names in halves([read_pools(pool)], seed=0):
+        assert all(variants <= set(names) or variants.isdisjoint(names) for variants in fitted_apart)
+    threes = [replace(r, provenance={**r.provenance, "cluster": str(i // 4)}) for i, r in enumerate(records)]
+    assert "cannot be cross-fitted" in told(threes).err
 
 
 BREAKING = """

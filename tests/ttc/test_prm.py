@@ -277,7 +277,9 @@ def test_a_foreign_tokenizer_is_refused_by_name(folders: dict[str, pathlib.Path]
         asyncio.run(scorer_of(folder, "classifier").score([grow(odd, "x")], lambda u: None))
 
 
-def test_a_generator_with_another_tokenizer_is_refused_when_the_scorer_is_made(folders: dict[str, pathlib.Path]) -> None:
+def test_a_generator_with_another_tokenizer_is_refused_when_the_scorer_is_made(
+    folders: dict[str, pathlib.Path],
+) -> None:
     folder = str(folders["classifier"])
     assert prm(folder)
     with pytest.raises(ConfigError, match="its tokenizer does not match the generator's"):
