@@ -15,7 +15,8 @@ too long. A thought that such a cap ends, or that ends by itself at its last tok
 
 A marker is matched in what was generated only, so a marker in a user's words is inert. One token is matched as its
 id. A marker of several tokens is matched as text (`ttc.core.TextMarker`), since a model merges its ends with what
-stands beside them: the tokens that spell it belong to no side, and are not counted as thinking.
+stands beside them: the tokens that spell it belong to no side, and are not counted as thinking. Where a draw grows in
+pieces, one may end within such a marker: what it holds of it stays in a thought that goes on.
 
 Stop strings of whoever asks are about the answer: a thought is drawn without them, and so is the white space between
 the thought and the answer's first word. So is a grammar. Cost: one more request for a draw that thinks under either.
@@ -521,8 +522,9 @@ def _judge(
     ids = segment.token_ids
     last = (capabilities.think_close if state.inside else capabilities.think_open)[-1:]
     text = marker_text(capabilities, state.inside)
-    span = find_marker(ids, capabilities, state.inside)
-    at_marker = span is not None and span[1] == len(ids)
+    begun = state.thinking[-len(text) :] if state.inside and text is not None else ()  # an earlier piece may end in it
+    span = find_marker((*begun, *ids), capabilities, state.inside)
+    at_marker = span is not None and span[1] == len(begun) + len(ids)
     # A stop at the marker (its last id) was asked for by us, unless the caller had asked for it too.
     by_id = text is None and segment.stop_reason in last and segment.stop_reason not in sampling.stop_token_ids
     by_text = text is not None and segment.stop_reason == text and text not in sampling.stop
@@ -531,11 +533,12 @@ def _judge(
         return len(ids), resume
     num_terminator = span[1] - span[0] if span is not None and at_marker else segment.num_eos
     num_thinking = len(state.thinking) + len(ids) - num_terminator
+    num_before = len(ids) - min(num_terminator, len(ids))
     if num_terminator and _wants_more(thinking, num_thinking, waits, wait_len):
-        return len(ids) - num_terminator, "wait"
+        return num_before, "wait"
     excess = 0 if thinking.max_tokens is None else num_thinking - thinking.max_tokens
     if excess > 0:
-        return max(len(ids) - num_terminator - excess, 0), "handover"
+        return max(num_before - excess, 0), "handover"
     return len(ids), resume
 
 
