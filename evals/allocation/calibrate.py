@@ -9,8 +9,8 @@ of the ladder, so the table holds exactly for the code that will run, without a 
 lean on the states of their name at all rungs (`PRIOR` problems of them). Every run of pools is a route of the plan; a
 run of greedy answers opens all others and is a route of its own, and a scored run of plain samples is two, with and
 without its scorer. What a plan is worth is cross-fitted: each half of the problems is spent by the plan of the other
-half, and the problems of a cluster lie in one. `by_consensus` makes pools whose answers are held against their own consensus in place of a key: that is how a run
-without a calibration learns from itself.
+half, and the problems of a cluster lie in one. `by_consensus` makes pools whose answers are held against their own
+consensus in place of a key: that is how a run without a calibration learns from itself.
 """
 
 from __future__ import annotations

@@ -66,10 +66,11 @@ Shared: TypeAlias = dict[Callable[[], Any], Any]
 """What the sessions of one run have in common, by the factory that made it."""
 
 
-def _shortened(completion: Completion, lease: Lease, sampling: Sampling) -> bool:
-    """Whether the budget, and not the request, ended a draw."""
+def _shortened(completion: Completion, lease: Lease, sampling: Sampling, thinking: Thinking) -> bool:
+    """Whether the budget, and not the request, ended a draw, or the thought of one."""
     if completion.finish_reason != "length":
-        return False
+        spent = lease.max_calls is not None and completion.usage.calls >= lease.max_calls
+        return spent and (thinking.min_tokens > 0 or completion.num_waits < thinking.num_waits)
     return lease.max_tokens < sampling.max_tokens or completion.stop_reason == OUT_OF_CALLS
 
 
@@ -399,7 +400,7 @@ class Session:
         finally:
             self._draws.made(prompt, made)
             self._meter.settle(lease)
-        if len(completions) < len(draws) or any(_shortened(one, lease, sampling) for one in completions):
+        if len(completions) < len(draws) or any(_shortened(one, lease, sampling, thinking) for one in completions):
             self._meter.exhaust()
         return completions
 
@@ -418,13 +419,16 @@ class Session:
         length = len(prompt.token_ids or ())
         closable = not piece and self._can_close(thinking)
         stops = self._answer_stops(prompt, sampling, thinking)
-        control = replace(thinking, max_tokens=sampling.max_tokens) if closable and not thinking.active else thinking
+        control = thinking  # with the end that the budget may put to its thought
+        if closable and thinking.max_tokens is None:
+            control = replace(thinking, max_tokens=max(sampling.max_tokens, thinking.min_tokens))
         return Request(
             num_draws=num_draws,
             max_tokens=sampling.max_tokens,
             price=self._meter.price(prompt, scorer),
             prompt=prompt.path,
             calls=max(control.calls_each, 3 if self._parted(prompt, sampling, stops) else 1),
+            most_calls=control.most_calls(self._engine) if control.active and self.limited else 1,
             injected=control.count_injected(self._engine) if self.rationed else 0,
             opening=not piece,
             draw_flops=lambda num_tokens: self.capabilities.flops(length + num_tokens, 0),

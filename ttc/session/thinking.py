@@ -183,7 +183,7 @@ QWEN3_HANDOVER = (
 
 
 MINIMUM_CALLS = 4
-"""Under a budget of calls, so many ends of thinking may be suppressed for the sake of `min_tokens`."""
+"""Where a budget of calls or FLOPs may end, so many ends of thinking may be suppressed for the sake of `min_tokens`."""
 OUT_OF_CALLS = "calls"
 """`stop_reason` of a draw that its budget of calls cut."""
 OUT_OF_ROOM = "room"
@@ -258,6 +258,14 @@ class Thinking:
         if not self.active or self.template is False:
             return 1
         return 2 + self.num_waits + MINIMUM_CALLS * (self.min_tokens > 0)
+
+    def most_calls(self, engine: Engine) -> int:
+        """Requests that one draw takes at most, where each end of its thinking adds the words that suppress it alone.
+
+        There is room for some more thoughts in its answer.
+        """
+        waits = -(-self.min_tokens // max(len(engine.encode(self.wait)), 1))
+        return self.calls_each + max(waits - MINIMUM_CALLS, 0) + MINIMUM_CALLS
 
     def count_injected(self, engine: Engine) -> int:
         """Most tokens that one draw gets injected (under a minimum: as many waits as `calls_each` has room for)."""
@@ -368,7 +376,9 @@ async def controlled(
         segment, reports = await _sampled(sample, assembly, part, draw, on_usage)
         forced: tuple[int, int] | None = None
         if native is None:
-            num_kept, action = _judge(segment, state, thinking, waits, sampling, wait_len, capabilities)
+            # A wait takes a request, and the answer another.
+            earlier = waits if max_calls is None or max_calls - calls > 1 else None
+            num_kept, action = _judge(segment, state, thinking, earlier, sampling, wait_len, capabilities)
         else:
             num_kept, action, forced = judge_native(segment, native.thinking_cap or 0, capabilities)
             if on_held is not None:
@@ -510,12 +520,12 @@ def _judge(
     segment: Completion,
     state: Split[Ids],
     thinking: Thinking,
-    waits: int,
+    waits: int | None,
     sampling: Sampling,
     wait_len: int,
     capabilities: Capabilities,
 ) -> tuple[int, Action]:
-    """Decide how many ids of a segment to keep and what comes next."""
+    """Decide how many ids of a segment to keep and what comes next; `waits` None: an end is not to be suppressed."""
     # A thought of c ids is within a cap of c. One marker's length is sampled past the cap, so a natural end at
     # exactly c ids is seen whole and kept as it is; a thought that is longer is cut to c, also where it ended within
     # the look past the cap: by end-of-text, or by a marker of fewer ids than the usual one.
@@ -534,7 +544,7 @@ def _judge(
     num_terminator = span[1] - span[0] if span is not None and at_marker else segment.num_eos
     num_thinking = len(state.thinking) + len(ids) - num_terminator
     num_before = len(ids) - min(num_terminator, len(ids))
-    if num_terminator and _wants_more(thinking, num_thinking, waits, wait_len):
+    if num_terminator and waits is not None and _wants_more(thinking, num_thinking, waits, wait_len):
         return num_before, "wait"
     excess = 0 if thinking.max_tokens is None else num_thinking - thinking.max_tokens
     if excess > 0:
