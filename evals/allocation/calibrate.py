@@ -450,7 +450,8 @@ def _follow(
 
 def is_right(pool: DrawPool, taken: Sequence[int], rule: Select) -> bool:
     """Whether the rule picks a right candidate among those taken."""
-    choice = choose(pool.of(taken), CLASSES, rule)
+    candidates = pool.of(taken)
+    choice = choose(candidates, CLASSES, rule) or vote(candidates, CLASSES)
     places = (i for draw in taken for i in pool.draws[draw])
     return choice is not None and any(pool.right[i] for i in places if pool.candidates[i].path == choice.path)
 

@@ -170,6 +170,11 @@ def by_score(candidate: Candidate) -> float | None:
     return None if candidate.score is None or candidate.score < 0 else candidate.score
 
 
+def num_unweighed(candidates: Sequence[Candidate], select: Select) -> int:
+    """How many scores have no say in a rule that sums them, as they are below 0."""
+    return sum(c.score is not None and by_score(c) is None for c in candidates) if select == "weighted" else 0
+
+
 def even(_: Candidate) -> float:
     """One candidate, one vote."""
     return 1.0

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from ttc.choosing.selection import Select, by_score, choose, fallback, vote
+from ttc.choosing.selection import Select, choose, fallback, num_unweighed, vote
 from ttc.concurrent import gather, gather_until
 from ttc.config.plugins import call_strategy, read_scores
 from ttc.core import (
@@ -634,8 +634,8 @@ class Session:
         self, candidates: Sequence[Candidate], select: Select, *, beta: float = 0.1, u: float = 0.0
     ) -> Candidate | None:
         """`ttc.choosing.selection.choose` by the problem's classes; the trace tells how many scores had no say."""
-        unweighed = sum(c.score is not None and by_score(c) is None for c in candidates)
-        if unweighed and select == "weighted":
+        unweighed = num_unweighed(candidates, select)
+        if unweighed:
             self.note("note", self.root, unweighed=unweighed)
         return choose(candidates, self.key, select, beta=beta, u=u)
 
