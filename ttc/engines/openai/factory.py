@@ -115,6 +115,7 @@ def openai(
         model=features.model,
         max_context=min(context, max_context or context),
         token_ids=False,
+        certainty=False,
         max_concurrency=max_concurrency,
     )
     connection = Connection(urls, access, Retry(attempts, retry_s, silent_again=silent_again), max_in_flight)
