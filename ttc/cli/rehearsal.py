@@ -42,7 +42,7 @@ class _Reached(BaseException):
 class _Mute(Wrapped):
     """An engine that answers nothing."""
 
-    def __init__(self, engine: Engine, scorer: Scorer | None) -> None:
+    def __init__(self, engine: Engine, scorer: object) -> None:
         super().__init__(engine)
         self._scorer = scorer
 
@@ -75,7 +75,7 @@ async def rehearse(
     budget: Budget | None,
     scorer: Scorer | None = None,
 ) -> None:
-    """Run `strategy` on `problem` up to its first request; raises what it, or pricing by its `scorer`, raises so far."""
+    """Run `strategy` on `problem` up to its first request; raises what it raises so far, or `scorer` when it prices."""
     try:
         await solve(
             problem,
