@@ -311,6 +311,7 @@ class _Running:
             sampling=self.fitted(problem),
             thinking=experiment.thinking,
             budget=experiment.budget,
+            scorer=self.scorer if arm.choice.takes_scorer else None,
         )
 
     async def solve(self, problem: Problem, *, strategy: Strategy, budget: Budget | None, shared: Shared) -> Answer:

@@ -529,17 +529,19 @@ class TextMarker:
 class Capabilities:
     """What an engine can honour; a request beyond it is refused before it starts.
 
-    `schedule_invariant`: concurrency, batching and resume points cannot change a draw. `think_open` / `think_close` are
-    the ids of the markers (empty when the model has none), which `think_texts` says as texts where they are not single
-    tokens. `handover` is the sentence the model was trained to answer after when its thinking is cut (None: the
-    toolkit's default). `cache_block` is the number of tokens by which the prefix cache counts: of a prompt, what lies
-    beyond the last whole block before its last token is computed again.
+    `certainty`: with log-probabilities it reports self-certainty, too. `schedule_invariant`: concurrency, batching and
+    resume points cannot change a draw. `think_open` / `think_close` are the ids of the markers (empty when the model
+    has none), which `think_texts` says as texts where they are not single tokens. `handover` is the sentence the model
+    was trained to answer after when its thinking is cut (None: the toolkit's default). `cache_block` is the number of
+    tokens by which the prefix cache counts: of a prompt, what lies beyond the last whole block before its last token is
+    computed again.
     """
 
     model: str
     max_context: int
     token_ids: bool = True
     logprobs: bool = False
+    certainty: bool = True
     schedule_invariant: bool = False
     think_open: tuple[int, ...] = ()
     think_close: tuple[int, ...] = ()

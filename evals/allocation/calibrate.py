@@ -9,8 +9,8 @@ of the ladder, so the table holds exactly for the code that will run, without a 
 lean on the states of their name at all rungs (`PRIOR` problems of them). Every run of pools is a route of the plan; a
 run of greedy answers opens all others and is a route of its own, and a scored run of plain samples is two, with and
 without its scorer. What a plan is worth is cross-fitted: each half of the problems is spent by the plan of the other
-half. `by_consensus` makes pools whose answers are held against their own consensus in place of a key: that is how a run
-without a calibration learns from itself.
+half, and the problems of a cluster lie in one. `by_consensus` makes pools whose answers are held against their own
+consensus in place of a key: that is how a run without a calibration learns from itself.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from evals.numbers.summary import cluster_of
 from evals.run_folder import read_run
 from ttc import answers
 from ttc.allocation.plan import DrawKind, Plan, Route, State, follow, state_of
@@ -43,6 +44,7 @@ class DrawPool:
 
     A plain sample is a draw of one candidate, an island one of its leaves. Finals are the names of their answer
     classes, so that a vote over them needs to read no answer again. Where the greedy answer opens, it is draw 0.
+    `cluster` names what the problem is weighed with; None: itself alone.
     """
 
     candidates: tuple[Candidate, ...]
@@ -50,6 +52,7 @@ class DrawPool:
     draws: tuple[tuple[int, ...], ...]
     tokens: tuple[float, ...]
     greedy: bool = False
+    cluster: str | None = None
 
     def of(self, taken: Sequence[int]) -> list[Candidate]:
         """The candidates of some draws."""
@@ -112,7 +115,7 @@ def read_pools(folder: Path) -> Pools:
         raise ConfigError(f"{folder} holds no solved problem, so there is nothing to calibrate on")
     kind = _kind(folder, run.config, records)
     read: Callable[[Record], DrawPool] = _samples if not kind.search else lambda record: _islands(record, kind.width)
-    return Pools(kind, {record.problem.id: read(record) for record in records})
+    return Pools(kind, {record.problem.id: replace(read(record), cluster=cluster_of(record)) for record in records})
 
 
 def _kind(folder: Path, config: Mapping[str, Any], records: Sequence[Record]) -> DrawKind:
@@ -163,6 +166,7 @@ def _before(opening: DrawPool, pool: DrawPool) -> DrawPool:
         ((0,), *moved),
         (opening.tokens[0], *pool.tokens),
         greedy=True,
+        cluster=pool.cluster,
     )
 
 
@@ -247,7 +251,7 @@ SCORED_RULES: tuple[Select, ...] = ("weighted", "argmax", "majority")
 def by_consensus(pool: DrawPool) -> DrawPool:
     """Return the pool with the answer that all its samples vote for (by score, where scored) taken as right."""
     scored = any(c.score is not None for c in pool.candidates)
-    leader = vote(pool.candidates, CLASSES, by_score) if scored else vote(pool.candidates, CLASSES)
+    leader = (vote(pool.candidates, CLASSES, by_score) if scored else None) or vote(pool.candidates, CLASSES)
     final = None if leader is None else leader.final
     return replace(pool, right=tuple(c.final is not None and c.final == final for c in pool.candidates))
 
@@ -389,14 +393,27 @@ def worth(runs: Sequence[Pools], tokens: float, *, seed: int, pilot: int = 1) ->
 
 
 def halves(runs: Sequence[Pools], *, seed: int, pilot: int = 1) -> list[tuple[Plan, list[str]]]:
-    """Return the plan of each half of the problems, with the names of the problems of the other half."""
-    names = list(routes(runs)[0].by_id)
-    half = np.random.default_rng(seed).permutation(len(names)) % 2
-    parts = [[names[at] for at in np.flatnonzero(half == fold)] for fold in (0, 1)]
+    """Return the plan of each half of the problems, with the names of the problems of the other half.
+
+    Clusters go, in random order, to the half that has fewer problems so far, so that there must be two of them.
+    """
+    parts = _parted(routes(runs)[0], seed)
     return [
         (fit([run.only(own) for run in runs], pilot=pilot, seed=seed, source={}), other)
         for own, other in (parts[::-1], parts)
     ]
+
+
+def _parted(pools: Pools, seed: int) -> tuple[list[str], list[str]]:
+    """The names of the problems of two halves, in order; those of a cluster in one."""
+    clusters: dict[str, list[str]] = defaultdict(list)
+    for name, pool in pools.by_id.items():
+        clusters[name if pool.cluster is None else pool.cluster].append(name)
+    ranks = np.random.default_rng(seed).permutation(len(clusters))
+    own, other = set[str](), set[str]()
+    for _, members in sorted(zip(ranks, clusters.values(), strict=True)):
+        (own if len(own) <= len(other) else other).update(members)
+    return [name for name in pools.by_id if name in own], [name for name in pools.by_id if name in other]
 
 
 def spend(plan: Plan, runs: Sequence[Pools], tokens: float, *, seed: int) -> tuple[list[float], list[float]]:
@@ -433,7 +450,8 @@ def _follow(
 
 def is_right(pool: DrawPool, taken: Sequence[int], rule: Select) -> bool:
     """Whether the rule picks a right candidate among those taken."""
-    choice = choose(pool.of(taken), CLASSES, rule)
+    candidates = pool.of(taken)
+    choice = choose(candidates, CLASSES, rule) or vote(candidates, CLASSES)
     places = (i for draw in taken for i in pool.draws[draw])
     return choice is not None and any(pool.right[i] for i in places if pool.candidates[i].path == choice.path)
 

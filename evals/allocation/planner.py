@@ -29,7 +29,7 @@ from ttc import records as store
 from ttc import seeds
 from ttc.allocation.plan import DrawKind, Plan, StoppingPolicy, follow, mix, plan_of, state_of
 from ttc.answers import kind_of
-from ttc.choosing.selection import Select, choose, fallback
+from ttc.choosing.selection import Select, choose, fallback, num_unweighed, vote
 from ttc.concurrent import gather
 from ttc.core import Answer, Budget, Candidate, Event, Problem, Record, Scorer, Usage
 from ttc.durable import replace_text
@@ -130,20 +130,23 @@ class Planner:
             raise progress.error
         if not progress.parts:
             return Answer("", None, finish_reason="length", stop_cause="budget")
-        choice = choose(progress.candidates, kind_of(problem.kind).key, progress.select) or fallback(
-            progress.candidates
+        candidates, key = progress.candidates, kind_of(problem.kind).key
+        choice = choose(candidates, key, progress.select) or vote(candidates, key) or fallback(candidates)
+        unweighed = num_unweighed(candidates, progress.select)
+        selected = (
+            *([Event("note", (), {"unweighed": unweighed})] if unweighed else []),
+            *([] if choice is None else [Event("select", choice.path)]),
         )
-        selected = () if choice is None else (Event("select", choice.path),)
         return replace(
             progress.parts[-1],
             text=choice.text if choice else "",
             final=choice.final if choice else None,
             thinking=choice.thinking if choice else "",
             finish_reason=choice.finish_reason if choice else "length",
-            candidates=tuple(progress.candidates),
+            candidates=tuple(candidates),
             usage=sum((part.usage for part in progress.parts), Usage()),
             trace=(*(event for part in progress.parts for event in part.trace), *selected),
-            stop_cause=f"n={len(progress.candidates)}",
+            stop_cause=f"n={len(candidates)}",
             seconds=sum(part.seconds for part in progress.parts),
         )
 

@@ -31,7 +31,7 @@ from ttc.errors import ConfigError
 ROWS, MARGIN = 12, 1.02
 """Rows of the table, each of twice the tokens of the one before; the first a little above the cheapest answer."""
 MIN_POOLS = 4
-"""Two problems in each half."""
+"""Two problems in each half, or two clusters of such."""
 
 
 def register(subparsers: Any) -> None:
@@ -69,8 +69,9 @@ def run(args: argparse.Namespace) -> int:
     if len(problems) < len(clusters):
         left_out = counted(len(clusters) - len(problems), "problem")
         print(f"  left out: {left_out} that failed or are not in all of these runs", file=sys.stderr)
-    if len(problems) < MIN_POOLS:
-        print(f"  fewer than {MIN_POOLS} problems: what the plan is worth cannot be cross-fitted", file=sys.stderr)
+    if len({clusters[name] for name in problems}) < MIN_POOLS:
+        few = f"fewer than {MIN_POOLS} problems, variants of one counted once"
+        print(f"  {few}: what the plan is worth cannot be cross-fitted", file=sys.stderr)
         return 0
     least = max(half.first for half, _ in halves(runs, seed=args.seed, pilot=args.pilot))
     most = max(pools.spent for pools in routes(runs)) / len(problems)

@@ -76,7 +76,7 @@ exit codes:
   1    failed while running; the run can be continued
   2    bad input; nothing was started
   3    finished, but some problems failed (they are in records.jsonl with their error), some answers got no verdict
-       (--retry-errors judges these again, and draws nothing for them), or no score could be used
+       (--retry-errors judges these again, and draws nothing for them), or scores could not be used
   130  interrupted; the run can be continued
 
 Results go to stdout, everything else to stderr. --json ends stdout with one line per strategy that was asked for."""

@@ -295,6 +295,42 @@ def test_failed_problems_are_data_and_give_exit_code_3(tmp_path: Path, capsys: p
     assert f"1 of 3 problems failed, the first with {fault}" in stderr
 
 
+def test_a_scorer_that_does_not_read_the_generators_tokens_is_refused_before_a_baseline_is_paid_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    out = tmp_path / "run"
+    code, _, stderr = run(capsys, *SIMULATED, "--limit", "2", "--scorer", "prm", "--out", str(out))
+    assert code == 2 and "its tokenizer does not match the generator's" in stderr
+    assert not list(out.rglob("records.jsonl"))
+
+
+UNREADABLE = """
+from ttc.errors import ConfigError
+
+class Unreadable:
+    def price(self, prompt):
+        raise ConfigError(f"the template refuses {prompt.messages[-1].content[:16]!r}")
+    async def score(self, prompts, on_usage):
+        return [self.price(prompt) for prompt in prompts]
+    def release(self, problem_id):
+        pass
+
+def scorer():
+    return Unreadable()
+"""
+
+
+def test_a_scorer_that_cannot_read_the_question_is_refused_before_a_baseline_is_paid_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text(UNREADABLE)
+    out, scorer = tmp_path / "run", ["--scorer", f"{tmp_path / 'mine.py'}:scorer"]
+    code, _, stderr = run(capsys, *SIMULATED, "--strategy", "best_of_n", "--limit", "2", *scorer, "--out", str(out))
+    assert code == 2 and "the template refuses 'What is quantity" in stderr
+    assert not list(out.rglob("records.jsonl"))
+
+
 def test_a_scorer_without_any_usable_score_is_told_and_one_with_some_is_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

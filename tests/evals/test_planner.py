@@ -13,11 +13,14 @@ from typing import Any
 
 import pytest
 
-from evals.allocation.calibrate import fit, read_pools
+from evals.allocation.calibrate import fit, halves, read_pools
 from evals.allocation.planner import PLAN, WAVES, Planner
 from evals.run_folder import read_run
 from ttc.allocation.plan import DrawKind, Plan, save_plan
+from ttc.answers import kind_of
+from ttc.choosing.selection import vote
 from ttc.cli.cli import main
+from ttc.config.plugins import without_scores
 from ttc.core import Answer, Budget, Message, Price, Problem, Prompt, Record, Sampling, Score, Usage, UsageSink
 from ttc.engines.simulated import simulated, truth
 from ttc.errors import ConfigError, EngineError
@@ -25,7 +28,7 @@ from ttc.records import RecordFile
 from ttc.scorers.simulated import SimulatedScorer
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.session.solve import solve, spent
-from ttc.strategies.auto import draw_wave
+from ttc.strategies.auto import auto, draw_wave
 
 pytestmark = pytest.mark.usefixtures("without_matplotlib")
 
@@ -226,6 +229,35 @@ def test_eval_spends_its_budget_as_a_total_of_auto_and_as_a_limit_of_others(tmp_
     assert main([*command, "--budget", "tokens=24000,calls=9", "--out", str(tmp_path / "other")]) == 2
 
 
+@pytest.mark.parametrize("score", [None, -1.0])
+def test_draws_without_a_score_that_can_be_used_vote(tmp_path: Path, score: float | None, pool_of_scored: Path) -> None:
+    class Useless(SimulatedScorer):
+        async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
+            return [Score(score, note="none") for _ in prompts]
+
+    plan = fit([read_pools(pool_of_scored)], seed=0, source={})
+    drawing = Drawing(scored=True)
+    drawing.scorer = Useless(1.0, 0.1)
+    save_plan(plan, tmp_path / "plan.json")
+    alone = functools.partial(auto, plan=str(tmp_path / "plan.json"), tokens=2000.0, scorer=drawing.scorer)
+    answers = plan_run(tmp_path / "run", drawing, 12, total=30_000)
+    if score is None:  # a plan may choose by argmax, which takes what is below 0
+        answers += [asyncio.run(solve(one, engine=drawing.engine, strategy=alone, seed=1)) for one in PROBLEMS[:12]]
+    for answer in answers:
+        leader = vote(answer.candidates, kind_of("number").key)
+        assert answer.final == (leader and leader.final)
+    assert max(len(answer.candidates) for answer in answers) > 2
+    assert ("scores below 0" in without_scores(answers)) == (score is not None)
+
+
+@pytest.fixture(scope="module")
+def pool_of_scored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("scored") / "pool"
+    scored = ["--strategy", "best_of_n", "--n", "8", "--scorer", "simulated", "--set", "scorer.preset=good"]
+    assert main([*EVAL, "--limit", "30", *scored, "--out", str(out)]) == 0
+    return out
+
+
 @pytest.mark.long
 def test_a_plan_calibrated_on_a_tree_run_draws_subtrees(tmp_path: Path) -> None:
     scored = ["--scorer", "simulated", "--set", "scorer.preset=good"]
@@ -291,8 +323,14 @@ def test_calibration_tells_what_it_leaves_out_and_weighs_variants_together(
         replace(record, answer=None, verdict=None, verdicts=(), error="EngineError: gone") for record in records[:2]
     ]
     assert "left out: 2 problems that failed or are not in all of these runs" in told([*failed, *records[2:]]).err
-    paired = [replace(r, provenance={**r.provenance, "cluster": str(i // 4)}) for i, r in enumerate(records)]
+    paired = [replace(r, provenance={**r.provenance, "cluster": str(i // 3)}) for i, r in enumerate(records)]
     assert told(paired).out.splitlines()[1] != alone.out.splitlines()[1]
+
+    fitted_apart = [{record.problem.id for record in paired[at : at + 3]} for at in range(0, 12, 3)]
+    for _, names in halves([read_pools(pool)], seed=0):
+        assert all(variants <= set(names) or variants.isdisjoint(names) for variants in fitted_apart)
+    threes = [replace(r, provenance={**r.provenance, "cluster": str(i // 4)}) for i, r in enumerate(records)]
+    assert "cannot be cross-fitted" in told(threes).err
 
 
 BREAKING = """

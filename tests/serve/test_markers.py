@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from serve.running.deltas import Markers
 from serve.running.plan import shown_tools
 from tests.serve.actor import ScriptedActor
 from tests.serve.thinker import WithoutMarkers, think
-from ttc.core import Capabilities, Message, Prompt, StreamingEngine
+from ttc.core import Capabilities, LogprobEngine, Message, Prompt, StreamingEngine
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared.wrapped import with_markers
 from ttc.errors import ConfigError
@@ -69,6 +70,22 @@ def test_an_engine_streams_through_the_wrapper_only_if_it_streams() -> None:
 
     assert not isinstance(with_markers(WithoutMarkers(think), POLICY), StreamingEngine)
     assert isinstance(with_markers(Streaming(think), POLICY), StreamingEngine)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_an_engine_tells_the_log_probabilities_of_a_prompt_through_the_wrapper_only_if_it_does(streams: bool) -> None:
+    class Reading(WithoutMarkers):
+        async def logprobs(self, token_ids: Any, start: int, on_usage: Any) -> tuple[float, ...]:
+            return tuple(-float(token) for token in token_ids[start:])
+
+    class Both(Reading):
+        async def stream(self, *arguments: Any) -> Any:
+            return arguments
+
+    assert not isinstance(with_markers(WithoutMarkers(think), POLICY), LogprobEngine)
+    marked = with_markers((Both if streams else Reading)(think), POLICY)
+    assert isinstance(marked, LogprobEngine) and isinstance(marked, StreamingEngine) == streams
+    assert asyncio.run(marked.logprobs((1, 2, 3), 1, lambda usage: None)) == (-2.0, -3.0)
 
 
 def test_the_wrapper_is_part_of_what_was_rendered_and_the_users_markers_move_nothing() -> None:

@@ -20,7 +20,7 @@ from tests.oracles.tools import SIGMAS
 from tests.ttc import conformance as suite
 from tests.ttc.questions import ask
 from ttc.config.registry import POLICIES, STRATEGIES
-from ttc.core import Answer, Budget, Engine, Problem, Sampling, Strategy
+from ttc.core import Answer, Budget, Engine, Path, Problem, Prompt, Sampling, Strategy
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.simulated import simulated, truth
 from ttc.scorers.simulated import simulated as simulated_scorer
@@ -101,6 +101,52 @@ def test_every_strategy_answers_from_the_price_of_one_answer_on_and_is_never_ove
             assert answer.usage.calls <= (budget.calls or answer.usage.calls), budget
             assert answer.usage.flops <= (budget.flops or answer.usage.flops), budget
             assert made.counters().generated == answer.usage.generated + answer.usage.overrun
+
+
+def brief(num_asked: int) -> ScriptedEngine:
+    """Ends every thought after 5 tokens; of a long question, each request costs as much as many of those."""
+
+    def script(prompt: Prompt, path: Path, key: int) -> str:
+        thought, closed, answer = prompt.generated_text.rpartition("</think>")
+        return "\\boxed{7}"[len(answer) :] if closed else "hmm, </think>\\boxed{7}"
+
+    engine = ScriptedEngine(script, thinking=True)
+    assert len(engine.render(ask("q" * num_asked).messages, True).token_ids or ()) > num_asked
+    return engine
+
+
+@pytest.mark.parametrize("limits", [{}, {"tokens": 400}, {"calls": 60}])
+@pytest.mark.parametrize("subject", ["direct", "majority", "tree beam"])
+def test_ends_of_thinking_that_are_suppressed_pass_no_budget(subject: str, limits: dict[str, Any]) -> None:
+    """Each is a request, and reads the question anew where the engine keeps nothing."""
+    control = Thinking(min_tokens=200)
+    engine = brief(300)
+    for flops in (3e6, 6e6, 1e7, 2e7, 3e7, 1e8):
+        answer = answer_of(subject, engine, Budget(flops=flops, **limits), problem=ask("q" * 300), thinking=control)
+        assert answer.usage.flops <= flops and answer.usage.calls <= limits.get("calls", answer.usage.calls)
+        assert answer.final is not None or flops < 1e7
+
+
+@pytest.mark.parametrize("budget", [Budget(flops=1e9), Budget(calls=100), Budget(flops=1e9, calls=100)])
+def test_a_budget_that_pays_for_every_suppressed_end_leaves_the_minimum_as_it_is(budget: Budget) -> None:
+    control = Thinking(min_tokens=200)
+    free, paid = (answer_of("", brief(9), limit, thinking=control) for limit in (None, budget))
+    assert (paid.thinking, paid.final, paid.stop_cause) == (free.thinking, "7", "done")
+
+
+@pytest.mark.parametrize(("calls", "num_waits"), [(2, 0), (3, 1), (4, 2), (8, 3)])
+def test_a_thought_is_extended_no_further_than_the_calls_leave_one_for_the_answer(calls: int, num_waits: int) -> None:
+    control = Thinking(num_waits=3)
+    answer = answer_of("", brief(9), Budget(calls=calls), thinking=control)
+    assert (answer.final, answer.thinking.count("Wait")) == ("7", num_waits)
+    assert answer.stop_cause == ("done" if num_waits == 3 else "budget")
+
+
+def test_the_words_that_end_a_thought_for_a_budget_are_paid_for() -> None:
+    control = Thinking(num_waits=1)
+    for flops in range(100_000, 900_000, 20_000):
+        budget = Budget(tokens=70, flops=float(flops))
+        assert answer_of("", suite.talkative(), budget, thinking=control).usage.flops <= flops
 
 
 class Clock:

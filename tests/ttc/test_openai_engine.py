@@ -147,6 +147,7 @@ def test_log_probabilities_are_those_of_the_model_behind_the_server(server: Open
     (remote,) = once(by_ids(server), logprobs=True, temperature=0.0)
     (local,) = once(suite.embedded(), logprobs=True, temperature=0.0)
     assert remote.token_ids == local.token_ids and remote.logprobs == local.logprobs
+    assert local.certainty and not remote.certainty and not by_ids(server).capabilities.certainty
 
 
 def test_given_ids_are_scored_as_by_the_model_behind_the_server(server: OpenAIServer) -> None:

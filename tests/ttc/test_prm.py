@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.forest import held
 from ttc.core import Completion, Message, Prompt, Usage
+from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError
 from ttc.scorers.prm import prm
 from ttc.scorers.reward_models.backends import EmbeddedCore
@@ -274,6 +275,15 @@ def test_a_foreign_tokenizer_is_refused_by_name(folders: dict[str, pathlib.Path]
     odd = Prompt(text="hello", token_ids=(7, 8, 9), rendered_len=3, rendered_chars=5, problem_id="p")
     with pytest.raises(ConfigError, match="tokenizer"):
         asyncio.run(scorer_of(folder, "classifier").score([grow(odd, "x")], lambda u: None))
+
+
+def test_a_generator_with_another_tokenizer_is_refused_when_the_scorer_is_made(
+    folders: dict[str, pathlib.Path],
+) -> None:
+    folder = str(folders["classifier"])
+    assert prm(folder)
+    with pytest.raises(ConfigError, match="its tokenizer does not match the generator's"):
+        prm(folder, engine=ScriptedEngine(lambda prompt, path, key: ""))
 
 
 def test_a_step_tag_that_the_tokenizer_splits_is_refused(folders: dict[str, pathlib.Path]) -> None:

@@ -85,6 +85,14 @@ def test_the_children_of_one_node_are_one_request_to_the_engine_and_one_to_the_s
     assert sorted(scored) == sorted(asked)
 
 
+@pytest.mark.parametrize("policy", POLICIES.names())
+def test_a_path_that_the_depth_cuts_is_a_candidate_and_told_as_pruned_nowhere(policy: str) -> None:
+    answer, _, _ = grow(policy, max_depth=2)
+    left = {event.path for event in answer.trace if event.kind == "prune"}
+    assert answer.candidates and left.isdisjoint(candidate.path for candidate in answer.candidates)
+    assert {candidate.finish_reason for candidate in answer.candidates} == {"length"}
+
+
 @pytest.mark.parametrize("budget", [Budget(calls=500), Budget(flops=1e30), Budget(seconds=600.0), Budget(tokens=10**6)])
 def test_under_any_budget_every_child_is_a_request_of_its_own(budget: Budget) -> None:
     _, asked, _ = grow("dvts", budget)

@@ -23,6 +23,7 @@ from ttc.session.session import Session
 from ttc.session.solve import solve, solve_all, spent
 from ttc.session.thinking import Thinking
 from ttc.strategies.best_of_n import best_of_n
+from ttc.strategies.confidence import confidence
 from ttc.strategies.direct import direct
 from ttc.strategies.majority import majority
 from ttc.strategies.tree import tree
@@ -148,6 +149,19 @@ def test_an_engine_without_logprobs_gives_no_verdict_rather_than_a_zero() -> Non
 
     score = asyncio.run(go())
     assert score.value is None and "reported no" in score.note
+
+
+def test_an_engine_that_reports_no_self_certainty_is_refused_before_it_draws() -> None:
+    from dataclasses import replace
+
+    engine = ScriptedEngine(replies({"q": [r"\boxed{1}"]}))
+    engine._capabilities = replace(engine.capabilities, certainty=False)
+    with pytest.raises(ConfigError, match="reports no self-certainty; set measure=mean_logprob"):
+        likelihood(engine=engine, measure="self_certainty")
+    assert likelihood(engine=engine)
+    with pytest.raises(ConfigError, match="reports no certainty; set measure=logprob"):
+        asyncio.run(solve(ask("q"), engine=engine, strategy=partial(confidence, measure="certainty"), seed=0))
+    assert engine.counters().calls == 0
 
 
 def test_scorers_forget_a_problem_when_it_is_done() -> None:

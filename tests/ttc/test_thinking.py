@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from ttc.answers import kind_of
-from ttc.core import Answer, Completion, Message, Problem, Sampling, Usage
+from ttc.core import Answer, Completion, Message, Path, Problem, Prompt, Sampling, Usage
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared.tokens import check_room
 from ttc.engines.shared.wrapped import with_markers
@@ -257,6 +257,32 @@ def test_a_marker_of_several_tokens_is_found_where_a_piece_ends_within_it(chunk:
     assert grown.usage.thinking <= cap
     if cap >= 30:
         assert (grown.text, grown.thinking, grown.usage.thinking) == (free.text, free.thinking, free.usage.thinking)
+
+
+@pytest.mark.parametrize("chunk", range(1, 24))
+@pytest.mark.parametrize("floor", [{"num_waits": 2}, {"min_tokens": 40}])
+def test_an_end_of_thought_is_suppressed_where_a_piece_ends_within_its_marker(
+    floor: dict[str, int], chunk: int
+) -> None:
+    whole, control = "thinking it over[/T] \\boxed{7}", Thinking(open="[T]", close="[/T]", **floor)  # type: ignore[arg-type]
+
+    def script(prompt: Prompt, path: Path, key: int) -> str:
+        return whole[len(prompt.generated_text.rpartition("Wait")[2]) :]
+
+    engine = with_markers(Unmarked(script), control)
+    strategy = partial(first_finished, n=1, m=1, chunk=chunk)
+    grown = asyncio.run(solve(PROBLEM, engine=engine, strategy=strategy, seed=1, thinking=control))
+    assert grown.thinking.count("Wait") == 2 and grown.final == "7"
+    assert grown.usage.thinking >= control.min_tokens
+
+
+@pytest.mark.parametrize("chunk", range(1, 9))
+def test_a_thought_that_ends_within_its_cap_is_whole_where_a_piece_ends_within_its_marker(chunk: int) -> None:
+    whole, control = "well now[/T] \\boxed{7}", Thinking(max_tokens=11, open="[T]", close="[/T]")
+    engine = with_markers(Unmarked(lambda prompt, path, key: whole[len(prompt.generated_text) :]), control)
+    strategy = partial(first_finished, n=1, m=1, chunk=chunk)
+    grown = asyncio.run(solve(PROBLEM, engine=engine, strategy=strategy, seed=1, thinking=control))
+    assert (grown.thinking, grown.usage.thinking, grown.final) == ("well now", 8, "7")
 
 
 @pytest.mark.parametrize("chunk", range(1, 9))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from functools import partial
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,10 +18,11 @@ from tests.ttc.questions import ask
 from ttc.answers import kind_of
 from ttc.choosing.selection import Select, choose, fallback, vote
 from ttc.config.functions import as_scorer
+from ttc.config.plugins import without_scores
 from ttc.core import Answer
 from ttc.engines.simulated import simulated
-from ttc.errors import ConfigError
 from ttc.session.solve import solve
+from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.tree import tree
 
 KEY = kind_of("math").key
@@ -81,26 +84,30 @@ def test_the_fallback_prefers_a_finished_path_and_has_no_final_answer() -> None:
 
 
 @pytest.mark.parametrize("select", ["weighted", "argmax", "majority", "pessimistic", "soft"])
-def test_a_vote_by_scores_below_zero_is_refused_and_other_rules_take_them(select: Select) -> None:
-    """Three answers of -1 would lose to one of -2: each vote more lowers the sum."""
+def test_scores_below_zero_weigh_nothing_in_a_vote_and_other_rules_take_them(select: Select) -> None:
+    """Three answers of -1 would lose to one of -2: each vote more would lower the sum."""
     candidates = ballots(["1", "1", "1", "2"], [-1.0, -1.0, -1.0, -2.0])
-    if select == "weighted":
-        with pytest.raises(ConfigError, match="scores >= 0, and the scorer gave -1: set select=argmax"):
-            choose(candidates, KEY, select)
-        return
     choice = choose(candidates, KEY, select, beta=0.01)
-    assert choice is not None and choice.final == "1"
+    if select == "weighted":
+        assert choice is None
+        mixed = choose(ballots(["1", "1", "2"], [-9.0, -9.0, 0.1]), KEY, select)
+        assert mixed is not None and mixed.final == "2"
+    else:
+        assert choice is not None and choice.final == "1"
 
 
-def test_a_tree_by_scores_below_zero_says_what_to_set() -> None:
+@pytest.mark.parametrize("strategy", [partial(tree, policy="beam"), partial(best_of_n, select="weighted")])
+def test_what_was_drawn_for_scores_below_zero_comes_back_with_what_to_set(strategy: Callable[..., Any]) -> None:
     def run(**params: object) -> Answer:
         scorer = as_scorer(lambda prompt: -float(len(prompt.generated_text)))
-        strategy = partial(tree, scorer=scorer, n=4, policy="beam", **params)  # type: ignore[arg-type]
-        return asyncio.run(solve(ask("q"), engine=simulated(p=0.9, steps=2), strategy=strategy, seed=1))
+        bound = partial(strategy, scorer=scorer, n=4, **params)
+        return asyncio.run(solve(ask("q"), engine=simulated(p=0.9, steps=2), strategy=bound, seed=1))
 
-    with pytest.raises(ConfigError, match="set select=argmax"):
-        run()
-    assert run(select="argmax").final is not None
+    voted = run()
+    assert voted.final is not None and len(voted.candidates) == 4
+    assert without_scores([voted]).startswith("scores below 0 weigh nothing in a vote (4 here): set select=argmax")
+    best = run(select="argmax")
+    assert best.final is not None and not without_scores([best])
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=8), st.randoms())

@@ -205,7 +205,8 @@ def state_of(candidates: Sequence[Candidate], key: Key, cuts: Sequence[float]) -
     leader = vote(candidates, key, by_score)
     agree = leader is not None and same_class(key(leader.final or ""), key(best.final))
     level = 1 + sum(best.score >= cut for cut in cuts)
-    return f"{level}.{int(4 * weights[0] / max(math.fsum(weights), 1e-12))}.{1 + agree}"
+    lead = weights[0] / max(math.fsum(weights), 1e-12) if weights else 0.0
+    return f"{level}.{int(4 * lead)}.{1 + agree}"
 
 
 def policy_at(plan: Plan, price: float) -> StoppingPolicy:

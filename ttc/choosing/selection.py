@@ -1,7 +1,8 @@
 """Choosing among candidates: votes, the best score, and two rules that do not trust the scorer to the end.
 
     argmax        the best score (best-of-n)
-    weighted      the answer class with the largest sum of scores, which must be >= 0 (Li et al. 2022)
+    weighted      the answer class with the largest sum of scores (Li et al. 2022); one below 0 has no say in it, since
+                  each vote more would make its class lose
     majority      the largest answer class, scores ignored
     pessimistic   drawn with weights relu((score - l) / beta), l such that they average 1: chi-squared regularised, so
                   that more samples never hurt (Huang et al. 2025, "Is Best-of-N the Best of Them?", arXiv 2503.21878)
@@ -84,9 +85,6 @@ def choose(
     """Select among closed paths; None when none has both a final answer and what the rule needs.
 
     `u` in [0, 1) is the dice of the rules that draw.
-
-    Raises:
-        ConfigError: weighted, with a score below 0.
     """
     return _RULES[select](candidates, key, beta, u)
 
@@ -168,13 +166,13 @@ _RULES: Mapping[Select, _Rule] = MappingProxyType(
 
 
 def by_score(candidate: Candidate) -> float | None:
-    """A candidate's score as its weight; raises ConfigError below 0, where each vote more would make a class lose."""
-    if candidate.score is not None and candidate.score < 0:
-        raise ConfigError(
-            f"a vote that scores weigh needs scores >= 0, and the scorer gave {candidate.score:g}: set select=argmax, "
-            "or let it give probabilities"
-        )
-    return candidate.score
+    """A candidate's score as its weight; below 0 it abstains, as each vote more would make its class lose."""
+    return None if candidate.score is None or candidate.score < 0 else candidate.score
+
+
+def num_unweighed(candidates: Sequence[Candidate], select: Select) -> int:
+    """How many scores have no say in a rule that sums them, as they are below 0."""
+    return sum(c.score is not None and by_score(c) is None for c in candidates) if select == "weighted" else 0
 
 
 def even(_: Candidate) -> float:

@@ -13,7 +13,20 @@ from collections.abc import Iterable, Sequence
 
 from ttc.config.choices import StrategyChoice
 from ttc.config.plugins import is_own, leaf
-from ttc.core import Budget, Completion, Engine, Message, Problem, Prompt, Sampling, Score, Strategy, UsageSink
+from ttc.core import (
+    Budget,
+    Completion,
+    Engine,
+    Message,
+    PricedScorer,
+    Problem,
+    Prompt,
+    Sampling,
+    Score,
+    Scorer,
+    Strategy,
+    UsageSink,
+)
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared.wrapped import Wrapped
 from ttc.session.solve import solve
@@ -29,8 +42,14 @@ class _Reached(BaseException):
 class _Mute(Wrapped):
     """An engine that answers nothing."""
 
+    def __init__(self, engine: Engine, scorer: object) -> None:
+        super().__init__(engine)
+        self._scorer = scorer
+
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
-        """Stop the strategy here."""
+        """Stop the strategy here; a reward model whose template refuses the question says so when it is asked."""
+        if isinstance(self._scorer, PricedScorer):
+            self._scorer.price(prompt)
         raise _Reached
 
 
@@ -54,12 +73,13 @@ async def rehearse(
     sampling: Sampling,
     thinking: Thinking,
     budget: Budget | None,
+    scorer: Scorer | None = None,
 ) -> None:
-    """Run `strategy` on `problem` up to its first request; raises what it raises before that."""
+    """Run `strategy` on `problem` up to its first request; raises what it raises so far, or `scorer` when it prices."""
     try:
         await solve(
             problem,
-            engine=_Mute(engine),
+            engine=_Mute(engine, scorer),
             strategy=strategy,
             seed=seed,
             sampling=sampling,

@@ -337,13 +337,17 @@ def read_scores(scorer: Scorer, returned: object, num: int) -> list[Score]:
 
 
 def without_scores(answers: Iterable[Answer]) -> str:
-    """Say that a scorer was asked and no score of it could be used; empty where one could, or none was asked for."""
-    num, note = 0, ""
-    for event in (event for answer in answers for event in answer.trace if event.kind == "score"):
-        if event.data["value"] is not None:
-            return ""
-        num, note = num + 1, note or str(event.data["note"])
-    return f"no usable score in {num} of {num}" + (f": {note}" if note else "") if num else ""
+    """Say that no score of a scorer could be used, or that some could not weigh a vote; empty where all is well."""
+    num, usable, unweighed, note = 0, 0, 0, ""
+    for event in (event for answer in answers for event in answer.trace):
+        if event.kind == "score":
+            num, usable = num + 1, usable + (event.data["value"] is not None)
+            note = note or str(event.data["note"])
+        unweighed += int(event.data.get("unweighed", 0)) if event.kind == "note" else 0
+    if num and not usable:
+        return f"no usable score in {num} of {num}" + (f": {note}" if note else "")
+    help_text = "set select=argmax, or let the scorer give probabilities"
+    return f"scores below 0 weigh nothing in a vote ({unweighed} here): {help_text}" if unweighed else ""
 
 
 def _finite(scorer: Scorer, score: Score) -> Score:

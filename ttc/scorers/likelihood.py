@@ -68,4 +68,8 @@ def likelihood(
             f"scorer likelihood needs log-probabilities, which {engine.capabilities.model} does not report; with "
             "engine openai, serve it with vLLM and set engine.tokenizer=PATH to its folder"
         )
+    if measure == "self_certainty" and engine is not None and not engine.capabilities.certainty:
+        raise ConfigError(
+            f"scorer likelihood: {engine.capabilities.model} reports no self-certainty; set measure=mean_logprob"
+        )
     return LikelihoodScorer(measure)

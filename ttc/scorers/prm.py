@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ttc.config.signatures import checked_by
-from ttc.core import Scorer
+from ttc.core import Engine, Scorer
 from ttc.engines.shared.folder import check_model
 from ttc.errors import ConfigError
 from ttc.identity.digests import BESIDE_WEIGHTS, ROLES, ModelFolder, reads
@@ -31,7 +31,14 @@ from ttc.scorers.reward_models.embedded import Kind, adapted, same_ids
 Backend: TypeAlias = EmbeddedCore | InVllm | StepsOverHttp
 
 
-def _check(model: str | None, options: Backend, adapter: str | None, step_delimiter: str | None, **rest: Any) -> None:
+def _check(
+    model: str | None,
+    options: Backend,
+    adapter: str | None,
+    step_delimiter: str | None,
+    engine: Engine | None,
+    **rest: Any,
+) -> None:
     reading = _reading(**rest)
     if adapter is not None and reading:
         raise ConfigError(f"prm adapter={adapter} already says {', '.join(reading)}: give one or the other")
@@ -78,6 +85,7 @@ def prm(
     bad: str | None = None,
     positive_label: int | None = None,
     beta: float | None = None,
+    engine: Engine | None = None,
 ) -> Scorer:
     """Score steps with a process-reward model.
 
@@ -93,9 +101,10 @@ def prm(
         bad: see good.
         positive_label: without adapter: index of the label that means correct.
         beta: without adapter: power of the likelihood.
+        engine: the generator's engine, supplied by the command line; without adapter its ids are checked, and not used.
 
     Raises:
-        ConfigError: a model, adapter or tokenizer that do not fit together; before any scoring.
+        ConfigError: a model, adapter or tokenizer, the generator's too, that do not fit together; before any scoring.
         MissingExtra: backend=vllm without vLLM.
     """
     if isinstance(options, StepsOverHttp) and options.protocol == "steps":
@@ -115,7 +124,7 @@ def prm(
         family = recognise(model or "", folder, config, outcome=False)
     if family is None and isinstance(options, EmbeddedCore):
         delimiter = {} if step_delimiter is None else {"step_delimiter": step_delimiter}
-        return same_ids(folder, config, {**reading, **delimiter}, options)
+        return same_ids(folder, config, {**reading, **delimiter}, options, engine)
     if family is None:
         raise ConfigError(f"prm backend={options.backend} needs adapter=NAME for this model (known: {step_adapters()})")
     if isinstance(options, EmbeddedCore):

@@ -30,6 +30,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -245,7 +246,7 @@ async def _grow_subtree(
         else (None, _allocate(policy))
     )
     started = session.clock()
-    for depth in range(1, growth.max_depth + 1):
+    for depth in itertools.count(1):
         children = await _expand(session, plan, growth)
         if not children:
             break
@@ -254,6 +255,8 @@ async def _grow_subtree(
         leaves += [child for child in children if ended(child, growth)]
         live = [child for child in children if not ended(child, growth)]
         width = len(draws) - len(leaves)
+        if depth == growth.max_depth:  # nobody grows on: what is cut here is a leaf, too
+            leaves, live = [*leaves, *live], []
         if not live or width <= 0:
             break
         # From here on the level is complete: every live node has its score, so the schedule cannot sway the ranking.
@@ -264,9 +267,6 @@ async def _grow_subtree(
         if not course.guided:
             return sorted([*leaves, *await _close(session, live, course.width, growth)], key=_path)
         plan = _branches(session, live, share(live, course.width, depth))
-    else:
-        leaves += live
-        live = []
     return sorted(leaves or live, key=_path)
 
 

@@ -67,8 +67,9 @@ class Cost:
 class Request:
     """What a draw asks of the budget: its tokens, requests and FLOPs at most, and those of its scoring.
 
-    Each draw takes up to `calls` requests, where thinking control continues it; `injected` tokens a draw, put there by
-    thinking control, are not drawn but scored. `draw_flops` are those of drawing so many tokens after the prompt.
+    Each draw takes up to `calls` requests, where thinking control continues it; up to `most_calls` where those of all
+    draws are paid for. `injected` tokens a draw, put there by thinking control, are not drawn but scored. `draw_flops`
+    are those of drawing so many tokens after the prompt.
     """
 
     num_draws: int
@@ -76,6 +77,7 @@ class Request:
     price: Price = FREE
     prompt: Path = ()
     calls: int = 1
+    most_calls: int = 1
     injected: int = 0
     draw_flops: Callable[[int], float] = lambda num_tokens: 0.0
     opening: bool = False
@@ -220,6 +222,8 @@ class Meter:
     def _fit(self, request: Request) -> Lease:
         """The largest lease for `request` that what is left covers."""
         left, limits, price = self.left, self.budget, request.price
+        if request.most_calls > request.calls and self._pays_for_all(request):
+            request = replace(request, calls=request.most_calls)
         granted, max_tokens, max_calls = request.num_draws, request.max_tokens, None
         if limits.calls is not None:
             if left.calls < 1 + price.calls:
@@ -238,9 +242,17 @@ class Meter:
             if max_tokens < 1:
                 raise BudgetExceeded(f"budget.flops {limits.flops:g} is spent")
             granted = min(granted, max(int(left.flops // request.flops(request.max_tokens)), 1))
+            max_calls = min(max_calls or request.calls, request.calls)  # each may read the prompt anew
         # A hold in FLOPs is only kept where they are limited: to price them costs time on every draw.
         flops = 0.0 if limits.flops is None else request.flops(max_tokens)
         return Lease(granted, max_tokens, price, max_calls, request.injected, flops)
+
+    def _pays_for_all(self, request: Request) -> bool:
+        """Whether what is left covers the calls and FLOPs of all draws at their most calls."""
+        most, left, num = replace(request, calls=request.most_calls), self.left, request.num_draws
+        if left.calls < num * (most.calls + most.price.calls):
+            return False
+        return self.budget.flops is None or left.flops >= num * most.flops(most.max_tokens)
 
     def price(self, prompt: Prompt, scorer: object) -> Price:
         """What scoring `prompt` and its draws may take; nothing where none has to be kept for it."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from ttc.choosing.selection import choose, fallback, vote
+from ttc.choosing.selection import Select, choose, fallback, num_unweighed, vote
 from ttc.concurrent import gather, gather_until
 from ttc.config.plugins import call_strategy, read_scores
 from ttc.core import (
@@ -66,10 +66,11 @@ Shared: TypeAlias = dict[Callable[[], Any], Any]
 """What the sessions of one run have in common, by the factory that made it."""
 
 
-def _shortened(completion: Completion, lease: Lease, sampling: Sampling) -> bool:
-    """Whether the budget, and not the request, ended a draw."""
+def _shortened(completion: Completion, lease: Lease, sampling: Sampling, thinking: Thinking) -> bool:
+    """Whether the budget, and not the request, ended a draw, or the thought of one."""
     if completion.finish_reason != "length":
-        return False
+        spent = lease.max_calls is not None and completion.usage.calls >= lease.max_calls
+        return spent and (thinking.min_tokens > 0 or completion.num_waits < thinking.num_waits)
     return lease.max_tokens < sampling.max_tokens or completion.stop_reason == OUT_OF_CALLS
 
 
@@ -413,7 +414,7 @@ class Session:
         finally:
             self._draws.made(prompt, made)
             self._meter.settle(lease)
-        if len(completions) < len(draws) or any(_shortened(one, lease, sampling) for one in completions):
+        if len(completions) < len(draws) or any(_shortened(one, lease, sampling, thinking) for one in completions):
             self._meter.exhaust()
         return completions
 
@@ -432,13 +433,16 @@ class Session:
         length = len(prompt.token_ids or ())
         closable = not piece and self._can_close(thinking)
         stops = self._answer_stops(prompt, sampling, thinking)
-        control = replace(thinking, max_tokens=sampling.max_tokens) if closable and not thinking.active else thinking
+        control = thinking  # with the end that the budget may put to its thought
+        if closable and thinking.max_tokens is None:
+            control = replace(thinking, max_tokens=max(sampling.max_tokens, thinking.min_tokens))
         return Request(
             num_draws=num_draws,
             max_tokens=sampling.max_tokens,
             price=self._meter.price(prompt, scorer),
             prompt=prompt.path,
             calls=max(control.calls_each, 3 if self._parted(prompt, sampling, stops) else 1),
+            most_calls=control.most_calls(self._engine) if control.active and self.limited else 1,
             injected=control.count_injected(self._engine) if self.rationed else 0,
             opening=not piece,
             draw_flops=lambda num_tokens: self.capabilities.flops(length + num_tokens, 0),
@@ -641,6 +645,15 @@ class Session:
         if self.root:
             self._run_prompts[candidate.path] = whole
         return candidate
+
+    def choose(
+        self, candidates: Sequence[Candidate], select: Select, *, beta: float = 0.1, u: float = 0.0
+    ) -> Candidate | None:
+        """`ttc.choosing.selection.choose` by the problem's classes; the trace tells how many scores had no say."""
+        unweighed = num_unweighed(candidates, select)
+        if unweighed:
+            self.note("note", self.root, unweighed=unweighed)
+        return choose(candidates, self.key, select, beta=beta, u=u)
 
     def best_so_far(self) -> Answer:
         """What is in hand when the budget ended before the strategy did: the best score, else the vote."""

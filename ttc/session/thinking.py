@@ -15,7 +15,8 @@ too long. A thought that such a cap ends, or that ends by itself at its last tok
 
 A marker is matched in what was generated only, so a marker in a user's words is inert. One token is matched as its
 id. A marker of several tokens is matched as text (`ttc.core.TextMarker`), since a model merges its ends with what
-stands beside them: the tokens that spell it belong to no side, and are not counted as thinking.
+stands beside them: the tokens that spell it belong to no side, and are not counted as thinking. Where a draw grows in
+pieces, one may end within such a marker: what it holds of it stays in a thought that goes on.
 
 Stop strings of whoever asks are about the answer: a thought is drawn without them, and so is the white space between
 the thought and the answer's first word. So is a grammar. Cost: one more request for a draw that thinks under either.
@@ -182,7 +183,7 @@ QWEN3_HANDOVER = (
 
 
 MINIMUM_CALLS = 4
-"""Under a budget of calls, so many ends of thinking may be suppressed for the sake of `min_tokens`."""
+"""Where a budget of calls or FLOPs may end, so many ends of thinking may be suppressed for the sake of `min_tokens`."""
 OUT_OF_CALLS = "calls"
 """`stop_reason` of a draw that its budget of calls cut."""
 OUT_OF_ROOM = "room"
@@ -257,6 +258,14 @@ class Thinking:
         if not self.active or self.template is False:
             return 1
         return 2 + self.num_waits + MINIMUM_CALLS * (self.min_tokens > 0)
+
+    def most_calls(self, engine: Engine) -> int:
+        """Requests that one draw takes at most, where each end of its thinking adds the words that suppress it alone.
+
+        There is room for some more thoughts in its answer.
+        """
+        waits = -(-self.min_tokens // max(len(engine.encode(self.wait)), 1))
+        return self.calls_each + max(waits - MINIMUM_CALLS, 0) + MINIMUM_CALLS
 
     def count_injected(self, engine: Engine) -> int:
         """Most tokens that one draw gets injected (under a minimum: as many waits as `calls_each` has room for)."""
@@ -367,7 +376,9 @@ async def controlled(
         segment, reports = await _sampled(sample, assembly, part, draw, on_usage)
         forced: tuple[int, int] | None = None
         if native is None:
-            num_kept, action = _judge(segment, state, thinking, waits, sampling, wait_len, capabilities)
+            # A wait takes a request, and the answer another.
+            earlier = waits if max_calls is None or max_calls - calls > 1 else None
+            num_kept, action = _judge(segment, state, thinking, earlier, sampling, wait_len, capabilities)
         else:
             num_kept, action, forced = judge_native(segment, native.thinking_cap or 0, capabilities)
             if on_held is not None:
@@ -509,20 +520,21 @@ def _judge(
     segment: Completion,
     state: Split[Ids],
     thinking: Thinking,
-    waits: int,
+    waits: int | None,
     sampling: Sampling,
     wait_len: int,
     capabilities: Capabilities,
 ) -> tuple[int, Action]:
-    """Decide how many ids of a segment to keep and what comes next."""
+    """Decide how many ids of a segment to keep and what comes next; `waits` None: an end is not to be suppressed."""
     # A thought of c ids is within a cap of c. One marker's length is sampled past the cap, so a natural end at
     # exactly c ids is seen whole and kept as it is; a thought that is longer is cut to c, also where it ended within
     # the look past the cap: by end-of-text, or by a marker of fewer ids than the usual one.
     ids = segment.token_ids
     last = (capabilities.think_close if state.inside else capabilities.think_open)[-1:]
     text = marker_text(capabilities, state.inside)
-    span = find_marker(ids, capabilities, state.inside)
-    at_marker = span is not None and span[1] == len(ids)
+    begun = state.thinking[-len(text) :] if state.inside and text is not None else ()  # an earlier piece may end in it
+    span = find_marker((*begun, *ids), capabilities, state.inside)
+    at_marker = span is not None and span[1] == len(begun) + len(ids)
     # A stop at the marker (its last id) was asked for by us, unless the caller had asked for it too.
     by_id = text is None and segment.stop_reason in last and segment.stop_reason not in sampling.stop_token_ids
     by_text = text is not None and segment.stop_reason == text and text not in sampling.stop
@@ -531,11 +543,12 @@ def _judge(
         return len(ids), resume
     num_terminator = span[1] - span[0] if span is not None and at_marker else segment.num_eos
     num_thinking = len(state.thinking) + len(ids) - num_terminator
-    if num_terminator and _wants_more(thinking, num_thinking, waits, wait_len):
-        return len(ids) - num_terminator, "wait"
+    num_before = len(ids) - min(num_terminator, len(ids))
+    if num_terminator and waits is not None and _wants_more(thinking, num_thinking, waits, wait_len):
+        return num_before, "wait"
     excess = 0 if thinking.max_tokens is None else num_thinking - thinking.max_tokens
     if excess > 0:
-        return max(len(ids) - num_terminator - excess, 0), "handover"
+        return max(num_before - excess, 0), "handover"
     return len(ids), resume
 
 

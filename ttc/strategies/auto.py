@@ -27,7 +27,7 @@ from dataclasses import replace
 from typing import Any
 
 from ttc.allocation.plan import DrawKind, Mixture, Plan, follow, load_plan, state_of
-from ttc.choosing.selection import aggregate, choose, fallback
+from ttc.choosing.selection import aggregate, fallback, vote
 from ttc.core import Answer, Candidate, Problem, Prompt, Sampling, Scorer
 from ttc.errors import ConfigError
 from ttc.search.tree import Searcher, make_policy, search
@@ -87,8 +87,8 @@ async def auto(
             break
     select = route.select(rung, name)
     session.note("note", session.root, route=choice.route, state=name, select=select, n=len(draws.candidates))
-    best = choose(draws.candidates, session.key, select) or fallback(draws.candidates)
-    return session.answer(best, draws.candidates, f"n={len(draws.candidates)}")
+    best = session.choose(draws.candidates, select) or vote(draws.candidates, session.key)
+    return session.answer(best or fallback(draws.candidates), draws.candidates, f"n={len(draws.candidates)}")
 
 
 class _Prepared(dict[tuple[str, float], tuple[Plan, Mixture]]):

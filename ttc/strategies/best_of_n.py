@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
-from ttc.choosing.selection import How, Select, aggregate, check_beta, check_window, choose, fallback, vote
+from ttc.choosing.selection import How, Select, aggregate, check_beta, check_window, fallback, vote
 from ttc.core import Answer, Candidate, Problem, Score, Scorer, Strategy
 from ttc.session.draws import check_n
 from ttc.session.samples import run_samples
@@ -60,7 +60,7 @@ async def best_of_n(
     rate = partial(aggregate, how=aggregation, window=window)
     scored = _scored_draws(session, scorer, n, rate) if of is None else _scored_runs(session, scorer, n, rate, of)
     candidates = await scored
-    best = choose(candidates, session.key, select, beta=beta, u=session.chance("select"))
+    best = session.choose(candidates, select, beta=beta, u=session.chance("select"))
     return session.answer(best or vote(candidates, session.key) or fallback(candidates), candidates)
 
 

@@ -70,6 +70,8 @@ async def confidence(
     at_most("confidence", 1, keep=keep)
     if not session.capabilities.logprobs:
         raise ConfigError(f"confidence needs log-probabilities, which {session.capabilities.model} does not report")
+    if measure == "certainty" and not session.capabilities.certainty:
+        raise ConfigError(f"confidence: {session.capabilities.model} reports no certainty; set measure=logprob")
     root = session.render()
     gauge = _Gauge(measure, group)
     draws = await begin(session, root, n, chunk)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from ttc.choosing.selection import How, check_window, choose, fallback, vote
+from ttc.choosing.selection import How, check_window, fallback, vote
 from ttc.config.values import at_least
 from ttc.core import Answer, Problem, Scorer, WholeAnswerScorer
 from ttc.errors import ConfigError
@@ -112,7 +112,7 @@ async def tree(
         weight_of = {leaf.prompt.path: weight for leaf, weight in zip(leaves, population_weights(leaves), strict=True)}
         best = vote(candidates, session.key, lambda candidate: weight_of[candidate.path])
     else:
-        best = choose(candidates, session.key, select)
+        best = session.choose(candidates, select)
     return session.answer(best or vote(candidates, session.key) or fallback(candidates), candidates)
 
 

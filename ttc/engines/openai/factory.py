@@ -5,8 +5,8 @@ that takes and gives token ids (vLLM), every strategy and the exact thinking con
 process. With a tokenizer and plain completions, search works on text. With neither, whole answers work through
 messages: `direct`, `majority`, `best_of_n`; what cannot be honoured is refused before it is sent. A server that takes
 ids and holds answers to a grammar (vLLM, with `auto` or `guidance` as its structured outputs' backend) has functions,
-too. Cost: the endpoint's; some 20 tokens for the probe at every start. Left out: images, functions over messages (the
-endpoint passes those through), servers of different models behind one engine.
+too. Cost: the endpoint's, and a few questions of 4 tokens for the probe at every start, on no run's ledger. Left out:
+images, functions over messages (the endpoint passes those through), servers of different models behind one engine.
 
 vLLM as it serves us best: `vllm serve MODEL --enable-prompt-tokens-details` (then cached tokens are counted); its CPU
 build 0.32 also needs `--block-size 32 --no-enable-chunked-prefill`, since chunked prefill with seeds kills it.
@@ -115,6 +115,7 @@ def openai(
         model=features.model,
         max_context=min(context, max_context or context),
         token_ids=False,
+        certainty=False,
         max_concurrency=max_concurrency,
     )
     connection = Connection(urls, access, Retry(attempts, retry_s, silent_again=silent_again), max_in_flight)

@@ -205,6 +205,7 @@ def _engine(
         max_context=min(info.max_input, max_context or info.max_input),
         token_ids=True,
         logprobs=logprobs and all(_logprobs_are_raw(send, text) for send in server.senders),
+        certainty=False,
         think_open=text.think_open,
         think_close=text.think_close,
         think_texts=text.think_texts,

@@ -2,19 +2,21 @@
 
 Optional protocols (streaming, log-probabilities, new weights) are not passed on: they are found by `isinstance`, so a
 wrapper that offers one says so itself. `draw_shown` is what every display of tokens does with one draw; `with_markers`
-lets a model think that has no markers of its own. Left out there: engines' other protocols than streaming and tools.
+lets a model think that has no markers of its own. Left out there: new weights, and what a server says of itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Protocol
 
 from ttc.core import (
     Capabilities,
     Completion,
     Engine,
+    LogprobEngine,
     Message,
     Path,
     Prompt,
@@ -138,7 +140,7 @@ def with_markers(engine: Engine, names: MarkerNames) -> Engine:
     capabilities, opening, closing = engine.capabilities, names.open, names.close
     if opening is None or closing is None or capabilities.think_close or not capabilities.token_ids:
         return engine
-    kind = _MarkedStream if isinstance(engine, StreamingEngine) else MarkedEngine
+    kind = _KINDS[isinstance(engine, StreamingEngine), isinstance(engine, LogprobEngine)]
     marked = kind(engine, opening, closing)
     words = names.handover or marked.capabilities.handover or ""
     if split(marked.encode(words), True, marked.capabilities).inside:
@@ -211,6 +213,32 @@ class _MarkedStream(MarkedEngine):
         if not isinstance(engine, StreamingEngine):
             raise TypeError(f"{engine.capabilities.model} does not stream")
         return await engine.stream(prompt, sampling, draw, on_usage, on_tokens)
+
+
+class _MarkedReader(MarkedEngine):
+    """The same for an engine that scores given ids."""
+
+    async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
+        """Score as the engine does."""
+        engine = self._engine
+        if not isinstance(engine, LogprobEngine):
+            raise TypeError(f"{engine.capabilities.model} does not score given ids")
+        return await engine.logprobs(token_ids, start, on_usage)
+
+
+class _MarkedStreamReader(_MarkedStream, _MarkedReader):
+    """The same for an engine that does both."""
+
+
+_KINDS: Mapping[tuple[bool, bool], type[MarkedEngine]] = MappingProxyType(
+    {
+        (False, False): MarkedEngine,
+        (True, False): _MarkedStream,
+        (False, True): _MarkedReader,
+        (True, True): _MarkedStreamReader,
+    }
+)
+"""By whether an engine streams, and whether it scores given ids."""
 
 
 def _longer(prompt: Prompt, encode: Callable[[str], tuple[int, ...]], text: str) -> Prompt:

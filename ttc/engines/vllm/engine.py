@@ -74,6 +74,7 @@ class VllmEngine(StreamingTokenEngine):
             max_context=self._driver.max_context,
             token_ids=True,
             logprobs=options.logprobs,
+            certainty=False,
             schedule_invariant=False,
             think_open=text.think_open,
             think_close=text.think_close,

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
 from ttc.choosing.selection import How, aggregate
-from ttc.core import ModelShape, Price, Prompt, Score, Usage, UsageSink
+from ttc.core import Engine, Message, ModelShape, Price, Prompt, Score, Usage, UsageSink
 from ttc.core import Path as TreePath
 from ttc.errors import ConfigError, PromptTooLong, ScorerError, TTCError
 from ttc.scorers.adapters._base import Adapter
@@ -152,13 +152,17 @@ def _reading(stated: Mapping[str, Any], given: Mapping[str, Any], where: str) ->
     return reading
 
 
+_QUESTION = (Message("user", "How much is 12 + 30 * 2?"),)
+
+
 def same_ids(
-    folder: Path, config: Mapping[str, Any], given: Mapping[str, Any], place: EmbeddedCore
+    folder: Path, config: Mapping[str, Any], given: Mapping[str, Any], place: EmbeddedCore, engine: Engine | None
 ) -> IncrementalScorer:
-    """The scorer of the model in `folder`; `given` are fields of `Reading` that the user set.
+    """The scorer of the model in `folder`; `given` are fields of `Reading` that the user set, `engine` the generator's.
 
     Raises:
-        ConfigError: a field that is none, a token that the tokenizer splits, or a folder without such a head.
+        ConfigError: a field that is none, a token that the tokenizer splits, a folder without such a head, or an engine
+            whose ids this tokenizer does not read as the engine's does.
     """
     reading = _reading(config.get("ttc_prm", {}), given, str(folder))
     tokens = RewardTokenizer(folder)
@@ -170,6 +174,8 @@ def same_ids(
     reader = _reader(reading, body, rest, tokens, str(folder), explain)
     tag = None if reading.step_tag is None else tokens.single("step_tag", reading.step_tag)
     layout = SameIds(tokens, body.dims.vocab, reading.step_delimiter, tag)
+    if engine is not None:  # another tokenizer is refused here, before anything is drawn
+        layout.root(engine.render(_QUESTION, None))
     num_outputs = 2 if reading.kind == "label" else body.dims.vocab
     return IncrementalScorer(body, reader, layout, num_outputs=num_outputs, threads=place.threads)
 
