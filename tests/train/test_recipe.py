@@ -266,6 +266,17 @@ def test_the_command_line_and_a_scale_change_single_fields(tmp_path):
         read_recipe("cipher-gpro")
 
 
+def test_a_setting_changes_a_health_rule_as_the_recipe_may(tmp_path):
+    path = write(tmp_path, GOOD + "[stage.health.truncation]\naction = 'warn'\n")
+    changes = {"grpo.health.truncation.threshold": "0.9", "all.health.all_fail.enabled": "false"}
+    rules = {rule.name: rule for rule in read_recipe(path, overrides=changes).steps[1].stage.rules}
+    assert (rules["truncation"].threshold, rules["truncation"].action) == (0.9, "warn") and "all_fail" not in rules
+    with pytest.raises(ConfigError, match=r"health\.truncation\.threshold must be a number, got 'high'"):
+        read_recipe(path, overrides={"grpo.health.truncation.threshold": "high"})
+    with pytest.raises(ConfigError, match=r"health\.truncation\.enabled must be .*, got 'maybe'"):
+        read_recipe(path, overrides={"grpo.health.truncation.enabled": "maybe"})
+
+
 def test_a_stage_for_one_scale_is_left_out_of_the_others(tmp_path):
     path = write(tmp_path, GOOD.replace('kind = "pretrain"', 'kind = "pretrain"\nonly = "nano"'))
     assert [step.kind for step in read_recipe(path).steps] == ["grpo"]

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from train.base.rollout import Rollout
-from ttc.config.values import at_least, counted, finite
+from ttc.config.values import at_least, counted, finite, parse
 from ttc.errors import ConfigError, TrainingError, UnknownName
 from ttc.records import LineFile
 
@@ -167,7 +168,7 @@ def configured(changes: object) -> tuple[HealthRule, ...]:
             raise UnknownName("health rule", name, rules)
         if not isinstance(change, Mapping):
             raise ConfigError(f"health.{name} must be a table [stage.health.{name}], got {change!r}")
-        if change.get("enabled", True) is False:
+        if not parse(f"health.{name}.enabled", change.get("enabled", True), bool):
             del rules[name]
             continue
         rules[name] = _changed(rules[name], {k: v for k, v in change.items() if k != "enabled"})
@@ -181,13 +182,20 @@ def _changed(rule: HealthRule, change: Mapping[str, Any]) -> HealthRule:
             raise UnknownName(f"field of health.{rule.name}", key, {*allowed, "enabled"})
         if key == "action" and value not in _ACTIONS:
             raise UnknownName(f"health.{rule.name}.action", str(value), _ACTIONS)
-        if key != "action" and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise ConfigError(f"health.{rule.name}.{key} must be a number, got {value!r}")
-    changed = replace(rule, **change)
+    numbers = {key: _number(f"health.{rule.name}.{key}", change[key]) for key in allowed - {"action"} if key in change}
+    changed = replace(rule, **{**change, **numbers})
     at_least(f"health.{rule.name}", 1, patience=changed.patience)
     at_least(f"health.{rule.name}", 0, after=changed.after)
     finite(f"health.{rule.name}", threshold=changed.threshold)
     return changed
+
+
+def _number(name: str, value: object) -> float:
+    """A number, or the text of one, as a command line gives it."""
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        with suppress(ValueError):
+            return float(value)
+    raise ConfigError(f"{name} must be a number, got {value!r}")
 
 
 def check_finite(metrics: Mapping[str, float], step: int) -> None:
