@@ -9,6 +9,7 @@ import pytest
 
 from tests import qwen_like
 from tests.fresh import heavy_modules_of
+from tests.train.stages import make_stage
 from tests.train.tiny_recipe import GRPO, PRETRAIN, write
 from train.base.stage import Setting, StageResult, read_result, write_result
 from train.commands.train import _line, _sentence
@@ -251,6 +252,19 @@ def test_training_on_the_held_out_problems_is_refused_and_shows_one(tmp_path):
     recipe = read_recipe(write(tmp_path, GOOD.replace(",split=train", "")))
     with pytest.raises(ConfigError, match="training problems are held-out problems too, such as 's"):
         run_recipe(recipe, RunOptions(tmp_path / "run", 1, None, "cpu", 1), lambda text: None)
+
+
+def test_variants_of_one_problem_on_both_sides_are_refused(tmp_path):
+    for name, questions in (("train", ("2+3?", "7-1?")), ("eval", ("Two and three?", "Nine less two?"))):
+        variant, other = ({"id": f"{name} {text}", "problem": text, "answer": "5"} for text in questions)
+        rows = {**variant, "cluster": "sum"}, other
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tasks = {"task": str(tmp_path / "train.jsonl"), "held_out": str(tmp_path / "eval.jsonl")}
+    stage = make_stage("grpo", **tasks, steps=1, lr=1e-3)
+    with pytest.raises(
+        ConfigError, match=r"1 training problem of held-out clusters, such as train 2\+3\? of cluster 'sum'"
+    ):
+        stage.check(True)
 
 
 def test_the_command_line_and_a_scale_change_single_fields(tmp_path):

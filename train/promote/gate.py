@@ -276,6 +276,6 @@ def preferred(
     scorer: Any = RewardSource(rewards, "mean", 1.0).load(place, candidate)
     ours, theirs = (scorer(answers)[scorer.total] for answers in (new, old))
     wins = [float(a > b) + 0.5 * float(a == b) for a, b in zip(ours, theirs, strict=True)]
-    rate = mean_interval(wins, [rollout.problem_id for rollout in new], seed=setting.seed)
+    rate = mean_interval(wins, [rollout.key for rollout in new], seed=setting.seed)
     text = f"preferred over the start: at least {rate.low:.4g} (95 %) of {len(wins)}, must be {bound:g} or more"
     return GateCheck("min_win_rate", rate.low >= bound, rate.low, bound, text)
