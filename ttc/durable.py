@@ -23,6 +23,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from stat import S_IMODE, S_ISREG
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """No room: of the disk, of the user's share, of what one file may take."""
@@ -57,7 +58,10 @@ def replaced_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replaced_folder(path: Path) -> Iterator[Path]:
-    """Give an empty folder to write to; it takes the place of `path`, a folder or a link, at the end."""
+    """Give an empty folder to write to; it takes the place of `path`, a folder or a link, at the end.
+
+    Its files are read by whoever may read what this process makes: safetensors writes them for the owner alone.
+    """
     scratch, before = (path.with_name(f".{path.name}.{ending}") for ending in ("partial", "old"))
     for leftover in (scratch, before):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -65,6 +69,10 @@ def replaced_folder(path: Path) -> Iterator[Path]:
         try:
             scratch.mkdir(parents=True)
             yield scratch
+            readers = scratch.stat().st_mode & 0o666
+            for state, file in ((place.lstat(), place) for place in scratch.rglob("*")):
+                if S_ISREG(state.st_mode) and state.st_nlink == 1:  # what is linked is someone else's, too
+                    file.chmod(S_IMODE(state.st_mode) | readers)
             sync_tree(scratch)
         except BaseException:
             shutil.rmtree(scratch, ignore_errors=True)

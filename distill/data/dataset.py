@@ -237,7 +237,8 @@ def _foreign(row: Mapping[str, Any], where: str) -> TrainingRow:
     completion, thinking = read_answer(row, where)
     place = where.rpartition("/")[2]
     name, mode, weight = f"mix/{row.get('id', place)}", row.get("mode", "auto"), read_weight(row, where)
-    return TrainingRow(name, messages, completion, thinking, mode, weight, (place,))
+    cluster = str(row.get("cluster") or "")
+    return TrainingRow(name, messages, completion, thinking, mode, weight, (place,), cluster=cluster)
 
 
 @dataclass(frozen=True, slots=True)

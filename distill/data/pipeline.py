@@ -249,6 +249,11 @@ def clean_prompts(items: Sequence[Item], measured: Sequence[Sequence[Item]], *, 
         for overlap in overlaps(texts[: len(items)], texts[len(items) :], n=n):
             name = held_out[overlap.held_out].problem.id
             reasons.setdefault(overlap.train, f"measured ({overlap.how}): {name}: {overlap.shared[:80]}")
+        variants = {item.cluster: item.problem.id for item in held_out if item.cluster}
+        for place, item in enumerate(items):
+            if item.cluster in variants:
+                name = variants[item.cluster]
+                reasons.setdefault(place, f"measured (cluster): {name}: both are variants of {item.cluster[:80]}")
     leaks = {leak.problem_id: leak.shared for leak in answer_leaks(items)}
     first: dict[str, str] = {}
     for place, item in enumerate(items):

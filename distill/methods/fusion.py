@@ -153,6 +153,7 @@ class _Builder:
             mode="off" if switch else "auto",
             parents=(sample.key,),
             notes={"mode": "think" if thinks else "no_think", "flag": "switch" if switch else _told(flag)},
+            cluster=sample.item.cluster,
         )
         if not bare and not in_system and self._die(sample, thinks, "turns"):
             return self._with_turn(row, sample, thinks)

@@ -57,7 +57,8 @@ class Sample:
 class TrainingRow:
     """One training example, as `train.examples.examples` reads it, and the samples it was made of.
 
-    `key` is the name of the prompt: rows of one prompt are held out together. `thinking` None is no think block at all.
+    `key` is the name of the prompt: rows of one prompt are held out together, and of one `cluster`. `thinking` None is
+    no think block at all.
     """
 
     key: str
@@ -68,6 +69,7 @@ class TrainingRow:
     weight: float = 1.0
     parents: tuple[str, ...] = ()
     notes: Mapping[str, str] = field(default_factory=dict)
+    cluster: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The line of a file of examples."""
@@ -77,6 +79,8 @@ class TrainingRow:
             line["thinking"] = self.thinking
         if self.weight != 1.0:
             line["weight"] = self.weight
+        if self.cluster:
+            line["cluster"] = self.cluster
         return line
 
 
@@ -90,4 +94,5 @@ def row_of(sample: Sample) -> TrainingRow:
         thinking=sample.answer.thinking if thinks else None,
         mode=sample.mode,
         parents=(sample.key,),
+        cluster=sample.item.cluster,
     )

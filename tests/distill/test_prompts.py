@@ -1,5 +1,7 @@
 """Problems that must not be asked are found before anything is spent, with what they share with others."""
 
+from dataclasses import replace
+
 from distill.data.pipeline import clean_prompts
 from evals.data.decontamination import own_texts
 from tests.distill.pieces import item
@@ -25,6 +27,17 @@ def test_an_instruction_that_all_prompts_share_is_no_contamination():
     assert (
         own_texts(items) == ["much is 10?", "much is 11?", "much is 12?", "much is 13?"] or own_texts(items)[0] == "10?"
     )
+
+
+def test_variants_of_a_measured_problem_are_dropped():
+    measured = [replace(item("m1", "what is 3+4?"), cluster="sum")]
+    items = [
+        replace(item("a", "three and four?"), cluster="sum"),
+        replace(item("b", "what is 2*2?"), cluster="product"),
+    ]
+    found = clean_prompts([*items, item("c", "what is 3+5?")], [measured])
+    assert [kept.problem.id for kept in found.items] == ["b", "c"]
+    assert dict(found.dropped) == {"a": "measured (cluster): m1: both are variants of sum"}
 
 
 def test_duplicates_and_prompts_that_tell_their_answer_are_dropped():

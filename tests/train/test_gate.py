@@ -235,3 +235,11 @@ def test_a_run_without_gates_or_with_an_outside_start_says_what_to_give(run, tmp
     write_result(tmp_path / "1-sft", StageResult(str(run / "3-sft" / "model")))
     with pytest.raises(ConfigError, match="give --model"):
         checked(tmp_path, min_gain=0.0)
+
+
+def test_a_gate_finds_the_model_that_its_run_started_from(run, tmp_path):
+    (tmp_path / "run.json").write_text('{"recipe": "x", "seed": 1, "stages": []}')
+    (tmp_path / "1-sft").mkdir()
+    write_result(tmp_path / "1-sft", StageResult(str(run / "3-sft" / "model")))
+    (tmp_path / "start").symlink_to(run / "3-sft" / "model")
+    assert checked(tmp_path, min_gain=0.0)["min_gain"].value < 1e-9  # of the model over itself

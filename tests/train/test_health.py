@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from train.base.optimiser import Optimiser, Schedule
 from train.base.stage import Setting
 from train.offline.epochs import FitFields, fit
 from train.rl.loop import LoopState, evaluate, growth
+from ttc.core import Verdict
 from ttc.errors import ConfigError, TrainingError, UnknownName
 
 HEALTHY = {
@@ -124,6 +126,62 @@ def test_a_run_that_only_falls_goes_back_to_where_it_started(cipher_model, tmp_p
 
     pairs = zip(asyncio.run(work()), model.parameters(), strict=True)
     assert all(torch.equal(before, now) for before, now in pairs) and optimiser.scale == 0.5
+
+
+class Times:
+    """A verifier that finds so many answers right, and none after them."""
+
+    def __init__(self, times):
+        self._left = times
+
+    async def verify(self, target, submission):
+        self._left -= 1
+        return Verdict("correct" if self._left >= 0 else "incorrect")
+
+
+@pytest.fixture
+def eight(cipher_model, tmp_path):
+    """The parts of a stage with 8 held-out problems."""
+    stage = make_stage("grpo", task=WALKS, held_out=TASK, steps=1, lr=1e-3, held_out_limit=8)
+    parts = stage.parts(cipher_model, Setting(tmp_path, cipher_model, 1, "cpu", 1, lambda text: None))
+    assert len(parts.held_out.items) == len(parts.seen.items) == 8
+    yield parts
+    asyncio.run(parts.close())
+    asyncio.run(parts.collector.engine.close())
+
+
+@pytest.mark.parametrize(
+    ("sampled", "seen", "fires"), [(2, 5, False), (3, 7, False), (1, 8, True)], ids=["5 of 8", "7 of 8", "8 of 8"]
+)
+def test_a_gap_that_so_few_problems_cannot_tell_from_chance_ends_no_run(eight, sampled, seen, fires):
+    greedy = 8  # these are measured first
+    held_out = replace(eight.held_out, verifier=Times(greedy + sampled))
+    metrics = measured(replace(eight, held_out=held_out, seen=replace(eight.seen, verifier=Times(seen))))
+    assert metrics["gap"] == pytest.approx((seen - sampled) / 8) and metrics["gap"] > 0.25
+    assert [alarm.rule.name for alarm in feed(metrics, 2)] == ["train_above_held_out"] * fires
+
+
+@pytest.mark.parametrize(("before", "after", "fires"), [(5, 3, False), (8, 1, True)])
+def test_a_fall_that_so_few_problems_cannot_tell_from_chance_rolls_nothing_back(eight, before, after, fires):
+    state = LoopState(best=before / 8, best_right=[float(place < before) for place in range(8)])
+    held_out = replace(eight.held_out, verifier=Times(after))
+    metrics = measured(replace(eight, seen=None, held_out=held_out), state)
+    assert metrics["held_out_drop"] == (before - after) / 8 > 0.15
+    assert [alarm.rule.name for alarm in feed(metrics, 2)] == ["held_out_falls"] * fires
+
+
+@pytest.mark.parametrize(("accepted", "fires"), [(1, False), (7, True)])
+def test_judges_that_part_by_one_problem_end_no_run(eight, accepted, fires):
+    held_out = replace(eight.held_out, verifier=Times(0), beside=Times(8 + accepted))  # of the greedy ones, too
+    state = LoopState(apart=0.0, least_fooled=[0.0] * 8)
+    metrics = measured(replace(eight, seen=None, held_out=held_out), state)
+    assert metrics["judges_widening"] == accepted / 8 > 0.1
+    assert ("judges_part" in [alarm.rule.name for alarm in feed(metrics, 2)]) == fires
+
+
+def measured(parts, state=None):
+    """What `evaluate` measures of these parts."""
+    return asyncio.run(evaluate(state or LoopState(), parts))
 
 
 def fitted(folder, losses, health=None, grow=0.0):

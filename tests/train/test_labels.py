@@ -150,6 +150,12 @@ def test_rows_of_one_prompt_are_held_out_together_whatever_their_id_and_mode(bas
     assert first.key == second.key
 
 
+def test_rows_of_one_cluster_are_held_out_together(base: Path, tmp_path: Path) -> None:
+    rows = [{"prompt": f"p{number}", "completion": "x", "cluster": number // 2} for number in range(4)]
+    keys = [example.key for example in read_examples(write(tmp_path / "rows.jsonl", rows), Text(base), 1)]
+    assert keys[0] == keys[1] != keys[2] == keys[3]
+
+
 HELD_OUT = """data = "held_out.jsonl"
 prompt = "How much is {q}? Reply with a number."
 target = "a"

@@ -15,7 +15,7 @@ from train.base.models import load_model
 from train.base.optimiser import Optimiser, Schedule
 from train.base.rollout import Rollout, RolloutFile
 from train.base.stage import Setting
-from train.examples.examples import Example, mismatched
+from train.examples.examples import Example, mismatched, right_rollouts
 from train.examples.imitation import completion_sums, ranked_right
 from train.examples.pairs import Preferred, Ranking, pairs_of_rollouts, read_pairs
 from train.measure.measure import task_gains
@@ -103,6 +103,18 @@ def test_rollouts_are_ranked_within_their_problem_and_share_one_unit_of_weight(t
     assert sum(pair.weight for pair in pairs) == pytest.approx(1.0) and {pair.key for pair in pairs} == {"a"}
     (one,) = pairs_of_rollouts(tmp_path / "rollouts.jsonl", per_problem=1)
     assert (one.rejected.token_ids, one.weight) == ((14, 15), 1.0)
+
+
+def test_rollouts_of_variants_of_a_problem_are_held_out_together(tmp_path):
+    with RolloutFile(tmp_path / "rollouts.jsonl") as file:
+        file.append(
+            dataclasses.replace(rollout(name, (token, 1), float(token < 12)), cluster=cluster)
+            for name, cluster in (("a", "sum"), ("b", "sum"), ("c", ""))
+            for token in (10, 12)
+        )
+    pairs = pairs_of_rollouts(tmp_path / "rollouts.jsonl")
+    assert [(pair.key, pair.chosen.key) for pair in pairs] == [("sum", "sum"), ("sum", "sum"), ("c", "c")]
+    assert [row.key for row in right_rollouts(tmp_path / "rollouts.jsonl")] == ["sum", "sum", "c"]
 
 
 def make_updater(model_folder, weights=(1.0, 2.0, 1.0), single=False, **more):

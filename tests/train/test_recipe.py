@@ -9,6 +9,7 @@ import pytest
 
 from tests import qwen_like
 from tests.fresh import heavy_modules_of
+from tests.train.stages import make_stage
 from tests.train.tiny_recipe import GRPO, PRETRAIN, write
 from train.base.stage import Setting, StageResult, read_result, write_result
 from train.commands.train import _line, _sentence
@@ -253,6 +254,19 @@ def test_training_on_the_held_out_problems_is_refused_and_shows_one(tmp_path):
         run_recipe(recipe, RunOptions(tmp_path / "run", 1, None, "cpu", 1), lambda text: None)
 
 
+def test_variants_of_one_problem_on_both_sides_are_refused(tmp_path):
+    for name, questions in (("train", ("2+3?", "7-1?")), ("eval", ("Two and three?", "Nine less two?"))):
+        variant, other = ({"id": f"{name} {text}", "problem": text, "answer": "5"} for text in questions)
+        rows = {**variant, "cluster": "sum"}, other
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tasks = {"task": str(tmp_path / "train.jsonl"), "held_out": str(tmp_path / "eval.jsonl")}
+    stage = make_stage("grpo", **tasks, steps=1, lr=1e-3)
+    with pytest.raises(
+        ConfigError, match=r"1 training problem of held-out clusters, such as train 2\+3\? of cluster 'sum'"
+    ):
+        stage.check(True)
+
+
 def test_the_command_line_and_a_scale_change_single_fields(tmp_path):
     path = write(tmp_path, GOOD + "[stage.nano]\nsteps = 1\n")
     assert read_recipe(path, scale="nano").steps[1].fields["steps"] == 1
@@ -264,6 +278,17 @@ def test_the_command_line_and_a_scale_change_single_fields(tmp_path):
         read_recipe(path, scale="big")
     with pytest.raises(UnknownName, match="cipher-grpo"):
         read_recipe("cipher-gpro")
+
+
+def test_a_setting_changes_a_health_rule_as_the_recipe_may(tmp_path):
+    path = write(tmp_path, GOOD + "[stage.health.truncation]\naction = 'warn'\n")
+    changes = {"grpo.health.truncation.threshold": "0.9", "all.health.all_fail.enabled": "false"}
+    rules = {rule.name: rule for rule in read_recipe(path, overrides=changes).steps[1].stage.rules}
+    assert (rules["truncation"].threshold, rules["truncation"].action) == (0.9, "warn") and "all_fail" not in rules
+    with pytest.raises(ConfigError, match=r"health\.truncation\.threshold must be a number, got 'high'"):
+        read_recipe(path, overrides={"grpo.health.truncation.threshold": "high"})
+    with pytest.raises(ConfigError, match=r"health\.truncation\.enabled must be .*, got 'maybe'"):
+        read_recipe(path, overrides={"grpo.health.truncation.enabled": "maybe"})
 
 
 def test_a_stage_for_one_scale_is_left_out_of_the_others(tmp_path):

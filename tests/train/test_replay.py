@@ -4,11 +4,14 @@ import shutil
 
 import pytest
 
-from tests.train.cipher_base import two_updates
+from tests.train.cipher_base import TASK, two_updates
 from train.replay.replay import replay_step
 from ttc.errors import ConfigError
 
 pytestmark = pytest.mark.numeric
+
+STARTS = "start", "1-grpo"
+"""Where the stages behind the first begin."""
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +36,15 @@ def test_a_replay_starts_from_the_nearest_checkpoint_with_a_reference_that_was_r
     run = two_updates(tmp_path, cipher_model, "save_every = 1\nkl_weight = 0.1\nreference_every = 1\nminibatches = 2\n")
     told = list(replay_step(run, 1, model=cipher_model))
     assert told[0] == "from the checkpoint after 1 update, on cpu" and told[-1] == "equal bit for bit"
+
+
+def test_a_replay_of_a_stage_that_names_its_start_takes_the_model_of_that(cipher_model, tmp_path):
+    table = f'[[stage]]\nkind = "grpo"\ntask = "{TASK},split=train"\nheld_out = "{TASK}"\nsteps = 1\nlr = 1e-3\n'
+    small = "prompts = 4\nn = 4\nheld_out_limit = 4\n"
+    run = two_updates(tmp_path, cipher_model, "".join(f'{table}{small}start = "{name}"\n' for name in STARTS))
+    for stage in (2, 3):
+        told = list(replay_step(run, 0, stage=stage))
+        assert told[0] == "from the start, on cpu" and told[-1] == "equal bit for bit"
 
 
 def test_a_changed_record_shows(run, cipher_model, tmp_path):

@@ -21,6 +21,14 @@ with (replaced_file if sys.argv[1] == "file" else replaced_folder)(Path(sys.argv
 """
 
 
+def test_files_of_a_folder_are_read_by_whoever_may_read_the_folder(tmp_path):
+    with replaced_folder(tmp_path / "model") as scratch:
+        (scratch / "weights").write_text("x")
+        (scratch / "weights").chmod(0o600)  # as safetensors leaves them
+    folder = (tmp_path / "model").stat().st_mode & 0o777
+    assert (tmp_path / "model" / "weights").stat().st_mode & 0o777 == folder & 0o666 | 0o600
+
+
 def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path):
     path = tmp_path / "a.json"
     replace_text(path, "first")

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from train.base.rollout import Rollout
-from ttc.config.values import at_least, counted, finite
+from ttc.config.values import at_least, counted, finite, parse
 from ttc.errors import ConfigError, TrainingError, UnknownName
 from ttc.records import LineFile
 
@@ -39,7 +40,9 @@ class HealthRule:
 
     `relative` compares with the mean of the metric's first `_BASE` values instead: above threshold times it, or below;
     a mean that is not above 0, such as that of penalties, has no share, and the rule is silent.
-    `why` is what the user reads; `offending` picks the rollouts to print.
+    `low` is the metric of the lower end of the 95 % interval: where it is measured it must be above 0, too, so what so
+    few problems cannot tell from chance is no alarm. `why` is what the user reads; `offending` picks the rollouts
+    to print.
     """
 
     name: str
@@ -52,6 +55,7 @@ class HealthRule:
     relative: bool = False
     after: int = 0
     offending: Callable[[Rollout], bool] | None = None
+    low: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +118,17 @@ RULES: tuple[HealthRule, ...] = (
     HealthRule("repetition", "repetition", "above", 0.5, 5, "stop", "rollouts repeat themselves",
          offending=lambda r: len(r.token_ids) > 8),
     HealthRule("train_above_held_out", "gap", "above", 0.25, 2, "stop",
-         "training problems are answered far better than held-out ones, both sampled: they are memorised"),
+         "training problems are answered far better than held-out ones, both sampled: they are memorised",
+         low="gap_low"),
     HealthRule("judges_part", "judges_widening", "above", 0.1, 2, "stop",
-         "the training verifier accepts ever more held-out answers that the other one refuses: it is being fooled"),
+         "the training verifier accepts ever more held-out answers that the other one refuses: it is being fooled",
+         low="judges_widening_low"),
     HealthRule("judges_apart", "judges_gap", "above", 0.15, 2, "warn",
          "the training verifier accepts many held-out answers that the other one refuses: see what it lets pass"),
     HealthRule("length_without_accuracy", "length_over_accuracy", "above", 0.5, 5, "warn",
          "rollouts grow faster than accuracy: length is rewarded, or nothing holds it"),
     HealthRule("held_out_falls", "held_out_drop", "above", 0.15, 2, "roll_back",
-         "held-out accuracy has fallen from its best while training went on"),
+         "held-out accuracy has fallen from its best while training went on", low="held_out_drop_low"),
     HealthRule("reward_falls", "reward", "below", 0.5, 5, "roll_back",
          "train reward fell to half of its early mean: the rate is too high", relative=True, offending=_wrong),
     HealthRule("form_without_accuracy", "form_gap", "above", 0.6, 10, "warn",
@@ -162,7 +168,7 @@ def configured(changes: object) -> tuple[HealthRule, ...]:
             raise UnknownName("health rule", name, rules)
         if not isinstance(change, Mapping):
             raise ConfigError(f"health.{name} must be a table [stage.health.{name}], got {change!r}")
-        if change.get("enabled", True) is False:
+        if not parse(f"health.{name}.enabled", change.get("enabled", True), bool):
             del rules[name]
             continue
         rules[name] = _changed(rules[name], {k: v for k, v in change.items() if k != "enabled"})
@@ -176,13 +182,20 @@ def _changed(rule: HealthRule, change: Mapping[str, Any]) -> HealthRule:
             raise UnknownName(f"field of health.{rule.name}", key, {*allowed, "enabled"})
         if key == "action" and value not in _ACTIONS:
             raise UnknownName(f"health.{rule.name}.action", str(value), _ACTIONS)
-        if key != "action" and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise ConfigError(f"health.{rule.name}.{key} must be a number, got {value!r}")
-    changed = replace(rule, **change)
+    numbers = {key: _number(f"health.{rule.name}.{key}", change[key]) for key in allowed - {"action"} if key in change}
+    changed = replace(rule, **{**change, **numbers})
     at_least(f"health.{rule.name}", 1, patience=changed.patience)
     at_least(f"health.{rule.name}", 0, after=changed.after)
     finite(f"health.{rule.name}", threshold=changed.threshold)
     return changed
+
+
+def _number(name: str, value: object) -> float:
+    """A number, or the text of one, as a command line gives it."""
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        with suppress(ValueError):
+            return float(value)
+    raise ConfigError(f"{name} must be a number, got {value!r}")
 
 
 def check_finite(metrics: Mapping[str, float], step: int) -> None:
@@ -218,7 +231,7 @@ class Health:
             value = metrics.get(rule.metric)
             if value is None or math.isnan(value) or step < rule.after:
                 continue
-            if not self._is_bad(rule, value):
+            if not self._is_bad(rule, value) or metrics.get(rule.low, math.inf) <= 0:
                 self._bad.pop(rule.name, None)
                 continue
             streak = self._bad.setdefault(rule.name, [])

@@ -57,7 +57,7 @@ class Rollout:
     `version` counts the updates of the policy that sampled it. `calls` of tools were made, of which `failed_calls`
     came back as errors. `step_rewards` are (place in `token_ids` of a step's last token, what the step is worth).
     `reference_logprobs` are the reference model's, None at injected ids; empty where there was none. `critique` is what
-    a generative verifier wrote about it.
+    a generative verifier wrote about it. `cluster` names the problem's variants, all of them; empty where it has none.
     """
 
     step: int
@@ -84,6 +84,12 @@ class Rollout:
     step_rewards: tuple[tuple[int, float], ...] = ()
     reference_logprobs: tuple[float | None, ...] = ()
     critique: str = ""
+    cluster: str = ""
+
+    @property
+    def key(self) -> str:
+        """What it is held out and weighed together with: rollouts of its problem, and of that one's variants."""
+        return self.cluster or self.problem_id
 
     @property
     def right(self) -> bool:
@@ -213,6 +219,7 @@ class Collector:
             seed=self._seed,
             calls=len(failed),
             failed_calls=sum(failed),
+            cluster=item.cluster,
         )
 
 

@@ -59,7 +59,7 @@ def _add_run(verbs: Any) -> None:
     run.add_argument("--threads", type=int, default=1, help="compute threads on a CPU")
     run.add_argument("--processes", type=int, default=1, help="processes that share rollouts and updates")
     run.add_argument("--json", action="store_true", help="end stdout with a JSON line per stage, not with the summary")
-    _add_settings(run, "STAGE.FIELD", "change a field")
+    _add_settings(run, "STAGE.FIELD", "change a field, also STAGE.health.RULE.FIELD")
     run.set_defaults(run=_run, continues=True)
 
 
@@ -72,7 +72,7 @@ def _add_plan(verbs: Any) -> None:
     plan.add_argument("--device", default="cpu", help="where the probe runs: cpu or cuda")
     plan.add_argument("--threads", type=int, default=1, help="compute threads of the probe on a CPU")
     plan.add_argument("--no-probe", action="store_true", help="measure nothing: no hours")
-    _add_settings(plan, "STAGE.FIELD", "change a field")
+    _add_settings(plan, "STAGE.FIELD", "change a field, also STAGE.health.RULE.FIELD")
     plan.set_defaults(run=_plan)
 
 

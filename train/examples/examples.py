@@ -15,8 +15,9 @@ template shows it then: templates that drop earlier thoughts are kept to. A thou
 family writes them, and only where its template shows them in these very words. Other roles are system, user, assistant,
 and developer, which is the system. Left out: images, and calls of families that write no JSON.
 
-Held out are whole prompts, whatever their `id` or mode. Rows that are held-out problems too, or longer than the model
-reads, are refused. Instead of a file, rows of a published data set may be named (`evals.data.sources.NamedRows`).
+Held out are whole prompts, whatever their `id` or mode, and rows of one `cluster` (variants of one thing) together.
+Rows that are held-out problems too, or longer than the model reads, are refused. Instead of a file, rows of a published
+data set may be named (`evals.data.sources.NamedRows`).
 
 A corpus is an endless, seeded supply of texts of a made-up language, with its tokenizer. It lets a recipe start from
 nothing: pretraining on it takes seconds on a CPU, and what the base model can and cannot do is known by construction. A
@@ -120,16 +121,20 @@ def rows_of(path: Path, fields: set[str]) -> Iterable[tuple[str, dict[str, Any]]
         yield where, row
 
 
+_NAMES = ("id", "cluster")
+"""Names of a row: its own, and that of all variants of it."""
+
+
 def _check_fields(row: Any, fields: set[str], where: str) -> None:
     """Raise RecordError for a row that is no object, has another field, no name as its id, or unreadable text."""
-    allowed = {"prompt", "messages", "tools", "mode", "id"} | fields
+    allowed = {"prompt", "messages", "tools", "mode", *_NAMES} | fields
     if not isinstance(row, dict):
         raise RecordError(f"{where}: not a JSON object")
     for name in row:
         if name not in allowed:
             raise RecordError(f"{where}: unknown field {name!r} (known: {', '.join(sorted(allowed))})")
-        if name == "id" and (isinstance(row[name], bool) or not isinstance(row[name], str | int | float | None)):
-            raise RecordError(f"{where}: id must be a text or a number, got {_short(row[name])}")
+        if name in _NAMES and (isinstance(row[name], bool) or not isinstance(row[name], str | int | float | None)):
+            raise RecordError(f"{where}: {name} must be a text or a number, got {_short(row[name])}")
         if half_character(json.dumps(row[name], ensure_ascii=False)) is not None:
             raise RecordError(f"{where}: {name} holds half of a character (a lone surrogate); write it out whole")
 
@@ -141,11 +146,13 @@ def read_example(row: Mapping[str, Any], text: Text, end: int, where: str) -> Ex
 
 
 def read_prompt(row: Mapping[str, Any], text: Text, where: str) -> tuple[str, Prompt]:
-    """The name of a row's prompt, which is what it says whatever its mode, and its rendered form."""
+    """The name of a row's prompt, which is its cluster or what it says whatever its mode, and its rendered form."""
     messages, mode, tools = read_turns(row, where)
     rendered = text.render(messages, mode, tools)
     if not rendered.token_ids:
         raise RecordError(f"{where}: the prompt has no token in the template of the model: nothing leads to an answer")
+    if row.get("cluster") not in (None, ""):
+        return f"cluster {row['cluster']}", rendered
     plain = rendered if mode is None else text.render(messages, None, tools)
     return hashlib.sha256(plain.text.encode("utf-8", "replace")).hexdigest()[:16], rendered
 
@@ -291,11 +298,11 @@ def right_rollouts(
         if rollout.right and not rollout.truncated:
             by_problem.setdefault(rollout.problem_id, {}).setdefault(rollout.token_ids, rollout)
     examples: list[Example] = []
-    for problem, rollouts in by_problem.items():
+    for rollouts in by_problem.values():
         candidates = list(rollouts.values())
         if shortest:
             candidates.sort(key=lambda rollout: len(rollout.token_ids))
-        examples += [Example(problem, rollout.prompt_ids, rollout.token_ids) for rollout in candidates[:most]]
+        examples += [Example(rollout.key, rollout.prompt_ids, rollout.token_ids) for rollout in candidates[:most]]
     if needed and not examples:
         raise ConfigError(f"{path} holds no rollout that is correct and finished; nothing to learn from")
     return examples

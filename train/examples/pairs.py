@@ -195,25 +195,27 @@ def pairs_of_rollouts(path: Path, *, per_problem: int | None = None) -> list[Pre
             value = -float("inf") if rollout.truncated else rollout.reward
             by_problem.setdefault(rollout.problem_id, {}).setdefault(rollout.token_ids, (value, rollout))
     pairs: list[Preferred] = []
-    for problem, rollouts in by_problem.items():
-        pairs += _ranked(problem, list(rollouts.values()), per_problem)
+    for rollouts in by_problem.values():
+        pairs += _ranked(list(rollouts.values()), per_problem)
     if not pairs:
         raise ConfigError(f"{path} holds no problem with rollouts of different reward; nothing to prefer")
     return pairs
 
 
-def _ranked(problem: str, rollouts: list[tuple[float, Rollout]], most: int | None) -> list[Preferred]:
+def _ranked(rollouts: list[tuple[float, Rollout]], most: int | None) -> list[Preferred]:
     scores = [value for value, _ in rollouts]
     pairs = sorted(ranked_pairs(scores), key=lambda pair: scores[pair[1]] - scores[pair[0]])[:most]
     total = sum(weight for _, _, weight in pairs)
     return [
-        Preferred(problem, _as_example(rollouts[better][1]), _as_example(rollouts[worse][1]), weight / total)
+        Preferred(
+            rollouts[better][1].key, _as_example(rollouts[better][1]), _as_example(rollouts[worse][1]), weight / total
+        )
         for better, worse, weight in pairs
     ]
 
 
 def _as_example(rollout: Rollout) -> Example:
-    return Example(rollout.problem_id, rollout.prompt_ids, rollout.token_ids)
+    return Example(rollout.key, rollout.prompt_ids, rollout.token_ids)
 
 
 def _pair(row: Mapping[str, Any], text: Text, end: int, where: str) -> Preferred:

@@ -9,13 +9,14 @@ after, each with its 95 % interval, and the paired difference with its own.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from evals.numbers.statistics import mean_interval, paired_interval
+from evals.numbers.statistics import Interval, mean_interval, paired_interval
 from evals.task import Item, Task
 from train.base.stage import Setting, last_attempt
 from train.registries import make_verifier
@@ -209,3 +210,8 @@ def gains(
     for key, interval in intervals.items():
         flat |= {key: interval.value, f"{key}_low": interval.low, f"{key}_high": interval.high}
     return flat
+
+
+def unpaired_low(first: Interval, second: Interval) -> float:
+    """The lower end of `second` - `first`, two means of different problems (Newcombe 1998, squares of both ends)."""
+    return second.value - first.value - math.hypot(second.value - second.low, first.high - first.value)

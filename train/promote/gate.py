@@ -35,6 +35,7 @@ from train.base.rollout import Collector, Rollout, read_rollouts
 from train.base.stage import Setting, read_result
 from train.measure.gates import Gates
 from train.measure.measure import HeldOut, accuracy, open_engine, opened
+from train.recipe.recipe import START
 from train.recipe.run import read_asked, stage_folders
 from train.registries import make_task
 from train.reward_models.reward_models import RewardSource
@@ -62,7 +63,7 @@ class _Answered(NamedTuple):
 
 
 def judge(gates: Gates, run: Path, start: Path | None, setting: Setting) -> list[GateCheck]:
-    """Measure all gates of the run in `run`; `start` is the model it began with, None when the run made it itself.
+    """Measure all gates of the run in `run`; `start` is the model it began with, None for the one in the run.
 
     Raises:
         ConfigError: no run, a run that is not finished, or a start outside of the run that was not given.
@@ -72,7 +73,7 @@ def judge(gates: Gates, run: Path, start: Path | None, setting: Setting) -> list
     ended = results and results[-1] is not None and results[-1].stopped.startswith("health rule")
     if not results or results[-1] is None or (len(results) < len(read_asked(run)["stages"]) and not ended):
         raise ConfigError(f"{run} is not finished; run it to its end first")
-    before = start or _made(folders)
+    before = start or _began(run, folders)
     last = results[-1]
     checks = [_finished(last.stopped)]
     task = make_task(gates.held_out)
@@ -166,8 +167,10 @@ def _answers(task: Task, limit: int, model: Path, setting: Setting, *, greedy: b
     return asyncio.run(measure())
 
 
-def _made(folders: Sequence[Path]) -> Path:
-    """The model that the run's first stage made from nothing."""
+def _began(run: Path, folders: Sequence[Path]) -> Path:
+    """The model that training began with: what the run was given, or what its first stage made from nothing."""
+    if (run / START).is_dir():
+        return run / START
     first = read_result(folders[0])
     if first is None or not folders[0].name.endswith("-pretrain"):
         raise ConfigError("the run started from a model outside of it: give --model FOLDER, the model it started from")
@@ -273,6 +276,6 @@ def preferred(
     scorer: Any = RewardSource(rewards, "mean", 1.0).load(place, candidate)
     ours, theirs = (scorer(answers)[scorer.total] for answers in (new, old))
     wins = [float(a > b) + 0.5 * float(a == b) for a, b in zip(ours, theirs, strict=True)]
-    rate = mean_interval(wins, [rollout.problem_id for rollout in new], seed=setting.seed)
+    rate = mean_interval(wins, [rollout.key for rollout in new], seed=setting.seed)
     text = f"preferred over the start: at least {rate.low:.4g} (95 %) of {len(wins)}, must be {bound:g} or more"
     return GateCheck("min_win_rate", rate.low >= bound, rate.low, bound, text)

@@ -47,7 +47,7 @@ from train.base.stage import Stage
 from train.measure.gates import read_gates
 from train.measure.retention import Retention, read_retention
 from train.registries import STAGES
-from ttc.config.recipes import load_toml
+from ttc.config.recipes import load_toml, merge
 from ttc.config.signatures import options_of, parsed
 from ttc.config.values import nearest
 from ttc.errors import ConfigError, UnknownName
@@ -108,7 +108,8 @@ def read_recipe(name: str, *, scale: str | None = None, overrides: Mapping[str, 
     Args:
         name: of a packaged recipe, or the path of a TOML file.
         scale: a table in the stages whose fields replace theirs, such as nano.
-        overrides: `STAGE.FIELD` (number of the stage from 1, its kind, or `all` that have it) to value.
+        overrides: `STAGE.FIELD` (number of the stage from 1, its kind, or `all` that have it) to value; FIELD is
+            also health.RULE.FIELD.
 
     Raises:
         ConfigError: an unknown recipe, kind or field, or a value that does not fit; names it.
@@ -279,12 +280,12 @@ def _override(tables: Sequence[dict[str, Any]], overrides: Mapping[str, object],
             known = "its number, its kind, or all that have the field"
             raise ConfigError(f"--set {key}: write STAGE.FIELD=VALUE with a stage of {where} ({known})")
         for table in matches:
-            table[field] = value
+            table.update(merge(table, {field: value}))
 
 
 def _takes(kind: str, field: str) -> bool:
-    """Whether a kind of stage has a field."""
-    return field in options_of(STAGES.load(kind))
+    """Whether a kind of stage has a field, or the table in which `field` stands."""
+    return field.partition(".")[0] in options_of(STAGES.load(kind))
 
 
 def bind_stage(table: Mapping[str, Any], where: str) -> RecipeStep:

@@ -238,7 +238,9 @@ def _asked(recipe: Recipe, options: RunOptions) -> dict[str, Any]:
         "recipe": recipe.name,
         "seed": options.seed,
         "model": options.model.name if options.model else None,
-        "stages": [{"kind": step.kind, "digest": step.digest, "fields": step.fields} for step in recipe.steps],
+        "stages": [
+            {"kind": step.kind, "digest": step.digest, "fields": step.fields, **_start(step)} for step in recipe.steps
+        ],
     }
     if recipe.gates is not None:
         settings["gates"] = dict(recipe.gates)
@@ -247,6 +249,11 @@ def _asked(recipe: Recipe, options: RunOptions) -> dict[str, Any]:
     settings[CONTENTS] = run_contents(recipe, options.model, options.out)
     plain: dict[str, Any] = json.loads(json.dumps(settings, default=str))
     return plain
+
+
+def _start(step: RecipeStep) -> dict[str, str]:
+    """Whose model a stage starts from, where its recipe says so."""
+    return {} if step.start is None else {"start": step.start}
 
 
 def _reworded(there: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
@@ -266,7 +273,8 @@ def _worded_as(step: RecipeStep, entry: dict[str, Any]) -> dict[str, Any]:
     values, fields = step.values, json.loads(json.dumps(step.fields, default=str))
     same = {name: fields[name] for name, value in before.values.items() if value == values[name]}
     after = replace(step, fields={**entry["fields"], **same})
-    return {**entry, "fields": after.fields, "digest": step.digest if same.keys() == fields.keys() else after.digest}
+    digest = step.digest if same.keys() == fields.keys() else after.digest
+    return {**entry, "fields": after.fields, "digest": digest, **_start(step)}  # older runs keep no start
 
 
 def _compare(out: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
@@ -299,13 +307,14 @@ ROLLOUTS = "rollouts.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A stage's folder, its place in the run (from 1), its kind, its fields and the seed of the run."""
+    """A stage's folder, its place in the run (from 1), its kind and fields, the run's seed, and whose model it took."""
 
     folder: Path
     place: int
     kind: str
     fields: Mapping[str, Any]
     seed: int
+    start: str | None
 
 
 def recorded_stage(run: Path, number: int | None, *, beside: tuple[str, ...] = ()) -> Recorded:
@@ -323,4 +332,5 @@ def recorded_stage(run: Path, number: int | None, *, beside: tuple[str, ...] = (
     place = int(folder.name.partition("-")[0])
     settings = read_asked(run)
     entry = settings["stages"][place - 1]
-    return Recorded(folder, place, str(entry["kind"]), dict(entry["fields"]), int(settings["seed"]))
+    kind, fields, start = str(entry["kind"]), dict(entry["fields"]), entry.get("start")
+    return Recorded(folder, place, kind, fields, int(settings["seed"]), start)

@@ -64,7 +64,7 @@ def replay_step(
         ConfigError: no such run, stage or step, its rollouts were not recorded, or their group ids mix prompts.
     """
     recorded = recorded_stage(run, stage, beside=("metrics.jsonl",))
-    folder, source = recorded.folder, _started_from(run, recorded.place, model)
+    folder, source = recorded.folder, _started_from(run, recorded, model)
     fields = dict(recorded.fields)
     supply = {"health": fields.pop("health")} if "health" in fields else {}
     learner = STAGES.create(recorded.kind, fields, supply=supply)
@@ -113,10 +113,12 @@ def _same(logged: float, computed: float) -> str:
     return f"differs by {abs(logged - computed):.3g}"
 
 
-def _started_from(run: Path, place: int, model: Path | None) -> Path:
-    """The model that stage number `place` started from."""
-    before = [path for path in stage_folders(run) if path.name.startswith(f"{place - 1}-")]
-    source = before[0] / "model" if before else model or run / START
+def _started_from(run: Path, recorded: Recorded, model: Path | None) -> Path:
+    """The model that a stage started from."""
+    names = [path.name for path in stage_folders(run)]
+    before = next((name for name in names if name.startswith(f"{recorded.place - 1}-")), START)
+    name = recorded.start or before
+    source = model or run / START if name == START else run / name / "model"
     if not source.is_dir():
         raise ConfigError("the stage started from a model outside the run: give --model FOLDER")
     return source

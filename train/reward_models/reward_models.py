@@ -162,7 +162,7 @@ class LearntReward:
 
 def as_sampled(rollout: Rollout) -> Example:
     """The policy's own ids."""
-    return Example(rollout.problem_id, rollout.prompt_ids, rollout.token_ids)
+    return Example(rollout.key, rollout.prompt_ids, rollout.token_ids)
 
 
 def in_own_words(folder: Path, messages: Mapping[str, Sequence[Message]]) -> Read:
@@ -172,7 +172,7 @@ def in_own_words(folder: Path, messages: Mapping[str, Sequence[Message]]) -> Rea
     def read(rollout: Rollout) -> Example:
         prompt = text.render(messages[rollout.problem_id], None).token_ids or ()
         end = () if rollout.truncated else (stop,)
-        return Example(rollout.problem_id, prompt, (*text.encode(rollout.text), *end))
+        return Example(rollout.key, prompt, (*text.encode(rollout.text), *end))
 
     return read
 

@@ -155,7 +155,7 @@ class ProcessReward:
         reads = self._steps.reads(Prompt("", ids, rendered_len=len(rollout.prompt_ids)))
         if rollout.truncated and reads and reads[-1] == len(ids) - 1:
             reads = reads[:-1]
-        return StepRow(rollout.problem_id, ids, reads, (1.0,) * len(reads))
+        return StepRow(rollout.key, ids, reads, (1.0,) * len(reads))
 
 
 def load_process(name: str, setting: Setting, source: Path) -> ProcessReward:

@@ -45,6 +45,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from evals.numbers.statistics import Interval, mean_interval, paired_interval
 from evals.task import Item
 from train.base.checkpoint import Checkpoints
 from train.base.health import AlarmFile, Health, act
@@ -59,7 +60,7 @@ from train.base.rollout import (
     rollout_metrics,
 )
 from train.base.world import ALONE, World
-from train.measure.measure import HeldOut, accuracy, by_both
+from train.measure.measure import HeldOut, accuracy, by_both, unpaired_low
 from train.rollouts.frontier import Frontier
 from train.rollouts.rewards import Rewarder, close_verifier
 from train.rollouts.sync import Syncer
@@ -132,8 +133,9 @@ class Parts:
 class LoopState:
     """Counters that a checkpoint keeps; `stopped` is why the run ends early, `last` the latest value of every metric.
 
-    `apart` is the least by which the training verifier has accepted more held-out answers than the other one; `recent`
-    the latest (length, accuracy) of train rollouts.
+    `best_right` are the held-out outcomes of the best accuracy. `apart` is the least by which the training verifier has
+    accepted more held-out answers than the other one, `least_fooled` the problems on which it alone did; `recent` the
+    latest (length, accuracy) of train rollouts.
     """
 
     step: int = 0
@@ -142,6 +144,8 @@ class LoopState:
     tokens: int = 0
     apart: float = 1.0
     recent: list[tuple[float, float]] = field(default_factory=list)
+    best_right: list[float] = field(default_factory=list)
+    least_fooled: list[float] = field(default_factory=list)
     stopped: str = ""
     last: dict[str, Any] = field(default_factory=dict)
 
@@ -150,7 +154,7 @@ class LoopState:
         return self.step < plan.steps and not self.stopped
 
 
-_COUNTERS = ("best", "seconds", "tokens", "apart", "recent", "stopped", "last")
+_COUNTERS = ("best", "best_right", "seconds", "tokens", "apart", "least_fooled", "recent", "stopped", "last")
 NO_ITEMS = "the sampler has no items left: all are solved, or asked once; give the task more or harder problems"
 
 
@@ -304,44 +308,61 @@ def growth(state: LoopState, metrics: Mapping[str, float]) -> dict[str, float]:
 async def evaluate(state: LoopState, parts: Parts) -> dict[str, float]:
     """Held-out accuracy, greedy (`held_out`) and of one sample each, and how far the greedy one is below its best.
 
-    Beside them the sampled accuracy on training problems and its `gap`, and, with a second verifier, what that accepts.
-    The weights of the best one are kept, those of the start too: a run that only falls goes back to them.
+    Beside them the sampled accuracy on training problems and its `gap`, and, with a second verifier, what that accepts,
+    and the lower ends of the intervals (`_low`) of what health rules compare. The weights of the
+    best one are kept, those of the start too: a run that only falls goes back to them.
     """
     engine, world = parts.collector.engine, parts.world
     held_out = replace(parts.held_out, items=world.share(parts.held_out.items)[1])
     greedy, _ = await accuracy(held_out, engine)
     one, second = await by_both(held_out, engine)
     right, samples, accepted = world.gather(greedy), world.gather(one), world.gather(second)
+    groups, seed = [item.group for item in parts.held_out.items], parts.held_out.seed
     if parts.held_out_file is not None:
         outcomes = {"right": list(map(int, right)), "sampled": list(map(int, samples))}
-        groups = [item.group for item in parts.held_out.items]
         variants = {"groups": groups} if len(set(groups)) < len(groups) else {}
         parts.held_out_file.write({"step": state.step, **outcomes, **variants})
     value, sampled_value = sum(right) / len(right), sum(samples) / len(samples)
     if value >= state.best and parts.best is not None:
         parts.best.save(state.step, parts.updater.model, parts.updater.state(), {}, until=parts.checkpoints.newest)
-    drop, state.best = state.best - value, max(state.best, value)
+    drop, fall = state.best - value, {}
+    if drop <= 0:
+        state.best, state.best_right = value, list(map(float, right))
+    elif state.best_right:
+        fall = {"held_out_drop_low": paired_interval(right, state.best_right, groups, seed=seed).low}
     text = f"held-out accuracy {value:.3f} greedy, {sampled_value:.3f} sampled"
     parts.log(f"step {state.step}: {text} ({counted(len(right), 'problem')})")
-    metrics = {"held_out": value, "held_out_sampled": sampled_value, "held_out_drop": drop}
+    metrics = {"held_out": value, "held_out_sampled": sampled_value, "held_out_drop": drop, **fall}
     families = [item.difficulty or "" for item in parts.held_out.items]
     metrics |= family_means("held_out", zip(families, map(float, samples), strict=True))
     if parts.held_out.beside is not None:
-        apart = sum(accepted) / len(accepted) - sampled_value
-        state.apart = min(state.apart, apart)
-        metrics |= {"held_out_accepted": sum(accepted) / len(accepted)}
-        metrics |= {"judges_gap": apart, "judges_widening": apart - state.apart}
-    return {**metrics, **await _seen(parts, sampled_value)}
+        share = sum(accepted) / len(accepted)
+        fooled = [float(passed and not true) for passed, true in zip(accepted, samples, strict=True)]
+        metrics |= {"held_out_accepted": share, **_apart(state, share - sampled_value, fooled, groups, seed)}
+    return {**metrics, **await _seen(parts, mean_interval(samples, groups, seed=seed))}
 
 
-async def _seen(parts: Parts, held_out: float) -> dict[str, float]:
+def _apart(state: LoopState, apart: float, fooled: list[float], groups: Sequence[str], seed: int) -> dict[str, float]:
+    """By how much the training verifier accepts more than the other one, now and over its least.
+
+    `fooled` tells by problem whether it alone accepts.
+    """
+    if apart <= state.apart:
+        state.apart, state.least_fooled = apart, fooled
+    widening = {"judges_gap": apart, "judges_widening": apart - state.apart}
+    if not state.least_fooled:  # of an older checkpoint
+        return widening
+    return {**widening, "judges_widening_low": paired_interval(state.least_fooled, fooled, groups, seed=seed).low}
+
+
+async def _seen(parts: Parts, held_out: Interval) -> dict[str, float]:
     """Sampled accuracy on training problems, and how far it is above that on held-out ones."""
     if parts.seen is None:
         return {}
     seen = replace(parts.seen, items=parts.world.share(parts.seen.items)[1])
     right = parts.world.gather((await accuracy(seen, parts.collector.engine, greedy=False))[0])
-    value = sum(right) / len(right)
-    return {"seen_sampled": value, "gap": value - held_out}
+    value = mean_interval(right, [item.group for item in parts.seen.items], seed=seen.seed)
+    return {"seen_sampled": value.value, "gap": value.value - held_out.value, "gap_low": unpaired_low(held_out, value)}
 
 
 def resume(parts: Parts) -> LoopState:

@@ -132,9 +132,19 @@ class PolicyStage:
             )
         shared = [overlap for part in by_part(train) for overlap in _overlaps(part, held_out)]
         if shared:
+            one = "1 training problem is a held-out problem"
+            are = one if len(shared) == 1 else f"{len(shared)} training problems are held-out problems"
             raise ConfigError(
-                f"{self.kind}: {len(shared)} training problems are held-out problems too, such as "
-                f"{shared[0].shared[:80]!r}; take another split, or leave them out of the task"
+                f"{self.kind}: {are} too, such as {shared[0].shared[:80]!r}; take another split, or leave them out of "
+                "the task"
+            )
+        clusters = {item.cluster for item in held_out if item.cluster}
+        variants = [item for item in train if item.cluster in clusters]
+        if variants:
+            raise ConfigError(
+                f"{self.kind}: {counted(len(variants), 'training problem')} of held-out clusters, such as "
+                f"{variants[0].problem.id} of cluster {variants[0].cluster[:80]!r}: variants of one problem belong on "
+                "one side; take another split, or leave them out of the task"
             )
         leak = next(answer_leaks(train), None)
         if leak is not None:

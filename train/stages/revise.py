@@ -97,7 +97,7 @@ class _Revise:
         before, after = ([float(rollout.right) for rollout in rows] for rows in (first, [r for r, _ in revised]))
         num_right = sum(verdict.correct for _, verdict in revised)
         setting.log(f"{len(revised)} revisions, {num_right} kept")
-        keys = [rollout.problem_id for rollout in first]
+        keys = [rollout.key for rollout in first]
         numbers = gains("good", before, after, setting.seed, keys)
         return StageResult(pass_through(setting), {**numbers, "kept": num_right / len(revised)})
 

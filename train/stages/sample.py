@@ -80,7 +80,7 @@ class _Sample:
         rollouts = asyncio.run(self._draw(source, setting))
         write_rollouts(setting.folder / "rollouts.jsonl", rollouts)
         right = [float(rollout.right) for rollout in rollouts]
-        rate = mean_interval(right, [r.problem_id for r in rollouts], seed=setting.seed)
+        rate = mean_interval(right, [r.key for r in rollouts], seed=setting.seed)
         setting.log(f"sampled {counted(len(rollouts), 'rollout')}, {100 * rate.value:.1f} % right")
         numbers = {"accuracy": rate.value, "accuracy_low": rate.low, "accuracy_high": rate.high}
         return StageResult(pass_through(setting), {**numbers, "rollouts": float(len(rollouts))})

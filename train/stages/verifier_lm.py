@@ -139,8 +139,8 @@ def _answers(path: Path, ends: Sequence[int]) -> list[_Answer]:
         if rollout.verdict is None or rollout.reward is None or rollout.truncated:
             continue
         ids = rollout.token_ids[:-1] if rollout.token_ids[-1] in ends else rollout.token_ids
-        answer = _Answer(rollout.problem_id, rollout.prompt_ids, ids, rollout.verdict.correct)
-        answers.setdefault((answer.key, ids), answer)
+        answer = _Answer(rollout.key, rollout.prompt_ids, ids, rollout.verdict.correct)
+        answers.setdefault((rollout.problem_id, ids), answer)
     if len({answer.right for answer in answers.values()}) < 2:
         raise ConfigError(f"{path} must hold both right and wrong answers; sample at another difficulty")
     return list(answers.values())
