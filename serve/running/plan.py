@@ -49,6 +49,7 @@ from ttc.core import (
     Usage,
     extras_of,
 )
+from ttc.engines.shared.text import LONG_TEXT
 from ttc.engines.shared.wrapped import MarkedEngine
 from ttc.errors import TTCError
 from ttc.session.session import Session
@@ -59,8 +60,6 @@ FORWARDED_BY = ("direct", "majority")
 """Strategies that a server behind can be asked with (see `serve.running.forward`)."""
 SEED_BITS = 53
 """Seeds go back as JSON numbers, which many clients read as doubles."""
-LONG_TEXT = 20_000
-"""Characters beyond which a prompt is rendered beside the event loop, which waits for nothing that takes long."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -12,7 +13,8 @@ import pytest
 from tests.ttc import conformance as suite
 from tests.ttc.openai_server import Behaviour, Fault, OpenAIServer
 from tests.ttc.openai_setup import CHAT, TEACHER, ask, by_ids, once, talker, teacher_server
-from ttc.core import Budget, Sampling
+from ttc.core import Budget, Prompt, Sampling
+from ttc.engines.openai.chat import ChatDialect
 from ttc.engines.openai.engine import RemoteEngine
 from ttc.engines.openai.factory import openai
 from ttc.engines.openai.refusals import words_of
@@ -279,6 +281,22 @@ def test_a_draw_that_comes_without_usage_is_warned_of() -> None:
         with pytest.warns(RuntimeWarning, match="came without usage"):
             once(engine, range(2))
     assert isinstance(engine, RemoteEngine) and engine.reconciliation().unreported == 1
+
+
+def test_a_long_prompt_is_counted_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    count = ChatDialect.num_prompt
+
+    def noted(self: ChatDialect, prompt: Prompt) -> int | None:
+        threads.append(threading.current_thread().name)
+        return count(self, prompt)
+
+    monkeypatch.setattr(ChatDialect, "num_prompt", noted)
+    with OpenAIServer(talker, CHAT) as server:
+        engine = openai(base_url=server.url, tokenizer=TEACHER)
+        for text in ("2+2", "2+2 " * 6000):
+            run(ask(text), engine=engine, strategy=direct, seed=3)
+    assert [name.startswith("asyncio") for name in threads] == [False, True]
 
 
 def test_an_endpoint_without_usage_needs_a_tokenizer_to_count_with() -> None:
