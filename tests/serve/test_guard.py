@@ -8,6 +8,7 @@ import json
 import logging
 import pathlib
 import threading
+import traceback
 
 import pytest
 
@@ -22,6 +23,7 @@ from ttc.core import Usage
 from ttc.errors import ConfigError
 
 ALICE, BOB = "alice-secret-1", "bob-secret-22"
+CODE = "f00dCafe12345678"
 
 
 def bearer(secret: str) -> dict[str, str]:
@@ -100,7 +102,7 @@ def test_keys_are_kept_as_digests_and_read_from_environment_file_or_hash(
     [
         ("", "needs one of"),
         ('env = "NO_SUCH_KEY"', "NO_SUCH_KEY is not set"),
-        ('file = "/no/such/file"', "cannot be read"),
+        ('file = "/no/such/file"', "keys.alice.file must be the path .* can be read: No such file"),
         ('sha256 = "abc"', "64 hexadecimal"),
         (f'sha256 = "{"0" * 64}"\nrequests = 3', "unknown key"),
         (f'sha256 = "{"0" * 64}"\nmax_searches = 0', "keys.alice: max_searches"),
@@ -121,6 +123,10 @@ def test_a_key_that_cannot_be_used_stops_the_start(tmp_path: pathlib.Path, table
         (f'[keys]\nalice = "{ALICE}"', r"must be a table \[keys.alice\]"),
         (f'keys = "{ALICE}"', r"keys must be tables \[keys.NAME\]"),
         (f'[keys.alice]\nenv = "{ALICE}"', r"keys.alice.env must be the name of an environment variable"),
+        (f'[keys.alice]\nenv = "{CODE}"', r"keys.alice.env: the environment variable that it names is not set"),
+        (f'[keys.alice]\nfile = "{ALICE}"', r"keys.alice.file must be the path of a file"),
+        (f'[keys.alice]\nfile = "{ALICE}\\u0000"', r"keys.alice.file must be the path of a file"),
+        (f'[keys.alice]\nfile = "~{ALICE}/x"', r"keys.alice.file must be the path of a file"),
     ],
 )
 def test_a_secret_that_stands_in_the_file_is_not_shown(tmp_path: pathlib.Path, keys: str, message: str) -> None:
@@ -128,7 +134,8 @@ def test_a_secret_that_stands_in_the_file_is_not_shown(tmp_path: pathlib.Path, k
     config.write_text(f'{keys}\n[models.m]\nengine = "simulated"\n')
     with pytest.raises(ConfigError, match=message) as refusal:
         load_config(config)
-    assert ALICE not in str(refusal.value)
+    shown = "".join(traceback.format_exception(refusal.value))
+    assert ALICE not in shown and CODE not in shown
 
 
 def test_the_limits_of_a_table_that_names_the_usual_variable_hold(
