@@ -14,6 +14,7 @@ import asyncio
 import functools
 import hashlib
 import itertools
+import json
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -60,6 +61,8 @@ FORWARDED_BY = ("direct", "majority")
 """Strategies that a server behind can be asked with (see `serve.running.forward`)."""
 SEED_BITS = 53
 """Seeds go back as JSON numbers, which many clients read as doubles."""
+CHARS_OF_TOKEN = 4
+"""Of usual text, for what is set aside before a server behind has counted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,16 +99,29 @@ class RequestPlan:
 
     @property
     def most_tokens(self) -> int:
-        """What it may spend at most: its draws twice over, which leaves room for scoring, or its budget."""
+        """What it may spend at most: its prompt and its draws, twice over with room for scoring, or its budget."""
         drawn = self.sequences * self.sampling.max_tokens
         whole = (self.budget.tokens or 0) * self.request.num_replies
-        return drawn if self.direct else min(2 * drawn, whole)
+        return self.num_prompt + (drawn if self.direct else min(2 * drawn, whole))
+
+    @property
+    def counts_prompt(self) -> bool:
+        """Whether the tokens of the prompt are counted here, and not by a server behind."""
+        return bool(self.prompts) and self.prompts[0].token_ids is not None
+
+    @property
+    def num_prompt(self) -> int:
+        """Tokens of its prompts, each once; before a server behind has counted them, as often as it may be asked."""
+        if self.counts_prompt:
+            return sum(len(prompt.token_ids or ()) for prompt in self.prompts)
+        text = json.dumps(self.request.forward, ensure_ascii=False) if self.request.forward else self.prompts[0].text
+        return self.sequences * (len(text) // CHARS_OF_TOKEN)
 
     def within(self, tokens: int | None) -> RequestPlan:
-        """The same, held to so many tokens; None changes nothing."""
+        """The same, held to so many tokens, its prompt included; None changes nothing."""
         if tokens is None:
             return self
-        each = max(tokens // self.request.num_replies, 1)
+        each = max((tokens - self.num_prompt) // self.request.num_replies, 1)
         draws = each if self.direct else max(each // max(self.sequences, 1), 1)
         held = min(self.sampling.max_tokens, draws if self.request.forward else each)
         asked = self.request.sampling.max_tokens

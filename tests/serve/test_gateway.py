@@ -581,7 +581,7 @@ def test_parallel_requests_never_pass_a_quota_of_tokens() -> None:
 
 
 def test_a_reply_that_its_keys_minute_cut_says_so() -> None:
-    key = key_from_secret("alice", SECRET, KeyLimits(tokens_per_minute=20))
+    key = key_from_secret("alice", SECRET, KeyLimits(tokens_per_minute=40))
     with running(served(scripted({"hi": ["x" * 120]})), keys=[key]) as server:
         reply = server.ask(chat(max_tokens=100), authorization=f"Bearer {SECRET}").json()
     assert reply["choices"][0]["finish_reason"] == "length" and reply["usage"]["completion_tokens"] == 20
@@ -591,9 +591,10 @@ def test_a_reply_that_its_keys_minute_cut_says_so() -> None:
 def test_what_was_set_aside_and_not_spent_comes_back() -> None:
     key = key_from_secret("alice", SECRET, KeyLimits(tokens_per_minute=500))
     with running(served(scripted()), keys=[key]) as server:
-        for _ in range(8):  # "hello there" and the end are 12 tokens
-            assert server.ask(chat(max_tokens=400), authorization=f"Bearer {SECRET}").status_code == 200
-        assert server.ask(chat(max_tokens=450), authorization=f"Bearer {SECRET}").status_code == 429
+        for _ in range(4):  # the prompt is 20 tokens, "hello there" and the end are 12
+            assert server.ask(chat(max_tokens=350), authorization=f"Bearer {SECRET}").status_code == 200
+        assert server.ask(chat(max_tokens=353), authorization=f"Bearer {SECRET}").status_code == 429
+        assert server.ask(chat(max_tokens=352), authorization=f"Bearer {SECRET}").status_code == 200
 
 
 def test_keys_are_read_again_without_a_restart() -> None:

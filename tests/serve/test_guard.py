@@ -152,7 +152,7 @@ def test_the_limits_of_a_table_that_names_the_usual_variable_hold(
 def test_each_key_has_limits_of_its_own() -> None:
     keys = [
         key_from_secret("alice", ALICE, KeyLimits(requests_per_minute=2)),
-        key_from_secret("bob", BOB, KeyLimits(tokens_per_minute=5, max_total_tokens=3000)),
+        key_from_secret("bob", BOB, KeyLimits(tokens_per_minute=25, max_total_tokens=3000)),
     ]
     with running(served(scripted()), keys=keys) as server:
         assert [server.ask(chat(), **bearer(ALICE)).status_code for _ in range(3)] == [200, 200, 429]
@@ -160,6 +160,8 @@ def test_each_key_has_limits_of_its_own() -> None:
         spent = server.ask(chat(max_tokens=100), **bearer(BOB))
         assert (spent.status_code, spent.json()["error"]["code"]) == (429, "token_limit_exceeded")
         assert 1 <= int(spent.headers["retry-after"]) <= 60
+        large = server.ask(chat("hi " * 10), **bearer(BOB))
+        assert (large.status_code, large.json()["error"]["code"]) == (400, "token_limit_exceeded")
         dear = server.ask(chat(ttc={"max_total_tokens": 4000}), **bearer(BOB))
         assert (dear.status_code, dear.json()["error"]["param"]) == (400, "ttc.max_total_tokens")
 
