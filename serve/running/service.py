@@ -25,7 +25,7 @@ from typing import Any
 
 from serve.operator.config import ServeConfig
 from serve.operator.keys import Key, KeyRing
-from serve.operator.metrics import Labels, RequestRecord, RequestSpan, ServerMetrics
+from serve.operator.metrics import Labels, RequestRecord, RequestSpan, ServerMetrics, SpentRecord
 from serve.requests.errors import ApiError, from_error, unavailable
 from serve.requests.fields import ServeRequest
 from serve.requests.search import NOT_SERVED, SearchRequest, ServedStrategies
@@ -330,6 +330,13 @@ class ActiveRequest:
         return request is not None and request.model not in self._tried and has_room
 
     @property
+    def spent(self) -> tuple[SpentRecord, ...]:
+        """What each model was charged."""
+        return tuple(
+            SpentRecord(attempt.plan.model.name, attempt.plan.strategy, attempt.usage) for attempt in self._attempts
+        )
+
+    @property
     def _tried(self) -> set[str]:
         """The models that were asked, the one that is asked now included."""
         return {attempt.plan.model.name for attempt in self._attempts}
@@ -343,7 +350,7 @@ class ActiveRequest:
             model=self.plan.model.name,
             strategy=self.plan.strategy,
             outcome=self.outcome,
-            usage=self.usage,
+            spent=self.spent,
             seconds=time.monotonic() - self._opened,
             first_token_s=self._first_token_s,
             finish_reasons=tuple(finish.reason for finish in self._ended),

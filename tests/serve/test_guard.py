@@ -15,7 +15,7 @@ import pytest
 from serve.http.app import JsonLines
 from serve.operator.config import load_config
 from serve.operator.keys import KeyLimits, find_key, key_from_secret
-from serve.operator.metrics import RequestRecord, RequestSpan
+from serve.operator.metrics import RequestRecord, RequestSpan, SpentRecord
 from tests.serve.running import chat, running, scripted, served
 from tests.serve.slow import SlowEngine, until
 from tests.serve.streams import chunks_of
@@ -254,7 +254,7 @@ def test_a_span_tells_what_a_request_cost_and_belongs_to_the_clients_trace() -> 
     for outcome in ("done", "deadline_exceeded"):
         span = RequestSpan("m", "tree", {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}, provider)
         usage = Usage(prompt=5, generated=7, thinking=3)
-        span.end(RequestRecord("m", "tree", outcome, usage, 0.1, finish_reasons=("stop",)))
+        span.end(RequestRecord("m", "tree", outcome, (SpentRecord("m", "tree", usage),), 0.1, finish_reasons=("stop",)))
     good, bad = exporter.get_finished_spans()
     assert good.context is not None and f"{good.context.trace_id:032x}" == trace
     assert good.attributes is not None and good.attributes["gen_ai.usage.output_tokens"] == 7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from serve.operator.config import PresetSpec, from_options
 from serve.operator.keys import KeyLimits, key_from_secret
 from serve.running.catalogue import ServedModel
 from tests.serve.running import chat, running, scripted, served
-from tests.serve.slow import SlowEngine
+from tests.serve.slow import SlowEngine, until
 from tests.serve.streams import streamed, whole
 from ttc import nano
 from ttc.core import Completion, Path, Prompt, Sampling, UsageSink
@@ -72,6 +73,23 @@ def test_a_fallback_spends_what_is_left_of_the_tokens_of_its_key(limit: int, con
     assert reply["choices"][0]["finish_reason"] == ("stop" if limit == 190 else "length")
     spent = reply["ttc"]["usage"]
     assert 60 <= spent["tokens"] <= limit - spent["prompt"], "each model has read the prompt"
+
+
+def test_what_a_model_spent_before_its_fallback_answered_is_booked_on_it(caplog: pytest.LogCaptureFixture) -> None:
+    big = served(ScriptedEngine(ponder, thinking=True), "big", fallback="small")
+    caplog.set_level(logging.INFO, "serve.access")
+    with running(big, small()) as server, server.client() as client:
+        server.ask({**chat("q", thinking_budget=-1, max_tokens=60), "model": "big"})
+        assert until(lambda: server.service.idle)
+        lines = client.get("/metrics").text.splitlines()
+    counts = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    for model, num_tokens in {"big": "60", "small": "19"}.items():
+        labels = f'model="{model}",strategy="direct"'
+        assert counts[f"ttc_generation_tokens_total{{{labels}}}"] == num_tokens
+        assert counts[f'ttc_key_tokens_total{{key="anyone",{labels}}}'] == num_tokens
+    assert counts['ttc_requests_ended_total{model="small",strategy="direct",outcome="done"}'] == "1"
+    notes = next(record.__dict__ for record in caplog.records if record.name == "serve.access")
+    assert notes["spent"] == {"big": 60, "small": 19} and notes["total_tokens"] == 79
 
 
 def test_a_whole_reply_bears_the_name_of_the_model_that_answered() -> None:
