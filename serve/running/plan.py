@@ -588,6 +588,10 @@ def with_extras(
     if request.top_logprobs:
         extras["top_logprobs"] = request.top_logprobs
     supported = extras_of(model.engine.capabilities)
+    if request.top_logprobs and "top_logprobs" not in supported:
+        name = request.top_logprobs_field
+        why = f"the engine of model {model.name} tells the log-probability of the sampled token alone: send 0"
+        raise unsupported(name, f"{name}: {why}")
     names = [*extras, *(["cache_salt"] if request.sampling.cache_salt else [])]
     _check_known(names, supported, model.name)
     apart = (
@@ -600,7 +604,8 @@ def with_extras(
         why = f"the engine of model {model.name} does not tell the log-probabilities of a prompt: leave logprobs out"
         raise unsupported("echo", f"echo: {why}")
     if request.top_logprobs and strategy != "direct":
-        raise unsupported("top_logprobs", f"top_logprobs: strategy {strategy} cannot honour it; ask for direct")
+        name = request.top_logprobs_field
+        raise unsupported(name, f"{name}: strategy {strategy} tells no likeliest tokens; ask for direct, or send 0")
     if "cache_salt" in supported and (request.sampling.cache_salt or key is not ANYONE):
         extras["cache_salt"] = hashlib.sha256(f"{key.name}\0{request.sampling.cache_salt or ''}".encode()).hexdigest()
     if not extras:
