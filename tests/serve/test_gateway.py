@@ -436,6 +436,29 @@ def test_counts_that_are_none_are_not_reported() -> None:
             assert reply.status_code == 200 and '"total_tokens":0' in reply.text
 
 
+@pytest.mark.parametrize(
+    "later",
+    [
+        {"prompt_tokens": None, "completion_tokens": None, "total_tokens": None},
+        {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "prompt_tokens_details": None},
+        {"prompt_tokens": 11, "completion_tokens": 5, "total_tokens": 16, "completion_tokens_details": None},
+        {"completion_tokens": 5, "total_tokens": 16},
+        None,
+    ],
+)
+def test_usage_that_comes_more_than_once_is_counted_once(later: Any) -> None:
+    def play(wire: Wire) -> None:
+        usage = {"prompt_tokens": 11, "completion_tokens": 5, "total_tokens": 16}
+        last = {"index": 0, "delta": {"content": "7"}, "finish_reason": "stop"}
+        chunks = [{"choices": [last], "usage": usage}, {"choices": [], "usage": later}]
+        events = b"".join(b"data: %s\n\n" % json.dumps(chunk).encode() for chunk in chunks)
+        wire.plain("200 OK", events + b"data: [DONE]\n\n", kind="text/event-stream")
+
+    with faulty(play) as behind, gateway(behind) as server:
+        usage = server.ask(chat()).json()["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (11, 5)
+
+
 def test_calls_that_have_no_index_stay_apart_and_arguments_may_be_an_object() -> None:
     calls = [
         {"id": "one", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}},
