@@ -173,9 +173,14 @@ class _Attempt:
 
     @property
     def num_tokens(self) -> int:
-        """What its key has spent by now: a prompt that is counted here once, however often it was read."""
+        """What its key has spent by now: a prompt that is counted here once, however often it was read.
+
+        One that a server behind has read and not counted, since its client left, is what was set aside for it.
+        """
         read = self.usage.prompt
-        return self.usage.tokens + (min(read, self.plan.num_prompt) if self.plan.counts_prompt else read)
+        if self.plan.counts_prompt:
+            return self.usage.tokens + min(read, self.plan.num_prompt)
+        return self.usage.tokens + (read or (self.plan.num_prompt if self.usage.attempts else 0))
 
 
 class ActiveRequest:

@@ -547,6 +547,22 @@ def test_a_keys_minute_counts_what_a_server_behind_counts(fields: dict[str, Any]
     assert quotas.booked == [usage["total_tokens"]] == [16 * len(behind.asked)]
 
 
+def test_who_leaves_a_server_behind_before_it_has_counted_has_spent_the_prompt() -> None:
+    quotas = NotedQuotas()
+    with upstream(lambda number, body: {"content": "7" * 500}, pause_s=0.05) as behind:
+        servers = Upstreams({behind.url: Client(behind.url, Access("", 5, 30))}, Features("theirs", usage=True))
+        model = dataclasses.replace(served(WithoutIds(replies({}))), forward=servers)
+        with running(model, keys=[MANY], quotas=quotas) as server:
+            body, place = chat("word " * 400, stream=True), "/v1/chat/completions"
+            with (
+                server.client(headers={"authorization": f"Bearer {SECRET}"}) as client,
+                client.stream("POST", place, json=body) as response,
+            ):
+                next(line for line in response.iter_lines() if '"content":"7"' in line)
+            assert until(lambda: server.service.idle, 5)
+    assert len(quotas.booked) == 1 and 500 <= quotas.booked[0] < 700
+
+
 def usage_of(response: httpx2.Response) -> Any:
     """The usage of a reply, whole or streamed."""
     assert response.status_code == 200, response.text
