@@ -14,11 +14,11 @@ from itertools import accumulate
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, MaxLen, MinLen
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from serve.dialects.sse import ChoiceUsage, ChunkStream, body_of, head_of
 from serve.requests.body import FIRST_FAULT, WHOLE, with_reason
-from serve.requests.errors import invalid
+from serve.requests.errors import invalid, unsupported
 from serve.requests.fields import ChoiceFields, ServeRequest, TokenCount, request_of
 from serve.running.events import AnswerDelta, Finish, TokenLogprob, WholeReply
 
@@ -40,7 +40,9 @@ class CompletionRequest(ChoiceFields):
         | Annotated[list[_Ids], FIRST_FAULT, MinLen(1), MaxLen(MAX_PROMPTS)]
     )
     max_tokens: TokenCount | None = None
-    logprobs: Annotated[int, Ge(0), Le(1), WHOLE] | None = with_reason("only the sampled token's is known")
+    logprobs: Annotated[int, Ge(0), Le(20), WHOLE] | None = Field(
+        None, description="So many of the likeliest tokens beside each, where the model's engine tells them; 0: none."
+    )
     echo: bool | None = None
     suffix: None = with_reason("insertion is not supported")
 
@@ -72,9 +74,17 @@ def parse(body: CompletionRequest) -> ServeRequest:
         raise invalid(
             "echo", "echo: a stream does not tell log-probabilities of the prompt; leave one of the three out"
         )
+    if body.echo and body.logprobs:
+        raise unsupported("logprobs", "logprobs: the likeliest tokens of a prompt are not told: with echo send 0")
     request = request_of(body, (), body.max_tokens or DEFAULT_MAX_TOKENS, "max_tokens")
-    logprobs = body.logprobs is not None
-    return replace(request, prompts=_prompts(body.prompt), logprobs=logprobs, echo=bool(body.echo))
+    return replace(
+        request,
+        prompts=_prompts(body.prompt),
+        logprobs=body.logprobs is not None,
+        top_logprobs=body.logprobs or 0,
+        top_logprobs_field="logprobs",
+        echo=bool(body.echo),
+    )
 
 
 def _prompts(prompt: str | list[Any]) -> tuple[str | tuple[int, ...], ...]:
@@ -111,10 +121,11 @@ def _logprobs(tokens: Sequence[TokenLogprob] | None, begin: int = 0) -> dict[str
         return None
     texts = [item.text for item in tokens]
     offsets = list(accumulate(map(len, texts), initial=begin))[:-1]
+    tops = [{other.text: other.logprob for other in reversed((*item.top, item))} for item in tokens]
     return {
         "tokens": texts,
         "token_logprobs": [item.logprob for item in tokens],
-        "top_logprobs": None,
+        "top_logprobs": tops if any(item.top for item in tokens) else None,
         "text_offset": offsets,
     }
 

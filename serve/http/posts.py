@@ -409,4 +409,5 @@ def _note(scope: Scope, job: ActiveRequest) -> None:
         generated=job.usage.generated,
         thinking=job.usage.thinking,
         total_tokens=job.usage.tokens,
+        **({"spent": {one.model: one.usage.tokens for one in job.spent}} if len(job.spent) > 1 else {}),
     )

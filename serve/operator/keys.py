@@ -122,12 +122,16 @@ def _read_key(name: str, table: Mapping[str, Any], where: str) -> Key:
             raise ConfigError(f"{where}: keys.{name}.env must be the name of an environment variable, not the secret")
         secret = os.environ.get(str(table["env"]), "")
         if not secret:
-            raise ConfigError(f"{where}: keys.{name}: the environment variable {table['env']} is not set")
+            variable = table["env"] if table["env"].isupper() else "that it names"  # else it may be the secret itself
+            raise ConfigError(f"{where}: keys.{name}.env: the environment variable {variable} is not set")
         return key_from_secret(name, secret, limits)
     try:
         secret = pathlib.Path(str(table["file"])).expanduser().read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"{where}: keys.{name}: {table['file']} cannot be read") from exc
+    except (OSError, ValueError, RuntimeError) as exc:  # which may be the secret itself: it is not shown
+        reason = getattr(exc, "strerror", None) or "it is no text file"
+        raise ConfigError(
+            f"{where}: keys.{name}.file must be the path of a file with the secret in it, which can be read: {reason}"
+        ) from None
     return key_from_secret(name, secret, limits)
 
 

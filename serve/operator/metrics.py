@@ -75,17 +75,26 @@ class _Histogram:
 
 
 @dataclass(frozen=True, slots=True)
+class SpentRecord:
+    """What one model spent on a request: that was asked for, or a fallback."""
+
+    model: str
+    strategy: str
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
 class RequestRecord:
     """What is recorded of a request that ended. Seconds; `first_token_s` None when there was none.
 
-    `enforced` says of each choice how its thinking budget was held. `gaps_s` are the times between two pieces of a
-    stream, as they were sent.
+    `model` is the last that was asked; each has its own entry in `spent`. `enforced` says of each choice how its
+    thinking budget was held. `gaps_s` are the times between two pieces of a stream, as they were sent.
     """
 
     model: str
     strategy: str
     outcome: str
-    usage: Usage
+    spent: Sequence[SpentRecord]
     seconds: float
     first_token_s: float | None = None
     finish_reasons: tuple[str, ...] = ()
@@ -94,6 +103,11 @@ class RequestRecord:
     enforced: tuple[str, ...] = ()
     key: str = "anyone"
     gaps_s: Sequence[float] = ()
+
+    @property
+    def usage(self) -> Usage:
+        """Of all models together."""
+        return sum((one.usage for one in self.spent), Usage())
 
 
 class ServerMetrics:
@@ -160,9 +174,11 @@ class ServerMetrics:
         """Record a request that ran."""
         labels = {"model": done.model, "strategy": done.strategy}
         self._ended.add(1, **labels, outcome=done.outcome)
-        for name, counter in self._tokens.items():
-            counter.add(getattr(done.usage, name), **labels)
-        self._of_key.add(done.usage.tokens + done.usage.overrun, key=done.key, **labels)
+        for one in done.spent:
+            own = {"model": one.model, "strategy": one.strategy}
+            for name, counter in self._tokens.items():
+                counter.add(getattr(one.usage, name), **own)
+            self._of_key.add(one.usage.tokens + one.usage.overrun, key=done.key, **own)
         self._between.add_all(done.gaps_s, **labels)
         self._whole.add(done.seconds, **labels)
         if done.first_token_s is not None:

@@ -119,7 +119,8 @@ class SamplingRequest:
 class ServeRequest:
     """One request: a conversation, or raw prompts (no chat template; texts or ids), each with choices of its own.
 
-    `prefill` is the beginning of the answer, which the model goes on with; `prefill_field` is where it stood. `echo`
+    `prefill` is the beginning of the answer, which the model goes on with; `prefill_field` is where it stood, as
+    `top_logprobs_field` is of the number of likeliest tokens. `echo`
     repeats a raw prompt before what follows it. `forward` is the body as a chat-completions server would take it, for
     what a model that runs here may not be able to do (tools, JSON schemas); `form` says the same for one that is. Both
     are empty where nothing of the kind was asked.
@@ -138,6 +139,7 @@ class ServeRequest:
     search: SearchRequest = field(default_factory=SearchRequest)
     logprobs: bool = False
     top_logprobs: int = 0
+    top_logprobs_field: str = "top_logprobs"
     return_token_ids: bool = False
     forward: Mapping[str, Any] = field(default_factory=dict)
     form: AnswerForm | None = None

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 from urllib.parse import unquote
 
 from serve.requests.errors import ApiError, invalid
@@ -32,6 +32,9 @@ _FORM = "structured"
 """The kind of answers that are calls or JSON."""
 MAX_PROPERTIES = 5000
 """Of a schema, in all its objects together, as OpenAI's API has it: the time to read one grows with the square."""
+MAX_CONSTANTS = 5000
+"""Parts of the lists and objects that stand in the const and enum of a request: each is a rule of the grammar, which
+takes seconds for some ten thousand, and the stack for one object of as many."""
 MAX_ITEMS = 10_000
 """Of all minItems and maxItems of a request, added up: a grammar has symbols for each item, and all memory for 1e9."""
 MAX_LEVELS = 500
@@ -119,8 +122,13 @@ class AnswerForm:
         value: dict[str, Any] = {
             "anyOf": [_call(function, form.arguments, f"{root}/{i}") for i, function in enumerate(functions)]
         }
-        if _num_items(value) > MAX_ITEMS:
-            raise _unsupported("tools", f"their minItems and maxItems together come to more than {MAX_ITEMS}")
+        parts = _objects(value)
+        for num, most, what in (
+            (_num_items(parts), MAX_ITEMS, "minItems and maxItems"),
+            (_num_constants(parts), MAX_CONSTANTS, "constants"),
+        ):
+            if num > most:
+                raise _unsupported("tools", f"their {what} together come to more than {most}")
         more = f"({_quoted(form.between)} call)*" if self.parallel and not form.listed else ""
         if form.listed:
             value = {"type": "array", "items": value, "minItems": 1, **({} if self.parallel else {"maxItems": 1})}
@@ -201,6 +209,8 @@ _DATA = ("const", "enum", "default", "examples")
 """Keywords whose values are no schemas."""
 _TABLES = ("properties", "patternProperties", "$defs", "definitions")
 """Keywords whose values are schemas by name, whatever the name."""
+Parts: TypeAlias = Sequence[Mapping[str, Any]]
+"""Every object in a schema (`_objects`)."""
 
 
 def _names_others(schema: Mapping[str, Any]) -> bool:
@@ -247,41 +257,69 @@ def _unsupported(place: str, error: str) -> ApiError:
 
 def _excess(schema: Mapping[str, Any]) -> str:
     """What `schema` has too much of for the library, which has no bounds of its own; "" where nothing."""
+    parts = _objects(schema)
     for num, most, what in (
-        (_num_within(schema, "properties"), MAX_PROPERTIES, "properties"),
-        (_num_items(schema), MAX_ITEMS, "items in its minItems and maxItems together"),
+        (_num_properties(parts), MAX_PROPERTIES, "properties"),
+        (_num_constants(parts), MAX_CONSTANTS, "parts in its constants"),
+        (_num_items(parts), MAX_ITEMS, "items in its minItems and maxItems together"),
         (_num_levels(schema), MAX_LEVELS, "levels, its references followed"),
-        (_num_meeting(schema), MAX_PATTERNS, "patterns, and schemas that add to each other"),
-        (_num_within(schema, "patternProperties"), MAX_PATTERN_PROPERTIES, "patternProperties"),
+        (_num_meeting(parts), MAX_PATTERNS, "patterns, and schemas that add to each other"),
+        (_num_pattern_properties(parts), MAX_PATTERN_PROPERTIES, "patternProperties"),
     ):
         if num > most:
             return f"it has {num:.16g} {what}, and at most {most} are read"
     return ""
 
 
-def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
+def _objects(value: Any) -> list[Mapping[str, Any]]:
     """Every object in a JSON value."""
-    if isinstance(value, Mapping):
-        yield value
-    for part in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
-        yield from _objects(part)
+    objects, todo = [], [value]
+    while todo:
+        part = todo.pop()
+        objects += [part] if isinstance(part, Mapping) else []
+        todo += [child for child in (part.values() if isinstance(part, Mapping) else part) if _is_compound(child)]
+    return objects
 
 
-def _num_within(schema: Any, table: str) -> int:
-    """How many entries all tables of that name in `schema` have."""
-    tables = (part.get(table) for part in _objects(schema))
+def _is_compound(value: Any) -> bool:
+    return isinstance(value, Mapping | list)
+
+
+def _num_properties(parts: Parts) -> int:
+    """The properties of all objects in a schema, those that are only required included."""
+    tables = ((part.get("properties"), part.get("required")) for part in parts)
+    return sum(
+        len({*(own if isinstance(own, Mapping) else ()), *map(str, required if isinstance(required, list) else ())})
+        for own, required in tables
+    )
+
+
+def _num_pattern_properties(parts: Parts) -> int:
+    """The entries of all tables patternProperties in a schema."""
+    tables = (part.get("patternProperties") for part in parts)
     return sum(len(own) for own in tables if isinstance(own, Mapping))
 
 
-def _num_items(schema: Any) -> float:
-    """The minItems and maxItems of all lists in `schema`, added up."""
-    bounds = (part.get(name) for part in _objects(schema) for name in ("minItems", "maxItems"))
+def _num_constants(parts: Parts) -> int:
+    """The parts of all lists and objects in the const and enum of a schema; an empty one counts as one."""
+    values = [part["const"] for part in parts if "const" in part]
+    values += [value for part in parts if isinstance(part.get("enum"), list) for value in part["enum"]]
+    num = 0
+    while values:
+        inner = [value for value in values if _is_compound(value)]
+        num += sum(max(len(value), 1) for value in inner)
+        values = [child for value in inner for child in (value.values() if isinstance(value, Mapping) else value)]
+    return num
+
+
+def _num_items(parts: Parts) -> float:
+    """The minItems and maxItems of all lists in a schema, added up."""
+    bounds = (part.get(name) for part in parts for name in ("minItems", "maxItems"))
     return sum(max(bound, 0) for bound in bounds if isinstance(bound, int | float))
 
 
-def _num_meeting(schema: Any) -> int:
-    """The patterns in `schema`, where one of its parts adds to another, so that they may meet; else none."""
-    parts = list(_objects(schema))
+def _num_meeting(parts: Parts) -> int:
+    """The patterns in a schema, where one of its parts adds to another, so that they may meet; else none."""
     adds = any("allOf" in part or (_COMPOSED & part.keys() and _CONSTRAINTS & part.keys()) for part in parts)
     return sum(isinstance(part.get(name), str) for part in parts for name in ("pattern", "format")) if adds else 0
 

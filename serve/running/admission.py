@@ -21,9 +21,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from serve.operator.keys import Key
+from serve.requests.errors import ApiError
 from serve.running.quotas import LocalQuotas, Quotas, too_many
 from ttc.config.values import counted
-from ttc.core import Usage
 from ttc.errors import ConfigError
 
 RECENT_S = 60.0
@@ -38,20 +38,31 @@ class Ticket:
 
     def __init__(self, tokens: int | None, book: Callable[[int], None]) -> None:
         """`book` is told what was spent, and gives back the place and the rest."""
-        self.tokens, self._book, self._spent = tokens, book, Usage()
+        self.tokens, self._book = tokens, book
+        self._used = self._overrun = 0
 
     @property
     def left(self) -> int | None:
         """What may still be spent of `tokens`."""
-        return None if self.tokens is None else max(self.tokens - spent_of(self._spent, self.tokens), 0)
+        return None if self.tokens is None else max(self.tokens - self._spent, 0)
 
-    def charge(self, usage: Usage) -> None:
-        """Count what was spent."""
-        self._spent += usage
+    @property
+    def _spent(self) -> int:
+        """What was drawn and not kept is spent, too, else who leaves in time reads for nothing.
+
+        That is counted as far as it was set aside, since a request is held to its tokens without it.
+        """
+        whole = self._used + self._overrun
+        return max(self._used, whole if self.tokens is None else min(whole, self.tokens))
+
+    def charge(self, tokens: int, overrun: int = 0) -> None:
+        """Count what was spent; `overrun` was drawn and not kept."""
+        self._used += tokens
+        self._overrun += overrun
 
     def leave(self) -> None:
         """Book it."""
-        self._book(spent_of(self._spent, self.tokens))
+        self._book(self._spent)
 
 
 class Admission:
@@ -66,12 +77,16 @@ class Admission:
         self._ended: deque[tuple[float, int]] = deque(maxlen=512)
         self.sequences = self.requests = 0
 
-    async def admit(self, key: Key, sequences: int, *, search: bool, most: int) -> Ticket:
-        """Let a request of `sequences` draws in that may spend `most` tokens.
+    async def admit(self, key: Key, sequences: int, *, search: bool, most: int, least: int = 1) -> Ticket:
+        """Let a request of `sequences` draws in that may spend `most` tokens; with fewer than `least` it says nothing.
 
         Raises:
-            ApiError: 429, with the seconds after which to try again.
+            ApiError: 429, with the seconds after which to try again; 400 where its key never has `least`.
         """
+        limit = key.limits.tokens_per_minute
+        if limit is not None and least > limit:
+            text = f"this request takes {least} tokens at the least, its prompt included"
+            raise ApiError(400, "token_limit_exceeded", f"{text}, and the key {key.name} may spend {limit} a minute")
         excess = self.sequences + sequences - self._max
         if excess > 0 and self.sequences:
             there = f"{counted(self.sequences, 'draw')} {'is' if self.sequences == 1 else 'are'} admitted"
@@ -79,7 +94,7 @@ class Admission:
             raise too_many("queue_full", text, self._drain_s(excess, self._clock()))
         self._enter(sequences)
         try:
-            reservation = await self._quotas.take(key, most, search=search)
+            reservation = await self._quotas.take(key, most, search=search, least=least)
         except BaseException:
             self._enter(-sequences)
             raise
@@ -102,15 +117,6 @@ class Admission:
             return 1.0
         rate = sum(count for _, count in recent) / max(now - recent[0][0], 1.0)
         return min(max(excess / rate, 1.0), MAX_RETRY_S)
-
-
-def spent_of(usage: Usage, reserved: int | None) -> int:
-    """The tokens that a key has spent: what was drawn and not kept is, too, else who leaves in time reads for nothing.
-
-    That is counted as far as it was set aside, since a request is held to its tokens without it.
-    """
-    whole = usage.tokens + usage.overrun
-    return max(usage.tokens, whole if reserved is None else min(whole, reserved))
 
 
 ALPHA = 4.0

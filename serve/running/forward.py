@@ -38,6 +38,7 @@ from ttc import answers, seeds
 from ttc.concurrent import gather
 from ttc.core import FILTERED, Message, Sampling, ThinkState, Usage
 from ttc.engines.openai.wire import (
+    ServerUsage,
     as_mapping,
     as_mappings,
     as_text,
@@ -225,8 +226,11 @@ async def _ask(
 
     home = home_of(body.get("messages") or ())
     reply = await servers.stream(home, "/chat/completions", body, read, lambda: shown)
-    if servers.count is not None and not (reply.usage.prompt or reply.usage.generated):
-        reply = replace(reply, usage=reply.usage + servers.count(messages, reply.reasoning + reply.content))
+    usage = reply.usage
+    if servers.count is not None and not (usage.prompt and usage.generated):
+        ours = servers.count(messages, reply.reasoning + reply.content)
+        usage = replace(usage, prompt=usage.prompt or ours.prompt, generated=usage.generated or ours.generated)
+        reply = replace(reply, usage=usage)
     reply = replace(reply, usage=_with_thought(reply, servers.count, messages))
     charge(reply.usage)
     return reply
@@ -257,7 +261,7 @@ class _Reading:
         self._thought: list[str] = []
         self._answer: list[str] = []
         self._calls: dict[int, dict[str, Any]] = {}
-        self._usage, self._finish = Usage(calls=1, attempts=1), ""
+        self._counts, self._finish = ServerUsage(), ""
         self._stop: str | None = None
         self._num_parts = 0
         self._refused = False
@@ -265,7 +269,7 @@ class _Reading:
 
     def add(self, chunk: Mapping[str, Any]) -> None:
         """Take a chunk, or a whole answer; raises ValueError where it has not the shape of one."""
-        self._usage = _usage(as_mapping(chunk.get("usage"), "usage"), self._usage)
+        self._counts = self._counts.then(usage_of(as_mapping(chunk.get("usage"), "usage")))
         for choice in as_mappings(chunk.get("choices"), "choices"):
             message = as_mapping(choice.get("delta") or choice.get("message"), "delta")
             reasoning, content = texts_of(message)
@@ -282,7 +286,7 @@ class _Reading:
 
     def lost(self, count: Callable[[Sequence[Message], str], Usage] | None, messages: Sequence[Message]) -> Usage:
         """What a reply that broke off cost: nothing of it is kept. In tokens where they are counted, else in chunks."""
-        usage = self._usage
+        usage = _usage(self._counts)
         if not usage.generated and count is not None:
             usage = count(messages, "".join([*self._thought, *self._answer, *self._apart.end()]))
         return Usage(prompt=usage.prompt, cached=usage.cached, overrun=usage.generated or self._num_parts, attempts=1)
@@ -301,7 +305,8 @@ class _Reading:
             parts = split_text(answer, False)
             thought, answer = parts.thinking, parts.answer.lstrip() if parts.thinking else parts.answer
         reason = "tool_calls" if calls and reason == "stop" else reason  # some servers say stop of both
-        return _Reply(answer, thought, calls, reason, self._usage, rest, self._stop if reason == "stop" else None)
+        usage, stop = _usage(self._counts), self._stop if reason == "stop" else None
+        return _Reply(answer, thought, calls, reason, usage, rest, stop)
 
     def _take(self, thought: str, answer: str) -> None:
         self._thought.append(thought)
@@ -408,16 +413,14 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _usage(told: Mapping[str, Any], before: Usage) -> Usage:
-    if not told:
-        return before
-    counts = usage_of(told)
-    return replace(
-        before,
+def _usage(counts: ServerUsage) -> Usage:
+    return Usage(
         prompt=counts.prompt or 0,
-        cached=counts.cached or 0,
+        cached=min(counts.cached or 0, counts.prompt or 0),
         generated=counts.generated or 0,
         thinking=counts.thinking or 0,
+        calls=1,
+        attempts=1,
     )
 
 

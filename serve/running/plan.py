@@ -14,6 +14,7 @@ import asyncio
 import functools
 import hashlib
 import itertools
+import json
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -49,6 +50,7 @@ from ttc.core import (
     Usage,
     extras_of,
 )
+from ttc.engines.shared.text import LONG_TEXT
 from ttc.engines.shared.wrapped import MarkedEngine
 from ttc.errors import TTCError
 from ttc.session.session import Session
@@ -59,8 +61,8 @@ FORWARDED_BY = ("direct", "majority")
 """Strategies that a server behind can be asked with (see `serve.running.forward`)."""
 SEED_BITS = 53
 """Seeds go back as JSON numbers, which many clients read as doubles."""
-LONG_TEXT = 20_000
-"""Characters beyond which a prompt is rendered beside the event loop, which waits for nothing that takes long."""
+CHARS_OF_TOKEN = 4
+"""Of usual text, for what is set aside before a server behind has counted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,16 +99,29 @@ class RequestPlan:
 
     @property
     def most_tokens(self) -> int:
-        """What it may spend at most: its draws twice over, which leaves room for scoring, or its budget."""
+        """What it may spend at most: its prompt and its draws, twice over with room for scoring, or its budget."""
         drawn = self.sequences * self.sampling.max_tokens
         whole = (self.budget.tokens or 0) * self.request.num_replies
-        return drawn if self.direct else min(2 * drawn, whole)
+        return self.num_prompt + (drawn if self.direct else min(2 * drawn, whole))
+
+    @property
+    def counts_prompt(self) -> bool:
+        """Whether the tokens of the prompt are counted here, and not by a server behind."""
+        return bool(self.prompts) and self.prompts[0].token_ids is not None
+
+    @property
+    def num_prompt(self) -> int:
+        """Tokens of its prompts, each once; before a server behind has counted them, as often as it may be asked."""
+        if self.counts_prompt:
+            return sum(len(prompt.token_ids or ()) for prompt in self.prompts)
+        text = json.dumps(self.request.forward, ensure_ascii=False) if self.request.forward else self.prompts[0].text
+        return self.sequences * (len(text) // CHARS_OF_TOKEN)
 
     def within(self, tokens: int | None) -> RequestPlan:
-        """The same, held to so many tokens; None changes nothing."""
+        """The same, held to so many tokens, its prompt included; None changes nothing."""
         if tokens is None:
             return self
-        each = max(tokens // self.request.num_replies, 1)
+        each = max((tokens - self.num_prompt) // self.request.num_replies, 1)
         draws = each if self.direct else max(each // max(self.sequences, 1), 1)
         held = min(self.sampling.max_tokens, draws if self.request.forward else each)
         asked = self.request.sampling.max_tokens
@@ -573,6 +588,10 @@ def with_extras(
     if request.top_logprobs:
         extras["top_logprobs"] = request.top_logprobs
     supported = extras_of(model.engine.capabilities)
+    if request.top_logprobs and "top_logprobs" not in supported:
+        name = request.top_logprobs_field
+        why = f"the engine of model {model.name} tells the log-probability of the sampled token alone: send 0"
+        raise unsupported(name, f"{name}: {why}")
     names = [*extras, *(["cache_salt"] if request.sampling.cache_salt else [])]
     _check_known(names, supported, model.name)
     apart = (
@@ -585,7 +604,8 @@ def with_extras(
         why = f"the engine of model {model.name} does not tell the log-probabilities of a prompt: leave logprobs out"
         raise unsupported("echo", f"echo: {why}")
     if request.top_logprobs and strategy != "direct":
-        raise unsupported("top_logprobs", f"top_logprobs: strategy {strategy} cannot honour it; ask for direct")
+        name = request.top_logprobs_field
+        raise unsupported(name, f"{name}: strategy {strategy} tells no likeliest tokens; ask for direct, or send 0")
     if "cache_salt" in supported and (request.sampling.cache_salt or key is not ANYONE):
         extras["cache_salt"] = hashlib.sha256(f"{key.name}\0{request.sampling.cache_salt or ''}".encode()).hexdigest()
     if not extras:

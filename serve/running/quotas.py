@@ -1,8 +1,9 @@
 """What each key may still use of its minute: set aside when a request is let in, settled when it ends.
 
-A request reserves all that it may spend, so no number of requests at once passes a limit; what it did not spend comes
-back with its end. A minute is the last 60 seconds. These are the quotas of one process; processes that serve the same
-keys share theirs in Redis (`serve.running.shared_quotas`).
+Tokens are those of prompts and those that are drawn, as in the usage of a reply. A request reserves all that it may
+spend, so no number of requests at once passes a limit; what it did not spend comes back with its end. A minute is the
+last 60 seconds. These are the quotas of one process; processes that serve the same keys share theirs in Redis
+(`serve.running.shared_quotas`).
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class Reservation:
 class Quotas(Protocol):
     """Where the use of keys is written down."""
 
-    async def take(self, key: Key, most: int, *, search: bool) -> Reservation:
-        """Count a request of `key` that may spend `most` tokens.
+    async def take(self, key: Key, most: int, *, search: bool, least: int = 1) -> Reservation:
+        """Count a request of `key` that may spend `most` tokens, and needs `least` of them.
 
         Raises:
             ApiError: 429, with the seconds after which to try again.
@@ -76,12 +77,12 @@ class LocalQuotas:
         self._accounts: dict[str, _Account] = {}
         self._names = itertools.count()
 
-    async def take(self, key: Key, most: int, *, search: bool) -> Reservation:
+    async def take(self, key: Key, most: int, *, search: bool, least: int = 1) -> Reservation:
         """See `Quotas`."""
         now, account = self._clock(), self._accounts.setdefault(key.name, _Account())
         account.forget(now - MINUTE_S)
         _check(key, account, now - MINUTE_S, search)
-        tokens = _reservation(key, account, most, now - MINUTE_S)
+        tokens = _reservation(key, account, most, least, now - MINUTE_S)
         account.requests.append(now)
         account.searches += search
         account.reserved += tokens or 0
@@ -107,10 +108,11 @@ def _check(key: Key, account: _Account, horizon: float, search: bool) -> None:
         raise too_many_searches(key)
 
 
-def _reservation(key: Key, account: _Account, most: int, horizon: float) -> int | None:
+def _reservation(key: Key, account: _Account, most: int, least: int, horizon: float) -> int | None:
     """Tokens to set aside of the key's.
 
-    A request that may spend more than a whole minute's worth gets what is left of it, as soon as nothing else runs.
+    A request that may spend more than a whole minute's worth gets what is left of it, if that is `least`, as soon as
+    nothing else runs.
     """
     limit = key.limits.tokens_per_minute
     if limit is None:
@@ -118,7 +120,7 @@ def _reservation(key: Key, account: _Account, most: int, horizon: float) -> int 
     left = limit - sum(count for _, count in account.tokens) - account.reserved
     if most <= left:
         return most
-    if most > limit and left > 0 and not account.reserved:
+    if most > limit and left >= least and not account.reserved:
         return left
     wait_s = account.tokens[0][0] - horizon if account.tokens and not account.reserved else 1.0
     raise too_many_tokens(key, account.reserved, wait_s)

@@ -19,13 +19,13 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
 from serve.operator.config import ServeConfig
 from serve.operator.keys import Key, KeyRing
-from serve.operator.metrics import Labels, RequestRecord, RequestSpan, ServerMetrics
+from serve.operator.metrics import Labels, RequestRecord, RequestSpan, ServerMetrics, SpentRecord
 from serve.requests.errors import ApiError, from_error, unavailable
 from serve.requests.fields import ServeRequest
 from serve.requests.search import NOT_SERVED, SearchRequest, ServedStrategies
@@ -91,8 +91,9 @@ class InferenceService:
         if self.draining:
             left_s = max(self._until - time.monotonic(), 1.0)
             raise unavailable("draining", "the server is shutting down", retry_after_s=left_s)
-        most = self._most_tokens(plan)
-        ticket = await self.admission.admit(key, plan.sequences, search=plan.sequences > 1, most=most)
+        most, least = (0, 1) if key.limits.tokens_per_minute is None else (self._most_tokens(plan), plan.num_prompt + 1)
+        is_wide = plan.sequences > 1
+        ticket = await self.admission.admit(key, plan.sequences, search=is_wide, most=most, least=least)
         plan = plan.within(ticket.tokens)
         job = ActiveRequest(self, plan, ticket, name, RequestSpan(plan.model.name, plan.strategy, headers or {}), notes)
         self._jobs.add(job)
@@ -105,7 +106,7 @@ class InferenceService:
         while (name := model.spec.fallback) is not None and name not in tried and plan.request.num_replies == 1:
             tried.add(name)
             model, _ = self.catalogue.find(name)
-        return plan.most_tokens + each * (len(tried) - 1)
+        return plan.most_tokens + (plan.num_prompt + each) * (len(tried) - 1)
 
     async def plan(self, request: ServeRequest, key: Key) -> RequestPlan:
         """Check a request for a model that is named; raises ApiError."""
@@ -163,6 +164,25 @@ class InferenceService:
             await asyncio.sleep(0.02)
 
 
+@dataclass(slots=True)
+class _Attempt:
+    """What a plan was charged, its fallbacks not included."""
+
+    plan: RequestPlan
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def num_tokens(self) -> int:
+        """What its key has spent by now: a prompt that is counted here once, however often it was read.
+
+        One that a server behind has read and not counted, since its client left, is what was set aside for it.
+        """
+        read = self.usage.prompt
+        if self.plan.counts_prompt:
+            return self.usage.tokens + min(read, self.plan.num_prompt)
+        return self.usage.tokens + (read or (self.plan.num_prompt if self.usage.attempts else 0))
+
+
 class ActiveRequest:
     """One admitted request; use it as an asynchronous context."""
 
@@ -179,7 +199,7 @@ class ActiveRequest:
         self._told = dict(notes)
         self._answering = False
         self._service, self.plan, self._ticket, self._name, self._span = service, plan, ticket, name, span
-        self._tried = {plan.model.name}
+        self._attempts = [_Attempt(plan)]
         self._events: asyncio.Queue[ServeEvent] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._stopped: ApiError | None = None
@@ -267,16 +287,18 @@ class ActiveRequest:
         Of what was set aside it gets what is left; with nothing left there is none.
         """
         reason, request, left = reason_of(error), fallback_request(self.plan), self._ticket.left
-        if reason is None or request is None or self._answering or request.model in self._tried or left == 0:
+        if reason is None or request is None or self._answering or request.model in self._tried:
             return False
         try:
             plan = await self._service.plan(request, self.plan.key)
         except ApiError as refusal:
             _log.warning("no fallback", extra={"reply_id": self._name, "error": refusal.code})
             return False
+        if left is not None and left <= plan.num_prompt:
+            return False
         self._told["fallback"] = {"from": self.plan.model.name, "reason": reason}
-        self._tried.add(request.model)
         self.plan = plan.within(left)
+        self._attempts.append(_Attempt(self.plan))
         return True
 
     def _emit(self, event: ServeEvent) -> None:
@@ -298,6 +320,7 @@ class ActiveRequest:
                     raise OutOfBudget
                 self._ended.append(event)
             case Done():
+                self._charge_rest(event.counts)
                 whole = {"usage": ledger(self.usage)} if "fallback" in self._told else {}  # of all attempts
                 lost = self.usage.tokens - event.ttc["usage"]["tokens"] if whole else 0
                 counts = event.counts + TokenCounts(completion=lost, rejected=lost)
@@ -307,7 +330,21 @@ class ActiveRequest:
 
     def _can_fall_back(self) -> bool:
         request = fallback_request(self.plan)
-        return request is not None and request.model not in self._tried and self._ticket.left != 0
+        left = self._ticket.left
+        has_room = left is None or left > self.plan.num_prompt
+        return request is not None and request.model not in self._tried and has_room
+
+    @property
+    def spent(self) -> tuple[SpentRecord, ...]:
+        """What each model was charged."""
+        return tuple(
+            SpentRecord(attempt.plan.model.name, attempt.plan.strategy, attempt.usage) for attempt in self._attempts
+        )
+
+    @property
+    def _tried(self) -> set[str]:
+        """The models that were asked, the one that is asked now included."""
+        return {attempt.plan.model.name for attempt in self._attempts}
 
     def finished(self) -> RequestRecord:
         """What is recorded of this request."""
@@ -318,7 +355,7 @@ class ActiveRequest:
             model=self.plan.model.name,
             strategy=self.plan.strategy,
             outcome=self.outcome,
-            usage=self.usage,
+            spent=self.spent,
             seconds=time.monotonic() - self._opened,
             first_token_s=self._first_token_s,
             finish_reasons=tuple(finish.reason for finish in self._ended),
@@ -334,8 +371,16 @@ class ActiveRequest:
         self._events.put_nowait(RequestFailed(error))
 
     def _charge(self, usage: Usage) -> None:
+        attempt = self._attempts[-1]
+        before = attempt.num_tokens
+        attempt.usage += usage
         self.usage += usage
-        self._ticket.charge(usage)
+        self._ticket.charge(attempt.num_tokens - before, usage.overrun)
+
+    def _charge_rest(self, counts: TokenCounts) -> None:
+        """Charge what the usage of the reply has beyond that: hand-overs, and prompts of the strategy's own."""
+        whole = counts.prompt + counts.completion
+        self._ticket.charge(max(whole - self._attempts[-1].num_tokens, 0))
 
 
 def check_presets(config: ServeConfig, scorers: Mapping[str, Sequence[str]]) -> ServedStrategies:

@@ -71,7 +71,7 @@ _TAKE = (
     + """
 local most, search = tonumber(ARGV[2]), tonumber(ARGV[3])
 local per_minute, limit = tonumber(ARGV[4]), tonumber(ARGV[5])
-local most_searches, held_s = tonumber(ARGV[6]), tonumber(ARGV[7])
+local most_searches, held_s, least = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 let_go(requests)
 let_go(spent)
 redis.call('ZREMRANGEBYSCORE', held, '-inf', now)
@@ -89,7 +89,7 @@ if limit > 0 then
   local reserved = sum(held)
   local left = limit - sum(spent) - reserved
   if most <= left then tokens = most
-  elseif most > limit and left > 0 and reserved == 0 then tokens = left
+  elseif most > limit and left >= least and reserved == 0 then tokens = left
   else return {'tokens', reserved == 0 and wait(spent) or '1', reserved} end
   redis.call('ZADD', held, now + held_s, name .. ':' .. string.format('%.0f', tokens))
   redis.call('EXPIRE', held, math.ceil(held_s) + 60)
@@ -141,9 +141,9 @@ class RedisQuotas:
         """Let Redis run a script that changes nothing; raises what it says where it takes none."""
         await asyncio.wait_for(self._forget(keys=_places("check"), args=["none"]), WAIT_S)
 
-    async def take(self, key: Key, most: int, *, search: bool) -> Reservation:
+    async def take(self, key: Key, most: int, *, search: bool, least: int = 1) -> Reservation:
         """See `Quotas`; raises ApiError, 503, where Redis does not answer."""
-        task = asyncio.ensure_future(self._taken(key, most, search))
+        task = asyncio.ensure_future(self._taken(key, most, least, search))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:  # what Redis has set aside by then comes back
@@ -154,11 +154,11 @@ class RedisQuotas:
         if not task.cancelled() and task.exception() is None:
             self.settle(task.result(), 0)
 
-    async def _taken(self, key: Key, most: int, search: bool) -> Reservation:
+    async def _taken(self, key: Key, most: int, least: int, search: bool) -> Reservation:
         name, bounds = secrets.token_hex(8), _bounds(key)
         if not any(bounds):
             return Reservation(key, name, None, search)
-        arguments = [name, most, int(search), *(bound or 0 for bound in bounds), self._held_s]
+        arguments = [name, most, int(search), *(bound or 0 for bound in bounds), self._held_s, least]
         try:
             outcome, value, reserved = await self._asked(self._take, key, arguments)
         except ApiError as error:

@@ -56,15 +56,15 @@ class WatchedSession(Session):
         sampling: Sampling,
         thinking: Thinking,
         budget: Budget,
-        start: Prompt | None,
+        start: Prompt,
         fixed: bool,
         max_ids: int | None,
         logprobs: bool,
         listen: Callable[[Event], None],
     ) -> None:
-        """`index` tells the choices of a request apart; `start` is a prompt in place of the rendered problem.
+        """`index` tells the choices of a request apart; `start` is the problem as its plan has rendered it.
 
-        Where it is `fixed`, a strategy that thinks otherwise than the request has the same.
+        A strategy that thinks otherwise than the request has it rendered anew, unless `start` is `fixed`.
 
         No draw has more than `max_ids` tokens, what is injected included.
 
@@ -86,9 +86,9 @@ class WatchedSession(Session):
         """Every prompt that was rendered, by its ids."""
 
     def render(self, thinking: Thinking | None = None) -> Prompt:
-        """Render the problem, or take the prompt that stands in its place."""
+        """The problem as the plan has rendered it, or anew for another way of thinking."""
         fits = self._fixed or thinking is None or thinking.template is self.thinking.template
-        prompt = super().render(thinking) if self._start is None or not fits else self._start
+        prompt = self._start if fits else super().render(thinking)
         named = replace(prompt, problem_id=self.problem.id, messages=self.problem.messages, path=self.root)
         return self._rooted(named)
 

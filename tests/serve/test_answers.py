@@ -335,7 +335,7 @@ def test_echo_repeats_the_prompt_with_its_log_probabilities(nano: Running) -> No
 
 def test_log_probabilities_of_a_prompt_that_an_engine_does_not_tell_are_refused_before_anything_is_drawn() -> None:
     with running(served(ScriptedEngine(think))) as server:
-        body = {"model": "m", "prompt": "how many?", "max_tokens": 9, "echo": True, "logprobs": 1}
+        body = {"model": "m", "prompt": "how many?", "max_tokens": 9, "echo": True, "logprobs": 0}
         response = server.ask(body, "/v1/completions")
         assert (response.status_code, response.json()["error"]["param"]) == (400, "echo")
         assert not server.engine.counters().calls

@@ -12,8 +12,8 @@ import pytest
 
 from serve.operator.keys import key_from_secret
 from serve.requests.thinking import ThinkingPolicy
-from tests.serve.running import Running, chat, running, served
-from tests.serve.streams import same, streamed, whole
+from tests.serve.running import Running, chat, running, scripted, served
+from tests.serve.streams import chunks_of, same, streamed, whole
 from tests.ttc.capping import ANSWER, BARE, THOUGHT, Capping
 from ttc.core import (
     PENALTIES,
@@ -29,6 +29,7 @@ from ttc.core import (
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.vllm.thinking_cap import CapReport
 
+VOTE = {"strategy": "majority", "n": 2}
 REPLY = "<think>hm</think>\n\nThe answer is 7."
 
 
@@ -126,6 +127,29 @@ def test_the_likeliest_tokens_stand_beside_the_sampled_ones_of_the_answer(server
         assert [top["token"] for top in item["top_logprobs"]] == [item["token"], "z", "y"]
         assert all(math.isfinite(top["logprob"]) and top["bytes"] for top in item["top_logprobs"])
     same(reply, streamed(server, body))
+
+
+def test_a_raw_completion_tells_as_many_of_the_likeliest_tokens_as_it_was_asked_for() -> None:
+    body = {"model": "m", "prompt": "hi", "max_tokens": 16, "logprobs": 2, "seed": 1}
+    with running(served(Able("The answer is 7."))) as server:
+        (choice,) = server.ask(body, "/v1/completions").json()["choices"]
+        chunks = chunks_of(server.ask({**body, "stream": True}, "/v1/completions").text)
+        none = server.ask({**body, "logprobs": 0}, "/v1/completions").json()["choices"][0]["logprobs"]
+    rows = choice["logprobs"]
+    for token, tops in zip(rows["tokens"], rows["top_logprobs"], strict=True):
+        assert tops == {token: -0.5, "z": -2.0}
+    parts = [chunk["choices"][0]["logprobs"] for chunk in chunks if chunk["choices"][0]["logprobs"]]
+    assert [row for part in parts for row in part["top_logprobs"]] == rows["top_logprobs"]
+    assert none["tokens"] == rows["tokens"] and none["top_logprobs"] is None
+
+
+@pytest.mark.parametrize(("model", "fields"), [("able", {"echo": True}), ("m", {}), ("able", {"ttc": VOTE})])
+def test_likeliest_tokens_that_cannot_be_had_are_refused_in_completions(model: str, fields: dict[str, Any]) -> None:
+    body = {"model": model, "prompt": "hi", "max_tokens": 4, "logprobs": 1, **fields}
+    with running(served(scripted()), served(Able(), "able")) as server:
+        response = server.ask(body, "/v1/completions")
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "logprobs")
+    assert "send 0" in response.json()["error"]["message"]
 
 
 def test_log_probabilities_are_asked_of_the_engine_only_when_a_reply_shows_them(server: Running) -> None:

@@ -436,6 +436,29 @@ def test_counts_that_are_none_are_not_reported() -> None:
             assert reply.status_code == 200 and '"total_tokens":0' in reply.text
 
 
+@pytest.mark.parametrize(
+    "later",
+    [
+        {"prompt_tokens": None, "completion_tokens": None, "total_tokens": None},
+        {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "prompt_tokens_details": None},
+        {"prompt_tokens": 11, "completion_tokens": 5, "total_tokens": 16, "completion_tokens_details": None},
+        {"completion_tokens": 5, "total_tokens": 16},
+        None,
+    ],
+)
+def test_usage_that_comes_more_than_once_is_counted_once(later: Any) -> None:
+    def play(wire: Wire) -> None:
+        usage = {"prompt_tokens": 11, "completion_tokens": 5, "total_tokens": 16}
+        last = {"index": 0, "delta": {"content": "7"}, "finish_reason": "stop"}
+        chunks = [{"choices": [last], "usage": usage}, {"choices": [], "usage": later}]
+        events = b"".join(b"data: %s\n\n" % json.dumps(chunk).encode() for chunk in chunks)
+        wire.plain("200 OK", events + b"data: [DONE]\n\n", kind="text/event-stream")
+
+    with faulty(play) as behind, gateway(behind) as server:
+        usage = server.ask(chat()).json()["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (11, 5)
+
+
 def test_calls_that_have_no_index_stay_apart_and_arguments_may_be_an_object() -> None:
     calls = [
         {"id": "one", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}},
@@ -581,7 +604,7 @@ def test_parallel_requests_never_pass_a_quota_of_tokens() -> None:
 
 
 def test_a_reply_that_its_keys_minute_cut_says_so() -> None:
-    key = key_from_secret("alice", SECRET, KeyLimits(tokens_per_minute=20))
+    key = key_from_secret("alice", SECRET, KeyLimits(tokens_per_minute=40))
     with running(served(scripted({"hi": ["x" * 120]})), keys=[key]) as server:
         reply = server.ask(chat(max_tokens=100), authorization=f"Bearer {SECRET}").json()
     assert reply["choices"][0]["finish_reason"] == "length" and reply["usage"]["completion_tokens"] == 20
@@ -591,9 +614,10 @@ def test_a_reply_that_its_keys_minute_cut_says_so() -> None:
 def test_what_was_set_aside_and_not_spent_comes_back() -> None:
     key = key_from_secret("alice", SECRET, KeyLimits(tokens_per_minute=500))
     with running(served(scripted()), keys=[key]) as server:
-        for _ in range(8):  # "hello there" and the end are 12 tokens
-            assert server.ask(chat(max_tokens=400), authorization=f"Bearer {SECRET}").status_code == 200
-        assert server.ask(chat(max_tokens=450), authorization=f"Bearer {SECRET}").status_code == 429
+        for _ in range(4):  # the prompt is 20 tokens, "hello there" and the end are 12
+            assert server.ask(chat(max_tokens=350), authorization=f"Bearer {SECRET}").status_code == 200
+        assert server.ask(chat(max_tokens=353), authorization=f"Bearer {SECRET}").status_code == 429
+        assert server.ask(chat(max_tokens=352), authorization=f"Bearer {SECRET}").status_code == 200
 
 
 def test_keys_are_read_again_without_a_restart() -> None:

@@ -8,13 +8,14 @@ import json
 import logging
 import pathlib
 import threading
+import traceback
 
 import pytest
 
 from serve.http.app import JsonLines
 from serve.operator.config import load_config
 from serve.operator.keys import KeyLimits, find_key, key_from_secret
-from serve.operator.metrics import RequestRecord, RequestSpan
+from serve.operator.metrics import RequestRecord, RequestSpan, SpentRecord
 from tests.serve.running import chat, running, scripted, served
 from tests.serve.slow import SlowEngine, until
 from tests.serve.streams import chunks_of
@@ -22,6 +23,7 @@ from ttc.core import Usage
 from ttc.errors import ConfigError
 
 ALICE, BOB = "alice-secret-1", "bob-secret-22"
+CODE = "f00dCafe12345678"
 
 
 def bearer(secret: str) -> dict[str, str]:
@@ -100,7 +102,7 @@ def test_keys_are_kept_as_digests_and_read_from_environment_file_or_hash(
     [
         ("", "needs one of"),
         ('env = "NO_SUCH_KEY"', "NO_SUCH_KEY is not set"),
-        ('file = "/no/such/file"', "cannot be read"),
+        ('file = "/no/such/file"', "keys.alice.file must be the path .* can be read: No such file"),
         ('sha256 = "abc"', "64 hexadecimal"),
         (f'sha256 = "{"0" * 64}"\nrequests = 3', "unknown key"),
         (f'sha256 = "{"0" * 64}"\nmax_searches = 0', "keys.alice: max_searches"),
@@ -121,6 +123,10 @@ def test_a_key_that_cannot_be_used_stops_the_start(tmp_path: pathlib.Path, table
         (f'[keys]\nalice = "{ALICE}"', r"must be a table \[keys.alice\]"),
         (f'keys = "{ALICE}"', r"keys must be tables \[keys.NAME\]"),
         (f'[keys.alice]\nenv = "{ALICE}"', r"keys.alice.env must be the name of an environment variable"),
+        (f'[keys.alice]\nenv = "{CODE}"', r"keys.alice.env: the environment variable that it names is not set"),
+        (f'[keys.alice]\nfile = "{ALICE}"', r"keys.alice.file must be the path of a file"),
+        (f'[keys.alice]\nfile = "{ALICE}\\u0000"', r"keys.alice.file must be the path of a file"),
+        (f'[keys.alice]\nfile = "~{ALICE}/x"', r"keys.alice.file must be the path of a file"),
     ],
 )
 def test_a_secret_that_stands_in_the_file_is_not_shown(tmp_path: pathlib.Path, keys: str, message: str) -> None:
@@ -128,7 +134,8 @@ def test_a_secret_that_stands_in_the_file_is_not_shown(tmp_path: pathlib.Path, k
     config.write_text(f'{keys}\n[models.m]\nengine = "simulated"\n')
     with pytest.raises(ConfigError, match=message) as refusal:
         load_config(config)
-    assert ALICE not in str(refusal.value)
+    shown = "".join(traceback.format_exception(refusal.value))
+    assert ALICE not in shown and CODE not in shown
 
 
 def test_the_limits_of_a_table_that_names_the_usual_variable_hold(
@@ -145,7 +152,7 @@ def test_the_limits_of_a_table_that_names_the_usual_variable_hold(
 def test_each_key_has_limits_of_its_own() -> None:
     keys = [
         key_from_secret("alice", ALICE, KeyLimits(requests_per_minute=2)),
-        key_from_secret("bob", BOB, KeyLimits(tokens_per_minute=5, max_total_tokens=3000)),
+        key_from_secret("bob", BOB, KeyLimits(tokens_per_minute=25, max_total_tokens=3000)),
     ]
     with running(served(scripted()), keys=keys) as server:
         assert [server.ask(chat(), **bearer(ALICE)).status_code for _ in range(3)] == [200, 200, 429]
@@ -153,6 +160,8 @@ def test_each_key_has_limits_of_its_own() -> None:
         spent = server.ask(chat(max_tokens=100), **bearer(BOB))
         assert (spent.status_code, spent.json()["error"]["code"]) == (429, "token_limit_exceeded")
         assert 1 <= int(spent.headers["retry-after"]) <= 60
+        large = server.ask(chat("hi " * 10), **bearer(BOB))
+        assert (large.status_code, large.json()["error"]["code"]) == (400, "token_limit_exceeded")
         dear = server.ask(chat(ttc={"max_total_tokens": 4000}), **bearer(BOB))
         assert (dear.status_code, dear.json()["error"]["param"]) == (400, "ttc.max_total_tokens")
 
@@ -245,7 +254,7 @@ def test_a_span_tells_what_a_request_cost_and_belongs_to_the_clients_trace() -> 
     for outcome in ("done", "deadline_exceeded"):
         span = RequestSpan("m", "tree", {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}, provider)
         usage = Usage(prompt=5, generated=7, thinking=3)
-        span.end(RequestRecord("m", "tree", outcome, usage, 0.1, finish_reasons=("stop",)))
+        span.end(RequestRecord("m", "tree", outcome, (SpentRecord("m", "tree", usage),), 0.1, finish_reasons=("stop",)))
     good, bad = exporter.get_finished_spans()
     assert good.context is not None and f"{good.context.trace_id:032x}" == trace
     assert good.attributes is not None and good.attributes["gen_ai.usage.output_tokens"] == 7

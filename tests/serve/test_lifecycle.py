@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,6 +24,7 @@ from serve.running.admission import FairGate
 from tests.serve.running import Running, chat, running, scripted, served
 from tests.serve.slow import GatedEngine, SlowEngine, until
 from tests.serve.streams import chunks_of
+from ttc.core import Message, Prompt
 from ttc.engines.embedded.engine import EmbeddedEngine, embedded
 
 
@@ -285,3 +287,22 @@ def test_wide_searches_together_run_no_more_draws_than_they_may() -> None:
         for thread in threads:
             thread.join()
     assert statuses == [200] * 5 and engine.max_live <= 5 and model.gate.held == 0
+
+
+@pytest.mark.parametrize("fields", [{}, {"ttc": {"strategy": "majority", "n": 3}}, {"enable_thinking": False}])
+def test_a_long_prompt_is_rendered_once_and_beside_the_event_loop(fields: dict[str, Any]) -> None:
+    threads: list[str] = []
+
+    class Noting(SlowEngine):
+        def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
+            threads.append(threading.current_thread().name)
+            return super().render(messages, thinking)
+
+    with running(served(Noting(0))) as server:
+        loop = asyncio.run_coroutine_threadsafe(_name_of_thread(), server.loop).result(5)
+        assert server.ask(chat("long " * 5000, max_tokens=4, **fields)).status_code == 200
+    assert len(threads) == 1 and loop not in threads
+
+
+async def _name_of_thread() -> str:
+    return threading.current_thread().name

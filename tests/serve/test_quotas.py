@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import math
 import os
 import pathlib
@@ -16,6 +17,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import httpx2
 import pytest
 
 from serve.operator.keys import ANYONE, Key, KeyLimits, key_from_secret
@@ -24,9 +26,20 @@ from serve.running import shared_quotas
 from serve.running.admission import Admission
 from serve.running.quotas import LocalQuotas, Quotas, Reservation, too_many_requests, too_many_searches
 from serve.running.shared_quotas import ENV, PLACES, RedisQuotas, find_quotas, open_quotas
+from serve.running.upstreams import Upstreams
 from tests.serve.running import chat, running, scripted, served
+from tests.serve.slow import until
+from tests.serve.streams import chunks_of
+from tests.serve.test_forward import TOOLS, WithoutIds
+from tests.serve.thinker import think
+from tests.serve.upstream import upstream
 from ttc.core import Usage
-from ttc.errors import ConfigError
+from ttc.engines.openai.client import Client
+from ttc.engines.openai.refusals import Access
+from ttc.engines.openai.wire import Features
+from ttc.engines.scripted import ScriptedEngine, replies
+from ttc.errors import ConfigError, EngineError
+from ttc.scorers.constant import constant
 
 SECRET = "a-secret-of-alice"
 PROGRAM = os.environ.get("TTC_REDIS_SERVER") or shutil.which("redis-server")
@@ -101,7 +114,7 @@ def test_what_was_sampled_for_a_client_that_left_is_spent_as_far_as_it_was_set_a
         admission, key = Admission(10, LocalQuotas(Clock())), alice(tokens_per_minute=100)
         for usage in (Usage(overrun=40), Usage(generated=10, overrun=90)):
             ticket = await admission.admit(key, 1, search=False, most=50)
-            ticket.charge(usage)
+            ticket.charge(usage.tokens, usage.overrun)
             ticket.leave()
         return (await admission.admit(key, 1, search=False, most=most)).tokens
 
@@ -117,9 +130,9 @@ def test_one_process_and_redis_decide_alike(url: str) -> None:
     async def decisions(quotas: Quotas) -> list[Any]:
         told: list[Any] = []
 
-        async def take(most: int, search: bool = False) -> Any:
+        async def take(most: int, search: bool = False, least: int = 1) -> Any:
             try:
-                reservation = await quotas.take(key, most, search=search)
+                reservation = await quotas.take(key, most, search=search, least=least)
             except ApiError as error:
                 told.append((error.code, error.message))
                 return None
@@ -136,7 +149,8 @@ def test_one_process_and_redis_decide_alike(url: str) -> None:
         settle(one, 15)
         settle(two, 0)
         await asyncio.sleep(0.2)  # Redis hears of it behind our back
-        three = await take(200)  # more than a minute's worth: what is left of it
+        await take(200, least=86)  # more than a minute's worth, with a prompt of 85
+        three = await take(200, least=85)  # what is left of it
         settle(three, 85)
         await asyncio.sleep(0.2)
         await take(1)
@@ -150,7 +164,7 @@ def test_one_process_and_redis_decide_alike(url: str) -> None:
         shared = await decisions(await open_quotas(url, 60))
         assert local == shared
         assert [one if isinstance(one, int) else one[0] for one in local[:7]] == [
-            *(40, 40, "too_many_searches", "token_limit_exceeded", 85, "token_limit_exceeded", 0)
+            *(40, 40, "too_many_searches", "token_limit_exceeded", "token_limit_exceeded", 85, "token_limit_exceeded")
         ]
         assert local[-1][0] == "rate_limit_exceeded"
 
@@ -471,3 +485,101 @@ def test_a_limit_of_one_is_told_in_the_singular() -> None:
     assert str(too_many_requests(key, 1.0)) == "the key alice may send 1 request a minute"
     assert str(too_many_searches(key)) == "the key alice may run 1 search at once"
     assert str(too_many_searches(alice(max_searches=2))) == "the key alice may run 2 searches at once"
+
+
+class NotedQuotas(LocalQuotas):
+    """Notes what was settled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.booked: list[int] = []
+
+    def settle(self, reservation: Reservation, spent: int) -> None:
+        super().settle(reservation, spent)
+        self.booked.append(spent)
+
+
+MANY = key_from_secret("alice", SECRET, KeyLimits(tokens_per_minute=1_000_000))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"stream": True, "stream_options": {"include_usage": True}},
+        {"n": 3},
+        {"ttc": {"strategy": "majority", "n": 3}},
+        {"ttc": {"strategy": "best_of_n", "n": 3, "scorer": "constant"}},
+        {"ttc": {"strategy": "refine"}},
+    ],
+)
+def test_a_keys_minute_counts_the_tokens_that_the_usage_of_a_reply_tells(fields: dict[str, Any]) -> None:
+    model, quotas = served(ScriptedEngine(think, thinking=True), scorers={"constant": constant()}), NotedQuotas()
+    with running(model, keys=[MANY], quotas=quotas) as server:
+        usage = usage_of(server.ask(chat(**fields), authorization=f"Bearer {SECRET}"))
+        assert until(lambda: server.service.idle)
+    assert quotas.booked == [usage["total_tokens"]] and usage["prompt_tokens"] > 0
+
+
+def test_the_words_that_end_a_thought_count_and_the_token_that_they_replace() -> None:
+    quotas = NotedQuotas()
+    with running(served(ScriptedEngine(think, thinking=True)), keys=[MANY], quotas=quotas) as server:
+        body = chat(thinking_budget=4, max_tokens=200)
+        reply = server.ask(body, authorization=f"Bearer {SECRET}").json()
+        assert until(lambda: server.service.idle)
+    assert reply["ttc"]["thinking"]["forced_end"] and reply["ttc"]["usage"]["overrun"] == 1
+    assert quotas.booked == [reply["usage"]["total_tokens"] + 1]
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"stream": True, "stream_options": {"include_usage": True}}, {"n": 3}, {"tools": TOOLS}]
+)
+def test_a_keys_minute_counts_what_a_server_behind_counts(fields: dict[str, Any]) -> None:
+    quotas = NotedQuotas()
+    with upstream(lambda number, body: {"content": "7"}) as behind:
+        servers = Upstreams({behind.url: Client(behind.url, Access("", 5, 30))}, Features("theirs", usage=True))
+        model = dataclasses.replace(served(scripted()), forward=servers)
+        if "tools" not in fields:
+            model = dataclasses.replace(model, engine=WithoutIds(replies({})))
+        with running(model, keys=[MANY], quotas=quotas) as server:
+            usage = usage_of(server.ask(chat(**fields), authorization=f"Bearer {SECRET}"))
+            assert until(lambda: server.service.idle)
+    assert quotas.booked == [usage["total_tokens"]] == [16 * len(behind.asked)]
+
+
+def test_who_leaves_a_server_behind_before_it_has_counted_has_spent_the_prompt() -> None:
+    quotas = NotedQuotas()
+    with upstream(lambda number, body: {"content": "7" * 500}, pause_s=0.05) as behind:
+        servers = Upstreams({behind.url: Client(behind.url, Access("", 5, 30))}, Features("theirs", usage=True))
+        model = dataclasses.replace(served(WithoutIds(replies({}))), forward=servers)
+        with running(model, keys=[MANY], quotas=quotas) as server:
+            body, place = chat("word " * 400, stream=True), "/v1/chat/completions"
+            with (
+                server.client(headers={"authorization": f"Bearer {SECRET}"}) as client,
+                client.stream("POST", place, json=body) as response,
+            ):
+                next(line for line in response.iter_lines() if '"content":"7"' in line)
+            assert until(lambda: server.service.idle, 5)
+    assert len(quotas.booked) == 1 and 500 <= quotas.booked[0] < 700
+
+
+def usage_of(response: httpx2.Response) -> Any:
+    """The usage of a reply, whole or streamed."""
+    assert response.status_code == 200, response.text
+    is_stream = response.headers["content-type"].startswith("text/event-stream")
+    return (chunks_of(response.text)[-1] if is_stream else response.json())["usage"]
+
+
+def test_a_request_whose_prompt_takes_a_whole_minute_is_refused_and_one_that_is_not_read_costs_nothing() -> None:
+    key, quotas = key_from_secret("alice", SECRET, KeyLimits(tokens_per_minute=100)), NotedQuotas()
+
+    class Down(ScriptedEngine):
+        async def generate(self, *_: Any) -> Any:
+            raise EngineError("is down")
+
+    with running(served(Down(think)), keys=[key], quotas=quotas) as server:
+        statuses = []
+        for num in (40, 100):
+            response = server.ask(chat("x" * num), authorization=f"Bearer {SECRET}")
+            statuses.append((response.status_code, response.json()["error"]["code"]))
+    assert statuses == [(503, "engine_unavailable"), (400, "token_limit_exceeded")] and quotas.booked == [0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from serve.operator.config import PresetSpec, from_options
 from serve.operator.keys import KeyLimits, key_from_secret
 from serve.running.catalogue import ServedModel
 from tests.serve.running import chat, running, scripted, served
-from tests.serve.slow import SlowEngine
+from tests.serve.slow import SlowEngine, until
 from tests.serve.streams import streamed, whole
 from ttc import nano
 from ttc.core import Completion, Path, Prompt, Sampling, UsageSink
@@ -61,7 +62,7 @@ def test_a_fallback_answers_for_a_model_that_cannot_and_the_reply_says_so(
         assert reply["ttc"]["usage"]["generated"] > 60, "what the first model cost is on the ledger"
 
 
-@pytest.mark.parametrize(("limit", "content"), [(150, "from the small one"), (70, "from the "), (60, "")])
+@pytest.mark.parametrize(("limit", "content"), [(190, "from the small one"), (110, "from the "), (90, "")])
 def test_a_fallback_spends_what_is_left_of_the_tokens_of_its_key(limit: int, content: str) -> None:
     key = key_from_secret("alice", "a-secret-of-alice", KeyLimits(tokens_per_minute=limit))
     big = served(ScriptedEngine(ponder, thinking=True), "big", fallback="small")
@@ -69,8 +70,26 @@ def test_a_fallback_spends_what_is_left_of_the_tokens_of_its_key(limit: int, con
         body = {**chat("q", thinking_budget=-1, max_tokens=60), "model": "big"}
         reply = server.ask(body, authorization="Bearer a-secret-of-alice").json()
     assert reply["choices"][0]["message"]["content"].startswith(content[:-1])
-    assert reply["choices"][0]["finish_reason"] == ("stop" if limit == 150 else "length")
-    assert 60 <= reply["ttc"]["usage"]["tokens"] <= limit
+    assert reply["choices"][0]["finish_reason"] == ("stop" if limit == 190 else "length")
+    spent = reply["ttc"]["usage"]
+    assert 60 <= spent["tokens"] <= limit - spent["prompt"], "each model has read the prompt"
+
+
+def test_what_a_model_spent_before_its_fallback_answered_is_booked_on_it(caplog: pytest.LogCaptureFixture) -> None:
+    big = served(ScriptedEngine(ponder, thinking=True), "big", fallback="small")
+    caplog.set_level(logging.INFO, "serve.access")
+    with running(big, small()) as server, server.client() as client:
+        server.ask({**chat("q", thinking_budget=-1, max_tokens=60), "model": "big"})
+        assert until(lambda: server.service.idle)
+        lines = client.get("/metrics").text.splitlines()
+    counts = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    for model, num_tokens in {"big": "60", "small": "19"}.items():
+        labels = f'model="{model}",strategy="direct"'
+        assert counts[f"ttc_generation_tokens_total{{{labels}}}"] == num_tokens
+        assert counts[f'ttc_key_tokens_total{{key="anyone",{labels}}}'] == num_tokens
+    assert counts['ttc_requests_ended_total{model="small",strategy="direct",outcome="done"}'] == "1"
+    notes = next(record.__dict__ for record in caplog.records if record.name == "serve.access")
+    assert notes["spent"] == {"big": 60, "small": 19} and notes["total_tokens"] == 79
 
 
 def test_a_whole_reply_bears_the_name_of_the_model_that_answered() -> None:

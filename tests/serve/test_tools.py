@@ -515,6 +515,10 @@ def chain(num: int, link: str) -> dict[str, Any]:
             "p",
         ),
         ({"type": "object", "patternProperties": {f"^{i}.*x{i}$": {} for i in range(600)}}, "600 patternProperties"),
+        ({"type": "object", "required": [f"p{i}" for i in range(50_000)]}, "50000 properties"),
+        ({"const": {f"p{i}": 0 for i in range(30_000)}}, "30000 parts in its constants"),
+        ({"enum": [{"a": i} for i in range(40_000)]}, "40000 parts"),
+        ({"properties": {"a": {"enum": [[{}], *([[]] * 6000)]}}}, "6002 parts"),
     ],
 )
 def test_a_schema_that_would_end_the_server_is_not_read(schema: dict[str, Any], reason: str) -> None:
@@ -529,12 +533,25 @@ def test_a_schema_that_would_end_the_server_is_not_read(schema: dict[str, Any], 
     assert grammar(strict=False) == free.grammar(TOOL_FORMATS["hermes"], lambda text: ())
 
 
-def test_functions_whose_lists_are_too_long_together_are_refused() -> None:
+def test_functions_whose_lists_or_constants_are_too_many_together_are_refused() -> None:
     parameters = {"type": "object", "properties": {"a": {"type": "array", "maxItems": 4000}}}
     functions = [{"name": f"f{i}", "parameters": parameters} for i in range(3)]
     tools = read_tools([{"type": "function", "function": function} for function in functions])
-    with pytest.raises(ApiError, match="together come to more than 10000"):
+    with pytest.raises(ApiError, match="minItems and maxItems together come to more than 10000"):
         AnswerForm(tools).grammar(TOOL_FORMATS["hermes"], lambda text: (0, 0))
+    many = {"type": "object", "properties": {"a": {"enum": [{"a": i} for i in range(2000)]}}}
+    tools = read_tools([{"type": "function", "function": {"name": f"f{i}", "parameters": many}} for i in range(3)])
+    with pytest.raises(ApiError, match="constants together come to more than 5000"):
+        AnswerForm(tools).grammar(TOOL_FORMATS["hermes"], lambda text: (0, 0))
+
+
+def test_properties_that_are_required_too_and_plain_constants_count_once_and_not_at_all() -> None:
+    schema = {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(3000)}}
+    schema |= {"required": [*schema["properties"]]}
+    words = {"type": "object", "properties": {"a": {"enum": [f"word {i}" for i in range(9000)]}}}
+    for each in (schema, words):
+        grammar = AnswerForm(schema=each, strict=True).grammar(TOOL_FORMATS["hermes"], lambda text: (0,))
+        assert ("p2999" in (grammar or "")) or ("word 8999" in (grammar or ""))
 
 
 def test_schemas_that_lead_to_themselves_or_through_many_definitions_are_held() -> None:

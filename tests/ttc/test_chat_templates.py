@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,22 @@ def test_no_text_is_cut_or_padded_though_its_tokenizer_was_saved_so(tmp_path) ->
     text = Text(tmp_path)
     assert text.encode(long) == plain.encode(long) and len(text.encode(long)) == len(long)
     assert text.render(ASK, None).token_ids == plain.render(ASK, None).token_ids
+
+
+def test_a_long_text_is_encoded_as_its_parts_are_while_other_threads_run(tmp_path) -> None:
+    text, ended, num_turns = Text(folder(tmp_path, PLAIN)), threading.Event(), 0
+
+    def take_turns() -> None:
+        nonlocal num_turns
+        while not ended.wait(0.001):
+            num_turns += 1
+
+    other = threading.Thread(target=take_turns)
+    other.start()
+    ids = text.encode("ab " * 300_000)
+    ended.set()
+    other.join()
+    assert ids == text.encode("ab ") * 300_000 and num_turns > 10
 
 
 def test_of_several_templates_that_for_tools_shows_them_and_the_other_one_all_else(tmp_path) -> None:

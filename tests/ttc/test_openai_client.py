@@ -104,6 +104,21 @@ def test_a_stream_of_any_framing_is_read(reply: Any) -> None:
     assert b"authorization: bearer secret\r\n" in request[0].lower() and json.loads(request[1]) == {"a": "\ud800"}
 
 
+WHOLE = b'{"choices": [], "n": 1}'
+
+
+@pytest.mark.parametrize(
+    ("reply", "chunks"),
+    [
+        (chunked(b"\xef", b"\xbb\xbf" + EVENTS) + b"0\r\n\r\n", NUMBERS),
+        (sized(b"\xef\xbb\xbf\n" + EVENTS), NUMBERS),
+        (sized(b"\xef\xbb\xbf" + WHOLE), [json.loads(WHOLE)]),
+    ],
+)
+def test_a_byte_order_mark_before_a_stream_or_an_object_is_no_part_of_it(reply: bytes, chunks: list[Any]) -> None:
+    assert asked(reply, chunks_of)[0] == chunks
+
+
 def test_a_connection_is_used_again_also_when_its_end_follows_the_last_event() -> None:
     async def late(writer: asyncio.StreamWriter) -> None:
         writer.write(chunked(EVENTS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -12,7 +13,8 @@ import pytest
 from tests.ttc import conformance as suite
 from tests.ttc.openai_server import Behaviour, Fault, OpenAIServer
 from tests.ttc.openai_setup import CHAT, TEACHER, ask, by_ids, once, talker, teacher_server
-from ttc.core import Budget, Sampling
+from ttc.core import FILTERED, Budget, Prompt, Sampling
+from ttc.engines.openai.chat import ChatDialect
 from ttc.engines.openai.engine import RemoteEngine
 from ttc.engines.openai.factory import openai
 from ttc.engines.openai.refusals import words_of
@@ -279,6 +281,65 @@ def test_a_draw_that_comes_without_usage_is_warned_of() -> None:
         with pytest.warns(RuntimeWarning, match="came without usage"):
             once(engine, range(2))
     assert isinstance(engine, RemoteEngine) and engine.reconciliation().unreported == 1
+
+
+COUNTED = {"prompt_tokens": 11, "completion_tokens": 5, "total_tokens": 16}
+NULLS = {"prompt_tokens": None, "completion_tokens": None, "total_tokens": None, "completion_tokens_details": None}
+ZEROS = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+USAGES = {
+    "in the last chunk": [None, None, COUNTED],
+    "twice": [None, COUNTED, COUNTED],
+    "in every chunk": [{**COUNTED, "completion_tokens": 1, "total_tokens": 12}, COUNTED, COUNTED],
+    "nulls at the end": [None, COUNTED, NULLS],
+    "zeros at the end": [None, COUNTED, ZEROS],
+    "in halves": [{"prompt_tokens": 11, "completion_tokens": 0}, None, {"completion_tokens": 5, "prompt_tokens": None}],
+    "prompt and total": [None, None, {"prompt_tokens": 11, "total_tokens": 16}],
+    "completion and total": [None, None, {"completion_tokens": 5, "total_tokens": 16}],
+    "details that are null": [None, None, {**COUNTED, "prompt_tokens_details": None, "completion_tokens_details": {}}],
+}
+
+
+@pytest.mark.parametrize("name", USAGES)
+def test_usage_is_read_however_a_server_spreads_it_over_a_stream(name: str) -> None:
+    reader = TextReader((), (), False, None)
+    chunks = [{"delta": {"content": "a"}}, {"delta": {"content": "b"}, "finish_reason": "stop"}, None]
+    for choice, usage in zip(chunks, USAGES[name], strict=True):
+        reader.add({"choices": [choice] if choice else [], "usage": usage})
+    outcome = reader.result()
+    assert (outcome.server.prompt, outcome.num_generated) == (11, 5)
+
+
+def test_an_answer_that_its_server_counts_as_nothing_is_counted_here() -> None:
+    reader = TextReader((), (), False, len)
+    usage = {"prompt_tokens": 11, "completion_tokens": 0}
+    reader.add({"choices": [{"message": {"content": "seven"}, "finish_reason": "stop"}], "usage": usage})
+    assert reader.result().num_generated == 5
+
+
+@pytest.mark.parametrize("pieces", [("I cannot", " do that."), ("I cannot do that.",)])
+def test_what_a_model_writes_in_refusal_is_text_that_ends_no_answer(pieces: tuple[str, ...]) -> None:
+    reader = TextReader((), (), False, None)
+    for piece in pieces:
+        reader.add({"choices": [{"delta": {"content": None, "refusal": piece}}]})
+    reader.add({"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": COUNTED})
+    outcome = reader.result()
+    assert (outcome.text, outcome.finish_reason, outcome.stop_reason) == ("I cannot do that.", "abort", FILTERED)
+
+
+def test_a_long_prompt_is_counted_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    count = ChatDialect.num_prompt
+
+    def noted(self: ChatDialect, prompt: Prompt) -> int | None:
+        threads.append(threading.current_thread().name)
+        return count(self, prompt)
+
+    monkeypatch.setattr(ChatDialect, "num_prompt", noted)
+    with OpenAIServer(talker, CHAT) as server:
+        engine = openai(base_url=server.url, tokenizer=TEACHER)
+        for text in ("2+2", "2+2 " * 6000):
+            run(ask(text), engine=engine, strategy=direct, seed=3)
+    assert [name.startswith("asyncio") for name in threads] == [False, True]
 
 
 def test_an_endpoint_without_usage_needs_a_tokenizer_to_count_with() -> None:

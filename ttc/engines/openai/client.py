@@ -17,6 +17,7 @@ import json
 import math
 import os
 import re
+from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -159,7 +160,7 @@ class Client:
         while True:
             with self._lost():
                 part = await response.content.readany()
-            if not is_begun and (rest + part).lstrip().startswith(b"{"):
+            if not is_begun and (rest + part).removeprefix(BOM_UTF8).lstrip().startswith(b"{"):
                 answer = self._chunk(rest + part + await self._whole(response, MAX_EVENT))
                 if answer.get("choices") is None:
                     raise Transient(EngineError(no_choices(self._url, self._access, answer)))
@@ -170,7 +171,7 @@ class Client:
                     raise EngineError("an event is too long")
             *whole, rest = (rest + part).split(b"\n") if part else (rest, b"", b"")
             for line in whole:
-                line = line.rstrip(b"\r")
+                line = line.rstrip(b"\r") if is_begun else line.rstrip(b"\r").removeprefix(BOM_UTF8)
                 if line.startswith(b"data:"):
                     is_begun = True
                     lines.append(line[5:].removeprefix(b" "))

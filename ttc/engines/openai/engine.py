@@ -40,7 +40,7 @@ from ttc.engines.openai.wire import (
     seed_of,
 )
 from ttc.engines.shared.balance import Balancer, Retry, ServerState, Transient
-from ttc.engines.shared.text import Text
+from ttc.engines.shared.text import LONG_TEXT, Text
 from ttc.engines.shared.tokens import OnTokens
 from ttc.errors import EngineError, Unsupported
 from ttc.session.thinking import OPEN
@@ -247,7 +247,7 @@ class RemoteEngine:
         self, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink, on_tokens: OnTokens | None
     ) -> Completion:
         body = self._dialect.body(prompt, sampling, seed_of(prompt, sampling, draw, self._features.seed_bits))
-        counted, tally = self._dialect.num_prompt(prompt), Attempts()
+        counted, tally = await self._counted(prompt), Attempts()
 
         async def attempt(url: str) -> Outcome:
             return await self._attempt(url, body, self._dialect.reader(prompt, sampling), tally, on_tokens)
@@ -267,6 +267,12 @@ class RemoteEngine:
         else:
             self._ledger.compare(counted, None, outcome.server)
         return self._completion(prompt, draw, outcome, usage)
+
+    async def _counted(self, prompt: Prompt) -> int | None:
+        """Tokens of the context by our own count; a long text is encoded beside the event loop."""
+        if prompt.token_ids is not None or len(prompt.text) <= LONG_TEXT:
+            return self._dialect.num_prompt(prompt)
+        return await asyncio.to_thread(self._dialect.num_prompt, prompt)
 
     def _completion(self, prompt: Prompt, draw: int, outcome: Outcome, usage: Usage) -> Completion:
         if outcome.finish_reason == "abort":

@@ -155,6 +155,19 @@ class ServerUsage:
     cached: int | None = None
     thinking: int | None = None
 
+    def then(self, later: ServerUsage) -> ServerUsage:
+        """With what the same request reports `later`, whose nulls and zeros are placeholders."""
+
+        def latest(before: int | None, now: int | None) -> int | None:
+            return now if now or before is None else before
+
+        return ServerUsage(
+            prompt=latest(self.prompt, later.prompt),
+            generated=latest(self.generated, later.generated),
+            cached=latest(self.cached, later.cached),
+            thinking=latest(self.thinking, later.thinking),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -304,8 +317,7 @@ class Tail:
             self.finish, stop = str(choice["finish_reason"]), choice.get("stop_reason")
             self.stop = stop if isinstance(stop, str | int) else None
         if isinstance(chunk.get("usage"), Mapping):
-            counts = usage_of(chunk["usage"])
-            self.server = counts if counts.prompt or counts.generated else self.server  # zeros are placeholders
+            self.server = self.server.then(usage_of(chunk["usage"]))
         return choice
 
     def reason(self) -> FinishReason:
@@ -314,7 +326,7 @@ class Tail:
 
 
 def usage_of(usage: Mapping[str, Any]) -> ServerUsage:
-    """The counts in a `usage` object; those that are none count as not reported.
+    """The counts in a `usage` object; those that are none count as not reported, unless the total tells them.
 
     Gemini and xAI leave hidden thought out of `completion_tokens`: it is what their total has more than both parts.
 
@@ -325,6 +337,10 @@ def usage_of(usage: Mapping[str, Any]) -> ServerUsage:
     details = as_mapping(usage.get("completion_tokens_details"), "completion_tokens_details")
     prompt, generated = _as_count(usage.get("prompt_tokens")), _as_count(usage.get("completion_tokens"))
     total, thinking = _as_count(usage.get("total_tokens")), _as_count(details.get("reasoning_tokens"))
+    if generated is None and prompt is not None and total:
+        generated = max(total - prompt, 0)
+    if prompt is None and generated is not None and total:
+        prompt = max(total - generated, 0)
     if prompt is not None and generated is not None and (hidden := (total or 0) - prompt - generated) > 0:
         generated += hidden
         thinking = thinking or hidden
@@ -354,7 +370,8 @@ class TextReader:
     """Gathers text, from `choice.text` or from a chat delta; reasoning fields become a think block.
 
     `inside` says that the prompt left a think block open, so that the text goes on within it. The end-of-sequence text
-    that some servers leave at the end is dropped. `count` counts the tokens of a text, None without a tokenizer.
+    that some servers leave at the end is dropped. A `refusal` is the text of an answer that ended as by a filter.
+    `count` counts the tokens of a text, None without a tokenizer.
     """
 
     def __init__(
@@ -363,7 +380,7 @@ class TextReader:
         self._stops, self._eos_texts, self._inside, self._count = tuple(stops), eos_texts, inside, count
         self._content: list[str] = []
         self._reasoning: list[str] = []
-        self._chunks, self._tail = 0, Tail()
+        self._chunks, self._tail, self._refused = 0, Tail(), False
 
     @property
     def num_streamed(self) -> int:
@@ -378,6 +395,8 @@ class TextReader:
         delta = as_mapping(choice.get("delta") or choice.get("message"), "delta")
         reasoning, content = texts_of(delta)
         content = as_text(choice.get("text"), "text") or content
+        refusal = as_text(delta.get("refusal"), "refusal")
+        self._refused, content = self._refused or bool(refusal), content + refusal
         self._content.append(content)
         self._reasoning.append(reasoning)
         self._chunks += bool(content or reasoning)
@@ -387,13 +406,15 @@ class TextReader:
         """See `Reader`."""
         reason, content = self._tail.reason(), mended("".join(self._content))
         stop = self._tail.finish if reason == "abort" else None
+        if self._refused and reason == "stop":
+            reason, stop = "abort", FILTERED
         if reason == "stop":
             stop = self._stop(content)
             content += stop if stop != "eos" and stop not in content else ""  # most servers take it off
             eos = next((text for text in self._eos_texts if content.endswith(text)), "")
             content = content.removesuffix(eos) if stop == "eos" else content
         server = self._tail.server
-        num = self.num_streamed if server.generated is None else server.generated
+        num = server.generated or self.num_streamed
         text = _joined(mended("".join(self._reasoning)), content, self._inside)
         parts = split_text(text, self._inside)
         return Outcome(

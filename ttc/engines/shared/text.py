@@ -35,6 +35,9 @@ MARKERS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<thinking>", "</t
 SWITCHES = ("enable_thinking", "thinking")
 """What templates call the switch of thinking: Qwen3 and most; DeepSeek V3.1 and Granite."""
 
+LONG_TEXT = 20_000
+"""Characters beyond which a text takes long enough to encode that nobody should wait for it."""
+
 
 class Text:
     """Encodes, decodes and renders for one model folder. Raises ConfigError naming the folder when it cannot load."""
@@ -69,8 +72,12 @@ class Text:
         )
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Ids of `text`, nothing added."""
-        return tuple(self._fast.encode(text, add_special_tokens=False).ids)
+        """Ids of `text`, nothing added; while a long one is cut, other threads run."""
+        if len(text) <= LONG_TEXT:
+            return tuple(self._fast.encode(text, add_special_tokens=False).ids)
+        # Of its ways to encode, only that for several texts lets go of the interpreter.
+        (encoding,) = self._fast.encode_batch_fast([text], add_special_tokens=False)
+        return tuple(encoding.ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`, special tokens included."""
@@ -106,9 +113,9 @@ class Text:
         state = self._state(text, turns, options)
         if thinking is False and state != "closed" and self.markers is not None:
             text, state = self._without_thought(text, turns, options), "closed"
-        pieces = [(piece, spelled.get(piece)) for piece in _split(text, spelled)]
-        ids = tuple(i for piece, token in pieces for i in (self.encode(piece) if token is None else self._plain(token)))
-        text = "".join(piece if token is None else token for piece, token in pieces)
+        pieces, plain = _split(text, spelled), {piece: self._plain(token) for piece, token in spelled.items()}
+        ids = tuple(i for piece in pieces for i in (plain[piece] if piece in plain else self.encode(piece)))
+        text = "".join(spelled.get(piece, piece) for piece in pieces)
         return Prompt(
             text=text,
             token_ids=ids,
