@@ -475,6 +475,17 @@ def known_unit(name: str) -> Unit | None:
     return UNITS.get(name.lower()) or UNITS.get("k" + name[1:] if name[0] == "K" else "")
 
 
+_SYMBOL = 3
+"""Letters up to which a unit may be a symbol, in which case counts."""
+
+
+def unit_words(text: str) -> frozenset[str]:
+    """The words of a unit, each in the singular: two units that are no measures are one where they share a word."""
+    words = text.replace("^", " ").replace("/", " ").replace("square ", "").split()
+    words = [word if len(word) <= _SYMBOL else word.lower() for word in words]
+    return frozenset(word[:-1] if word.endswith("s") and len(word) > 3 else word for word in words if word.isalpha())
+
+
 def _bases(dimension: str) -> Iterator[tuple[str, int]]:
     """The base dimensions of one, each with its power."""
     above, _, below = dimension.partition("/")

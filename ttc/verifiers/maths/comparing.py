@@ -35,7 +35,7 @@ from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from ttc.answers.canonical import by_clock, entries, in_letters, least_residue, matrix_rows, text_key
-from ttc.answers.nodes import UNITS, Term, duration, exact, many, num, unit
+from ttc.answers.nodes import UNITS, Term, duration, exact, many, num, unit, unit_words
 
 Ternary: TypeAlias = bool | None
 """True, False, or None: not decided."""
@@ -575,9 +575,8 @@ def _conversion(first: str, second: str) -> tuple[Fraction, Fraction] | None:
         return (left.factor, right.factor) if agree else None
     if _measures(first) != _measures(second):
         return None
-    shared = _words(first) & _words(second)
-    unitless = {"unit"} in (_words(first), _words(second))
-    return (Fraction(1), Fraction(1)) if shared or unitless else None
+    words = unit_words(first), unit_words(second)
+    return (Fraction(1), Fraction(1)) if words[0] & words[1] or {"unit"} in words else None
 
 
 def _measures(text: str) -> list[set[str]]:
@@ -585,16 +584,6 @@ def _measures(text: str) -> list[set[str]]:
     levels = re.split(r"/|\bper\b", text)
     known = [{word for word in level.split() if word.partition("^")[0] in UNITS} for level in levels]
     return known if any(known[1:]) else known[:1]
-
-
-_SYMBOL = 3
-"""Letters up to which a unit may be a symbol, in which case counts."""
-
-
-def _words(text: str) -> set[str]:
-    words = text.replace("^", " ").replace("/", " ").replace("square ", "").split()
-    words = [word if len(word) <= _SYMBOL else word.lower() for word in words]
-    return {word[:-1] if word.endswith("s") and len(word) > 3 else word for word in words if word.isalpha()}
 
 
 _BOUND = re.compile(r"_(?:max|min)(?:imum)?\Z")
