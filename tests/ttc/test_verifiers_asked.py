@@ -156,6 +156,30 @@ def test_a_power_of_ten_is_a_numeral_where_the_question_has_none() -> None:
     assert with_question("1000000", "How many grams are a ton?") == Target("1000000")
 
 
+def test_a_power_of_a_number_is_as_good_as_a_numeral_where_the_question_has_no_powers() -> None:
+    pairs: Pairs = [
+        ("0.125", r"\boxed{2^{-3}}"), ("0.125", r"\boxed{\frac{1}{2^3}}"), ("0.125", r"\boxed{8^{-1}}"),
+        (r"\frac{1}{1024}", r"\boxed{(\frac12)^{10}}"), ("1024", r"\boxed{2^{10}}"), ("72", r"\boxed{2^3\cdot 3^2}"),
+        (r"\frac{27}{64}", r"\boxed{\left(\frac34\right)^3}"), ("-8", r"\boxed{-2^3}"), ("8 m", r"\boxed{2^3\text{ m}}"),
+    ]  # fmt: skip
+    assert statuses(pairs) == ["correct"] * len(pairs)
+    questions = "Calculate $2^{5}$.", "What is 2**5?", "What is two to the fifth power?", "Find the square of 2."
+    copied: Pairs = [(with_question("32", question), r"\boxed{2^5}") for question in questions]
+    undone: Pairs = [("4", r"\boxed{2^5/2^3}"), ("9", r"\boxed{2^3+1}"), ("27/64", r"\boxed{1-\frac{37}{64}}")]
+    wrong: Pairs = [("0.125", r"\boxed{2^3}"), ("1/1024", r"\boxed{2^{-9}}")]
+    assert statuses([*copied, *undone, *wrong]) == ["incorrect"] * 9
+    assert with_question("32", "How many subsets are there, at 30^\\circ, of five things?") == Target("32")
+
+
+def test_a_fraction_is_reduced_where_the_question_says_so() -> None:
+    questions = r"Simplify $\frac{24}{36}$.", "Express it in lowest terms.", "Reduce the fraction 24/36."
+    for target in (with_question(r"\frac{2}{3}", question) for question in questions):
+        pairs = [(target, rf"\boxed{{{answer}}}") for answer in (r"\frac{24}{36}", "4/6", r"-\frac{-4}{6}")]
+        assert statuses(pairs) == ["incorrect"] * 3
+        assert statuses([(target, r"\boxed{2/3}"), (target, r"\boxed{\frac{-2}{-3}}")]) == ["correct"] * 2
+    assert statuses([(with_question(r"\frac{2}{3}", "What share is it?"), r"\boxed{4/6}")]) == ["correct"]
+
+
 TOO_MUCH = (
     r"100000!", r"\sin(10^{300})", "1" * 5000, "1" * 1200, r"\sum_{k=1}^{10^9}\frac{1}{k^2}", r"9^{9^{9}}",
     r"\int_0^{100} e^{\sin(x^5)}dx", "(" * 200 + "5" + ")" * 200, "+".join(["1"] * 3000),

@@ -1,19 +1,20 @@
 r"""What a question asks for, and answers of another form: left unevaluated, restated, not what was asked.
 
 The value alone does not make an answer: `2+3\cdot 4` is no answer to "Compute 2+3*4". A gold that is a numeral (a sign,
-digits, a fraction, a decimal, a unit) asks for a numeral, and a power of ten is one, alone (the question has none) or
-as a factor; a constant such as `2\sqrt 3` asks for no function that it does not have itself (no `\sin`, no `!`); an
+digits, a fraction, a decimal, a unit) asks for a numeral, and a power of one, 2^{-3} or (1/2)^{10}, alone, in a fraction
+or as a factor, is as good as one where the question has no powers, as published graders hold; a constant such as `2\sqrt 3` asks for no function that it does not have itself (no `\sin`, no `!`); an
 expression of the question, where it is not the gold's own, is a restatement; "factor", "expand" and "simplify" ask for
-a product, a sum, and roots without square factors.
+a product, a sum, and roots without square factors, and "simplify" and "lowest terms" for a reduced fraction.
 
 A gold that is itself written as an expression (`2^{10}`, `3!`) lets the answer be one. What is asked is read from the
 gold's own form and, where the target brings it, the question; a declared `form` overrules both, and `any` turns all of
-this off. Cautious: whatever is not one of the above is no fault. Left out: reduced fractions, significant digits.
+this off. Cautious: whatever is not one of the above is no fault. Left out: significant digits.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Iterator, Mapping
 
@@ -51,8 +52,11 @@ _SIMPLIFY = re.compile(r"\bsimplif|simplest (?:radical )?form", re.IGNORECASE)
 _RATIO = re.compile(r"\bratio\b|\bproportion", re.IGNORECASE)
 _CHANCE = re.compile(r"\bprobabilit|\bodds\b|\bchances?\b|\blikel", re.IGNORECASE)
 _RESIDUE = re.compile(r"\bremainder|\bmodulo|\\?[bp]?mod\b|\bcongruen|\bresidue", re.IGNORECASE)
-_TENS, _TEN = re.compile(r"\b10\s*(?:\^|\*\*)"), re.compile(r"10*")
-"""A power of ten in a question, which its answer must not repeat, and the digits of one."""
+_TENS = re.compile(r"\b10\s*(?:\^|\*\*)")
+"""A power of ten in a question, which its answer must not repeat."""
+_POWERS = re.compile(r"[\d)}\]]\s*(?:\^(?!\s*\{?\s*\\circ)|\*\*)|[⁰¹²³⁴-⁹⁻]|\b(?:power|square|cube|expon)", re.IGNORECASE)
+"""A power in a question, in signs or in words, so that one in its answer may be work that was not done."""
+_REDUCE = re.compile(r"\bsimplif|simplest form|lowest terms|\breduce", re.IGNORECASE)
 _MONEY = re.compile(r"\b(?:how many|in|number of)\s+(?P<unit>dollars|cents)\b", re.IGNORECASE)
 _WHOLE = re.compile(r"[1-9][0-9]{0,17}")
 _INTEGER = re.compile(r"\b(positive )?integers? \$?([a-z])\$?(?![a-z])")
@@ -108,7 +112,9 @@ def with_question(answer: str, question: str) -> Target:
     by_question = asks_percent(question) or (asks_ratio(question) and ":" in answer) or bool(asks_money(question))
     odds = asks_chance(question) and any(node.op == "div" for node in golds)
     by_question |= odds or asks_residue(question)
-    needed = not settled or by_question or (bool(_TENS.search(question)) and any(map(_value_of_ten, golds)))
+    by_question |= bool(_POWERS.search(question))
+    by_question |= bool(_REDUCE.search(question)) and any(node.op == "div" for node in golds)
+    needed = not settled or by_question
     return Target(answer, question[-MAX_QUESTION:]) if needed else Target(answer)
 
 
@@ -123,8 +129,7 @@ def fault(gold: Term, answer: Term, form: Form, question: str) -> str:
     golds, answers = list(_scalars(gold)), list(_scalars(answer))
     if gold.op == "quantity" and gold.args[1].startswith("degree") and all(map(_turn, answers)):
         return ""
-    tens = not _TENS.search(question)
-    if form != "expression" and _unevaluated(golds, [_written_out(node) if tens else node for node in answers]):
+    if form != "expression" and _unevaluated(golds, [_written_out(node, question) for node in answers]):
         return "unevaluated"
     return _against_question(golds, answers, question[-MAX_QUESTION:]) if question else ""
 
@@ -195,18 +200,31 @@ def _power_of_ten(node: Term) -> bool:
     return bool(exponent.op == "num")
 
 
-def _written_out(node: Term) -> Term:
-    """A power of ten, which is written 10^6 as well as 1000000, as the number it is; all else as it stands."""
+def _written_out(node: Term, question: str) -> Term:
+    """What is written with powers of numbers as the number it is, where the question has none; all else as it stands."""
     if node.op in ("neg", "quantity"):
-        return Term(node.op, (_written_out(node.args[0]), *node.args[1:]))
-    value = exact(node) if _power_of_ten(node) else None
+        return Term(node.op, (_written_out(node.args[0], question), *node.args[1:]))
+    if node.op == "div":
+        return Term("div", tuple(_written_out(part, question) for part in node.args))
+    is_product = node.op == "mul" and any(child.op == "pow" for child in node.args)
+    factors = node.args if is_product else (node,)
+    powers = [child for child in factors if child.op == "pow"]
+    is_known = all(map(_power_of_number, powers)) and all(numeral(child) for child in factors if child.op != "pow")
+    if not powers or not is_known or any(_repeats(power, question) for power in powers):
+        return node
+    value = exact(node)
     return node if value is None else Term("num", (value, None))
 
 
-def _value_of_ten(node: Term) -> bool:
-    """Whether a numeral is 1000 or 0.001 or minus one of them."""
-    value = exact(node.args[0] if node.op == "quantity" else node)
-    return bool(value and _TEN.fullmatch(f"{abs(value.numerator * value.denominator)}"))
+def _power_of_number(node: Term) -> bool:
+    """A number, a proper fraction perhaps, to the power of a whole number."""
+    exponent = node.args[1].args[0] if node.args[1].op == "neg" else node.args[1]
+    return numeral(node.args[0]) and exponent.op == "num" and exponent.args[0].denominator == 1
+
+
+def _repeats(power: Term, question: str) -> bool:
+    """Whether a question has a power such as this, of ten or of any number."""
+    return bool((_TENS if _power_of_ten(power) else _POWERS).search(question))
 
 
 def _plain_sum(node: Term) -> bool:
@@ -231,6 +249,8 @@ def _against_question(golds: list[Term], answers: list[Term], question: str) -> 
         return "form"
     if _SIMPLIFY.search(question) and not any(map(_square_inside, golds)) and any(map(_square_inside, answers)):
         return "unevaluated"
+    if _REDUCE.search(question) and not any(map(_reducible, golds)) and any(map(_reducible, answers)):
+        return "unevaluated"
     asked = _formulas(question)
     own = {_tree(node) for node in golds}
     if own & asked:
@@ -250,6 +270,20 @@ def _has_bracket(node: Term) -> bool:
     """A product or a power of a sum with variables."""
     here = node.op in ("mul", "pow") and any(child.op == "add" and child.symbols() for child in node.children())
     return here or any(map(_has_bracket, node.children()))
+
+
+def _reducible(node: Term) -> bool:
+    """A quotient of whole numbers with a common factor: 24/36."""
+    if node.op in ("neg", "quantity"):
+        return _reducible(node.args[0])
+    parts = node.args if node.op == "div" else ()
+    sizes = [abs(part.args[0].args[0] if part.op == "neg" else part.args[0]) for part in parts if _is_whole(part)]
+    return len(sizes) == len(parts) > 0 and math.gcd(*map(int, sizes)) > 1
+
+
+def _is_whole(node: Term) -> bool:
+    number = node.args[0] if node.op == "neg" else node
+    return number.op == "num" and number.args[0].denominator == 1
 
 
 def _square_inside(node: Term) -> bool:
