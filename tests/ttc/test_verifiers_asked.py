@@ -160,7 +160,8 @@ def test_a_power_of_a_number_is_as_good_as_a_numeral_where_the_question_has_no_p
     pairs: Pairs = [
         ("0.125", r"\boxed{2^{-3}}"), ("0.125", r"\boxed{\frac{1}{2^3}}"), ("0.125", r"\boxed{8^{-1}}"),
         (r"\frac{1}{1024}", r"\boxed{(\frac12)^{10}}"), ("1024", r"\boxed{2^{10}}"), ("72", r"\boxed{2^3\cdot 3^2}"),
-        (r"\frac{27}{64}", r"\boxed{\left(\frac34\right)^3}"), ("-8", r"\boxed{-2^3}"), ("8 m", r"\boxed{2^3\text{ m}}"),
+        (r"\frac{27}{64}", r"\boxed{\left(\frac34\right)^3}"), ("-8", r"\boxed{-2^3}"),
+        ("8 m", r"\boxed{2^3\text{ m}}"),
     ]  # fmt: skip
     assert statuses(pairs) == ["correct"] * len(pairs)
     questions = "Calculate $2^{5}$.", "What is 2**5?", "What is two to the fifth power?", "Find the square of 2."

@@ -20,13 +20,12 @@ A shape is what kind of mathematical object a parsed answer is, with the spellin
 Inequalities in one variable become intervals, and intervals of a union that meet are one; sets, tuples and intervals
 stay distinct.
 
-A key is made from the shape: exact rationals as such, other constants and expressions by their value
-(nine digits, at three fixed points per variable), sets sorted, tuples and intervals in order, words case-folded; text
-that is not in the grammar by its cleaned spelling. So equality of keys is an equivalence relation by construction.
-Policy: percent signs, units inside lists, and the name on the left of `x = 5` are dropped, since the answers to one
-question share them. 5 m, 5 cm, $5 and 5 apples have keys of their own; `classes` lets 5 red apples vote with 5 apples,
-and a 5 without a unit with the only unit that there is. Never raises; linear, with a cap, beyond which the key is a hash
-of the text.
+A key is made from the shape: exact rationals as such, other constants and expressions by their value (nine digits, at
+three fixed points per variable), sets sorted, tuples and intervals in order, words case-folded; text that is not in the
+grammar by its cleaned spelling. So equality of keys is an equivalence relation by construction. Policy: percent signs,
+units inside lists, and the name on the left of `x = 5` are dropped, since the answers to one question share them. 5 m,
+5 cm, $5 and 5 apples have keys of their own; `classes` lets 5 red apples vote with 5 apples, and a 5 without a unit
+with the only unit that there is. Never raises; linear, with a cap, beyond which the key is a hash of the text.
 
 In a numbers game the answer is the expression itself (`(3+5)*2`, `\frac{24}{3} \times 1`, `6 ÷ (1 − 3/4) = 24`):
 `read_expression` gives its exact value, the whole numbers it uses and what it claims to equal, and its key is made of
@@ -621,7 +620,9 @@ def _unit_key(node: Term) -> str:
     if body.op not in ("quantity", "duration") or body.args[1] == "%":
         return ""
     known = [word for word in body.args[1].split() if known_unit(word)]
-    measure = unit(known[0] if len(known) == 1 and "/" not in body.args[1] else body.args[1])  # 14 years old are 14 years
+    measure = unit(
+        known[0] if len(known) == 1 and "/" not in body.args[1] else body.args[1]
+    )  # 14 years old are 14 years
     if measure.dimension:
         return f"{UNIT_MARK}{measure.dimension} {measure.factor}"
     words = unit_words(body.args[1]) - {"unit"}

@@ -1,10 +1,11 @@
 r"""What a question asks for, and answers of another form: left unevaluated, restated, not what was asked.
 
 The value alone does not make an answer: `2+3\cdot 4` is no answer to "Compute 2+3*4". A gold that is a numeral (a sign,
-digits, a fraction, a decimal, a unit) asks for a numeral, and a power of one, 2^{-3} or (1/2)^{10}, alone, in a fraction
-or as a factor, is as good as one where the question has no powers, as published graders hold; a constant such as `2\sqrt 3` asks for no function that it does not have itself (no `\sin`, no `!`); an
-expression of the question, where it is not the gold's own, is a restatement; "factor", "expand" and "simplify" ask for
-a product, a sum, and roots without square factors, and "simplify" and "lowest terms" for a reduced fraction.
+digits, a fraction, a decimal, a unit) asks for a numeral, and a power of one, 2^{-3} or (1/2)^{10}, alone, in a
+fraction or as a factor, is as good as one where the question has no powers, as published graders hold; a constant such
+as `2\sqrt 3` asks for no function that it does not have itself (no `\sin`, no `!`); an expression of the question,
+where it is not the gold's own, is a restatement; "factor", "expand" and "simplify" ask for a product, a sum, and roots
+without square factors, and "simplify" and "lowest terms" for a reduced fraction.
 
 A gold that is itself written as an expression (`2^{10}`, `3!`) lets the answer be one. What is asked is read from the
 gold's own form and, where the target brings it, the question; a declared `form` overrules both, and `any` turns all of
@@ -54,7 +55,9 @@ _CHANCE = re.compile(r"\bprobabilit|\bodds\b|\bchances?\b|\blikel", re.IGNORECAS
 _RESIDUE = re.compile(r"\bremainder|\bmodulo|\\?[bp]?mod\b|\bcongruen|\bresidue", re.IGNORECASE)
 _TENS = re.compile(r"\b10\s*(?:\^|\*\*)")
 """A power of ten in a question, which its answer must not repeat."""
-_POWERS = re.compile(r"[\d)}\]]\s*(?:\^(?!\s*\{?\s*\\circ)|\*\*)|[⁰¹²³⁴-⁹⁻]|\b(?:power|square|cube|expon)", re.IGNORECASE)
+_POWERS = re.compile(
+    r"[\d)}\]]\s*(?:\^(?!\s*\{?\s*\\circ)|\*\*)|[⁰¹²³⁴-⁹⁻]|\b(?:power|square|cube|expon)", re.IGNORECASE
+)
 """A power in a question, in signs or in words, so that one in its answer may be work that was not done."""
 _REDUCE = re.compile(r"\bsimplif|simplest form|lowest terms|\breduce", re.IGNORECASE)
 _MONEY = re.compile(r"\b(?:how many|in|number of)\s+(?P<unit>dollars|cents)\b", re.IGNORECASE)
@@ -201,7 +204,7 @@ def _power_of_ten(node: Term) -> bool:
 
 
 def _written_out(node: Term, question: str) -> Term:
-    """What is written with powers of numbers as the number it is, where the question has none; all else as it stands."""
+    """What is written with powers of numbers, where the question has none, as the number it is; all else as it is."""
     if node.op in ("neg", "quantity"):
         return Term(node.op, (_written_out(node.args[0], question), *node.args[1:]))
     if node.op == "div":
