@@ -181,6 +181,18 @@ def test_a_fraction_is_reduced_where_the_question_says_so() -> None:
     assert statuses([(with_question(r"\frac{2}{3}", "What share is it?"), r"\boxed{4/6}")]) == ["correct"]
 
 
+def test_a_numeral_goes_without_its_base_where_the_question_names_it() -> None:
+    named = "Write 11 in base 2.", "Write eleven in base $2$.", "What is 11 in binary?", "Give the base-two numeral."
+    right: Pairs = [(with_question("1011_2", question), r"\boxed{1011}") for question in named]
+    right += [(with_question("2A3_{16}", "What is 675 in hexadecimal?"), r"\boxed{2A3}")]
+    assert statuses(right) == ["correct"] * len(right)
+    unnamed = "Add $101_2$ and $110_2$.", "Write $1011$ from base 10 in base 21.", "What is it in base 3?"
+    wrong: Pairs = [(with_question("1011_2", question), r"\boxed{1011}") for question in unnamed]
+    unlike = ("11", "1011_{10}", "1101", "1011_3")
+    wrong += [(with_question("1011_2", named[0]), rf"\boxed{{{answer}}}") for answer in unlike]
+    assert statuses(wrong) == ["incorrect"] * len(wrong)
+
+
 TOO_MUCH = (
     r"100000!", r"\sin(10^{300})", "1" * 5000, "1" * 1200, r"\sum_{k=1}^{10^9}\frac{1}{k^2}", r"9^{9^{9}}",
     r"\int_0^{100} e^{\sin(x^5)}dx", "(" * 200 + "5" + ")" * 200, "+".join(["1"] * 3000),

@@ -374,8 +374,8 @@ _MEASURES: Mapping[str, Sequence[tuple[str, str]]] = {
     "money:inr": [("1", "INR rupee rupees")],
     "month": [("1", "month months")],
     "year": [("1", "yr yrs year years")],
-    "celsius": [("1", "C")],
-    "fahrenheit": [("1", "F")],
+    "celsius": [("1", "C celsius centigrade")],
+    "fahrenheit": [("1", "F fahrenheit")],
     "kelvin": [("1", "K kelvin kelvins")],
     "current": [("1", "A amp amps ampere amperes"), ("1/1000", "mA"), ("1e-6", "uA")],
     "amount": [("1", "mol mole moles"), ("1/1000", "mmol")],
@@ -432,6 +432,8 @@ def duration(parts: Sequence[Term], dimensions: frozenset[str] = frozenset({"tim
     return Term("duration", (num(sum(sizes, Fraction(0)) / measures[-1].factor), parts[-1].args[1]))
 
 
+_OF_WARMTH = re.compile(r"\Adegrees? (?=(?:C|F|[Cc]elsius|[Ff]ahrenheit)\Z)")
+"""What stands before the name of a scale of temperature."""
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 
 
@@ -440,7 +442,7 @@ def unit(text: str) -> Unit:
 
     What is derived from other units has their dimensions: J is N m and kg m^2/s^2.
     """
-    text = text.removeprefix("degree ") if text in ("degree C", "degree F") else text
+    text = _OF_WARMTH.sub("", text.replace(".", ""))
     powers, factor = Counter[str](), Fraction(1)
     if len(text) > MAX_UNIT_CHARS:
         return Unit("", factor)

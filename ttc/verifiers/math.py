@@ -41,11 +41,21 @@ from ttc.answers.canonical import shape, spelling_key
 from ttc.answers.extract import MAX_BOXES, OR_WORD
 from ttc.answers.grammar import MAX_PRODUCT_WORD, parse
 from ttc.answers.nodes import CONSTANTS, Term, duration, unit
+from ttc.answers.normal import identical
 from ttc.answers.tokens import TooLarge, Unparsed, plain
 from ttc.config.values import at_least
 from ttc.core import Form, Status, Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.maths.asked import asks_chance, asks_money, asks_percent, asks_ratio, asks_residue, domains, fault
+from ttc.verifiers.maths.asked import (
+    asks_base,
+    asks_chance,
+    asks_money,
+    asks_percent,
+    asks_ratio,
+    asks_residue,
+    domains,
+    fault,
+)
 from ttc.verifiers.maths.comparing import (
     Comparison,
     Decide,
@@ -54,6 +64,7 @@ from ttc.verifiers.maths.comparing import (
     Ternary,
     as_ratio,
     read_alike,
+    read_axes,
     read_bounds,
     read_residues,
     read_turns,
@@ -262,17 +273,19 @@ def weigh(
     first, second = _shape(left), _shape(right)
     if first is None:
         return None, ""
+    if first.op == "base" and right.upper() == first.args[0] and asks_base(question, first.args[1]):
+        return True, "digits"  # 1011 for 1011_2, where the question says in which base
     if second is None:
         return False, UNPARSED
     first, second = _as_product(left, first, right, second), _as_product(right, second, left, first)
-    second = _valued(first, _decimal(first, right, second))
+    second = _worked_out(first, _valued(first, _decimal(first, right, second)))
     first = read_bounds(first, second)
     second = read_turns(first, second)
     first = _in_money(first, second, asks_money(question))
     if asks_chance(question) and {first.op, second.op} == {"ratio", "scalar"}:
         return False, "different"  # odds of 2:3 are no probability of 2/3
-    first, second = read_residues(first, second, asked=asks_residue(question))
-    first, second = read_alike(first, second)
+    first, second = read_residues(first, second, question if asks_residue(question) else "")
+    first, second = read_alike(*read_axes(first, second))
     if asks_ratio(question):
         first, second = as_ratio(first), as_ratio(second)
     equal = Comparison(policy, Decide()).same(first, second)
@@ -334,6 +347,14 @@ def _valued(gold: Term, answer: Term) -> Term:
     if not (of_letters or of_letter):
         return answer
     return shape(sides[0] if len(sides) == 1 else Term("rel", (operators[1:], *sides)))
+
+
+def _worked_out(gold: Term, answer: Term) -> Term:
+    """The last side of an equation that holds for all values, beside a gold in variables: x^2 - 1 = (x - 1)(x + 1)."""
+    if gold.op != "scalar" or not gold.args[0].symbols() or answer.op != "rel" or set(answer.args[0]) != {"="}:
+        return answer
+    *sides, last = answer.args[1:]
+    return shape(last) if all(identical(side, last) for side in sides) else answer
 
 
 def quick(gold: str, answer: str, policy: EqualityPolicy) -> Ternary:

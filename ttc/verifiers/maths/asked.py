@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from ttc.answers.canonical import shape
 from ttc.answers.grammar import parse
 from ttc.answers.nodes import Term, exact, num
-from ttc.answers.tokens import Unparsed, plain
+from ttc.answers.tokens import ONES, Unparsed, plain
 from ttc.core import Form, Target
 
 FORMS: Mapping[Form, frozenset[str]] = {
@@ -62,6 +62,7 @@ _POWERS = re.compile(
 _REDUCE = re.compile(r"\bsimplif|simplest form|lowest terms|\breduce", re.IGNORECASE)
 _MONEY = re.compile(r"\b(?:how many|in|number of)\s+(?P<unit>dollars|cents)\b", re.IGNORECASE)
 _WHOLE = re.compile(r"[1-9][0-9]{0,17}")
+_NAMES_OF_BASES = {2: ("binary",), 8: ("octal",), 16: ("hexadecimal", "hex")}
 _INTEGER = re.compile(r"\b(positive )?integers? \$?([a-z])\$?(?![a-z])")
 MAX_QUESTION = 4000
 """Characters at the end of a question that are read."""
@@ -93,6 +94,13 @@ def asks_chance(question: str) -> bool:
 def asks_residue(question: str) -> bool:
     """Whether a question speaks of remainders, so that 3 mod 7 answers it as 3 does."""
     return bool(question) and bool(_RESIDUE.search(question))
+
+
+def asks_base(question: str, base: int) -> bool:
+    """Whether a question names a base, as in "Write it in base 7" and "in binary", so that its answer need not."""
+    word = next((word for word, value in ONES.items() if value == base), str(base))
+    spelt = "|".join((rf"base[- $_]*(?:{base}|{word})", *_NAMES_OF_BASES.get(base, ())))
+    return re.search(rf"\b(?:{spelt})(?![A-Za-z\d])", question, re.IGNORECASE) is not None
 
 
 def domains(question: str) -> tuple[tuple[str, str], ...]:

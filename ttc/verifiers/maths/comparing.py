@@ -109,7 +109,7 @@ class Comparison:
             "ratio": self._ratios,
             "rel": self._relations,
             "residue": self._residues,
-            "text": lambda a, b: text_key(a.args[0]) == text_key(b.args[0]),
+            "text": lambda a, b: _without_article(a) == _without_article(b),
         }
         rule = rules.get(left.op)
         return rule(left, right) if rule else False
@@ -376,16 +376,37 @@ def read_turns(gold: Term, answer: Term) -> Term:
 _INTEGERS = frozenset("klmnt")
 
 
-def read_residues(gold: Term, answer: Term, asked: bool) -> tuple[Term, Term]:
-    """A residue beside a number: 3 answers 3 mod 7, and 3 mod 7 answers 3 where a remainder is `asked`."""
+def read_residues(gold: Term, answer: Term, question: str) -> tuple[Term, Term]:
+    """A residue beside a number: 3 answers 3 mod 7, and 3 mod 7 answers 3 in a `question` on a remainder by 7."""
     body = answer.args[1] if answer.op == "named" else answer
     if gold.op == "residue" and body.op == "scalar":
         return gold.args[0], answer
-    if asked and gold.op == "scalar" and body.op == "residue" and body.args[0].op == "scalar":
+    if question and gold.op == "scalar" and body.op == "residue" and body.args[0].op == "scalar":
         least = least_residue(body)
-        if least is not None and least == exact(body.args[0].args[0]):  # 10 mod 7 is no remainder
-            return gold, body.args[0]
+        if least is not None and least == exact(body.args[0].args[0]) and _has_modulus(question, body.args[1]):
+            return gold, body.args[0]  # 10 mod 7 is no remainder
     return gold, answer
+
+
+def _has_modulus(question: str, modulus: Term) -> bool:
+    """Whether a question has that modulus, where it is a number."""
+    size = exact(modulus.args[0]) if modulus.op == "scalar" else None
+    return size is None or re.search(rf"(?<![\d.,]){size}(?![\d/]|[.,]\d)", question.replace("{,}", "")) is not None
+
+
+def read_axes(left: Term, right: Term) -> tuple[Term, Term]:
+    r"""Two sums over axes that are written in unlike ways, `2\hat{i} - \hat{j}` and 2i - j, as vectors."""
+    if left.op != "scalar" or right.op != "scalar":
+        return left, right
+    letters = [node.symbols() & frozenset(_AXES) for node in (left, right)]
+    marks = [{name.partition(":")[0] for name in side if ":" in name} for side in letters]
+    if marks[0] == marks[1] or min(map(len, letters)) < 2:
+        return left, right
+    sides = [_components(node.args[0], 3) for node in (left, right)]
+    if not all(sides):
+        return left, right
+    first, second = (Term("tuple", tuple(Term("scalar", (item,)) for item in side)) for side in sides)
+    return first, second
 
 
 def _in_letters(node: Term, beside: Term) -> Term:
@@ -483,6 +504,14 @@ def all_of(values: Sequence[Ternary]) -> Ternary:
 def any_of(values: Sequence[Ternary]) -> Ternary:
     """True if one is True, else None if one is open, else False."""
     return True if True in values else None if None in values else False
+
+
+_ARTICLE = re.compile(r"\A(?:an?|the) (?=[a-z]{3})")
+
+
+def _without_article(node: Term) -> str:
+    """The class of words without an article before them: a parabola is what `parabola` is."""
+    return _ARTICLE.sub("", text_key(node.args[0]), count=1)
 
 
 def _counts(items: Sequence[Term]) -> Mapping[Term, int]:
