@@ -533,3 +533,24 @@ def test_a_program_in_an_item_of_a_list_has_no_margin() -> None:
     assert extract("```python\n    return 1\n```", "code").final == "    return 1"
     assert extract("  ```python\n      return 1\n  ```", "code").final == "    return 1"
     assert extract("  ```python\nx = 1\n  ```", "code").final == "x = 1"
+
+
+def test_an_answer_that_is_only_supposed_is_none() -> None:
+    for lead in ("Suppose the", "Assume that the", "If our final", "We ask whether the", "Supposing that the correct"):
+        assert extract(f"{lead} answer is 15. Then 3 x = 45.", "math").final is None, lead
+        assert extract(f"The answer is 16. {lead} answer is 15.", "math").final == "16", lead
+    for lead in ("So the", "We can say the", "As supposed, the", "Then the final"):
+        assert extract(f"{lead} answer is 15.", "math").final == "15", lead
+
+
+def test_a_result_of_other_languages_a_number_said_twice_and_underlines_are_read() -> None:
+    for text in ("Endergebnis: 15", "Ergebnis: **15**", "Résultat final : 15", "Resultado: 15", "Результат: 15"):
+        assert extract(text, "math").final == "15", text
+    for text in ("The answer is fifteen (15).", "Final answer: __15__", "Final answer: 15 (fifteen)"):
+        assert key(extract(text, "math").final or "", "math") == "15", text
+
+
+@pytest.mark.parametrize("text", [r"\boxed{\text{B is wrong}}", "Answer: B isn't it", "B is clearly incorrect."])
+def test_a_letter_that_is_denied_at_once_is_no_choice(text: str) -> None:
+    assert extract(text, "choice").final is None
+    assert extract("The answer is B. C is wrong.", "choice").final == "B"

@@ -302,7 +302,7 @@ VERDICTS = {
         [
             "No idea.", "No way to tell", "No one", "No or yes", "No? Yes.", "No, wait: yes.", "No. Actually it is.",
             "No, yes", "No, sorry, I cannot answer that.", "No. 5", "No, if n > 2", "No, but it is close.",
-            "Yes. No other number works.", "No, and yes for n = 2", "No, that would be true: yes", "None, as 4 is even.",
+            "Yes. No other number works.", "No, and yes for n = 2", "No, that would be true: yes", "None, as 4 is.",
         ],
     ),
     "yes": (

@@ -425,11 +425,13 @@ _JSON_CHARS = 5000
 """Characters of the longest such field and what follows it."""
 _FOREIGN_WORDS = (
     "respuesta", "réponse", "antwort", "resposta", "risposta", "ответ", "jawaban", "cevap", "odpowiedź", "đáp",
+    "ergebnis", "résultat", "resultado", "risultato", "результат",
     "答え", "正解", "解答", "답", "الإجابة", "الجواب", "उत्तर", "คำตอบ",
 )  # fmt: skip
 """What answers are called; a text without one of these words is not searched for a phrase of these languages."""
 _FOREIGN = re.compile(
-    r"(?:\b(?:respuesta|réponse|antwort|resposta|risposta|ответ|jawaban(?:nya)?|cevap|odpowiedź|đáp\s(?:án|số))"
+    r"(?:\b(?:respuesta|réponse|antwort|resposta|risposta|ответ|jawaban(?:nya)?|cevap|odpowiedź|đáp\s(?:án|số)"
+    r"|(?:end)?ergebnis|résultat|resultado|risultato|результат)"
     r"(?:\s(?:final\w*|correct[ae]))?\**\s?(?:(?:(?<=\s)(?:es|est|ist|lautet|é|è|adalah|là)\b\s*)?[:：=]|"
     r"(?<=\s)(?:es|est|ist|lautet|é|è|adalah|là)(?=\s))"
     r"|(?:答え|正解|解答)\s?[は:：]|(?:정답|답)\s?[은:：]|(?:الإجابة|الجواب)\s?(?:هو|هي|[:：])|उत्तर\s?[:：]|คำตอบ\s?(?:คือ|[:：])"
@@ -509,13 +511,26 @@ def last_field(same: Callable[[str, str], bool], hedge: Hedge) -> Rule:
     return rule
 
 
+_SUPPOSED = re.compile(
+    r"\b(?:suppos(?:e|ing)|assum(?:e|ing)|imagine|pretend|if|whether|unless)(?:\s+that)?"
+    r"(?:\s+(?:the|our|my|your))?(?:\s+(?:final|correct|right|true))?\s+\Z",
+    re.IGNORECASE,
+)
+"""Words before an answer phrase that only suppose it: `Suppose the answer is 5`, `if the final answer is 5`."""
+
+
+def _supposed(text: str, start: int, at: int) -> bool:
+    return _SUPPOSED.search(text, max(start, at - _BEFORE), at) is not None
+
+
 def _phrase_ends(text: str, start: int) -> list[int]:
     """Where what the last answer phrases announce begins."""
     lowered = text.lower().translate(_AS_READ)
     ends: list[int] = []
     for words, pattern in ((_PHRASE_WORDS, _PHRASE), (_FOREIGN_WORDS, _FOREIGN)):
         if any(word in lowered for word in words):
-            ends.extend(deque((match.end() for match in pattern.finditer(text, start)), maxlen=MAX_PHRASES))
+            said = (match for match in pattern.finditer(text, start) if not _supposed(text, start, match.start()))
+            ends.extend(deque((match.end() for match in said), maxlen=MAX_PHRASES))
     return sorted(ends)
 
 
