@@ -173,6 +173,7 @@ def test_minutes_and_seconds_are_units_where_they_follow_a_number(kind: str) -> 
         (("25 apples", "25 pears", "25"), 3),
         (("25 apples", "25 red apples", "25", r"25\text{ apple}", r"25\text{ units}", "25 Apples"), 1),
         (("25 apples", "25 pears", "25 apple pears"), 1),
+        (("25 pieces of candy", "25 cups of tea"), 2),
         (("14 years", "14 years old", "14"), 1),
         (("45^\\circ", "45 degrees", "45"), 1),
         (("5 m", "5 m^2", "5 m/s"), 3),

@@ -181,6 +181,19 @@ def test_a_fraction_is_reduced_where_the_question_says_so() -> None:
     assert statuses([(with_question(r"\frac{2}{3}", "What share is it?"), r"\boxed{4/6}")]) == ["correct"]
 
 
+def test_a_sum_of_like_terms_is_left_unevaluated() -> None:
+    undone: Pairs = [
+        (r"7\sqrt{2}", r"\boxed{5\sqrt2+\sqrt8}"), (r"3\pi", r"\boxed{2\pi+\pi}"), (r"3+\sqrt2", r"\boxed{1+2+\sqrt2}"),
+        ("2+3i", r"\boxed{2+4i-i}"),
+    ]  # fmt: skip
+    assert statuses(undone) == ["incorrect"] * 4
+    done: Pairs = [
+        (r"7\sqrt{2}", r"\boxed{\sqrt{98}}"), (r"\frac{1+\sqrt3}{2}", r"\boxed{\frac12+\frac{\sqrt3}{2}}"),
+        (r"\sqrt2+\sqrt3", r"\boxed{\sqrt3+\sqrt2}"), (r"2\pi+\pi", r"\boxed{\pi+2\pi}"), ("2+3i", r"\boxed{3i+2}"),
+    ]  # fmt: skip
+    assert statuses(done) == ["correct"] * 5
+
+
 def test_a_numeral_goes_without_its_base_where_the_question_names_it() -> None:
     named = "Write 11 in base 2.", "Write eleven in base $2$.", "What is 11 in binary?", "Give the base-two numeral."
     right: Pairs = [(with_question("1011_2", question), r"\boxed{1011}") for question in named]

@@ -375,3 +375,18 @@ def test_units_with_points_and_scales_of_temperature_are_read_and_articles_are_n
     right = [r"20 \text{ degrees Celsius}", r"20^\circ\text{C}", r"20\text{ Celsius}"]
     assert misjudged(r"20^\circ C", right, [r"20 \text{ degrees Fahrenheit}", r"20\text{ K}"]) == {}
     assert misjudged("Tuesday", [r"\text{a Tuesday}"], [r"\text{a Thursday}", r"\text{not a Tuesday}"]) == {}
+
+
+def test_pieces_of_a_thing_are_a_unit_and_half_of_one_is_none() -> None:
+    right = [r"25 \text{ pieces of candy}", r"25\text{ cups of flour}", "25"]
+    assert (
+        misjudged("25", right, [r"25 \text{ multiples of } 3", r"25\text{ halves of it}", r"25\text{ of them}"]) == {}
+    )
+    wrong = [r"25\text{ cups of flour}", r"25\text{ cm of candy}"]
+    assert misjudged(r"25 \text{ pieces of candy}", ["25", r"25\text{ pieces}"], wrong) == {}
+
+
+def test_ordinals_undefined_values_and_equations_in_bold_are_read() -> None:
+    assert misjudged("3rd", [r"3\text{rd}", r"3^{\text{rd}}", "3"], ["4th", r"\frac13", "3rd?"]) == {}
+    assert misjudged("undefined", [r"\text{not defined}", r"\text{is undefined}"], [r"\text{defined}", "0"]) == {}
+    assert misjudged("7", [r"\mathbf{x = 7}", r"\textbf{x = 7}"], [r"\mathbf{x = 8}", r"\mathbf{2x = 7}"]) == {}

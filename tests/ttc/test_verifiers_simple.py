@@ -147,7 +147,7 @@ def test_a_letter_that_is_denied_replaced_or_one_of_two_is_no_choice(text: str) 
 
 
 def test_quotation_marks_and_emphasis_are_no_part_of_a_string() -> None:
-    for text in ("Answer: *Paris*", "“Paris”", "The answer is «Paris».", "***Paris***", "„Paris“"):
+    for text in ("Answer: *Paris*", "“Paris”", "The answer is «Paris».", "***Paris***", "„Paris“", "**Paris**."):
         assert judge(exact(), "Paris", text).correct, text
     for text in ("Answer: *Rome*", "“Paris” or “Rome”", "*Paris* *Rome*"):
         assert not judge(exact(), "Paris", text).correct, text

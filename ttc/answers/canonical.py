@@ -56,6 +56,7 @@ _REALS = frozenset(
 """Words for the set of the real numbers."""
 _SAME_WORDS = {
     "dne": "does not exist", "the limit does not exist": "does not exist", "it does not exist": "does not exist",
+    "not defined": "undefined", "is undefined": "undefined", "is not defined": "undefined",
     "infinitely many solutions": "infinitely many", "there are infinitely many solutions": "infinitely many",
     "infinite solutions": "infinitely many", "an infinite number": "infinitely many", "infinite": "infinitely many",
 }  # fmt: skip
@@ -685,7 +686,7 @@ _MATHS_MARKS = re.compile(r"\$([^$]+)\$|\\\((.+)\\\)", re.DOTALL)
 r"""A formula as a whole: `$x$`, `\(x\)`."""
 
 
-_EMPHASIS = re.compile(r"(?P<mark>\*{1,3})(?P<words>[^*]+)(?P=mark)")
+_EMPHASIS = re.compile(r"(?P<mark>\*{1,3})(?P<words>[^*]+)(?P=mark)\.?")
 QUOTES = "\"'`“”„‘’‚«»"
 """Quotation marks, which are no part of the words inside."""
 

@@ -483,6 +483,7 @@ _SYMBOL = 3
 
 def unit_words(text: str) -> frozenset[str]:
     """The words of a unit, each in the singular: two units that are no measures are one where they share a word."""
+    text = text.replace(" of ", " ")
     words = text.replace("^", " ").replace("/", " ").replace("square ", "").split()
     words = [word if len(word) <= _SYMBOL else word.lower() for word in words]
     return frozenset(word[:-1] if word.endswith("s") and len(word) > 3 else word for word in words if word.isalpha())
@@ -534,11 +535,25 @@ NO_UNITS = frozenset(
     ).split()
 )
 """Words that change, deny or doubt a number, or say something about it: what holds one of them is no unit."""
+PORTIONS = frozenset(
+    (  # noqa: SIM905
+        "bag bags bar bars bottle bottles bowl bowls box boxes bunch bunches can cans carton cartons case cases cup "
+        "cups gallon gallons glass glasses jar jars loaf loaves pack packs pint pints piece pieces pot pots quart "
+        "quarts roll rolls sheet sheets slice slices stack stacks tablespoon tablespoons teaspoon teaspoons tray "
+        "trays"
+    ).split()
+)
+"""Words before `of` that count or measure a thing: pieces of candy."""
+_PORTION = re.compile(r"(?P<of>[A-Za-z]{1,14}) of (?P<thing>[A-Za-z -]{1,40})")
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*(?:\^[23])?\.?")
 
 
 def is_unit(name: str) -> bool:
     """Whether words after a number can be its unit: a known one, or a few plain words that say nothing of it."""
+    if (portion := _PORTION.fullmatch(name.strip())) and (
+        portion["of"].lower() in PORTIONS or known_unit(portion["of"])
+    ):
+        return is_unit(portion["thing"])
     words = re.split(r"[\s/]+", name.strip().removeprefix("/"))
     known = [known_unit(word.partition("^")[0]) is not None for word in words]
     if name.lower() in PERCENTS or all(one or word.lower() == "per" for word, one in zip(words, known, strict=True)):

@@ -70,7 +70,8 @@ _SPACED_WHOLE = re.compile(
 _CALCULATED = re.compile(r"<<[^<>]*>>")
 """The calculation that GSM8K writes before its result: 4*2=<<4*2=8>>8."""
 _NESTED_BOX = re.compile(
-    r"\\(?:f?box(?:ed)?|underline|bm|boldsymbol|ensuremath|textcolor\s*\{[a-z]{1,20}\}|color\s*\{[a-z]{1,20}\}(?=\s*\{))\s*\{"
+    r"\\(?:f?box(?:ed)?|underline|bm|boldsymbol|ensuremath|textcolor\s*\{[a-z]{1,20}\}|color\s*\{[a-z]{1,20}\}(?=\s*\{)"
+    r"|(?:mathbf|mathrm|textbf)(?=\s*\{\s*[A-Za-z]\s*=))\s*\{"
 )
 r"""A box, a line, bold face or a colour around a formula, up to its brace: `\boxed{`, `\textcolor{red}{`."""
 _LOOKS = re.compile(r"\\(?:tiny|small|large|Large|LARGE|huge|Huge|normalsize|color\s*\{[a-z]{1,20}\})(?![A-Za-z{])")
@@ -106,7 +107,9 @@ _MODULUS = re.compile(
 """A modulus in any spelling: \\pmod{7}, (mod 7), mod 7."""
 _PRIME = re.compile(r"\^(?:\{(?:\s*\\prime)+\s*\}|\s*\\prime(?![A-Za-z]))")
 r"""Primes of a derivative as an exponent: `f^\prime`, `f^{\prime\prime}`."""
-_ORDINAL = re.compile(r"(?<=\d)(?:\^\{\\(?:text|mathrm)\{(?:st|nd|rd|th)\}\}|\^?\\(?:text|mathrm)\{(?:st|nd|rd|th)\})")
+_ORDINAL = re.compile(
+    r"(?<=\d)(?:\^\{\\(?:text|mathrm)\{(?:st|nd|rd|th)\}\}|\^?\\(?:text|mathrm)\{(?:st|nd|rd|th)\}|(?:st|nd|rd|th)(?![A-Za-z]))"
+)
 r"""The letters of an ordinal number: the th of `5^{\text{th}}`."""
 _VALUE_IN_TEXT = re.compile(
     r"\\(?:text|mbox|textbf|textrm|textit|textsf|texttt|mathrm|mathbf)\s*\{([^{}A-Za-z]*\d[^{}]*)\}"

@@ -40,8 +40,7 @@ from ttc.answers import Extraction, extract
 from ttc.answers.canonical import shape, spelling_key
 from ttc.answers.extract import MAX_BOXES, OR_WORD
 from ttc.answers.grammar import MAX_PRODUCT_WORD, parse
-from ttc.answers.nodes import CONSTANTS, Term, duration, unit
-from ttc.answers.normal import identical
+from ttc.answers.nodes import CONSTANTS, Term, duration, exact, unit
 from ttc.answers.tokens import TooLarge, Unparsed, plain
 from ttc.config.values import at_least
 from ttc.core import Form, Status, Submission, Target, Verdict
@@ -55,6 +54,7 @@ from ttc.verifiers.maths.asked import (
     asks_residue,
     domains,
     fault,
+    scalars,
 )
 from ttc.verifiers.maths.comparing import (
     Comparison,
@@ -293,6 +293,8 @@ def weigh(
         return False, "different"
     if reason := fault(first, second, form, question):
         return False, reason
+    if form not in ("any", "expression") and _has_like_terms(first, second):
+        return False, "unevaluated"
     return equal, "proved" if equal else ""
 
 
@@ -353,8 +355,20 @@ def _worked_out(gold: Term, answer: Term) -> Term:
     """The last side of an equation that holds for all values, beside a gold in variables: x^2 - 1 = (x - 1)(x + 1)."""
     if gold.op != "scalar" or not gold.args[0].symbols() or answer.op != "rel" or set(answer.args[0]) != {"="}:
         return answer
+    from ttc.answers.normal import identical  # most answers are no equations
+
     *sides, last = answer.args[1:]
     return shape(last) if all(identical(side, last) for side in sides) else answer
+
+
+def _has_like_terms(gold: Term, answer: Term) -> bool:
+    """Whether an answer for a constant that is no rational has a sum with terms that were not put together."""
+    golds = list(scalars(gold))
+    if gold == answer or any(node.symbols() or exact(node) is not None for node in golds):
+        return False
+    from ttc.answers.normal import has_like_terms
+
+    return any(map(has_like_terms, scalars(answer))) and not any(map(has_like_terms, golds))
 
 
 def quick(gold: str, answer: str, policy: EqualityPolicy) -> Ternary:

@@ -116,7 +116,7 @@ def with_question(answer: str, question: str) -> Target:
     """
     try:
         node = num(int(answer)) if _WHOLE.fullmatch(answer) else None  # as most golds of large files are
-        golds = list(_scalars(shape(parse(plain(answer))))) if node is None else [node]
+        golds = list(scalars(shape(parse(plain(answer))))) if node is None else [node]
     except (Unparsed, RecursionError):
         return Target(answer)
     settled = bool(golds) and all(map(numeral, golds)) and "%" not in answer
@@ -137,7 +137,7 @@ def fault(gold: Term, answer: Term, form: Form, question: str) -> str:
         body = answer.args[1] if answer.op == "named" and form != "equation" else answer
         if body.op not in allowed:
             return "form"
-    golds, answers = list(_scalars(gold)), list(_scalars(answer))
+    golds, answers = list(scalars(gold)), list(scalars(answer))
     if gold.op == "quantity" and gold.args[1].startswith("degree") and all(map(_turn, answers)):
         return ""
     if form != "expression" and _unevaluated(golds, [_written_out(node, question) for node in answers]):
@@ -153,20 +153,20 @@ def _turn(node: Term) -> bool:
     return node == pi or (node.op == "mul" and len(node.args) == 2 and numeral(node.args[0]) and node.args[1] == pi)
 
 
-def _scalars(node: Term) -> Iterator[Term]:
+def scalars(node: Term) -> Iterator[Term]:
     """The expressions inside a shape."""
     if node.op in ("scalar", "quantity", "duration"):
         yield node.args[0]
     elif node.op == "named":
-        yield from _scalars(node.args[1])
+        yield from scalars(node.args[1])
     elif node.op == "rel":
         yield from node.args[1:]
     elif node.op not in ("base", "text", "empty", "time", "designation"):
         for child in node.children():
-            yield from _scalars(child)
+            yield from scalars(child)
         for row in node.args if node.op == "matrix" else ():
             for cell in row:
-                yield from _scalars(cell)
+                yield from scalars(cell)
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
@@ -315,7 +315,7 @@ def _formulas(question: str) -> frozenset[str]:
             node = parse(plain(match[1] or match[2] or match[3]))
         except (Unparsed, RecursionError):
             continue
-        trees.update(_tree(side) for side in _scalars(shape(node)))
+        trees.update(_tree(side) for side in scalars(shape(node)))
     return frozenset(trees)
 
 
