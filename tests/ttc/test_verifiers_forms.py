@@ -390,3 +390,9 @@ def test_ordinals_undefined_values_and_equations_in_bold_are_read() -> None:
     assert misjudged("3rd", [r"3\text{rd}", r"3^{\text{rd}}", "3"], ["4th", r"\frac13", "3rd?"]) == {}
     assert misjudged("undefined", [r"\text{not defined}", r"\text{is undefined}"], [r"\text{defined}", "0"]) == {}
     assert misjudged("7", [r"\mathbf{x = 7}", r"\textbf{x = 7}"], [r"\mathbf{x = 8}", r"\mathbf{2x = 7}"]) == {}
+
+
+def test_coordinates_with_names_are_those_of_a_point_in_any_order() -> None:
+    assert misjudged("(2,-1)", ["y=-1, x=2", "x=2, y=-1"], ["y=2, x=-1", "x=-1, y=2", "x=2, y=1"]) == {}
+    assert misjudged("(2,-1,0)", ["z=0, x=2, y=-1"], ["z=2, x=-1, y=0"]) == {}
+    assert misjudged("(2,-1)", ["a=2, b=-1"], ["a=-1, b=2"]) == {}

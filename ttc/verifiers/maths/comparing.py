@@ -229,7 +229,7 @@ class Comparison:
         if all(roots) and len({root[1] for root in roots if root}) == 1 and left.op == right.op == "set":
             bare = [[item.args[1] if item.op == "named" else item for item in side.args] for side in (left, right)]
             return self._unordered(*bare)
-        return self._ordered(left.args, right.args)
+        return self._ordered(_by_axes(left.args), _by_axes(right.args))
 
     def _ordered(self, left: Sequence[Term], right: Sequence[Term]) -> Ternary:
         if len(left) != len(right):
@@ -490,6 +490,13 @@ _READINGS: Mapping[tuple[str, str], Callable[[Term, Term], Term]] = {
     **{(kind, "matrix"): _as_matrix for kind in ("tuple", "brackets", "interval")},
 }
 """How a shape of the first kind is read beside one of the second."""
+
+
+def _by_axes(items: Sequence[Term]) -> Sequence[Term]:
+    """Values of x, y and z in this order, which values without names have: y = -1, x = 2 is (2, -1)."""
+    names = [item.args[0] for item in items if item.op == "named"]
+    of_axes = len(names) == len(items) and set(names) <= set("xyz")
+    return sorted(items, key=lambda item: str(item.args[0])) if of_axes else items
 
 
 _ROOTS = re.compile(r"([xz])_\d")
