@@ -555,3 +555,30 @@ def test_a_result_of_other_languages_a_number_said_twice_and_underlines_are_read
 def test_a_letter_that_is_denied_at_once_is_no_choice(text: str) -> None:
     assert extract(text, "choice").final is None
     assert extract("The answer is B. C is wrong.", "choice").final == "B"
+
+
+def test_a_box_that_is_a_part_of_a_value_is_a_hedge_unless_it_is_the_unknown_of_an_equation() -> None:
+    parts = (
+        r"$-\boxed{96}$", r"x = -\boxed{96}", r"$2\cdot\boxed{96}$", r"2\boxed{96}", r"$\sqrt{\boxed{96}}$",
+        r"\boxed{96}^2", r"\boxed{96}^{10}", r"$\boxed{96}!$", r"\boxed{96}! is wrong",
+    )  # fmt: skip
+    assert [text for text in parts if extract(text, "math").final is not None] == []
+    whole = (
+        r"- \boxed{96}", r"$7\cdot\boxed{96} = 672$", r"$12\cdot 8 = \boxed{96}$", r"It is \boxed{96}!",
+        r"\boxed{96}^\circ", r"$\boxed{96}^{\circ}$", r"The answer - \boxed{96}", r"Part 2: \boxed{96}",
+        r"$$\boxed{96}$$", r"\(\boxed{96}\)",
+    )  # fmt: skip
+    assert [text for text in whole if extract(text, "math").final != "96"] == []
+
+
+def test_a_value_that_something_is_done_to_or_that_would_be_is_none() -> None:
+    done = "less 1", "times two", "divided by 3", "multiplied by itself", "if there were no remainder; there is one"
+    for rest in done:
+        assert extract(f"The answer would be 96 {rest}.", "math").final is None, rest
+
+
+def test_a_verdict_at_the_head_of_a_line_is_the_answer_whatever_its_reason_says() -> None:
+    for text in ("Yes, because the sum is even.", "No: the largest value is 5.", "**True**, since the total is odd."):
+        assert extract(text, "exact").final == text
+    assert extract("Yes, the answer is Paris.", "exact").final == "Paris"
+    assert extract("Yes, I can. Answer: No", "exact").final == "No"

@@ -251,7 +251,9 @@ _EXCEPT = re.compile(
 """Words right before a value that leave it out of what was said: "every number save 3"."""
 _UNSURE_AFTER = re.compile(
     r"[\s$)\\\]}*.,]*+(?:\w++\s++)?(?:or so\b|or (?:more|less|fewer|thereabouts|maybe|perhaps)\b|at (?:most|least)\b|"
-    r"(?:times|plus|minus) (?:the|as|a|that|\$|\d)|(?:to|through|until)\s+\$?\d|"
+    r"(?:times|plus|minus|less|divided by|multiplied by) "
+    r"(?:the|as|a|that|itself|\$|\d|one|two|three|four|five|ten|half)|"
+    r"(?:to|through|until)\s+\$?\d|if\b[^.\n]{0,40}?\s(?:were|had)\b|"
     r"(?:more|less|fewer|greater) than\b(?!\s(?-i:[A-Z])\w*(?!['’\w]))|"
     r"[-–]\s?\d|/\d+,|,?\s*(?:except|other than|apart from|setminus)\b|"
     r"(?:가|이)\s*아|では(?:ありません|ない)|"
@@ -269,7 +271,7 @@ _DOUBTED = re.compile(
 """What follows a value that holds at times only, or that another one may replace: 5 if n is even, 6 otherwise."""
 _DENIED = re.compile(
     r"[ \t$)\\\]*]*,?\s?(?-i:except|other than|apart from|setminus)\b|"
-    r"[\s$)\\\].*]*(?:,?\s*(?:which|this|that|it|the answer)\s+)?"
+    r"[\s$)\\\].*!]*(?:,?\s*(?:which|this|that|it|the answer)\s+)?"
     r"(?:is|was|are|would be|seems|looks|cannot be|can['’]t be|isn['’]t|wasn['’]t)"
     r"\s*(?:(?:clearly|definitely|certainly|surely|also|obviously)\s+)?(?:not\b|wrong\b|incorrect\b|false\b|mistaken\b|"
     r"the wrong\b|(?<=n't )\w+|(?<=n’t )\w+|(?<=not be )\w+)",
@@ -312,7 +314,23 @@ def _denied(text: str, box: Box) -> bool:
     if _BETWEEN.search(lead) and _BOTH.search(text, box.start, box.end):
         lead = ""
     end = box.after + _AFTER
+    if _is_part(text, box):
+        return True
     return bool(_DENYING.search(lead) or _DENIED.match(text, box.after, end) or _DOUBTED.match(text, box.after, end))
+
+
+_FACTOR = re.compile(r"(?:(?:[=$(\[]|\\[(\[])\s*[-−]|\d|\\(?:cdot|times)\s*|\\(?:sqrt|[lf]n|log)\s*\{?)\Z")
+r"""What makes another number of the box behind it: `-\boxed{5}` in a formula, `2\cdot\boxed{5}`."""
+_RAISED = re.compile(r"\s*\^\s*\{?\s*-?[\da-np-z]|!\s*(?:\$|\\[)\]])")
+r"""What makes another number of the box before it: `\boxed{5}^2`, and `\boxed{5}!` in a formula."""
+_IN_AN_EQUATION = re.compile(r"[^\n=$]{0,20}=")
+r"""What follows a box that is the unknown of an equation: `7\cdot\boxed{8} = 56`."""
+
+
+def _is_part(text: str, box: Box) -> bool:
+    """Whether a box is only a part of a value: a factor, a base, what a sign or a root stands before."""
+    part = _FACTOR.search(text, max(0, box.at - _BEFORE), box.at) or _RAISED.match(text, box.after)
+    return part is not None and not _IN_AN_EQUATION.match(text, box.after)
 
 
 _BETWEEN, _BOTH = re.compile(r"\bbetween[\s$(\[\\*]*$"), re.compile(r",|\band\b")

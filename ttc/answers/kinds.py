@@ -520,7 +520,19 @@ def _trim_words(clause: str) -> tuple[int, int] | None:
     return (0, end) if clause[:end].strip() else None
 
 
-_EXACT_RULES = usual_rules(_same_by(text_key), lambda _final: False, _trim_words, _only_line, tag_is_answer=True)
+_VERDICT_FIRST = re.compile(
+    r"\s*\**(?:yes|no|true|false)\**(?:\s*[,.;:!(]|\s+[-–—]|\s+(?:because|since|as)\b)(?![^\n]*\banswer)[^\n]*\s*",
+    re.IGNORECASE,
+)
+"""A line that begins with a verdict and goes on with its reason, which announces nothing: "Yes, as the sum is even"."""
+
+
+def _verdict_first(text: str, start: int) -> Hit:
+    return found(text, start, len(text), "bare") if _VERDICT_FIRST.fullmatch(text, start) else None
+
+
+_usual_exact = usual_rules(_same_by(text_key), lambda _final: False, _trim_words, _only_line, tag_is_answer=True)
+_EXACT_RULES = (*_usual_exact[:-2], _verdict_first, *_usual_exact[-2:])
 
 
 def _extract_all(text: str) -> Extraction:
