@@ -184,9 +184,9 @@ def test_a_fraction_is_reduced_where_the_question_says_so() -> None:
 def test_a_sum_of_like_terms_is_left_unevaluated() -> None:
     undone: Pairs = [
         (r"7\sqrt{2}", r"\boxed{5\sqrt2+\sqrt8}"), (r"3\pi", r"\boxed{2\pi+\pi}"), (r"3+\sqrt2", r"\boxed{1+2+\sqrt2}"),
-        ("2+3i", r"\boxed{2+4i-i}"),
+        ("2+3i", r"\boxed{2+4i-i}"), (r"\pi", r"\boxed{\pi+0}"),
     ]  # fmt: skip
-    assert statuses(undone) == ["incorrect"] * 4
+    assert statuses(undone) == ["incorrect"] * 5
     done: Pairs = [
         (r"7\sqrt{2}", r"\boxed{\sqrt{98}}"), (r"\frac{1+\sqrt3}{2}", r"\boxed{\frac12+\frac{\sqrt3}{2}}"),
         (r"\sqrt2+\sqrt3", r"\boxed{\sqrt3+\sqrt2}"), (r"2\pi+\pi", r"\boxed{\pi+2\pi}"), ("2+3i", r"\boxed{3i+2}"),

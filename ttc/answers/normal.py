@@ -71,11 +71,11 @@ def has_like_terms(node: Term) -> bool:
         return False
     try:
         forms = _Forms()
-        terms = [monomial for item in node.args for monomial in forms.quotient(item)[0]]
+        num_terms = sum(max(1, len(forms.quotient(item)[0])) for item in node.args)
         whole, _ = forms.quotient(node)
     except TooLong:
         return False
-    return len(whole) < len(terms)
+    return len(whole) < num_terms
 
 
 def _independent(top: Polynomial) -> bool:
