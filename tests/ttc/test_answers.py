@@ -168,7 +168,13 @@ def test_minutes_and_seconds_are_units_where_they_follow_a_number(kind: str) -> 
         (("5 m", "5 cm", "5"), 3),
         (("$18", "18 dollars", "18", r"\$18.00"), 1),
         (("18 dollars", "18 cents", "18 euros"), 3),
-        (("5 apples", "5", "5 m"), 1),
+        (("5 apples", "5", "5 m"), 3),
+        (("25 apples", "25 pears"), 2),
+        (("25 apples", "25 pears", "25"), 3),
+        (("25 apples", "25 red apples", "25", r"25\text{ apple}", r"25\text{ units}", "25 Apples"), 1),
+        (("25 apples", "25 pears", "25 apple pears"), 1),
+        (("25 pieces of candy", "25 cups of tea"), 2),
+        (("14 years", "14 years old", "14"), 1),
         (("45^\\circ", "45 degrees", "45"), 1),
         (("5 m", "5 m^2", "5 m/s"), 3),
         (("20 C", r"20^\circ F"), 2),
@@ -528,3 +534,51 @@ def test_a_program_in_an_item_of_a_list_has_no_margin() -> None:
     assert extract("```python\n    return 1\n```", "code").final == "    return 1"
     assert extract("  ```python\n      return 1\n  ```", "code").final == "    return 1"
     assert extract("  ```python\nx = 1\n  ```", "code").final == "x = 1"
+
+
+def test_an_answer_that_is_only_supposed_is_none() -> None:
+    for lead in ("Suppose the", "Assume that the", "If our final", "We ask whether the", "Supposing that the correct"):
+        assert extract(f"{lead} answer is 15. Then 3 x = 45.", "math").final is None, lead
+        assert extract(f"The answer is 16. {lead} answer is 15.", "math").final == "16", lead
+    for lead in ("So the", "We can say the", "As supposed, the", "Then the final"):
+        assert extract(f"{lead} answer is 15.", "math").final == "15", lead
+
+
+def test_a_result_of_other_languages_a_number_said_twice_and_underlines_are_read() -> None:
+    for text in ("Endergebnis: 15", "Ergebnis: **15**", "Résultat final : 15", "Resultado: 15", "Результат: 15"):
+        assert extract(text, "math").final == "15", text
+    for text in ("The answer is fifteen (15).", "Final answer: __15__", "Final answer: 15 (fifteen)"):
+        assert key(extract(text, "math").final or "", "math") == "15", text
+
+
+@pytest.mark.parametrize("text", [r"\boxed{\text{B is wrong}}", "Answer: B isn't it", "B is clearly incorrect."])
+def test_a_letter_that_is_denied_at_once_is_no_choice(text: str) -> None:
+    assert extract(text, "choice").final is None
+    assert extract("The answer is B. C is wrong.", "choice").final == "B"
+
+
+def test_a_box_that_is_a_part_of_a_value_is_a_hedge_unless_it_is_the_unknown_of_an_equation() -> None:
+    parts = (
+        r"$-\boxed{96}$", r"x = -\boxed{96}", r"$2\cdot\boxed{96}$", r"2\boxed{96}", r"$\sqrt{\boxed{96}}$",
+        r"\boxed{96}^2", r"\boxed{96}^{10}", r"$\boxed{96}!$", r"\boxed{96}! is wrong",
+    )  # fmt: skip
+    assert [text for text in parts if extract(text, "math").final is not None] == []
+    whole = (
+        r"- \boxed{96}", r"$7\cdot\boxed{96} = 672$", r"$12\cdot 8 = \boxed{96}$", r"It is \boxed{96}!",
+        r"\boxed{96}^\circ", r"$\boxed{96}^{\circ}$", r"The answer - \boxed{96}", r"Part 2: \boxed{96}",
+        r"$$\boxed{96}$$", r"\(\boxed{96}\)",
+    )  # fmt: skip
+    assert [text for text in whole if extract(text, "math").final != "96"] == []
+
+
+def test_a_value_that_something_is_done_to_or_that_would_be_is_none() -> None:
+    done = "less 1", "times two", "divided by 3", "multiplied by itself", "if there were no remainder; there is one"
+    for rest in done:
+        assert extract(f"The answer would be 96 {rest}.", "math").final is None, rest
+
+
+def test_a_verdict_at_the_head_of_a_line_is_the_answer_whatever_its_reason_says() -> None:
+    for text in ("Yes, because the sum is even.", "No: the largest value is 5.", "**True**, since the total is odd."):
+        assert extract(text, "exact").final == text
+    assert extract("Yes, the answer is Paris.", "exact").final == "Paris"
+    assert extract("Yes, I can. Answer: No", "exact").final == "No"

@@ -156,6 +156,56 @@ def test_a_power_of_ten_is_a_numeral_where_the_question_has_none() -> None:
     assert with_question("1000000", "How many grams are a ton?") == Target("1000000")
 
 
+def test_a_power_of_a_number_is_as_good_as_a_numeral_where_the_question_has_no_powers() -> None:
+    pairs: Pairs = [
+        ("0.125", r"\boxed{2^{-3}}"), ("0.125", r"\boxed{\frac{1}{2^3}}"), ("0.125", r"\boxed{8^{-1}}"),
+        (r"\frac{1}{1024}", r"\boxed{(\frac12)^{10}}"), ("1024", r"\boxed{2^{10}}"), ("72", r"\boxed{2^3\cdot 3^2}"),
+        (r"\frac{27}{64}", r"\boxed{\left(\frac34\right)^3}"), ("-8", r"\boxed{-2^3}"),
+        ("8 m", r"\boxed{2^3\text{ m}}"),
+    ]  # fmt: skip
+    assert statuses(pairs) == ["correct"] * len(pairs)
+    questions = "Calculate $2^{5}$.", "What is 2**5?", "What is two to the fifth power?", "Find the square of 2."
+    copied: Pairs = [(with_question("32", question), r"\boxed{2^5}") for question in questions]
+    undone: Pairs = [("4", r"\boxed{2^5/2^3}"), ("9", r"\boxed{2^3+1}"), ("27/64", r"\boxed{1-\frac{37}{64}}")]
+    wrong: Pairs = [("0.125", r"\boxed{2^3}"), ("1/1024", r"\boxed{2^{-9}}")]
+    assert statuses([*copied, *undone, *wrong]) == ["incorrect"] * 9
+    assert with_question("32", "How many subsets are there, at 30^\\circ, of five things?") == Target("32")
+
+
+def test_a_fraction_is_reduced_where_the_question_says_so() -> None:
+    questions = r"Simplify $\frac{24}{36}$.", "Express it in lowest terms.", "Reduce the fraction 24/36."
+    for target in (with_question(r"\frac{2}{3}", question) for question in questions):
+        pairs = [(target, rf"\boxed{{{answer}}}") for answer in (r"\frac{24}{36}", "4/6", r"-\frac{-4}{6}")]
+        assert statuses(pairs) == ["incorrect"] * 3
+        assert statuses([(target, r"\boxed{2/3}"), (target, r"\boxed{\frac{-2}{-3}}")]) == ["correct"] * 2
+    assert statuses([(with_question(r"\frac{2}{3}", "What share is it?"), r"\boxed{4/6}")]) == ["correct"]
+
+
+def test_a_sum_of_like_terms_is_left_unevaluated() -> None:
+    undone: Pairs = [
+        (r"7\sqrt{2}", r"\boxed{5\sqrt2+\sqrt8}"), (r"3\pi", r"\boxed{2\pi+\pi}"), (r"3+\sqrt2", r"\boxed{1+2+\sqrt2}"),
+        ("2+3i", r"\boxed{2+4i-i}"), (r"\pi", r"\boxed{\pi+0}"),
+    ]  # fmt: skip
+    assert statuses(undone) == ["incorrect"] * 5
+    done: Pairs = [
+        (r"7\sqrt{2}", r"\boxed{\sqrt{98}}"), (r"\frac{1+\sqrt3}{2}", r"\boxed{\frac12+\frac{\sqrt3}{2}}"),
+        (r"\sqrt2+\sqrt3", r"\boxed{\sqrt3+\sqrt2}"), (r"2\pi+\pi", r"\boxed{\pi+2\pi}"), ("2+3i", r"\boxed{3i+2}"),
+    ]  # fmt: skip
+    assert statuses(done) == ["correct"] * 5
+
+
+def test_a_numeral_goes_without_its_base_where_the_question_names_it() -> None:
+    named = "Write 11 in base 2.", "Write eleven in base $2$.", "What is 11 in binary?", "Give the base-two numeral."
+    right: Pairs = [(with_question("1011_2", question), r"\boxed{1011}") for question in named]
+    right += [(with_question("2A3_{16}", "What is 675 in hexadecimal?"), r"\boxed{2A3}")]
+    assert statuses(right) == ["correct"] * len(right)
+    unnamed = "Add $101_2$ and $110_2$.", "Write $1011$ from base 10 in base 21.", "What is it in base 3?"
+    wrong: Pairs = [(with_question("1011_2", question), r"\boxed{1011}") for question in unnamed]
+    unlike = ("11", "1011_{10}", "1101", "1011_3")
+    wrong += [(with_question("1011_2", named[0]), rf"\boxed{{{answer}}}") for answer in unlike]
+    assert statuses(wrong) == ["incorrect"] * len(wrong)
+
+
 TOO_MUCH = (
     r"100000!", r"\sin(10^{300})", "1" * 5000, "1" * 1200, r"\sum_{k=1}^{10^9}\frac{1}{k^2}", r"9^{9^{9}}",
     r"\int_0^{100} e^{\sin(x^5)}dx", "(" * 200 + "5" + ")" * 200, "+".join(["1"] * 3000),

@@ -341,3 +341,58 @@ def test_a_length_in_several_units_is_one_length() -> None:
 
 def test_a_solution_is_no_inequality_that_the_question_has() -> None:
     assert misjudged("(1,5)", ["1<x<5"], ["|x-3|<2"], "Solve $|x-3|<2$.") == {}
+
+
+def test_vectors_over_axes_in_unlike_marks_are_compared() -> None:
+    gold = r"2\mathbf{i}-3\mathbf{j}+\mathbf{k}"
+    right = [r"2\hat{i}-3\hat{j}+\hat{k}", r"2\vec{i} + \vec{k} - 3\vec{j}", r"2i - 3j + k"]
+    assert (
+        misjudged(gold, right, [r"2\hat{i}+3\hat{j}+\hat{k}", r"2\hat{i}-3\hat{j}", r"2\hat{j}-3\hat{i}+\hat{k}"]) == {}
+    )
+
+
+def test_an_equation_that_holds_is_its_last_side_beside_an_expression() -> None:
+    wrong = [r"(x-2)(x-3)=x^2-5x+6", r"x^2-5x+7=(x-2)(x-3)"]
+    assert misjudged("(x-2)(x-3)", ["x^2-5x+6=(x-2)(x-3)"], wrong, "Factor $x^2-5x+6$.") == {}
+
+
+def test_an_approximation_beside_a_value_is_that_value_rounded_or_cut_off() -> None:
+    right = [r"\sqrt5\approx 2", r"\sqrt5\approx 2.236", r"\sqrt{5} \approx 2.23"]
+    assert misjudged(r"\sqrt{5}", right, [r"\sqrt5\approx 3", r"\sqrt5\approx 2.24 - 0.1", r"\sqrt5\approx -2"]) == {}
+    assert misjudged(r"-\sqrt{5}", [r"-\sqrt5\approx -2.2"], [r"-\sqrt5\approx -2.3", r"-\sqrt5\approx 2.2"]) == {}
+
+
+def test_a_remainder_is_by_the_modulus_of_the_question() -> None:
+    question = "Find the remainder when $3^{100}$ is divided by 7."
+    assert with_question("4", question).question == question
+    assert misjudged("4", [r"4\pmod 7", r"\equiv 4 \pmod{7}"], [r"4\pmod 5", r"4\pmod{10}"], question) == {}
+
+
+def test_units_with_points_and_scales_of_temperature_are_read_and_articles_are_none_of_a_word() -> None:
+    assert (
+        misjudged(r"12 \text{ square inches}", [r"12 \text{ sq. in.}"], [r"12 \text{ sq. ft.}", r"12\text{ in.}"]) == {}
+    )
+    right = [r"20 \text{ degrees Celsius}", r"20^\circ\text{C}", r"20\text{ Celsius}"]
+    assert misjudged(r"20^\circ C", right, [r"20 \text{ degrees Fahrenheit}", r"20\text{ K}"]) == {}
+    assert misjudged("Tuesday", [r"\text{a Tuesday}"], [r"\text{a Thursday}", r"\text{not a Tuesday}"]) == {}
+
+
+def test_pieces_of_a_thing_are_a_unit_and_half_of_one_is_none() -> None:
+    right = [r"25 \text{ pieces of candy}", r"25\text{ cups of flour}", "25"]
+    assert (
+        misjudged("25", right, [r"25 \text{ multiples of } 3", r"25\text{ halves of it}", r"25\text{ of them}"]) == {}
+    )
+    wrong = [r"25\text{ cups of flour}", r"25\text{ cm of candy}"]
+    assert misjudged(r"25 \text{ pieces of candy}", ["25", r"25\text{ pieces}"], wrong) == {}
+
+
+def test_ordinals_undefined_values_and_equations_in_bold_are_read() -> None:
+    assert misjudged("3rd", [r"3\text{rd}", r"3^{\text{rd}}", "3"], ["4th", r"\frac13", "3rd?"]) == {}
+    assert misjudged("undefined", [r"\text{not defined}", r"\text{is undefined}"], [r"\text{defined}", "0"]) == {}
+    assert misjudged("7", [r"\mathbf{x = 7}", r"\textbf{x = 7}"], [r"\mathbf{x = 8}", r"\mathbf{2x = 7}"]) == {}
+
+
+def test_coordinates_with_names_are_those_of_a_point_in_any_order() -> None:
+    assert misjudged("(2,-1)", ["y=-1, x=2", "x=2, y=-1"], ["y=2, x=-1", "x=-1, y=2", "x=2, y=1"]) == {}
+    assert misjudged("(2,-1,0)", ["z=0, x=2, y=-1"], ["z=2, x=-1, y=0"]) == {}
+    assert misjudged("(2,-1)", ["a=2, b=-1"], ["a=-1, b=2"]) == {}

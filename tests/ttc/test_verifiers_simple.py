@@ -147,7 +147,7 @@ def test_a_letter_that_is_denied_replaced_or_one_of_two_is_no_choice(text: str) 
 
 
 def test_quotation_marks_and_emphasis_are_no_part_of_a_string() -> None:
-    for text in ("Answer: *Paris*", "“Paris”", "The answer is «Paris».", "***Paris***", "„Paris“"):
+    for text in ("Answer: *Paris*", "“Paris”", "The answer is «Paris».", "***Paris***", "„Paris“", "**Paris**."):
         assert judge(exact(), "Paris", text).correct, text
     for text in ("Answer: *Rome*", "“Paris” or “Rome”", "*Paris* *Rome*"):
         assert not judge(exact(), "Paris", text).correct, text
@@ -290,6 +290,48 @@ def test_marks_of_latex_and_markdown_are_no_part_of_words(gold: str, text: str) 
         assert judge(exact(case_sensitive=case_sensitive), gold, text).correct
     final = extract(text, "exact").final
     assert final is not None and key(final, "exact") == key(gold, "exact")
+
+
+VERDICTS = {
+    "No": (
+        [
+            "No, because 4 is even.", "The answer is: No, since 91 = 7 * 13.", "No. It is odd.", "NO!",
+            "No (91 = 7 · 13)", "No — 91 is composite.", "**No**, it is not.", "No: there is none.",
+            r"\boxed{\text{No, because } 91 = 7\cdot 13}",
+        ],
+        [
+            "No idea.", "No way to tell", "No one", "No or yes", "No? Yes.", "No, wait: yes.", "No. Actually it is.",
+            "No, yes", "No, sorry, I cannot answer that.", "No. 5", "No, if n > 2", "No, but it is close.",
+            "Yes. No other number works.", "No, and yes for n = 2", "No, that would be true: yes", "None, as 4 is.",
+        ],
+    ),
+    "yes": (
+        ["Yes, no other number works.", "Yes: both are prime", "yes!", "Yes because 7 is prime"],
+        [
+            "Yes, no, maybe", "Yes, if n > 2", "Yes. No.", "Yes and no", "Yes, no otherwise",
+            "Yesterday, because it rained",
+        ],
+    ),
+    "True": (
+        ["True, because 2 is prime."],
+        ["True or False", "True, false for 4", "Truely, because", "False, because 2 is prime"],
+    ),
+    "Paris": ([], ["Paris, Texas", "Paris, because it is large"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("gold", VERDICTS)
+def test_a_verdict_is_right_with_its_reason_and_not_with_the_other_one(gold: str) -> None:
+    right, wrong = VERDICTS[gold]
+    assert [text for text in right if not judge(exact(), gold, text).correct] == []
+    assert [text for text in wrong if judge(exact(), gold, text).correct] == []
+    assert not any(judge(exact(whole_text=True), gold, text).correct for text in right if text.casefold() != gold)
+
+
+def test_a_block_of_one_line_and_signs_that_nobody_sees_do_not_hide_a_string() -> None:
+    assert judge(exact(), "SELECT 1", "```sql\nSELECT 1\n```").correct
+    assert judge(exact(), "Paris", "Pa\u200bris\ufeff").correct
+    assert not judge(exact(), "SELECT 1", "```sql\nSELECT 1\nSELECT 2\n```").correct
 
 
 def test_signs_that_belong_to_a_string_stay_in_it() -> None:

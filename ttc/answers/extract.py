@@ -251,7 +251,9 @@ _EXCEPT = re.compile(
 """Words right before a value that leave it out of what was said: "every number save 3"."""
 _UNSURE_AFTER = re.compile(
     r"[\s$)\\\]}*.,]*+(?:\w++\s++)?(?:or so\b|or (?:more|less|fewer|thereabouts|maybe|perhaps)\b|at (?:most|least)\b|"
-    r"(?:times|plus|minus) (?:the|as|a|that|\$|\d)|(?:to|through|until)\s+\$?\d|"
+    r"(?:times|plus|minus|less|divided by|multiplied by) "
+    r"(?:the|as|a|that|itself|\$|\d|one|two|three|four|five|ten|half)|"
+    r"(?:to|through|until)\s+\$?\d|if\b[^.\n]{0,40}?\s(?:were|had)\b|"
     r"(?:more|less|fewer|greater) than\b(?!\s(?-i:[A-Z])\w*(?!['’\w]))|"
     r"[-–]\s?\d|/\d+,|,?\s*(?:except|other than|apart from|setminus)\b|"
     r"(?:가|이)\s*아|では(?:ありません|ない)|"
@@ -269,7 +271,7 @@ _DOUBTED = re.compile(
 """What follows a value that holds at times only, or that another one may replace: 5 if n is even, 6 otherwise."""
 _DENIED = re.compile(
     r"[ \t$)\\\]*]*,?\s?(?-i:except|other than|apart from|setminus)\b|"
-    r"[\s$)\\\].*]*(?:,?\s*(?:which|this|that|it|the answer)\s+)?"
+    r"[\s$)\\\].*!]*(?:,?\s*(?:which|this|that|it|the answer)\s+)?"
     r"(?:is|was|are|would be|seems|looks|cannot be|can['’]t be|isn['’]t|wasn['’]t)"
     r"\s*(?:(?:clearly|definitely|certainly|surely|also|obviously)\s+)?(?:not\b|wrong\b|incorrect\b|false\b|mistaken\b|"
     r"the wrong\b|(?<=n't )\w+|(?<=n’t )\w+|(?<=not be )\w+)",
@@ -312,7 +314,23 @@ def _denied(text: str, box: Box) -> bool:
     if _BETWEEN.search(lead) and _BOTH.search(text, box.start, box.end):
         lead = ""
     end = box.after + _AFTER
+    if _is_part(text, box):
+        return True
     return bool(_DENYING.search(lead) or _DENIED.match(text, box.after, end) or _DOUBTED.match(text, box.after, end))
+
+
+_FACTOR = re.compile(r"(?:(?:[=$(\[]|\\[(\[])\s*[-−]|\d|\\(?:cdot|times)\s*|\\(?:sqrt|[lf]n|log)\s*\{?)\Z")
+r"""What makes another number of the box behind it: `-\boxed{5}` in a formula, `2\cdot\boxed{5}`."""
+_RAISED = re.compile(r"\s*\^\s*\{?\s*-?[\da-np-z]|!\s*(?:\$|\\[)\]])")
+r"""What makes another number of the box before it: `\boxed{5}^2`, and `\boxed{5}!` in a formula."""
+_IN_AN_EQUATION = re.compile(r"[^\n=$]{0,20}=")
+r"""What follows a box that is the unknown of an equation: `7\cdot\boxed{8} = 56`."""
+
+
+def _is_part(text: str, box: Box) -> bool:
+    """Whether a box is only a part of a value: a factor, a base, what a sign or a root stands before."""
+    part = _FACTOR.search(text, max(0, box.at - _BEFORE), box.at) or _RAISED.match(text, box.after)
+    return part is not None and not _IN_AN_EQUATION.match(text, box.after)
 
 
 _BETWEEN, _BOTH = re.compile(r"\bbetween[\s$(\[\\*]*$"), re.compile(r",|\band\b")
@@ -425,11 +443,13 @@ _JSON_CHARS = 5000
 """Characters of the longest such field and what follows it."""
 _FOREIGN_WORDS = (
     "respuesta", "réponse", "antwort", "resposta", "risposta", "ответ", "jawaban", "cevap", "odpowiedź", "đáp",
+    "ergebnis", "résultat", "resultado", "risultato", "результат",
     "答え", "正解", "解答", "답", "الإجابة", "الجواب", "उत्तर", "คำตอบ",
 )  # fmt: skip
 """What answers are called; a text without one of these words is not searched for a phrase of these languages."""
 _FOREIGN = re.compile(
-    r"(?:\b(?:respuesta|réponse|antwort|resposta|risposta|ответ|jawaban(?:nya)?|cevap|odpowiedź|đáp\s(?:án|số))"
+    r"(?:\b(?:respuesta|réponse|antwort|resposta|risposta|ответ|jawaban(?:nya)?|cevap|odpowiedź|đáp\s(?:án|số)"
+    r"|(?:end)?ergebnis|résultat|resultado|risultato|результат)"
     r"(?:\s(?:final\w*|correct[ae]))?\**\s?(?:(?:(?<=\s)(?:es|est|ist|lautet|é|è|adalah|là)\b\s*)?[:：=]|"
     r"(?<=\s)(?:es|est|ist|lautet|é|è|adalah|là)(?=\s))"
     r"|(?:答え|正解|解答)\s?[は:：]|(?:정답|답)\s?[은:：]|(?:الإجابة|الجواب)\s?(?:هو|هي|[:：])|उत्तर\s?[:：]|คำตอบ\s?(?:คือ|[:：])"
@@ -509,13 +529,26 @@ def last_field(same: Callable[[str, str], bool], hedge: Hedge) -> Rule:
     return rule
 
 
+_SUPPOSED = re.compile(
+    r"\b(?:suppos(?:e|ing)|assum(?:e|ing)|imagine|pretend|if|whether|unless)(?:\s+that)?"
+    r"(?:\s+(?:the|our|my|your))?(?:\s+(?:final|correct|right|true))?\s+\Z",
+    re.IGNORECASE,
+)
+"""Words before an answer phrase that only suppose it: `Suppose the answer is 5`, `if the final answer is 5`."""
+
+
+def _supposed(text: str, start: int, at: int) -> bool:
+    return _SUPPOSED.search(text, max(start, at - _BEFORE), at) is not None
+
+
 def _phrase_ends(text: str, start: int) -> list[int]:
     """Where what the last answer phrases announce begins."""
     lowered = text.lower().translate(_AS_READ)
     ends: list[int] = []
     for words, pattern in ((_PHRASE_WORDS, _PHRASE), (_FOREIGN_WORDS, _FOREIGN)):
         if any(word in lowered for word in words):
-            ends.extend(deque((match.end() for match in pattern.finditer(text, start)), maxlen=MAX_PHRASES))
+            said = (match for match in pattern.finditer(text, start) if not _supposed(text, start, match.start()))
+            ends.extend(deque((match.end() for match in said), maxlen=MAX_PHRASES))
     return sorted(ends)
 
 

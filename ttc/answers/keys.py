@@ -52,13 +52,19 @@ UNIT_MARK = "\x1f"
 
 
 def _unit_key(node: Term) -> str:
-    """The measure of a quantity, metres or metre, behind the mark; empty where a word is no known unit."""
+    """The unit of a quantity behind the mark: its measure, metres or metre, or the words of a thing: `apple,red`."""
     body = node.args[1] if node.op == "named" else node
     body = duration(body.args) or body if body.op == "set" else body
     if body.op not in ("quantity", "duration") or body.args[1] == "%":
         return ""
-    measure = unit(body.args[1])
-    return f"{UNIT_MARK}{measure.dimension} {measure.factor}" if measure.dimension else ""
+    known = [word for word in body.args[1].split() if known_unit(word)]
+    measure = unit(
+        known[0] if len(known) == 1 and "/" not in body.args[1] else body.args[1]
+    )  # 14 years old are 14 years
+    if measure.dimension:
+        return f"{UNIT_MARK}{measure.dimension} {measure.factor}"
+    words = unit_words(body.args[1]) - {"unit"}
+    return UNIT_MARK + ",".join(sorted(words)) if words else ""
 
 
 def classes(keys: Iterable[str]) -> dict[str, str]:
@@ -69,7 +75,25 @@ def classes(keys: Iterable[str]) -> dict[str, str]:
         number, mark, _ = key.partition(UNIT_MARK)
         if mark:
             with_units.setdefault(number, []).append(key)
-    return {key: with_units[key][0] if len(with_units.get(key, ())) == 1 else key for key in all_keys}
+    joined: dict[str, str] = {}
+    for number, same_number in with_units.items():
+        joined |= _by_unit(same_number)
+        if len(units := {joined[key] for key in same_number}) == 1:
+            joined[number] = units.pop()
+    return {key: joined.get(key, key) for key in all_keys}
+
+
+def _by_unit(keys: Sequence[str]) -> dict[str, str]:
+    """The class of each key among those of one number: things that share a word are one, red apples and apples."""
+    units = {key: key.partition(UNIT_MARK)[2].split(",") for key in keys}
+    first_of: dict[str, str] = {}
+    for key, words in units.items():
+        met = [first_of[word] for word in words if word in first_of]
+        first = met[0] if met else key
+        if len({*met}) > 1:
+            first_of = {word: first if other in met else other for word, other in first_of.items()}
+        first_of |= dict.fromkeys(words, first)
+    return {key: first_of[words[0]] for key, words in units.items()}
 
 
 def same_class(first: str, second: str) -> bool:

@@ -80,7 +80,7 @@ _AT_ONCE = re.compile(r"[\s$*_(\[\\]*(?:[A-Za-z]\w?\s*=\s*)?")
 """What may stand between an answer phrase and a number that is the answer: nothing, marks, `x = `."""
 _LEAD = re.compile(
     r"(?:(?:is|are|equal to|exactly|approximately|about|around|simply|just|the|that"
-    r"|(?:option|choice)(?!\s(?-i:[AI]\s+[a-z])))\s+|[:：*\s])+",
+    r"|(?:option|choice)(?!\s(?-i:[AI]\s+[a-z])))\s+|[:：*\s]|__(?=[^_]+__))+",
     re.IGNORECASE,
 )
 """What may stand between an answer phrase and its answer."""
@@ -146,6 +146,8 @@ _CALCULATION = re.compile(
 """Amounts of things that are worked out, down to a number: 25 bugs + 50 ants = 75."""
 _SAID_TWICE = re.compile(r"(?P<number>[-$\d][^()]{0,80}?)\s\((?P<words>[A-Za-z -]{3,60})\)")
 """A number, and in brackets behind it words, which may say the same number."""
+_SAID_IN_DIGITS = re.compile(r"(?P<words>[A-Za-z -]{3,60})\s\((?P<number>[-$\d][^()]{0,80})\)")
+"""The other way round: fifteen (15)."""
 _PROSE = re.compile(r"(?:let|we|i|to|first|not|as|in|by|using|unknown|unclear)\b", re.IGNORECASE)
 
 
@@ -173,7 +175,8 @@ def math_hedge(final: str) -> bool:
 def _trim_math(clause: str) -> tuple[int, int] | None:
     """The mathematics of the clause after an answer phrase: all of it, an inline formula, a number, or a few words."""
     start, rest = _after_lead(clause)
-    if (twice := _SAID_TWICE.fullmatch(rest)) and _same_value(twice["number"], twice["words"]):
+    twice = _SAID_TWICE.fullmatch(rest) or _SAID_IN_DIGITS.fullmatch(rest)
+    if twice and _same_value(twice["number"], twice["words"]):
         return start + twice.start("number"), start + twice.end("number")
     if _parses(rest):
         return start, start + len(rest)
@@ -364,6 +367,11 @@ _NO_NOUN = re.compile(
 """Words that no noun begins with, so that the A before them is a letter: "A based on the text"."""
 
 
+_DENIED = re.compile(
+    r"[\s)\]}*$\"'.]{0,6}(?:(?:is|was|seems|looks)(?: \w+)? (?:not|wrong|incorrect|false)\b|(?:is|was)n['’]t\b)",
+    re.IGNORECASE,
+)
+"""What says right behind a letter that it is not the one: `B is wrong`."""
 _HALF_WIDTH = {ord(letter) + 0xFEE0: letter for letter in string.ascii_letters}
 """Full-width letters to those of ASCII."""
 _IN_FORMULA = re.compile(r"\s?[+^_]\s?[\w{\\]|[-/*][a-z]{1,2}(?![A-Za-z])|\s?=|\([a-z]\)")
@@ -371,7 +379,7 @@ _IN_FORMULA = re.compile(r"\s?[+^_]\s?[\w{\\]|[-/*][a-z]{1,2}(?![A-Za-z])|\s?=|\
 
 
 def choice_letter(final: str) -> tuple[str, bool]:
-    """The letter of a choice in upper case and whether a second one is offered beside it; ("", False) without any.
+    """The letter of a choice in upper case, and whether it is denied or a second one offered; ("", False) without any.
 
     An A before a word is the article and an I the pronoun, unless a mark or `option` sets them apart: "A) mammal".
     """
@@ -383,7 +391,7 @@ def choice_letter(final: str) -> tuple[str, bool]:
         return "", False
     if _word_of_a_sentence(letter, match[0][: match.start("letter")], match["rest"]):
         return "", False
-    return letter.upper(), bool({_second(match["rest"])} - {"", letter.upper()})
+    return letter.upper(), bool(_DENIED.match(match["rest"]) or {_second(match["rest"])} - {"", letter.upper()})
 
 
 def _unstyled(styled: re.Match[str]) -> str:
@@ -494,7 +502,13 @@ _CHOICE_RULES = (*_usual[:-1], _last_sentence, _explained, _bare_choice)
 
 
 # -- strings and forms -------------------------------------------------------------------------------------------------
+_ONE_LINE = re.compile(r"\s*```[\w+.#-]{0,20}[ \t]*\n(?P<value>[^\n]{1,4096})\n```\s*")
+"""A text that is a block of one line, in any language."""
+
+
 def _only_line(text: str, start: int) -> Hit:
+    if fenced := _ONE_LINE.fullmatch(text, start):
+        return found(text, *fenced.span("value"), "bare")
     body = text[start:].strip()
     return found(text, start, len(text), "bare") if body and "\n" not in body else None
 
@@ -507,7 +521,19 @@ def _trim_words(clause: str) -> tuple[int, int] | None:
     return (0, end) if clause[:end].strip() else None
 
 
-_EXACT_RULES = usual_rules(_same_by(text_key), lambda _final: False, _trim_words, _only_line, tag_is_answer=True)
+_VERDICT_FIRST = re.compile(
+    r"\s*\**(?:yes|no|true|false)\**(?:\s*[,.;:!(]|\s+[-–—]|\s+(?:because|since|as)\b)(?![^\n]*\banswer)[^\n]*\s*",
+    re.IGNORECASE,
+)
+"""A line that begins with a verdict and goes on with its reason, which announces nothing: "Yes, as the sum is even"."""
+
+
+def _verdict_first(text: str, start: int) -> Hit:
+    return found(text, start, len(text), "bare") if _VERDICT_FIRST.fullmatch(text, start) else None
+
+
+_usual_exact = usual_rules(_same_by(text_key), lambda _final: False, _trim_words, _only_line, tag_is_answer=True)
+_EXACT_RULES = (*_usual_exact[:-2], _verdict_first, *_usual_exact[-2:])
 
 
 def _extract_all(text: str) -> Extraction:

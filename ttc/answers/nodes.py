@@ -374,8 +374,8 @@ _MEASURES: Mapping[str, Sequence[tuple[str, str]]] = {
     "money:inr": [("1", "INR rupee rupees")],
     "month": [("1", "month months")],
     "year": [("1", "yr yrs year years")],
-    "celsius": [("1", "C")],
-    "fahrenheit": [("1", "F")],
+    "celsius": [("1", "C celsius centigrade")],
+    "fahrenheit": [("1", "F fahrenheit")],
     "kelvin": [("1", "K kelvin kelvins")],
     "current": [("1", "A amp amps ampere amperes"), ("1/1000", "mA"), ("1e-6", "uA")],
     "amount": [("1", "mol mole moles"), ("1/1000", "mmol")],
@@ -432,6 +432,8 @@ def duration(parts: Sequence[Term], dimensions: frozenset[str] = frozenset({"tim
     return Term("duration", (num(sum(sizes, Fraction(0)) / measures[-1].factor), parts[-1].args[1]))
 
 
+_OF_WARMTH = re.compile(r"\Adegrees? (?=(?:C|F|[Cc]elsius|[Ff]ahrenheit)\Z)")
+"""What stands before the name of a scale of temperature."""
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 
 
@@ -440,7 +442,7 @@ def unit(text: str) -> Unit:
 
     What is derived from other units has their dimensions: J is N m and kg m^2/s^2.
     """
-    text = text.removeprefix("degree ") if text in ("degree C", "degree F") else text
+    text = _OF_WARMTH.sub("", text.replace(".", ""))
     powers, factor = Counter[str](), Fraction(1)
     if len(text) > MAX_UNIT_CHARS:
         return Unit("", factor)
@@ -473,6 +475,18 @@ def known_unit(name: str) -> Unit | None:
     if len(name) < _LONG and (len(name) < _LONG - 1 or name[0] == "M"):
         return None
     return UNITS.get(name.lower()) or UNITS.get("k" + name[1:] if name[0] == "K" else "")
+
+
+_SYMBOL = 3
+"""Letters up to which a unit may be a symbol, in which case counts."""
+
+
+def unit_words(text: str) -> frozenset[str]:
+    """The words of a unit, each in the singular: two units that are no measures are one where they share a word."""
+    text = text.replace(" of ", " ")
+    words = text.replace("^", " ").replace("/", " ").replace("square ", "").split()
+    words = [word if len(word) <= _SYMBOL else word.lower() for word in words]
+    return frozenset(word[:-1] if word.endswith("s") and len(word) > 3 else word for word in words if word.isalpha())
 
 
 def _bases(dimension: str) -> Iterator[tuple[str, int]]:
@@ -521,11 +535,25 @@ NO_UNITS = frozenset(
     ).split()
 )
 """Words that change, deny or doubt a number, or say something about it: what holds one of them is no unit."""
+PORTIONS = frozenset(
+    (  # noqa: SIM905
+        "bag bags bar bars bottle bottles bowl bowls box boxes bunch bunches can cans carton cartons case cases cup "
+        "cups gallon gallons glass glasses jar jars loaf loaves pack packs pint pints piece pieces pot pots quart "
+        "quarts roll rolls sheet sheets slice slices stack stacks tablespoon tablespoons teaspoon teaspoons tray "
+        "trays"
+    ).split()
+)
+"""Words before `of` that count or measure a thing: pieces of candy."""
+_PORTION = re.compile(r"(?P<of>[A-Za-z]{1,14}) of (?P<thing>[A-Za-z -]{1,40})")
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*(?:\^[23])?\.?")
 
 
 def is_unit(name: str) -> bool:
     """Whether words after a number can be its unit: a known one, or a few plain words that say nothing of it."""
+    if (portion := _PORTION.fullmatch(name.strip())) and (
+        portion["of"].lower() in PORTIONS or known_unit(portion["of"])
+    ):
+        return is_unit(portion["thing"])
     words = re.split(r"[\s/]+", name.strip().removeprefix("/"))
     known = [known_unit(word.partition("^")[0]) is not None for word in words]
     if name.lower() in PERCENTS or all(one or word.lower() == "per" for word, one in zip(words, known, strict=True)):

@@ -63,6 +63,21 @@ def multiples(left: Term, right: Term, positive: bool) -> Ternary:
     return scale > 0 if positive else True
 
 
+def has_like_terms(node: Term) -> bool:
+    """Whether a sum has terms that were not put together, as 5 sqrt(2) + sqrt(8) has; False where it is not known."""
+    if node.op == "neg":
+        return has_like_terms(node.args[0])
+    if node.op != "add":
+        return False
+    try:
+        forms = _Forms()
+        num_terms = sum(max(1, len(forms.quotient(item)[0])) for item in node.args)
+        whole, _ = forms.quotient(node)
+    except TooLong:
+        return False
+    return len(whole) < num_terms
+
+
 def _independent(top: Polynomial) -> bool:
     atoms = {name for mono in top for name, _ in mono}
     return not any(name.startswith("o") for name in atoms) and not {"c:pi", "c:e"} <= atoms

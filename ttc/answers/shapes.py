@@ -42,8 +42,9 @@ _REALS = frozenset(
 """Words for the set of the real numbers."""
 _SAME_WORDS = {
     "dne": "does not exist", "the limit does not exist": "does not exist", "it does not exist": "does not exist",
+    "not defined": "undefined", "is undefined": "undefined", "is not defined": "undefined",
     "infinitely many solutions": "infinitely many", "there are infinitely many solutions": "infinitely many",
-    "infinite solutions": "infinitely many", "an infinite number": "infinitely many",
+    "infinite solutions": "infinitely many", "an infinite number": "infinitely many", "infinite": "infinitely many",
 }  # fmt: skip
 """Words that say the same."""
 _NOTHING = re.compile(
@@ -426,7 +427,7 @@ def _approximation(operators: tuple[str, ...], operands: list[Term]) -> Term:
 
 
 def _near(left: Term, right: Term) -> bool:
-    """Whether a rounded value stands for the one before it: to one unit in its last place."""
+    """Whether a decimal stands for the value before it, rounded or cut off in its last place."""
     from mpmath import fp
 
     if left.symbols() or right.symbols():
@@ -440,7 +441,8 @@ def _near(left: Term, right: Term) -> bool:
         value = float(first) if first is not None else float(approximate(left, {}, fp))
     except (ArithmeticError, ValueError, TypeError):
         return False
-    return abs(value - float(second)) < 10.0**-places
+    beyond = (abs(value) - abs(float(second))) * 10.0**places
+    return value * second > 0 and -0.5 <= beyond < 1
 
 
 _MOST_PLACES = 40
@@ -613,7 +615,7 @@ _MATHS_MARKS = re.compile(r"\$([^$]+)\$|\\\((.+)\\\)", re.DOTALL)
 r"""A formula as a whole: `$x$`, `\(x\)`."""
 
 
-_EMPHASIS = re.compile(r"(?P<mark>\*{1,3})(?P<words>[^*]+)(?P=mark)")
+_EMPHASIS = re.compile(r"(?P<mark>\*{1,3})(?P<words>[^*]+)(?P=mark)\.?")
 QUOTES = "\"'`“”„‘’‚«»"
 """Quotation marks, which are no part of the words inside."""
 

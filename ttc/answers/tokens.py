@@ -70,7 +70,8 @@ _SPACED_WHOLE = re.compile(
 _CALCULATED = re.compile(r"<<[^<>]*>>")
 """The calculation that GSM8K writes before its result: 4*2=<<4*2=8>>8."""
 _NESTED_BOX = re.compile(
-    r"\\(?:f?box(?:ed)?|underline|bm|boldsymbol|ensuremath|textcolor\s*\{[a-z]{1,20}\}|color\s*\{[a-z]{1,20}\}(?=\s*\{))\s*\{"
+    r"\\(?:f?box(?:ed)?|underline|bm|boldsymbol|ensuremath|textcolor\s*\{[a-z]{1,20}\}|color\s*\{[a-z]{1,20}\}(?=\s*\{)"
+    r"|(?:mathbf|mathrm|textbf)(?=\s*\{\s*[A-Za-z]\s*=))\s*\{"
 )
 r"""A box, a line, bold face or a colour around a formula, up to its brace: `\boxed{`, `\textcolor{red}{`."""
 _LOOKS = re.compile(r"\\(?:tiny|small|large|Large|LARGE|huge|Huge|normalsize|color\s*\{[a-z]{1,20}\})(?![A-Za-z{])")
@@ -106,7 +107,9 @@ _MODULUS = re.compile(
 """A modulus in any spelling: \\pmod{7}, (mod 7), mod 7."""
 _PRIME = re.compile(r"\^(?:\{(?:\s*\\prime)+\s*\}|\s*\\prime(?![A-Za-z]))")
 r"""Primes of a derivative as an exponent: `f^\prime`, `f^{\prime\prime}`."""
-_ORDINAL = re.compile(r"(?<=\d)(?:\^\{\\(?:text|mathrm)\{(?:st|nd|rd|th)\}\}|\^?\\(?:text|mathrm)\{(?:st|nd|rd|th)\})")
+_ORDINAL = re.compile(
+    r"(?<=\d)(?:\^\{\\(?:text|mathrm)\{(?:st|nd|rd|th)\}\}|\^?\\(?:text|mathrm)\{(?:st|nd|rd|th)\}|(?:st|nd|rd|th)(?![A-Za-z]))"
+)
 r"""The letters of an ordinal number: the th of `5^{\text{th}}`."""
 _VALUE_IN_TEXT = re.compile(
     r"\\(?:text|mbox|textbf|textrm|textit|textsf|texttt|mathrm|mathbf)\s*\{([^{}A-Za-z]*\d[^{}]*)\}"
@@ -123,7 +126,7 @@ _LABEL = re.compile(
 _LABEL_IN_TEXT = re.compile(r"\s*\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{(\s*\([A-E]\)\s[^{}]*\d[^{}]*)\}\s*")
 """A letter and its value that wear one style."""
 _TITLE = re.compile(
-    r"\s*(?:=|\\(?:approx|therefore|Rightarrow|implies)(?![A-Za-z])"
+    r"\s*(?:=|\\(?:approx|equiv|therefore|Rightarrow|implies)(?![A-Za-z])"
     r"|\\text\s*\{\s*(?:approximately|about|roughly|around|exactly)\s*\}"
     r"|\\(?:text|textbf|textrm|textit|mathrm|mathbf|mbox)\s*\{\s*"
     r"(?P<words>ANS(?:WER)?|[A-Za-z]*[a-z][A-Za-z' ]{1,60}?)\s*"
@@ -182,6 +185,7 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ("{", re.compile(r"\A\{\s*([A-Za-z])(\s*(?:\||:|\\mid|\\in)(?![A-Za-z]).*)\}\Z", re.DOTALL), r"\\{\1\2\\}"),
     ("US", re.compile(r"(?<![A-Za-z])US(?=\s?\\?\$\s?\d)"), ""),
     ("<", re.compile(r"\A(\$*|\\[(\[])\s*<([^<>]*,[^<>]*)>\s*(\$*|\\[)\]])\Z"), r"\1\\langle \2\\rangle \3"),
+    ("math", re.compile(r"\\([ij])math(?![A-Za-z])"), r"\1"),
     (r"\R", re.compile(r"\\R(?![A-Za-z])"), r"\\mathbb{R}"),
     ("o", re.compile(r"(?<=\d)\^(?:o|\{\s?(?:o|\\(?:text|mathrm)\s?\{\s?o\s?\})\s?\})(?!\w)"), r"^\\circ "),
     ("check", re.compile(r"\\check(?:mark)?(?![A-Za-z])(?!\s*\{)\s*\Z"), ""),

@@ -6,21 +6,24 @@ that returns nothing did to the lists, dicts and sets that it was given is done 
 whatever it returns. Objects of the program stay there: attributes, items and methods are asked for through the host. A
 function that the test passes is called here, with data, while the program waits.
 
-No object of the program decides what it is equal to, or sees what the test expects: equality is identity, and
-operators of two operands (+, <, `in`) are asked only of instances of a class under test, that is of what a call of a
-capitalised name gave: `Vector(1, 2) + Vector(3, 4)`, but not `f(2) - 4`.
+No object of the program decides what it is equal to, or sees what the test expects: equality is identity, or for a
+container (`class Stack(list)`) that of its contents, which come here as plain data. Operators of two operands (+, <,
+`in`) are asked only of instances of a class under test, that is of what a call of a capitalised name gave:
+`Vector(1, 2) + Vector(3, 4)`, but not `f(2) - 4`.
 """
 
 from __future__ import annotations
 
 import builtins
 import operator
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ttc.sandbox import values, wire
 from ttc.sandbox.serving import (
     CALL_IT,
+    DATA,
     FINISH,
     GET,
     ITEM,
@@ -196,7 +199,12 @@ class Remote:
         _operated("exit", self)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Remote) and _handle(self) == _handle(other)
+        if isinstance(other, Remote) and _handle(self) == _handle(other):
+            return True
+        if not isinstance(other, (Remote, *_CONTAINERS)):
+            return False
+        mine, others = (_ask(side, DATA) if isinstance(side, Remote) else side for side in (self, other))
+        return isinstance(mine, _CONTAINERS) and bool(mine == others)
 
     def __hash__(self) -> int:
         return hash(_handle(self))
@@ -224,6 +232,7 @@ class Remote:
             yield item
 
 
+_CONTAINERS = (list, dict, set, deque)
 _NOT_AWAITED = (Remote.finish.__code__, Remote.steps.__code__)
 """What runs when the test awaits something of the program."""
 

@@ -78,7 +78,7 @@ class Program:
             name, args, kwargs = values.load(request, self._fetch, self.nodes)
             function = _OF_OBJECTS.get(name) or self._function(name)
             value = function(*args, **kwargs)
-            if isinstance(function, type) and _is_container_with_methods(value):
+            if name != DATA and self._stays(value, function):
                 value = values.ByHandle(value)
             changed = (value is None or self._in_place) and any(isinstance(arg, self._changeable()) for arg in args)
             return values.dump(["value", value, *([args] if changed else [])], self._keep, self.nodes, lazy=True)
@@ -101,6 +101,11 @@ class Program:
             return content[0]
         error = getattr(builtins, str(content[0]), RuntimeError)
         raise error(content[1]) if isinstance(error, type) and issubclass(error, Exception) else RuntimeError(content)
+
+    def _stays(self, value: object, function: object) -> bool:
+        """Whether a container is an object with methods: newly made, or one that is here already (`return self`)."""
+        is_object = isinstance(function, type) or id(value) in self._handles
+        return is_object and _is_container_with_methods(value)
 
     def _changeable(self) -> tuple[type, ...]:
         return (list, dict, set, *self._classes)
@@ -181,14 +186,15 @@ def _operate(name: str, *operands: Any) -> Any:
     return _OPERATIONS[name](*operands)
 
 
-GET, SET, CALL_IT, LENGTH, ITEM, PUT, TAKE, FINISH, STEP, OPERATE, NAMED, KIND = (
+GET, SET, CALL_IT, LENGTH, ITEM, PUT, TAKE, FINISH, STEP, OPERATE, NAMED, KIND, DATA = (
     ".get", ".set", ".call", ".len", ".item", ".put", ".take", ".finish", ".step", ".operate", ".named", ".kind",
+    ".data",
 )  # fmt: skip
 """What is asked of an object of the program, its handle first; no function is called like that."""
 _OF_OBJECTS: Mapping[str, Callable[..., Any]] = {
     GET: getattr, SET: setattr, CALL_IT: lambda it, *args, **kwargs: it(*args, **kwargs), LENGTH: len,
     ITEM: operator.getitem, PUT: operator.setitem, TAKE: _take, FINISH: _finish, STEP: _step, OPERATE: _operate,
-    KIND: lambda it, kind: isinstance(it, kind),
+    KIND: lambda it, kind: isinstance(it, kind), DATA: lambda it: it,
 }  # fmt: skip
 _OPERATIONS: Mapping[str, Callable[..., Any]] = {
     **{name: getattr(operator, name) for name in (

@@ -29,7 +29,7 @@ from ttc.verifiers.shared.contract import (
     read_answer,
 )
 
-VERSION = "10"
+VERSION = "11"
 
 
 def choice(*, allow_truncated: bool = False) -> ChoiceVerifier:

@@ -37,16 +37,26 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ttc.answers import Extraction, extract
+from ttc.answers.keys import spelling_key
+from ttc.answers.shapes import shape
 from ttc.answers.extract import MAX_BOXES, OR_WORD
 from ttc.answers.grammar import MAX_PRODUCT_WORD, parse
-from ttc.answers.keys import spelling_key
-from ttc.answers.nodes import CONSTANTS, Term, duration, unit
-from ttc.answers.shapes import shape
+from ttc.answers.nodes import CONSTANTS, Term, duration, exact, unit
 from ttc.answers.tokens import TooLarge, Unparsed, plain
 from ttc.config.values import at_least
 from ttc.core import Form, Status, Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.maths.asked import asks_chance, asks_money, asks_percent, asks_ratio, asks_residue, domains, fault
+from ttc.verifiers.maths.asked import (
+    asks_base,
+    asks_chance,
+    asks_money,
+    asks_percent,
+    asks_ratio,
+    asks_residue,
+    domains,
+    fault,
+    scalars,
+)
 from ttc.verifiers.maths.comparing import (
     Comparison,
     Decide,
@@ -55,6 +65,7 @@ from ttc.verifiers.maths.comparing import (
     Ternary,
     as_ratio,
     read_alike,
+    read_axes,
     read_bounds,
     read_residues,
     read_turns,
@@ -73,7 +84,7 @@ from ttc.verifiers.shared.contract import (
 )
 from ttc.verifiers.workers.pool import Pool, WorkerReply
 
-VERSION = "11"
+VERSION = "12"
 _STATUSES: Mapping[str, Status] = {"timeout": "timeout", "error": "error"}
 LONG_TEXT = 50_000
 """Characters beyond which a text is searched in a thread, so that an event loop is not held up."""
@@ -263,17 +274,19 @@ def weigh(
     first, second = _shape(left), _shape(right)
     if first is None:
         return None, ""
+    if first.op == "base" and right.upper() == first.args[0] and asks_base(question, first.args[1]):
+        return True, "digits"  # 1011 for 1011_2, where the question says in which base
     if second is None:
         return False, UNPARSED
     first, second = _as_product(left, first, right, second), _as_product(right, second, left, first)
-    second = _valued(first, _decimal(first, right, second))
+    second = _worked_out(first, _valued(first, _decimal(first, right, second)))
     first = read_bounds(first, second)
     second = read_turns(first, second)
     first = _in_money(first, second, asks_money(question))
     if asks_chance(question) and {first.op, second.op} == {"ratio", "scalar"}:
         return False, "different"  # odds of 2:3 are no probability of 2/3
-    first, second = read_residues(first, second, asked=asks_residue(question))
-    first, second = read_alike(first, second)
+    first, second = read_residues(first, second, question if asks_residue(question) else "")
+    first, second = read_alike(*read_axes(first, second))
     if asks_ratio(question):
         first, second = as_ratio(first), as_ratio(second)
     equal = Comparison(policy, Decide()).same(first, second)
@@ -281,6 +294,8 @@ def weigh(
         return False, "different"
     if reason := fault(first, second, form, question):
         return False, reason
+    if form not in ("any", "expression") and _has_like_terms(first, second):
+        return False, "unevaluated"
     return equal, "proved" if equal else ""
 
 
@@ -335,6 +350,26 @@ def _valued(gold: Term, answer: Term) -> Term:
     if not (of_letters or of_letter):
         return answer
     return shape(sides[0] if len(sides) == 1 else Term("rel", (operators[1:], *sides)))
+
+
+def _worked_out(gold: Term, answer: Term) -> Term:
+    """The last side of an equation that holds for all values, beside a gold in variables: x^2 - 1 = (x - 1)(x + 1)."""
+    if gold.op != "scalar" or not gold.args[0].symbols() or answer.op != "rel" or set(answer.args[0]) != {"="}:
+        return answer
+    from ttc.answers.normal import identical  # most answers are no equations
+
+    *sides, last = answer.args[1:]
+    return shape(last) if all(identical(side, last) for side in sides) else answer
+
+
+def _has_like_terms(gold: Term, answer: Term) -> bool:
+    """Whether an answer for a constant that is no rational has a sum with terms that were not put together."""
+    golds = list(scalars(gold))
+    if gold == answer or any(node.symbols() or exact(node) is not None for node in golds):
+        return False
+    from ttc.answers.normal import has_like_terms
+
+    return any(map(has_like_terms, scalars(answer))) and not any(map(has_like_terms, golds))
 
 
 def quick(gold: str, answer: str, policy: EqualityPolicy) -> Ternary:

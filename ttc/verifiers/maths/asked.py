@@ -1,26 +1,28 @@
 r"""What a question asks for, and answers of another form: left unevaluated, restated, not what was asked.
 
 The value alone does not make an answer: `2+3\cdot 4` is no answer to "Compute 2+3*4". A gold that is a numeral (a sign,
-digits, a fraction, a decimal, a unit) asks for a numeral, and a power of ten is one, alone (the question has none) or
-as a factor; a constant such as `2\sqrt 3` asks for no function that it does not have itself (no `\sin`, no `!`); an
-expression of the question, where it is not the gold's own, is a restatement; "factor", "expand" and "simplify" ask for
-a product, a sum, and roots without square factors.
+digits, a fraction, a decimal, a unit) asks for a numeral, and a power of one, 2^{-3} or (1/2)^{10}, alone, in a
+fraction or as a factor, is as good as one where the question has no powers, as published graders hold; a constant such
+as `2\sqrt 3` asks for no function that it does not have itself (no `\sin`, no `!`); an expression of the question,
+where it is not the gold's own, is a restatement; "factor", "expand" and "simplify" ask for a product, a sum, and roots
+without square factors, and "simplify" and "lowest terms" for a reduced fraction.
 
 A gold that is itself written as an expression (`2^{10}`, `3!`) lets the answer be one. What is asked is read from the
 gold's own form and, where the target brings it, the question; a declared `form` overrules both, and `any` turns all of
-this off. Cautious: whatever is not one of the above is no fault. Left out: reduced fractions, significant digits.
+this off. Cautious: whatever is not one of the above is no fault. Left out: significant digits.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Iterator, Mapping
 
+from ttc.answers.shapes import shape
 from ttc.answers.grammar import parse
 from ttc.answers.nodes import Term, exact, num
-from ttc.answers.shapes import shape
-from ttc.answers.tokens import Unparsed, plain
+from ttc.answers.tokens import ONES, Unparsed, plain
 from ttc.core import Form, Target
 
 FORMS: Mapping[Form, frozenset[str]] = {
@@ -51,10 +53,16 @@ _SIMPLIFY = re.compile(r"\bsimplif|simplest (?:radical )?form", re.IGNORECASE)
 _RATIO = re.compile(r"\bratio\b|\bproportion", re.IGNORECASE)
 _CHANCE = re.compile(r"\bprobabilit|\bodds\b|\bchances?\b|\blikel", re.IGNORECASE)
 _RESIDUE = re.compile(r"\bremainder|\bmodulo|\\?[bp]?mod\b|\bcongruen|\bresidue", re.IGNORECASE)
-_TENS, _TEN = re.compile(r"\b10\s*(?:\^|\*\*)"), re.compile(r"10*")
-"""A power of ten in a question, which its answer must not repeat, and the digits of one."""
+_TENS = re.compile(r"\b10\s*(?:\^|\*\*)")
+"""A power of ten in a question, which its answer must not repeat."""
+_POWERS = re.compile(
+    r"[\d)}\]]\s*(?:\^(?!\s*\{?\s*\\circ)|\*\*)|[⁰¹²³⁴-⁹⁻]|\b(?:power|square|cube|expon)", re.IGNORECASE
+)
+"""A power in a question, in signs or in words, so that one in its answer may be work that was not done."""
+_REDUCE = re.compile(r"\bsimplif|simplest form|lowest terms|\breduce", re.IGNORECASE)
 _MONEY = re.compile(r"\b(?:how many|in|number of)\s+(?P<unit>dollars|cents)\b", re.IGNORECASE)
 _WHOLE = re.compile(r"[1-9][0-9]{0,17}")
+_NAMES_OF_BASES = {2: ("binary",), 8: ("octal",), 16: ("hexadecimal", "hex")}
 _INTEGER = re.compile(r"\b(positive )?integers? \$?([a-z])\$?(?![a-z])")
 MAX_QUESTION = 4000
 """Characters at the end of a question that are read."""
@@ -88,6 +96,13 @@ def asks_residue(question: str) -> bool:
     return bool(question) and bool(_RESIDUE.search(question))
 
 
+def asks_base(question: str, base: int) -> bool:
+    """Whether a question names a base, as in "Write it in base 7" and "in binary", so that its answer need not."""
+    word = next((word for word, value in ONES.items() if value == base), str(base))
+    spelt = "|".join((rf"base[- $_]*(?:{base}|{word})", *_NAMES_OF_BASES.get(base, ())))
+    return re.search(rf"\b(?:{spelt})(?![A-Za-z\d])", question, re.IGNORECASE) is not None
+
+
 def domains(question: str) -> tuple[tuple[str, str], ...]:
     """Variables that a question calls integers: "for every positive integer $n$"."""
     return tuple((match[2], "positive integer" if match[1] else "integer") for match in _INTEGER.finditer(question))
@@ -101,14 +116,16 @@ def with_question(answer: str, question: str) -> Target:
     """
     try:
         node = num(int(answer)) if _WHOLE.fullmatch(answer) else None  # as most golds of large files are
-        golds = list(_scalars(shape(parse(plain(answer))))) if node is None else [node]
+        golds = list(scalars(shape(parse(plain(answer))))) if node is None else [node]
     except (Unparsed, RecursionError):
         return Target(answer)
     settled = bool(golds) and all(map(numeral, golds)) and "%" not in answer
     by_question = asks_percent(question) or (asks_ratio(question) and ":" in answer) or bool(asks_money(question))
     odds = asks_chance(question) and any(node.op == "div" for node in golds)
     by_question |= odds or asks_residue(question)
-    needed = not settled or by_question or (bool(_TENS.search(question)) and any(map(_value_of_ten, golds)))
+    by_question |= bool(_POWERS.search(question))
+    by_question |= bool(_REDUCE.search(question)) and any(node.op == "div" for node in golds)
+    needed = not settled or by_question
     return Target(answer, question[-MAX_QUESTION:]) if needed else Target(answer)
 
 
@@ -120,11 +137,10 @@ def fault(gold: Term, answer: Term, form: Form, question: str) -> str:
         body = answer.args[1] if answer.op == "named" and form != "equation" else answer
         if body.op not in allowed:
             return "form"
-    golds, answers = list(_scalars(gold)), list(_scalars(answer))
+    golds, answers = list(scalars(gold)), list(scalars(answer))
     if gold.op == "quantity" and gold.args[1].startswith("degree") and all(map(_turn, answers)):
         return ""
-    tens = not _TENS.search(question)
-    if form != "expression" and _unevaluated(golds, [_written_out(node) if tens else node for node in answers]):
+    if form != "expression" and _unevaluated(golds, [_written_out(node, question) for node in answers]):
         return "unevaluated"
     return _against_question(golds, answers, question[-MAX_QUESTION:]) if question else ""
 
@@ -137,20 +153,20 @@ def _turn(node: Term) -> bool:
     return node == pi or (node.op == "mul" and len(node.args) == 2 and numeral(node.args[0]) and node.args[1] == pi)
 
 
-def _scalars(node: Term) -> Iterator[Term]:
+def scalars(node: Term) -> Iterator[Term]:
     """The expressions inside a shape."""
     if node.op in ("scalar", "quantity", "duration"):
         yield node.args[0]
     elif node.op == "named":
-        yield from _scalars(node.args[1])
+        yield from scalars(node.args[1])
     elif node.op == "rel":
         yield from node.args[1:]
     elif node.op not in ("base", "text", "empty", "time", "designation"):
         for child in node.children():
-            yield from _scalars(child)
+            yield from scalars(child)
         for row in node.args if node.op == "matrix" else ():
             for cell in row:
-                yield from _scalars(cell)
+                yield from scalars(cell)
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
@@ -195,18 +211,31 @@ def _power_of_ten(node: Term) -> bool:
     return bool(exponent.op == "num")
 
 
-def _written_out(node: Term) -> Term:
-    """A power of ten, which is written 10^6 as well as 1000000, as the number it is; all else as it stands."""
+def _written_out(node: Term, question: str) -> Term:
+    """What is written with powers of numbers, where the question has none, as the number it is; all else as it is."""
     if node.op in ("neg", "quantity"):
-        return Term(node.op, (_written_out(node.args[0]), *node.args[1:]))
-    value = exact(node) if _power_of_ten(node) else None
+        return Term(node.op, (_written_out(node.args[0], question), *node.args[1:]))
+    if node.op == "div":
+        return Term("div", tuple(_written_out(part, question) for part in node.args))
+    is_product = node.op == "mul" and any(child.op == "pow" for child in node.args)
+    factors = node.args if is_product else (node,)
+    powers = [child for child in factors if child.op == "pow"]
+    is_known = all(map(_power_of_number, powers)) and all(numeral(child) for child in factors if child.op != "pow")
+    if not powers or not is_known or any(_repeats(power, question) for power in powers):
+        return node
+    value = exact(node)
     return node if value is None else Term("num", (value, None))
 
 
-def _value_of_ten(node: Term) -> bool:
-    """Whether a numeral is 1000 or 0.001 or minus one of them."""
-    value = exact(node.args[0] if node.op == "quantity" else node)
-    return bool(value and _TEN.fullmatch(f"{abs(value.numerator * value.denominator)}"))
+def _power_of_number(node: Term) -> bool:
+    """A number, a proper fraction perhaps, to the power of a whole number."""
+    exponent = node.args[1].args[0] if node.args[1].op == "neg" else node.args[1]
+    return numeral(node.args[0]) and exponent.op == "num" and exponent.args[0].denominator == 1
+
+
+def _repeats(power: Term, question: str) -> bool:
+    """Whether a question has a power such as this, of ten or of any number."""
+    return bool((_TENS if _power_of_ten(power) else _POWERS).search(question))
 
 
 def _plain_sum(node: Term) -> bool:
@@ -231,6 +260,8 @@ def _against_question(golds: list[Term], answers: list[Term], question: str) -> 
         return "form"
     if _SIMPLIFY.search(question) and not any(map(_square_inside, golds)) and any(map(_square_inside, answers)):
         return "unevaluated"
+    if _REDUCE.search(question) and not any(map(_reducible, golds)) and any(map(_reducible, answers)):
+        return "unevaluated"
     asked = _formulas(question)
     own = {_tree(node) for node in golds}
     if own & asked:
@@ -252,6 +283,20 @@ def _has_bracket(node: Term) -> bool:
     return here or any(map(_has_bracket, node.children()))
 
 
+def _reducible(node: Term) -> bool:
+    """A quotient of whole numbers with a common factor: 24/36."""
+    if node.op in ("neg", "quantity"):
+        return _reducible(node.args[0])
+    parts = node.args if node.op == "div" else ()
+    sizes = [abs(part.args[0].args[0] if part.op == "neg" else part.args[0]) for part in parts if _is_whole(part)]
+    return len(sizes) == len(parts) > 0 and math.gcd(*map(int, sizes)) > 1
+
+
+def _is_whole(node: Term) -> bool:
+    number = node.args[0] if node.op == "neg" else node
+    return number.op == "num" and number.args[0].denominator == 1
+
+
 def _square_inside(node: Term) -> bool:
     """A root of a whole number that a square divides."""
     if node.op == "fn" and node.args[0] == "sqrt":
@@ -270,7 +315,7 @@ def _formulas(question: str) -> frozenset[str]:
             node = parse(plain(match[1] or match[2] or match[3]))
         except (Unparsed, RecursionError):
             continue
-        trees.update(_tree(side) for side in _scalars(shape(node)))
+        trees.update(_tree(side) for side in scalars(shape(node)))
     return frozenset(trees)
 
 

@@ -34,8 +34,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
-from ttc.answers.nodes import UNITS, Term, duration, exact, many, num, unit
 from ttc.answers.shapes import by_clock, entries, in_letters, least_residue, matrix_rows, text_key
+from ttc.answers.nodes import UNITS, Term, duration, exact, many, num, unit, unit_words
 
 Ternary: TypeAlias = bool | None
 """True, False, or None: not decided."""
@@ -109,7 +109,7 @@ class Comparison:
             "ratio": self._ratios,
             "rel": self._relations,
             "residue": self._residues,
-            "text": lambda a, b: text_key(a.args[0]) == text_key(b.args[0]),
+            "text": lambda a, b: _without_article(a) == _without_article(b),
         }
         rule = rules.get(left.op)
         return rule(left, right) if rule else False
@@ -229,7 +229,7 @@ class Comparison:
         if all(roots) and len({root[1] for root in roots if root}) == 1 and left.op == right.op == "set":
             bare = [[item.args[1] if item.op == "named" else item for item in side.args] for side in (left, right)]
             return self._unordered(*bare)
-        return self._ordered(left.args, right.args)
+        return self._ordered(_by_axes(left.args), _by_axes(right.args))
 
     def _ordered(self, left: Sequence[Term], right: Sequence[Term]) -> Ternary:
         if len(left) != len(right):
@@ -376,16 +376,37 @@ def read_turns(gold: Term, answer: Term) -> Term:
 _INTEGERS = frozenset("klmnt")
 
 
-def read_residues(gold: Term, answer: Term, asked: bool) -> tuple[Term, Term]:
-    """A residue beside a number: 3 answers 3 mod 7, and 3 mod 7 answers 3 where a remainder is `asked`."""
+def read_residues(gold: Term, answer: Term, question: str) -> tuple[Term, Term]:
+    """A residue beside a number: 3 answers 3 mod 7, and 3 mod 7 answers 3 in a `question` on a remainder by 7."""
     body = answer.args[1] if answer.op == "named" else answer
     if gold.op == "residue" and body.op == "scalar":
         return gold.args[0], answer
-    if asked and gold.op == "scalar" and body.op == "residue" and body.args[0].op == "scalar":
+    if question and gold.op == "scalar" and body.op == "residue" and body.args[0].op == "scalar":
         least = least_residue(body)
-        if least is not None and least == exact(body.args[0].args[0]):  # 10 mod 7 is no remainder
-            return gold, body.args[0]
+        if least is not None and least == exact(body.args[0].args[0]) and _has_modulus(question, body.args[1]):
+            return gold, body.args[0]  # 10 mod 7 is no remainder
     return gold, answer
+
+
+def _has_modulus(question: str, modulus: Term) -> bool:
+    """Whether a question has that modulus, where it is a number."""
+    size = exact(modulus.args[0]) if modulus.op == "scalar" else None
+    return size is None or re.search(rf"(?<![\d.,]){size}(?![\d/]|[.,]\d)", question.replace("{,}", "")) is not None
+
+
+def read_axes(left: Term, right: Term) -> tuple[Term, Term]:
+    r"""Two sums over axes that are written in unlike ways, `2\hat{i} - \hat{j}` and 2i - j, as vectors."""
+    if left.op != "scalar" or right.op != "scalar":
+        return left, right
+    letters = [node.symbols() & frozenset(_AXES) for node in (left, right)]
+    marks = [{name.partition(":")[0] for name in side if ":" in name} for side in letters]
+    if marks[0] == marks[1] or min(map(len, letters)) < 2:
+        return left, right
+    sides = [_components(node.args[0], 3) for node in (left, right)]
+    if not all(sides):
+        return left, right
+    first, second = (Term("tuple", tuple(Term("scalar", (item,)) for item in side)) for side in sides)
+    return first, second
 
 
 def _in_letters(node: Term, beside: Term) -> Term:
@@ -471,6 +492,13 @@ _READINGS: Mapping[tuple[str, str], Callable[[Term, Term], Term]] = {
 """How a shape of the first kind is read beside one of the second."""
 
 
+def _by_axes(items: Sequence[Term]) -> Sequence[Term]:
+    """Values of x, y and z in this order, which values without names have: y = -1, x = 2 is (2, -1)."""
+    names = [item.args[0] for item in items if item.op == "named"]
+    of_axes = len(names) == len(items) and set(names) <= set("xyz")
+    return sorted(items, key=lambda item: str(item.args[0])) if of_axes else items
+
+
 _ROOTS = re.compile(r"([xz])_\d")
 """Names of the solutions of one equation, in no order."""
 
@@ -483,6 +511,14 @@ def all_of(values: Sequence[Ternary]) -> Ternary:
 def any_of(values: Sequence[Ternary]) -> Ternary:
     """True if one is True, else None if one is open, else False."""
     return True if True in values else None if None in values else False
+
+
+_ARTICLE = re.compile(r"\A(?:an?|the) (?=[a-z]{3})")
+
+
+def _without_article(node: Term) -> str:
+    """The class of words without an article before them: a parabola is what `parabola` is."""
+    return _ARTICLE.sub("", text_key(node.args[0]), count=1)
 
 
 def _counts(items: Sequence[Term]) -> Mapping[Term, int]:
@@ -575,9 +611,8 @@ def _conversion(first: str, second: str) -> tuple[Fraction, Fraction] | None:
         return (left.factor, right.factor) if agree else None
     if _measures(first) != _measures(second):
         return None
-    shared = _words(first) & _words(second)
-    unitless = {"unit"} in (_words(first), _words(second))
-    return (Fraction(1), Fraction(1)) if shared or unitless else None
+    words = unit_words(first), unit_words(second)
+    return (Fraction(1), Fraction(1)) if words[0] & words[1] or {"unit"} in words else None
 
 
 def _measures(text: str) -> list[set[str]]:
@@ -585,16 +620,6 @@ def _measures(text: str) -> list[set[str]]:
     levels = re.split(r"/|\bper\b", text)
     known = [{word for word in level.split() if word.partition("^")[0] in UNITS} for level in levels]
     return known if any(known[1:]) else known[:1]
-
-
-_SYMBOL = 3
-"""Letters up to which a unit may be a symbol, in which case counts."""
-
-
-def _words(text: str) -> set[str]:
-    words = text.replace("^", " ").replace("/", " ").replace("square ", "").split()
-    words = [word if len(word) <= _SYMBOL else word.lower() for word in words]
-    return {word[:-1] if word.endswith("s") and len(word) > 3 else word for word in words if word.isalpha()}
 
 
 _BOUND = re.compile(r"_(?:max|min)(?:imum)?\Z")

@@ -1,0 +1,40 @@
+"""Answers as models write them, over many kinds of golds: each counts where a careful grader would let it count.
+
+tests/ttc/data/answer_pairs.jsonl: the verifier, a topic, the target, a text, and whether it is right. They were written
+before the code that decides them was read. Without the few that the verifiers leave out on purpose or cannot decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from ttc import VERIFIERS
+from ttc.core import Submission, Verdict
+
+ROWS = [
+    json.loads(line)
+    for line in Path(__file__).with_name("data").joinpath("answer_pairs.jsonl").read_text("utf-8").splitlines()
+]
+
+
+@pytest.mark.parametrize(("name", "least"), [("math", 1300), ("choice", 80), ("exact", 100)])
+def test_an_answer_counts_where_a_careful_grader_would_let_it(name: str, least: int) -> None:
+    rows = [row for row in ROWS if row["verifier"] == name]
+    assert len(rows) >= least
+
+    async def judged() -> list[Verdict]:
+        verifier = VERIFIERS.load(name)()
+        verdicts = [await verifier.verify(row["target"], Submission(row["text"])) for row in rows]
+        await verifier.close()
+        return verdicts
+
+    unlike = [
+        (row["target"], row["text"], verdict.status, verdict.reason)
+        for row, verdict in zip(rows, asyncio.run(judged()), strict=True)
+        if verdict.correct != row["right"]
+    ]
+    assert unlike == []
