@@ -4,10 +4,10 @@ A key is made from the shape (`ttc.answers.shapes`): exact rationals as such, ot
 value (nine digits, at three fixed points per variable), sets sorted, tuples and intervals in order, words case-folded
 (`text_key`, beside the shapes); text that is not in the grammar by its cleaned spelling. So equality of keys is an
 equivalence relation by construction.
-Policy: percent signs, words that are no known unit, units inside lists, and the name on the left of `x = 5` are
-dropped, since the answers to one question share them. 5 m, 5 cm and $5 have keys of their own, and `classes` lets a 5
-without a unit vote with the only unit that there is. Never raises; linear, with a cap, beyond which the key is a hash
-of the text.
+Policy: percent signs, units inside lists, and the name on the left of `x = 5` are dropped, since the answers to one
+question share them. 5 m, 5 cm, $5 and 5 apples have keys of their own; `classes` lets 5 red apples vote with 5 apples,
+and a 5 without a unit with the only unit that there is. Never raises; linear, with a cap, beyond which the key is a
+hash of the text.
 
 In a numbers game the answer is the expression itself (`(3+5)*2`, `\frac{24}{3} \times 1`, `6 ÷ (1 − 3/4) = 24`):
 `read_expression` gives its exact value, the whole numbers it uses and what it claims to equal, and its key is made of
@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from ttc.answers.grammar import parse, parse_expression
-from ttc.answers.nodes import Term, approximate, duration, exact, unit
+from ttc.answers.nodes import Term, approximate, duration, exact, known_unit, unit, unit_words
 from ttc.answers.shapes import TINY, by_clock, hashed, least_residue, shape, text_key
 from ttc.answers.tokens import MAX_CHARS, TooLarge, Unparsed, plain
 

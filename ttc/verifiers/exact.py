@@ -17,8 +17,8 @@ import re
 import unicodedata
 
 from ttc.answers import Extraction, extract
-from ttc.answers.shapes import QUOTES, undressed
 from ttc.answers.extract import taken_back
+from ttc.answers.shapes import QUOTES, undressed
 from ttc.core import Target
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card

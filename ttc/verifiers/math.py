@@ -37,11 +37,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ttc.answers import Extraction, extract
-from ttc.answers.keys import spelling_key
-from ttc.answers.shapes import shape
 from ttc.answers.extract import MAX_BOXES, OR_WORD
 from ttc.answers.grammar import MAX_PRODUCT_WORD, parse
+from ttc.answers.keys import spelling_key
 from ttc.answers.nodes import CONSTANTS, Term, duration, exact, unit
+from ttc.answers.shapes import shape
 from ttc.answers.tokens import TooLarge, Unparsed, plain
 from ttc.config.values import at_least
 from ttc.core import Form, Status, Submission, Target, Verdict

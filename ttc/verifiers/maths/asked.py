@@ -19,9 +19,9 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
-from ttc.answers.shapes import shape
 from ttc.answers.grammar import parse
 from ttc.answers.nodes import Term, exact, num
+from ttc.answers.shapes import shape
 from ttc.answers.tokens import ONES, Unparsed, plain
 from ttc.core import Form, Target
 

@@ -34,8 +34,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
-from ttc.answers.shapes import by_clock, entries, in_letters, least_residue, matrix_rows, text_key
 from ttc.answers.nodes import UNITS, Term, duration, exact, many, num, unit, unit_words
+from ttc.answers.shapes import by_clock, entries, in_letters, least_residue, matrix_rows, text_key
 
 Ternary: TypeAlias = bool | None
 """True, False, or None: not decided."""
