@@ -20,7 +20,6 @@ from ttc.answers import extract, key
 from ttc.core import Submission, Verdict
 from ttc.errors import ConfigError
 from ttc.sandbox.limits import packages
-from ttc.sandbox.pool import Worker
 from ttc.verifiers.code import CodeVerifier, assemble, code
 from ttc.verifiers.programs.target import read_target
 from ttc.verifiers.programs.trial import same_output
@@ -163,23 +162,13 @@ def test_a_program_out_of_time_has_failed_and_one_verdict_has_one_time() -> None
     assert slow.reason == "1 of 9 checks passed; io 2: wall time"
 
 
-def test_a_program_that_never_ends_is_run_once_whether_it_had_the_processor_or_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    modes, start = [], Worker.start
-
-    def noted(worker: Worker, job: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        modes.append(job["mode"])
-        return start(worker, job, *args, **kwargs)
-
+def test_a_program_that_had_no_processor_is_run_once_more_and_no_more_often() -> None:
     quick = code(timeout_s=0.6)
-    assert quick.card.max_s < 2 * 0.6 + 5
     target = {"entry_point": "f", "cases": [CASE], "io": [{"input": "", "output": "x"}]}
-    with monkeypatch.context() as patched:
-        patched.setattr(Worker, "start", noted)
-        verdict = judge(quick, target, program("import time\ntime.sleep(99)"))[0]
+    began = time.perf_counter()
+    verdict = judge(quick, target, program("import time\ntime.sleep(99)"))[0]
     asyncio.run(quick.close())
-    assert modes == ["serve", "drive"]
+    assert 1.1 < time.perf_counter() - began < quick.card.max_s * patience()
     assert verdict.status == "incorrect"
     assert "wall time" in verdict.reason
 

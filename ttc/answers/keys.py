@@ -5,9 +5,10 @@ value (nine digits, at three fixed points per variable), sets sorted, tuples and
 (`text_key`, beside the shapes); text that is not in the grammar by its cleaned spelling. So equality of keys is an
 equivalence relation by construction.
 Policy: percent signs, units inside lists, and the name on the left of `x = 5` are dropped, since the answers to one
-question share them. 5 m, 5 cm, $5 and 5 apples have keys of their own; `classes` lets 5 red apples vote with 5 apples,
-and a 5 without a unit with the only unit that there is. Never raises; linear, with a cap, beyond which the key is a
-hash of the text.
+question share them. So are words that are no known unit: 25 students and 25 people are one count to whoever samples an
+answer, though a verifier whose target says students refuses people. 5 m, 5 cm and $5 have keys of their own, and
+`classes` lets a 5 without a unit vote with the only unit that there is. Never raises; linear, with a cap, beyond which
+the key is a hash of the text.
 
 In a numbers game the answer is the expression itself (`(3+5)*2`, `\frac{24}{3} \times 1`, `6 ÷ (1 − 3/4) = 24`):
 `read_expression` gives its exact value, the whole numbers it uses and what it claims to equal, and its key is made of
@@ -19,13 +20,13 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from ttc.answers.grammar import parse, parse_expression
-from ttc.answers.nodes import Term, approximate, duration, exact, known_unit, unit, unit_words
+from ttc.answers.nodes import Term, approximate, duration, exact, known_unit, unit
 from ttc.answers.shapes import TINY, by_clock, hashed, least_residue, shape, text_key
 from ttc.answers.tokens import MAX_CHARS, TooLarge, Unparsed, plain
 
@@ -52,19 +53,15 @@ UNIT_MARK = "\x1f"
 
 
 def _unit_key(node: Term) -> str:
-    """The unit of a quantity behind the mark: its measure, metres or metre, or the words of a thing: `apple,red`."""
+    """The measure of a quantity, metres or metre, behind the mark; empty where a word is no known unit."""
     body = node.args[1] if node.op == "named" else node
     body = duration(body.args) or body if body.op == "set" else body
     if body.op not in ("quantity", "duration") or body.args[1] == "%":
         return ""
-    known = [word for word in body.args[1].split() if known_unit(word)]
-    measure = unit(
-        known[0] if len(known) == 1 and "/" not in body.args[1] else body.args[1]
-    )  # 14 years old are 14 years
-    if measure.dimension:
-        return f"{UNIT_MARK}{measure.dimension} {measure.factor}"
-    words = unit_words(body.args[1]) - {"unit"}
-    return UNIT_MARK + ",".join(sorted(words)) if words else ""
+    text = body.args[1]
+    known = [word for word in text.split() if known_unit(word)]
+    measure = unit(known[0] if len(known) == 1 and "/" not in text else text)  # 14 years old are 14 years
+    return f"{UNIT_MARK}{measure.dimension} {measure.factor}" if measure.dimension else ""
 
 
 def classes(keys: Iterable[str]) -> dict[str, str]:
@@ -75,25 +72,7 @@ def classes(keys: Iterable[str]) -> dict[str, str]:
         number, mark, _ = key.partition(UNIT_MARK)
         if mark:
             with_units.setdefault(number, []).append(key)
-    joined: dict[str, str] = {}
-    for number, same_number in with_units.items():
-        joined |= _by_unit(same_number)
-        if len(units := {joined[key] for key in same_number}) == 1:
-            joined[number] = units.pop()
-    return {key: joined.get(key, key) for key in all_keys}
-
-
-def _by_unit(keys: Sequence[str]) -> dict[str, str]:
-    """The class of each key among those of one number: things that share a word are one, red apples and apples."""
-    units = {key: key.partition(UNIT_MARK)[2].split(",") for key in keys}
-    first_of: dict[str, str] = {}
-    for key, words in units.items():
-        met = [first_of[word] for word in words if word in first_of]
-        first = met[0] if met else key
-        if len({*met}) > 1:
-            first_of = {word: first if other in met else other for word, other in first_of.items()}
-        first_of |= dict.fromkeys(words, first)
-    return {key: first_of[words[0]] for key, words in units.items()}
+    return {key: with_units[key][0] if len(with_units.get(key, ())) == 1 else key for key in all_keys}
 
 
 def same_class(first: str, second: str) -> bool:

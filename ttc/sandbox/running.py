@@ -1,7 +1,7 @@
 """What is run in the sandbox: a script with its input, or a program together with its tests.
 
     Script("print(input())", limits, stdin="4")     -> ScriptResult(output, errors, cause, cpu_s)
-    Suite(source, groups, limits)                   -> SuiteResult(notes per group, cause)
+    Suite(source, groups, limits)                   -> SuiteResult(notes per group, cause, cpu_s)
 
 A test's process and its program's are two cells; the host carries calls and replies between them as bytes that it does
 not read. The cell with the tests holds the expected values, the cell with the program never does.
@@ -82,6 +82,7 @@ class SuiteResult:
 
     notes: tuple[tuple[Note, ...], ...]
     cause: str
+    cpu_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ class Suite:
             silent = ends[0].cause in ("killed by SIGKILL", "")
             late = any(end.late for end in ends)
             cause = "wall time" if late else "the program broke off" if silent else ends[0].cause
-        return SuiteResult(tuple(map(tuple, notes)), cause)
+        return SuiteResult(tuple(map(tuple, notes)), cause, sum(end.cpu_s for end in ends))
 
 
 def _fault_in_loading(program: Cell) -> str:

@@ -16,8 +16,9 @@ What it can do: see the arguments of earlier and present calls, and answer them 
 for that); tell that it is being tested.
 
 A program that runs out of time, memory or output has failed those checks, and the verdict is `incorrect`: an endless
-loop is not a way around a reward, and costs its time once. `error` is kept for tests that are broken and for a sandbox
-that is. Syntax errors are `incorrect` as well; no program at all is `no_answer`.
+loop is not a way around a reward. One that ran out of time without having had the processor is run once more, because a
+busy machine is not its fault. `error` is kept for tests that are broken and for a sandbox that is. Syntax errors
+are `incorrect` as well; no program at all is `no_answer`.
 
 Tests may use classes under test, pass functions, build lists and trees of the question's own classes (`ListNode`),
 look at what was done in place, await, and take from endless generators; a program may use an event loop, temporary
@@ -29,7 +30,7 @@ core. Left out: languages other than Python, packages other than the standard li
 classes, problems with several right outputs.
 
 Args:
-    timeout_s: Seconds for all checks of one program, on the clock.
+    timeout_s: Seconds for all checks of one program; twice that for one that had little of the processor.
     case_s: Seconds for one run of a script; absent: `timeout_s`.
     memory_mb: Memory of the program, in MiB.
     workers: How many programs run at once.
@@ -140,7 +141,7 @@ def _card(name: str, version: str, timeout_s: float, case_s: float, memory_mb: i
         name,
         version,
         inputs="target: entry_point, stub, prelude and tests, cases, random or io; reads the last fenced program",
-        max_s=timeout_s + _GRACE_S,
+        max_s=2 * timeout_s + _GRACE_S,
         limits=f"{timeout_s:g} s for all checks of a program, {case_s:g} s for one script run, {memory_mb} MiB, 32 "
         "threads, 4 MiB of output, no files, no network, no processes: beyond them checks fail; 64 KiB of program",
         partial_credit="the share of checks that pass; each group of checks in `parts`",
@@ -150,7 +151,7 @@ def _card(name: str, version: str, timeout_s: float, case_s: float, memory_mb: i
             "programs that need files, child processes or packages beyond the standard library and numpy fail",
             "in-place changes of arguments are seen where a function returns nothing, or the target says in_place",
             "a class under test that defines its own equality is compared by identity",
-            "on an overloaded machine a slow program may run out of its time",
+            "on a machine that stays overloaded a slow program may run out of its time, twice",
         ),
         canaries=(
             Canary(target, right, "correct"),
