@@ -286,7 +286,7 @@ def test_groups_without_a_signal_change_nothing(new_parts, tmp_path):
             True,
             "every rollout was cut, and cut ones are not learnt from: raise max_tokens, or mask_truncated = false",
         ),
-        (1, False, "no group had rewards that differ: take problems that are sometimes solved, or raise n"),
+        (1, False, "every rollout was cut before its end, and rewards did not differ: raise max_tokens"),
     ],
 )
 def test_a_run_that_never_learnt_says_so_and_why(new_parts, tmp_path, cap, masks, why):

@@ -481,6 +481,9 @@ def _outcome(plan: LoopPlan, parts: Parts, state: LoopState) -> dict[str, Any]:
             "every rollout was cut, and cut ones are not learnt from: raise max_tokens, or mask_truncated = false": (
                 plan.mask_truncated and last.get("truncated") == 1
             ),
+            "every rollout was cut before its end, and rewards did not differ: raise max_tokens": (
+                last.get("truncated") == 1 and last.get("signal_share") == 0
+            ),
             "no rollout got a verdict: see to the verifier": "reward" not in last,
             "no group had rewards that differ: take problems that are sometimes solved, or raise n": (
                 last.get("signal_share") == 0
