@@ -243,6 +243,18 @@ def test_a_masked_row_takes_one_token_per_mask() -> None:
     assert tokens == alone(model, token=4)[1:4]
 
 
+def test_a_masked_row_without_room_keeps_its_mask_while_others_run() -> None:
+    model, cuda = Model(), EmulatedCuda()
+    with cuda:
+        step = start(PagePool(model.dims, 8), cuda, model.weights)
+        ticket = step.start(row(pages=(), masked=True))
+        step.start(row(token=4, pages=(1,)))
+        step.constrain(ticket, np.array([0, 1 << 8], np.int32))
+        assert ticket not in step.look().rows
+        step.grow(ticket, (0,))
+        assert step.look().rows[ticket].tokens == (40,)
+
+
 def test_new_weights_empty_the_table() -> None:
     model, other, cuda = Model(), Model(num_hidden_layers=1), EmulatedCuda()
     with cuda:

@@ -341,7 +341,7 @@ class DeviceStep:
             ended = "length"
         if ended:
             self.stop(ticket)
-        elif self._masks.pop(ticket, None) is not None:
+        elif tokens and self._masks.pop(ticket, None) is not None:  # a row without room for a token keeps its mask
             self._limit(ticket)
         if not row.start.wants_logprobs:
             return RowTokens(tokens, ended=ended)
