@@ -55,6 +55,7 @@ def row(size: str, again: bool) -> dict[str, Any]:
     from transformers import AutoModelForCausalLM, Qwen2Config
 
     from train.advantages.group import group
+    from train.base.models import checkpoint_layers
     from train.base.optimiser import Optimiser, Schedule
     from train.losses.ppo import ppo
     from train.recipe.plan import counts_of, stage_memory
@@ -74,7 +75,7 @@ def row(size: str, again: bool) -> dict[str, Any]:
     torch.manual_seed(0)
     model, reference = (AutoModelForCausalLM.from_config(config, attn_implementation="sdpa") for _ in range(2))
     if again:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        checkpoint_layers(model)
     objective = Objective(ppo(), group(), kl_weight=0.01)
     updater = Updater(
         model, Optimiser(model, Schedule(1e-5, 9)), objective, reference=reference.eval(), micro_tokens=2048

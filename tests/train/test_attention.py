@@ -37,8 +37,8 @@ LLAMA = {"num_key_value_heads": 2, "head_dim": 16}
     ("name", "own", "before", "after"),
     [
         ("llama", LLAMA, "sdpa", "ttc_fp32"),
-        ("gemma2", LLAMA, "sdpa", "ttc_fp32"),
         ("llama", LLAMA, "eager", "eager"),
+        ("gemma2", LLAMA, "eager", "eager"),
         ("falcon", {}, "sdpa", "sdpa"),
         ("gptj", {"rotary_dim": 4}, "eager", "eager"),
     ],
@@ -50,6 +50,17 @@ def test_a_model_whose_own_code_names_its_attention_keeps_it(name, own, before, 
     assert model.config._attn_implementation == after
     with torch.autocast("cpu", torch.bfloat16):
         assert model(input_ids=torch.ones(1, 4, dtype=torch.long)).logits.isfinite().all()
+
+
+def test_a_model_that_caps_the_scores_of_its_attention_is_trained_with_the_cap(tmp_path, without_amx):
+    sizes = {"vocab_size": 32, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, **LLAMA}
+    config = AutoConfig.for_model("gemma2", **sizes, attn_logit_softcapping=0.01, initializer_range=1.0)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model.save_pretrained(tmp_path)
+    ids = torch.arange(12)[None]
+    assert torch.allclose(load_model(tmp_path, "cpu")(input_ids=ids).logits, model(input_ids=ids).logits, atol=1e-5)
 
 
 def models(nano, folder):

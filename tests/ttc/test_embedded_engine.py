@@ -905,17 +905,19 @@ def test_another_architecture_runs_through_transformers_with_the_same_results(fa
         "head_dim": 16,
         "sliding_window": 24,
         "query_pre_attn_scalar": 16,
+        "attn_logit_softcapping": 0.05,
         "num_experts": 4,
         "num_experts_per_tok": 2,
     }
     allowed = {
         "mistral": ("head_dim", "sliding_window"),
-        "gemma2": ("head_dim", "sliding_window", "query_pre_attn_scalar"),
+        "gemma2": ("head_dim", "sliding_window", "query_pre_attn_scalar", "attn_logit_softcapping"),
     }
     keep = allowed.get(family, ("head_dim", "num_experts", "num_experts_per_tok"))
     tiny_model.build(tmp_path, family, **{name: changes[name] for name in keep})
     engine = embedded(str(tmp_path), dtype="float32")
-    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    # Eager: torch's own attention knows no cap.
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, attn_implementation="eager").eval()
     usages: list[Usage] = []
 
     async def go() -> None:
@@ -936,6 +938,10 @@ def test_another_architecture_runs_through_transformers_with_the_same_results(fa
         whole = (*child.token_ids, *second.token_ids)
         scored = await engine.logprobs(whole, len(child.token_ids), usages.append)
         assert scored == pytest.approx(second.logprobs, abs=1e-3)
+        with torch.inference_mode():
+            logits = model(input_ids=torch.tensor([whole])).logits[0].log_softmax(-1)
+        picked = logits[:-1].gather(1, torch.tensor(whole[1:])[:, None])[-len(second.token_ids) :, 0]
+        assert scored == pytest.approx(picked.tolist(), abs=1e-4)
         assert close_to(engine.counters(), total(usages))
         await engine.close()
 

@@ -49,7 +49,7 @@ import torch
 
 from train.base.world import World
 from ttc.durable import replace_text, replaced_folder
-from ttc.engines.shared.compute import cpu_has_amx
+from ttc.engines.shared.compute import attention_options, cpu_has_amx
 from ttc.engines.shared.text import Text, in_parts, roles_in_parts
 from ttc.errors import ConfigError
 
@@ -120,11 +120,11 @@ def load_model(folder: Path, device: str, *, checkpointing: bool = False, dtype:
     """
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} is not a model folder: it has no config.json")
-    model = loaded("AutoModelForCausalLM", folder, dtype=dtype, attn_implementation="sdpa")
+    model = loaded("AutoModelForCausalLM", folder, dtype=dtype)
     without_dropout(model)
     speed_attention(model, device)
     if checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        checkpoint_layers(model)
     model = model.to(device)
     check_head(model, folder)
     return model
@@ -140,6 +140,7 @@ def loaded(kind: str, folder: Path, *, new_head: bool = False, **options: Any) -
 
     level = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # or a table of what was found is printed, a new head among it
+    options |= attention_options(folder)
     try:
         model, report = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True, **options)
     finally:
@@ -150,6 +151,12 @@ def loaded(kind: str, folder: Path, *, new_head: bool = False, **options: Any) -
         names = ", ".join(lacking[:4]) + (", .." if len(lacking) > 4 else "")
         raise ConfigError(f"{folder} has no weights for {names}, which would be random: put back what is missing")
     return model
+
+
+def checkpoint_layers(model: Any) -> None:
+    """Compute activations again in the backward pass instead of keeping them (Chen et al. 2016, arXiv 1604.06174)."""
+    enable = getattr(model, "activation_checkpointing_enable", None)  # its name since transformers 5.24
+    (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
 
 
 def without_dropout(model: Any) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from train.base.models import turn_tokenizer
+from train.base.models import checkpoint_layers, turn_tokenizer
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, pass_through
 from train.examples.examples import check_rows, parted, within_context
 from train.examples.pairs import PAIR_FIELDS, PER_PROBLEM, PairSource, Preferred
@@ -120,7 +120,7 @@ class _RewardModel:
         seed = seeds.derive(setting.seed, "reward model", number) % (1 << 31)
         model = new_reward_model(source, seed, setting.device)
         if self.build.checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            checkpoint_layers(model)
         optimiser = self.build.optimiser(model, self.course.schedule)
         longest = max(len(s.prompt_ids) + len(s.token_ids) for pair in train for s in (pair.chosen, pair.rejected))
         most = self.build.rows(2 * longest, self.course.rows)

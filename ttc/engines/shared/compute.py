@@ -44,6 +44,19 @@ def fuses_attention(dtype: torch.dtype) -> bool:
     return dtype == torch.bfloat16 and cpu_has_amx()
 
 
+def attention_options(folder: Path) -> dict[str, str]:
+    """What to tell transformers of the attention of the model in a folder; mostly nothing.
+
+    Scores that are capped before they are shares (Gemma 2) have to be written out: torch's fused attention has no cap,
+    and transformers up to 5.23 left it out there without a word. May raise whatever transformers raises.
+    """
+    from transformers import AutoConfig
+
+    text = AutoConfig.from_pretrained(folder).get_text_config()
+    capped = getattr(text, "attn_logit_softcapping", None) is not None
+    return {"attn_implementation": "eager"} if capped else {}
+
+
 def _cpu_flags() -> Mapping[str, object]:
     return torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
 

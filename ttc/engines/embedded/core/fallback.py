@@ -10,6 +10,7 @@ by other angles.
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ import torch.nn.functional as F
 from ttc.core import ModelShape
 from ttc.engines.embedded.core.model import Body
 from ttc.engines.embedded.core.pool import PagePool, Segment
-from ttc.engines.shared.compute import alone
+from ttc.engines.shared.compute import alone, attention_options
 from ttc.engines.shared.shape import Dims
 from ttc.errors import ConfigError, PromptTooLong
 
@@ -63,7 +64,7 @@ class FallbackBody(Body):
             raise PromptTooLong(f"{start + len(ids)} tokens exceed the context of {self.max_context}")
         cache = new_cache(None if prefix is None else self.pool.read_chain(prefix, 0, start)[:, :, None])
         output = self.module(
-            input_ids=torch.tensor([list(ids)], device=self.device), past_key_values=cache, use_cache=True
+            input_ids=torch.tensor([list(ids)], device=self.device), use_cache=True, **_behind(self.module, cache)
         )
         segment = self.pool.segment(prefix)
         self.pool.append(segment, read_cache(cache)[:, :, 0, :, start:])
@@ -121,8 +122,8 @@ class FallbackDecoder:
             input_ids=torch.tensor(list(tokens), device=device)[:, None],
             position_ids=real[:, None],
             attention_mask=mask.long(),
-            past_key_values=self._cache,
             use_cache=True,
+            **_behind(self.body.module, self._cache),
         )
         self._lengths = [length + 1 for length in self._lengths]
         logits: torch.Tensor = output.logits[:, -1]
@@ -153,6 +154,11 @@ def new_cache(kv: torch.Tensor | None) -> Any:
     return cache
 
 
+def _behind(module: Any, cache: Any) -> dict[str, Any]:
+    """The cache under the name by which the model takes it: `cache` since transformers 5.24."""
+    return {"cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values": cache}
+
+
 def read_cache(cache: Any) -> torch.Tensor:
     """The cache as (layers, 2, rows, kv heads, T, D)."""
     return torch.stack([torch.stack((layer.keys, layer.values)) for layer in cache.layers])
@@ -162,7 +168,7 @@ def _try(module: Any, device: torch.device) -> torch.Tensor:
     """Keys and values of three tokens."""
     with torch.inference_mode():
         cache = new_cache(None)
-        module(input_ids=torch.tensor([[1, 2, 3]], device=device), past_key_values=cache, use_cache=True)
+        module(input_ids=torch.tensor([[1, 2, 3]], device=device), use_cache=True, **_behind(module, cache))
         return read_cache(cache)
 
 
@@ -216,7 +222,8 @@ def load_fallback(
 
     load = AutoModelForCausalLM.from_pretrained
     try:
-        module, report = alone(lambda: load(str(folder), dtype=dtype, output_loading_info=True))
+        options = attention_options(folder)
+        module, report = alone(lambda: load(str(folder), dtype=dtype, output_loading_info=True, **options))
     except Exception as exc:  # safetensors and huggingface_hub raise bare exceptions
         words = shorten(str(exc), MAX_WORDS, placeholder=" ...")  # some list every architecture there is
         raise ConfigError(f"{folder}: transformers cannot load a {config['model_type']} model here: {words}") from exc
