@@ -317,7 +317,9 @@ class Tail:
             self.finish, stop = str(choice["finish_reason"]), choice.get("stop_reason")
             self.stop = stop if isinstance(stop, str | int) else None
         if isinstance(chunk.get("usage"), Mapping):
-            self.server = self.server.then(usage_of(chunk["usage"]))
+            counts = usage_of(chunk["usage"])
+            # All zeros are a placeholder; a part of other counts may be one.
+            self.server = self.server.then(counts) if counts.prompt or counts.generated else self.server
         return choice
 
     def reason(self) -> FinishReason:
