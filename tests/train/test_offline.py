@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.train.cipher_base import TASK, WALKS
-from train.base.models import load_model
+from train.base.models import load_model, turn_tokenizer
 from train.base.stage import Setting
 from train.examples.examples import Example, right_rollouts
 from train.examples.pairs import Preferred, pairs_of_rollouts
@@ -49,6 +49,27 @@ PAIRS = [
     Preferred("a", Example("a", (5, 6), (8, 9, 1)), Example("a", (5, 6), (10, 1))),
     Preferred("b", Example("b", (7,), (11, 1)), Example("b", (7,), (12, 13, 14, 1))),
 ]
+
+
+def test_trl_keeps_the_cap_on_the_attention_of_a_model_that_has_one(cipher_model, tmp_path, monkeypatch):
+    import trl as library
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    base, tokenizer = tmp_path / "base", turn_tokenizer(cipher_model)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "head_dim": 16}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    config = AutoConfig.for_model("gemma2", vocab_size=len(tokenizer), **sizes, **heads)
+    AutoModelForCausalLM.from_config(config, attn_implementation="eager").save_pretrained(base)
+    tokenizer.save_pretrained(base)
+    kinds, run_train = [], library.SFTTrainer.train
+
+    def noted(self, *arguments, **options):
+        kinds.append(self.model.config._attn_implementation)
+        return run_train(self, *arguments, **options)
+
+    monkeypatch.setattr(library.SFTTrainer, "train", noted)
+    train("sft", [PAIRS[0].chosen, PAIRS[1].chosen], tmp_path, base, steps=1)
+    assert kinds == ["eager"]
 
 
 def collated(method, rows):

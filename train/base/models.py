@@ -140,8 +140,8 @@ def loaded(kind: str, folder: Path, *, new_head: bool = False, **options: Any) -
 
     level = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # or a table of what was found is printed, a new head among it
-    options |= attention_options(folder)
     try:
+        options |= attention_options(folder)
         model, report = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True, **options)
     finally:
         transformers.logging.set_verbosity(level)

@@ -56,6 +56,7 @@ from ttc.concurrent import StopRequest
 from ttc.config.recipes import overrides
 from ttc.config.values import at_least
 from ttc.durable import replace_text, replaced_folder, seal
+from ttc.engines.shared.compute import attention_options
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, MissingExtra, UnknownName
 
@@ -287,7 +288,7 @@ class _Trl:
         kind, tokenizer = METHODS[self.method], turn_tokenizer(source)
         trainer = getattr(trl, kind.trainer)(
             model=str(source),
-            args=getattr(trl, kind.config)(**self._settings(setting)),
+            args=getattr(trl, kind.config)(**self._settings(setting, source)),
             train_dataset=datasets.Dataset.from_list([dict(kind.sample)] * 2),
             processing_class=tokenizer,
         )
@@ -303,7 +304,7 @@ class _Trl:
             tokenizer.save_pretrained(fresh)
         return _log(trainer.state.log_history, setting.folder)
 
-    def _settings(self, setting: Setting) -> dict[str, Any]:
+    def _settings(self, setting: Setting, source: Path) -> dict[str, Any]:
         """TRL's configuration; fields that the recipe sets come last."""
         course, on_cpu = self.course, setting.device == "cpu"
         return {
@@ -322,6 +323,7 @@ class _Trl:
             "lr_scheduler_type": "constant",
             "max_length": None,
             "dataloader_pin_memory": not on_cpu,
+            "model_init_kwargs": attention_options(source) or None,
             **self.options,
         }
 
