@@ -201,8 +201,8 @@ _SEES_AHEAD: Mapping[str, Sequence[Any]] = {"is_causal": [False], "use_bidirecti
 
 def _refuse_what_writes_nothing(folder: Path, config: Mapping[str, Any]) -> None:
     """Raise ConfigError where the model goes on with no text: encoders, and heads for something else."""
-    for field, blind in _SEES_AHEAD.items():
-        if config.get(field) in blind:
+    for field, values in _SEES_AHEAD.items():
+        if config.get(field) in values:
             raise ConfigError(
                 f"{folder}: config.json says {field}={json.dumps(config[field])}: the model reads a text in both "
                 "directions and continues none, so it cannot answer: name a causal language model"

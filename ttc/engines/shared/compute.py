@@ -1,4 +1,4 @@
-"""What a machine has: numbers it multiplies, compiled kernels, memory; and set-up that leaves no threads behind.
+"""What a machine has: numbers it multiplies, kernels, kinds of attention, memory; and set-up that leaves no threads.
 
 A CPU without AVX-512 BF16 or AMX emulates products in bf16, at a fiftieth of the speed of fp32.
 
