@@ -634,6 +634,17 @@ class LogprobEngine(Protocol):
 
 
 @runtime_checkable
+class TopLogprobEngine(Protocol):
+    """An engine that also tells what its model would rather have said in the place of given ids."""
+
+    async def top_logprobs(
+        self, token_ids: Sequence[int], start: int, k: int, on_usage: UsageSink
+    ) -> tuple[Mapping[int, float], ...]:
+        """For each of token_ids[start:]: id to nats (temperature 1) of the k likeliest tokens there, and of itself."""
+        ...
+
+
+@runtime_checkable
 class WeightSync(Protocol):
     """An engine whose weights can be replaced in place while it is idle."""
 

@@ -19,10 +19,10 @@ spread over several devices; the student's own top-k, which no server gives.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias
 
 import torch
 
@@ -30,7 +30,7 @@ from distill.supervision.divergence import Divergence, coarse
 from train.base.models import load_model, logits_of
 from train.update.batch import pad
 from train.update.logprobs import token_logprobs
-from ttc.core import Engine, LogprobEngine, Message, Prompt, Usage, UsageSink
+from ttc.core import Engine, LogprobEngine, Message, Prompt, TopLogprobEngine, Usage
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
@@ -153,17 +153,6 @@ class LocalReader:
         self.usage += Usage(scored=sum(len(reading.ids) for reading in readings), calls=len(readings))
 
 
-@runtime_checkable
-class TopEngine(Protocol):
-    """An engine that tells its k likeliest tokens at every place of given ids."""
-
-    async def top_logprobs(
-        self, token_ids: Sequence[int], start: int, k: int, on_usage: UsageSink
-    ) -> tuple[Mapping[int, float], ...]:
-        """Id to nats of the k likeliest tokens at the place of each of token_ids[start:]."""
-        ...
-
-
 class EngineReader:
     """See `distill.supervision.reader.TeacherReader`."""
 
@@ -174,7 +163,7 @@ class EngineReader:
                 f"teacher {name}: {engine.capabilities.model} cannot score given token ids; serve it with vLLM and "
                 "give the engine its tokenizer folder, or use a model folder"
             )
-        if top_k is not None and not isinstance(engine, TopEngine):
+        if top_k is not None and not isinstance(engine, TopLogprobEngine):
             raise ConfigError(
                 f"teacher {name}: {engine.capabilities.model} does not tell its likeliest tokens; leave top_k out and "
                 "use divergence = sampled, or use a model folder"
@@ -223,7 +212,7 @@ class EngineReader:
     async def _top(self, reading: Passage, k: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids and nats (wanted, k) of the teacher's likeliest tokens."""
         engine = self._engine
-        if not isinstance(engine, TopEngine):  # checked when it was made; this tells the type checker
+        if not isinstance(engine, TopLogprobEngine):  # checked when it was made; this tells the type checker
             raise ConfigError(f"teacher {self.name} does not tell its likeliest tokens")
         async with self._slots:
             top_tokens = await engine.top_logprobs(reading.ids, len(reading.prompt_ids), k, self._add)

@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 
 from serve.dialects.sse import ChoiceUsage, ChunkStream, body_of, head_of
 from serve.requests.body import FIRST_FAULT, WHOLE, with_reason
-from serve.requests.errors import invalid, unsupported
+from serve.requests.errors import invalid
 from serve.requests.fields import ChoiceFields, ServeRequest, TokenCount, request_of
 from serve.running.events import AnswerDelta, Finish, TokenLogprob, WholeReply
 
@@ -74,8 +74,6 @@ def parse(body: CompletionRequest) -> ServeRequest:
         raise invalid(
             "echo", "echo: a stream does not tell log-probabilities of the prompt; leave one of the three out"
         )
-    if body.echo and body.logprobs:
-        raise unsupported("logprobs", "logprobs: the likeliest tokens of a prompt are not told: with echo send 0")
     request = request_of(body, (), body.max_tokens or DEFAULT_MAX_TOKENS, "max_tokens")
     return replace(
         request,
@@ -121,13 +119,18 @@ def _logprobs(tokens: Sequence[TokenLogprob] | None, begin: int = 0) -> dict[str
         return None
     texts = [item.text for item in tokens]
     offsets = list(accumulate(map(len, texts), initial=begin))[:-1]
-    tops = [{other.text: other.logprob for other in reversed((*item.top, item))} for item in tokens]
+    tops = [_entries(item) for item in tokens]
     return {
         "tokens": texts,
         "token_logprobs": [item.logprob for item in tokens],
         "top_logprobs": tops if any(item.top for item in tokens) else None,
         "text_offset": offsets,
     }
+
+
+def _entries(item: TokenLogprob) -> dict[str, float | None] | None:
+    """The likeliest texts in the place of a token, and its own; nothing comes before the first of a prompt."""
+    return None if item.logprob is None else {one.text: one.logprob for one in reversed((*item.top, item))}
 
 
 class CompletionEncoder(ChunkStream):

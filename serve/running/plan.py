@@ -47,6 +47,7 @@ from ttc.core import (
     Sampling,
     ToolEngine,
     ToolMessage,
+    TopLogprobEngine,
     Usage,
     extras_of,
 )
@@ -585,10 +586,10 @@ def with_extras(
         extras |= {} if grammar is None else {"grammar": grammar}
         if request.form.held:
             sampling = replace(sampling, stop=())  # the grammar ends text at them, and no call and no JSON
-    if request.top_logprobs:
+    if request.top_logprobs and not request.echo:  # else they are read with those of the prompt
         extras["top_logprobs"] = request.top_logprobs
     supported = extras_of(model.engine.capabilities)
-    if request.top_logprobs and "top_logprobs" not in supported:
+    if "top_logprobs" in extras and "top_logprobs" not in supported:
         name = request.top_logprobs_field
         why = f"the engine of model {model.name} tells the log-probability of the sampled token alone: send 0"
         raise unsupported(name, f"{name}: {why}")
@@ -603,6 +604,9 @@ def with_extras(
     if request.echo and request.logprobs and not isinstance(model.engine, LogprobEngine):
         why = f"the engine of model {model.name} does not tell the log-probabilities of a prompt: leave logprobs out"
         raise unsupported("echo", f"echo: {why}")
+    if request.echo and request.top_logprobs and not isinstance(model.engine, TopLogprobEngine):
+        why = f"the engine of model {model.name} does not tell the likeliest tokens of a prompt: with echo send 0"
+        raise unsupported("logprobs", f"logprobs: {why}")
     if request.top_logprobs and strategy != "direct":
         name = request.top_logprobs_field
         raise unsupported(name, f"{name}: strategy {strategy} tells no likeliest tokens; ask for direct, or send 0")

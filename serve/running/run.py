@@ -20,7 +20,19 @@ from serve.running.forward import call_id, execute_forward
 from serve.running.plan import RequestPlan
 from serve.running.watch import Board, DrawnPiece, RequestEngine, WatchedSession
 from ttc.concurrent import gather
-from ttc.core import FILTERED, Answer, Candidate, LogprobEngine, Path, Problem, Prompt, ToolCall, Top, Usage
+from ttc.core import (
+    FILTERED,
+    Answer,
+    Candidate,
+    LogprobEngine,
+    Path,
+    Problem,
+    Prompt,
+    ToolCall,
+    Top,
+    TopLogprobEngine,
+    Usage,
+)
 from ttc.session.thinking import split
 
 Emit = Callable[[events.ServeEvent], None]
@@ -90,7 +102,8 @@ async def _choice(
             emit(events.AnswerDelta(index, prompt.text))
         answer = await session.attempt(plan.call)
         if request.echo and request.logprobs:
-            echo = await _echoed(plan, prompt, charge)
+            echo, tops = await _echoed(plan, prompt, _drawn(session, answer), charge)
+            own.tops.update(tops)
     finally:
         session.close()
         charge(session.usage)
@@ -178,14 +191,50 @@ def _strips(request: ServeRequest) -> bool:
     return not request.raw and request.prefill is None
 
 
-async def _echoed(plan: RequestPlan, prompt: Prompt, charge: Charge) -> tuple[events.TokenLogprob, ...]:
-    """Every token of the prompt with its log-probability; the first has none."""
-    engine, ids = plan.model.engine, prompt.token_ids or ()
-    if not isinstance(engine, LogprobEngine):
-        raise TypeError(f"{engine.capabilities.model} does not tell the log-probabilities of a prompt")
-    values = await engine.logprobs(ids, 1, charge) if len(ids) > 1 else ()
+def _drawn(session: WatchedSession, answer: Answer) -> tuple[int, ...]:
+    """The ids of the draw that was chosen."""
+    pieces = session.along(_chosen(answer) or ())
+    return pieces[-1].ids if pieces else ()
+
+
+async def _echoed(
+    plan: RequestPlan, prompt: Prompt, drawn: tuple[int, ...], charge: Charge
+) -> tuple[tuple[events.TokenLogprob, ...], Mapping[int, Top]]:
+    """Every token of the prompt with its log-probability, the first has none; by position, the likeliest tokens.
+
+    Those of the draw, too: not every engine tells them while it samples.
+    """
+    engine, ids, k = plan.model.engine, prompt.token_ids or (), plan.request.top_logprobs
+    values: tuple[float, ...] = ()
+    tops: Mapping[int, Top] = {}
+    if k:
+        if not isinstance(engine, TopLogprobEngine):
+            raise TypeError(f"{engine.capabilities.model} does not tell the likeliest tokens of a prompt")
+        rows = await engine.top_logprobs((*ids, *drawn), 1, k, charge)
+        values = tuple(row[token] for row, token in zip(rows, ids[1:], strict=False))
+        tops = {position: _best(row, k) for position, row in enumerate(rows, 1)}
+    elif len(ids) > 1:
+        if not isinstance(engine, LogprobEngine):
+            raise TypeError(f"{engine.capabilities.model} does not tell the log-probabilities of a prompt")
+        values = await engine.logprobs(ids, 1, charge)
     texts = pieces_of(engine.decode, ids)
-    return tuple(events.TokenLogprob(text, value) for text, value in zip(texts, (None, *values), strict=True))
+    return tuple(
+        events.TokenLogprob(text, value, _likeliest(engine.decode, tops.get(position, ())))
+        for position, (text, value) in enumerate(zip(texts, (None, *values), strict=True))
+    ), tops
+
+
+def _best(row: Mapping[int, float], k: int) -> Top:
+    return tuple(sorted(row.items(), key=lambda pair: (-pair[1], pair[0]))[:k])
+
+
+def _likeliest(decode: Callable[[Sequence[int]], str], top: Top) -> tuple[events.TokenLogprob, ...]:
+    return tuple(events.TokenLogprob(decode([token]), logprob) for token, logprob in top)
+
+
+def _chosen(answer: Answer) -> Path | None:
+    """The place of the draw that was returned."""
+    return next((event.path for event in reversed(answer.trace) if event.kind == "select"), None)
 
 
 def _close(
@@ -193,7 +242,7 @@ def _close(
 ) -> tuple[_Choice, list[events.AnswerDelta]]:
     """Count a finished choice and build what is sent of it; the pieces of its answer, with their log-probabilities."""
     request = plan.request
-    path = next((event.path for event in reversed(answer.trace) if event.kind == "select"), None)
+    path = _chosen(answer)
     winner = next((candidate for candidate in answer.candidates if candidate.path == path), None)
     thinking = answer.thinking.lstrip() if _strips(request) else answer.thinking
     tokens = _Tokens(plan, session, [] if path is None else session.along(path), own.tops)
@@ -369,8 +418,8 @@ class _Tokens:
         for position, token in self._answer():
             value = self._logprobs[position]
             top = self._tops.get(self._start + position, ())
-            likeliest = tuple(events.TokenLogprob(self._engine.decode([other]), logprob) for other, logprob in top)
-            row = events.TokenLogprob(self._engine.decode([token]), value, likeliest)
+            value = dict(top).get(token, value)  # of the same reading as its neighbours
+            row = events.TokenLogprob(self._engine.decode([token]), value, _likeliest(self._engine.decode, top))
             rows.append((token, None if value is None else row))
         return rows
 
@@ -402,7 +451,7 @@ def _result(plan: RequestPlan, choices: Sequence[_Choice]) -> dict[str, Any]:
     """The `ttc` object of the reply: of its first choice, with the usage of all."""
     first = choices[0]
     candidates = first.answer.candidates
-    path = next((event.path for event in reversed(first.answer.trace) if event.kind == "select"), None)
+    path = _chosen(first.answer)
     result = plan.report(
         final=first.answer.final,
         candidates=[_candidate(candidate, plan) for candidate in candidates],

@@ -32,6 +32,7 @@ from ttc.core import Sampling, Verdict
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.openai.factory import openai
 from ttc.engines.shared.text import Text
+from ttc.engines.shared.wrapped import Wrapped
 from ttc.errors import ConfigError, TrainingError
 
 KINDS = ("reverse", "forward", "jsd", "sampled")
@@ -240,20 +241,8 @@ def test_a_teacher_behind_an_engine_scores_like_one_in_this_process(student, tea
 
 
 def telling(folder):
-    """An engine that also tells its k likeliest tokens, as vLLM does behind a server."""
-    model, engine = load_model(folder, "cpu").eval(), embedded(str(folder), dtype="float32", device="cpu")
-
-    @torch.no_grad()
-    def tops(token_ids, start, k):
-        told = torch.log_softmax(model(input_ids=torch.tensor([token_ids])).logits[0, start - 1 : -1], -1)
-        values, ids = told.topk(k)
-        return tuple(dict(zip(i, v, strict=True)) for i, v in zip(ids.tolist(), values.tolist(), strict=True))
-
-    async def top_logprobs(token_ids, start, k, on_usage):
-        return tops(token_ids, start, k)
-
-    engine.top_logprobs = top_logprobs
-    return engine
+    """An engine that tells its k likeliest tokens, in vLLM's place behind a server."""
+    return embedded(str(folder), dtype="float32", device="cpu")
 
 
 def test_a_server_that_tells_k_tokens_gives_a_bound_that_grows_to_the_whole(student, teacher, drawn):
@@ -360,10 +349,15 @@ def test_a_teacher_that_closes_the_thinking_differently_is_refused(student, teac
 
 
 def test_an_engine_that_cannot_tell_its_likeliest_tokens_is_refused(student):
+    class Taciturn(Wrapped):
+        async def logprobs(self, token_ids, start, on_usage):
+            return tuple(0.0 for _ in token_ids[start:])
+
     engine = embedded(str(student), dtype="float32", device="cpu")
     try:
+        EngineReader("far", Taciturn(engine), top_k=None)
         with pytest.raises(ConfigError, match="does not tell its likeliest tokens"):
-            EngineReader("far", engine, top_k=4)
+            EngineReader("far", Taciturn(engine), top_k=4)
     finally:
         asyncio.run(engine.close())
 

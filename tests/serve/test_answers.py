@@ -333,6 +333,29 @@ def test_echo_repeats_the_prompt_with_its_log_probabilities(nano: Running) -> No
     assert "".join(chunk["choices"][0]["text"] for chunk in stream) == text
 
 
+def test_echo_tells_the_likeliest_token_in_the_place_of_each_of_the_prompt(nano: Running) -> None:
+    ids = nano.engine.encode("1+1=2 and 7*7")
+    fields = {"model": "m", "max_tokens": 1, "temperature": 0, "seed": 1, "logprobs": 1, "echo": True}
+    (choice,) = nano.ask({**fields, "prompt": list(ids)}, COMPLETIONS).json()["choices"]
+    rows = choice["logprobs"]
+    assert len(rows["tokens"]) == len(ids) + 1 and rows["top_logprobs"][0] is None
+    for number, (token, value, top) in enumerate(
+        list(zip(rows["tokens"], rows["token_logprobs"], rows["top_logprobs"], strict=True))[1:]
+    ):
+        assert top[token] == value <= max(top.values()) and len(top) <= 2
+        greedy = {**fields, "prompt": list(ids[: number + 1]), "logprobs": 0, "echo": False}
+        (drawn,) = nano.ask(greedy, COMPLETIONS).json()["choices"]
+        # What lm-eval asks: is the token the one that the model would have said?
+        assert (value == max(top.values())) == (drawn["logprobs"]["tokens"] == [token])
+
+
+def test_an_own_model_tells_the_likeliest_tokens_of_its_answer(nano: Running) -> None:
+    body = chat("12+30*2", logprobs=True, top_logprobs=2, seed=4, max_tokens=60, temperature=0)
+    items = nano.ask(body).json()["choices"][0]["logprobs"]["content"]
+    assert items and all(item["top_logprobs"][0]["logprob"] == item["logprob"] for item in items)
+    assert all(len({top["token"] for top in item["top_logprobs"]}) == 2 for item in items)
+
+
 def test_log_probabilities_of_a_prompt_that_an_engine_does_not_tell_are_refused_before_anything_is_drawn() -> None:
     with running(served(ScriptedEngine(think))) as server:
         body = {"model": "m", "prompt": "how many?", "max_tokens": 9, "echo": True, "logprobs": 0}

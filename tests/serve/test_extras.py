@@ -143,7 +143,7 @@ def test_a_raw_completion_tells_as_many_of_the_likeliest_tokens_as_it_was_asked_
     assert none["tokens"] == rows["tokens"] and none["top_logprobs"] is None
 
 
-@pytest.mark.parametrize(("model", "fields"), [("able", {"echo": True}), ("m", {}), ("able", {"ttc": VOTE})])
+@pytest.mark.parametrize(("model", "fields"), [("m", {}), ("able", {"ttc": VOTE})])
 def test_likeliest_tokens_that_cannot_be_had_are_refused_in_completions(model: str, fields: dict[str, Any]) -> None:
     body = {"model": model, "prompt": "hi", "max_tokens": 4, "logprobs": 1, **fields}
     with running(served(scripted()), served(Able(), "able")) as server:

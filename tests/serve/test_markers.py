@@ -15,7 +15,7 @@ from serve.running.deltas import Markers
 from serve.running.plan import shown_tools
 from tests.serve.actor import ScriptedActor
 from tests.serve.thinker import WithoutMarkers, think
-from ttc.core import Capabilities, LogprobEngine, Message, Prompt, StreamingEngine
+from ttc.core import Capabilities, LogprobEngine, Message, Prompt, StreamingEngine, TopLogprobEngine
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared.wrapped import with_markers
 from ttc.errors import ConfigError
@@ -78,14 +78,20 @@ def test_an_engine_tells_the_log_probabilities_of_a_prompt_through_the_wrapper_o
         async def logprobs(self, token_ids: Any, start: int, on_usage: Any) -> tuple[float, ...]:
             return tuple(-float(token) for token in token_ids[start:])
 
+        async def top_logprobs(self, token_ids: Any, start: int, k: int, on_usage: Any) -> tuple[Any, ...]:
+            return tuple({token: -float(k)} for token in token_ids[start:])
+
     class Both(Reading):
         async def stream(self, *arguments: Any) -> Any:
             return arguments
 
-    assert not isinstance(with_markers(WithoutMarkers(think), POLICY), LogprobEngine)
+    bare = with_markers(WithoutMarkers(think), POLICY)
+    assert not isinstance(bare, LogprobEngine) and not isinstance(bare, TopLogprobEngine)
     marked = with_markers((Both if streams else Reading)(think), POLICY)
     assert isinstance(marked, LogprobEngine) and isinstance(marked, StreamingEngine) == streams
     assert asyncio.run(marked.logprobs((1, 2, 3), 1, lambda usage: None)) == (-2.0, -3.0)
+    assert isinstance(marked, TopLogprobEngine)
+    assert asyncio.run(marked.top_logprobs((1, 2, 3), 2, 5, lambda usage: None)) == ({3: -5.0},)
 
 
 def test_the_wrapper_is_part_of_what_was_rendered_and_the_users_markers_move_nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import math
 import os
 import random
 import threading
@@ -20,7 +21,19 @@ from hypothesis import strategies as st
 
 from tests.ttc import tiny_model
 from ttc import nano
-from ttc.core import Engine, LogprobEngine, Message, Prompt, Sampling, StreamingEngine, Usage, WeightSync
+from ttc.core import (
+    Completion,
+    Engine,
+    ExtraSampling,
+    LogprobEngine,
+    Message,
+    Prompt,
+    Sampling,
+    StreamingEngine,
+    TopLogprobEngine,
+    Usage,
+    WeightSync,
+)
 from ttc.engines.embedded.core import batch, model
 from ttc.engines.embedded.core.cache import PrefixTree
 from ttc.engines.embedded.core.model import load_body
@@ -93,7 +106,8 @@ def test_a_gpu_that_refuses_equal_bits_is_told_of_auto() -> None:
 
 
 def test_the_engine_offers_all_the_optional_protocols(engine) -> None:
-    assert isinstance(engine, StreamingEngine) and isinstance(engine, LogprobEngine) and isinstance(engine, WeightSync)
+    for protocol in (StreamingEngine, LogprobEngine, TopLogprobEngine, WeightSync):
+        assert isinstance(engine, protocol)
     assert engine.capabilities.think_open == (259,) and engine.capabilities.eos_ids == (258,)
 
 
@@ -267,6 +281,37 @@ def test_logprobs_equal_those_the_engine_gives_to_the_same_ids(engine) -> None:
         fresh = await engine.logprobs((5, *whole[1:]), 1, usages.append)
         assert len(fresh) == len(whole) - 1 and usages[-1].scored == len(whole) - 1
         assert all(value >= 0 for value in completion.certainty)
+
+    asyncio.run(go())
+
+
+def test_the_likeliest_tokens_stand_in_order_beside_given_ones_and_drawn_ones(engine) -> None:
+    prompt = ask(engine, "probabilities")
+    usages: list[Usage] = []
+
+    async def go() -> None:
+        before = engine.counters()
+        plain = {"temperature": 0.9, "max_tokens": 20, "seed": 4, "logprobs": True}
+        draws = await engine.generate(prompt, ExtraSampling(**plain, top_logprobs=3), range(2), usages.append)
+        (bare,) = await engine.generate(prompt, Sampling(**plain), range(1, 2), usages.append)
+        assert bare.token_ids == draws[1].token_ids and type(bare) is Completion
+        assert draws[1].logprobs == pytest.approx(bare.logprobs, abs=1e-4)
+        whole = (*prompt.token_ids, *draws[1].token_ids)
+        rows = await engine.top_logprobs(whole, 1, 3, usages.append)
+        values = await engine.logprobs(whole, 1, usages.append)
+        own = [row[token] for row, token in zip(rows, whole[1:], strict=True)]
+        assert own == pytest.approx(values, abs=1e-3)
+        assert all(len(row) == 3 or (len(row) == 4 and own[at] == min(row.values())) for at, row in enumerate(rows))
+        start = len(prompt.token_ids) - 1
+        for top, row, token, value in zip(
+            draws[1].top_logprobs, rows[start:], draws[1].token_ids, draws[1].logprobs, strict=True
+        ):
+            assert len(top) == 3 and dict(top).get(token, value) == value <= top[0][1]
+            assert [one for _, one in top] == sorted((one for _, one in top), reverse=True)
+            assert dict(top) == pytest.approx({other: row.get(other, one) for other, one in top}, abs=1e-3)
+        (everything,) = await engine.top_logprobs(whole[:2], 1, 10**6, usages.append)
+        assert sum(map(math.exp, everything.values())) == pytest.approx(1, abs=1e-3)
+        assert close_to(total([before, *usages]), engine.counters())
 
     asyncio.run(go())
 

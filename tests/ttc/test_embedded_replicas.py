@@ -61,13 +61,15 @@ def test_the_sum_of_all_reports_is_the_engines_own_counter(pair: Any) -> None:
         before, seen = pair.counters(), []
         await pair.generate(ask(pair), SAMPLING, range(20), seen.append)
         await pair.logprobs(ask(pair).token_ids, 1, seen.append)
+        rows = await pair.top_logprobs(ask(pair).token_ids, 1, 2, seen.append)
+        assert len(rows) == len(ask(pair).token_ids) - 1 and all(len(row) in (2, 3) for row in rows)
         task = asyncio.create_task(pair.generate(ask(pair), SAMPLING, range(16), seen.append))
         await asyncio.sleep(0.02)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         total = sum(seen, Usage())
-        assert total.calls == 37 and total.generated + total.overrun > 0
+        assert total.calls == 38 and total.generated + total.overrun > 0
         assert before + total == pair.counters()
 
     asyncio.run(go())

@@ -22,7 +22,7 @@ from tests.ttc.device_model import Model
 from tests.ttc.emulated_cuda import EmulatedCuda
 from tests.ttc.gpu_traffic import BatchTraffic
 from ttc.engines.embedded.core.batch import BatchLimits
-from ttc.engines.embedded.core.prefill import score
+from ttc.engines.embedded.core.prefill import chosen, score
 from ttc.engines.embedded.core.requests import LiveDraw
 from ttc.engines.embedded.device.step import DeviceStep
 from ttc.engines.embedded.gpu import attention as gpu_attention
@@ -172,8 +172,8 @@ def test_pages_that_the_prefix_tree_moves_are_planned_anew(monkeypatch: pytest.M
             engine.add(long, 5, max_tokens=40)
             for _ in range(4):
                 engine.batch.tick()
-            score((*long[:25], 9, 9, 9), 26, engine.body, engine.batch.tree)  # splits what the draw reads
-            score((7,) * 90, 1, engine.body, engine.batch.tree)  # and takes the pages of it
+            score((*long[:25], 9, 9, 9), 26, engine.body, engine.batch.tree, chosen)  # splits what the draw reads
+            score((7,) * 90, 1, engine.body, engine.batch.tree, chosen)  # and takes the pages of it
             return engine.finish()[5]
 
     assert beside() == expected
@@ -194,7 +194,7 @@ def test_a_prompt_that_follows_pages_of_another_from_now_on_is_planned_anew(monk
             engine.add(prompts[6], 6, max_tokens=40)
             for _ in range(3):
                 engine.batch.tick()
-            score((7,) * 90, 1, engine.body, engine.batch.tree)  # takes the pages that nobody reads any more
+            score((7,) * 90, 1, engine.body, engine.batch.tree, chosen)  # takes the pages that nobody reads any more
             drawn = engine.finish()
         return {key: drawn[key] for key in prompts}
 

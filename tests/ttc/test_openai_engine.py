@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -18,7 +18,17 @@ from tests.ttc.openai_server import Behaviour, Fault, OpenAIServer
 from tests.ttc.openai_setup import CHAT, TEACHER, ask, by_ids, free_port, once, talker, teacher_server
 from ttc import nano
 from ttc.cli.cli import main
-from ttc.core import Completion, Engine, LogprobEngine, Message, Problem, Sampling, StreamingEngine, Usage
+from ttc.core import (
+    Completion,
+    Engine,
+    LogprobEngine,
+    Message,
+    Problem,
+    Sampling,
+    StreamingEngine,
+    TopLogprobEngine,
+    Usage,
+)
 from ttc.engines.openai.engine import Reconciliation
 from ttc.engines.openai.factory import openai
 from ttc.errors import ConfigError
@@ -167,6 +177,21 @@ def test_given_ids_are_scored_as_by_the_model_behind_the_server(server: OpenAISe
         asyncio.run(score(remote, ids[:2], usages))
     with OpenAIServer(suite.embedded, Behaviour(scores=False)) as other:
         assert not isinstance(by_ids(other), LogprobEngine)
+
+
+def test_the_likeliest_tokens_of_given_ids_are_those_of_the_model_behind_the_server(server: OpenAIServer) -> None:
+    async def tell(engine: Engine, usages: list[Usage]) -> tuple[Mapping[int, float], ...]:
+        assert isinstance(engine, TopLogprobEngine)
+        try:
+            return await engine.top_logprobs(engine.encode("12+30*2\n30*2=60"), 2, 3, usages.append)
+        finally:
+            await engine.close()
+
+    remote, usages = by_ids(server), list[Usage]()
+    assert asyncio.run(tell(remote, usages)) == asyncio.run(tell(suite.embedded(), []))
+    assert usages == [remote.counters()]
+    with OpenAIServer(suite.embedded, Behaviour(scores=False)) as other:
+        assert not isinstance(by_ids(other), TopLogprobEngine)
 
 
 def test_tokens_stream_as_they_come_and_only_once_when_the_connection_breaks(server: OpenAIServer) -> None:

@@ -19,7 +19,7 @@ from tests.ttc import conformance as suite
 from tests.ttc import test_conformance as shared
 from tests.ttc.openai_setup import TEACHER, ask
 from tests.ttc.vllm_server import counted, vllm_server
-from ttc.core import Engine, LogprobEngine, Sampling, StreamingEngine, Usage, extras_of
+from ttc.core import Engine, LogprobEngine, Sampling, StreamingEngine, TopLogprobEngine, Usage, extras_of
 from ttc.engines.openai.engine import RemoteEngine
 from ttc.engines.openai.factory import openai
 from ttc.session.door import run
@@ -222,6 +222,19 @@ def test_given_ids_are_scored_as_by_the_embedded_engine(url: str) -> None:
             await engine.close()
 
     assert asyncio.run(go(by_ids(url))) == pytest.approx(asyncio.run(go(suite.embedded())), abs=0.2)
+
+
+def test_the_likeliest_tokens_of_given_ids_are_those_of_the_embedded_engine(url: str) -> None:
+    async def go(engine: Engine):
+        assert isinstance(engine, TopLogprobEngine)
+        try:
+            return await engine.top_logprobs(engine.encode("12+30*2\n30*2=60\n\n12+60=72"), 1, 3, lambda usage: None)
+        finally:
+            await engine.close()
+
+    for far, near in zip(asyncio.run(go(by_ids(url))), asyncio.run(go(suite.embedded())), strict=True):
+        assert far.keys() <= near.keys() or max(far.values()) == pytest.approx(max(near.values()), abs=0.2)
+        assert all(near[token] == pytest.approx(value, abs=0.2) for token, value in far.items() if token in near)
 
 
 def test_whole_answers_work_through_messages(url: str) -> None:

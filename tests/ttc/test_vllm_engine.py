@@ -240,6 +240,10 @@ def test_logprobs_are_those_of_the_model_and_of_the_embedded_engine(teacher: Any
         (sampled,) = await ask(teacher, range(1), logprobs=True, temperature=1.7, top_p=0.9, max_tokens=20)
         prompt = teacher.render(suite.problems(1)[0].messages, None).token_ids
         given = await teacher.logprobs(prompt + sampled.token_ids, len(prompt), usages.append)
+        rows = await teacher.top_logprobs(prompt + sampled.token_ids, len(prompt), 2, lambda usage: None)
+        assert all(len(row) in (2, 3) for row in rows)
+        own = [row[token] for row, token in zip(rows, sampled.token_ids, strict=True)]
+        assert own == pytest.approx(given, abs=1e-3)
         other = embedded()
         try:
             wanted = await other.logprobs(prompt + sampled.token_ids, len(prompt), lambda usage: None)

@@ -25,3 +25,14 @@ def url() -> Iterator[str]:
 
     with running(served(embedded(), "nano-teacher", scorers={"prm": prm()})) as server:
         yield server.url
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> str:
+    """The folder with the tokenizer of the packaged model."""
+    folder = os.environ.get("TTC_SERVE_TOKENIZER")
+    if folder:
+        return folder
+    from ttc import nano
+
+    return str(nano.path("teacher"))

@@ -9,7 +9,7 @@ root="${CONFORMANCE_DIR:-$here/../../../build/conformance}"
 mkdir -p "$root"
 declare -A packages=(
   [openai2]="openai<3" [openai3]="openai>=3" [schemathesis]="schemathesis" [langchain]="langchain-tests langchain-openai"
-  [litellm]="litellm" [lmeval]="lm_eval[api]" [anthropic]="anthropic" [fuzz]="schemathesis" [agents]="openai-agents anthropic"
+  [litellm]="litellm" [lmeval]="lm_eval[api] transformers" [anthropic]="anthropic" [fuzz]="schemathesis" [agents]="openai-agents anthropic"
 )
 declare -A shares=([fuzz]=schemathesis)  # the environment of another
 declare -A tests=(
@@ -36,6 +36,8 @@ stop() {
   kill -0 $server || { echo "the server died"; failed=1; }
   kill $server 2>/dev/null && wait $server 2>/dev/null || true
 }
+TTC_SERVE_TOKENIZER="$("$bin/python" -c 'from ttc import nano; print(nano.path("teacher"))')"
+export TTC_SERVE_TOKENIZER
 log="$(mktemp)"
 server=
 trap 'kill $server 2>/dev/null || true; rm -f "$log"' EXIT

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ttc import seeds
 from ttc.concurrent import settle
@@ -36,10 +36,13 @@ from ttc.identity.digests import reads
 
 if TYPE_CHECKING:
     from ttc.engines.embedded.core.guide import Guide, Guides
+    from ttc.engines.embedded.core.prefill import Reader
     from ttc.engines.embedded.core.scheduler import Scheduler
     from ttc.engines.shared.text import Text
 
 __all__ = ["EmbeddedEngine", "embedded"]
+
+T = TypeVar("T")
 
 MAX_PROCESSES = 1024
 
@@ -123,8 +126,15 @@ def embedded(
     return EmbeddedEngine(model or "nano-teacher", text, scheduler, max_batch, invariant)
 
 
+def _extras(scheduler: Scheduler) -> Iterator[str]:
+    if importlib.util.find_spec("llguidance"):
+        yield "grammar"
+    if scheduler.tells_likeliest:
+        yield "top_logprobs"
+
+
 class EmbeddedEngine(StreamingTokenEngine):
-    """Implements Engine, StreamingEngine, LogprobEngine and WeightSync over one scheduler."""
+    """Implements Engine, StreamingEngine, TopLogprobEngine, LogprobEngine and WeightSync over one scheduler."""
 
     def __init__(self, name: str, text: Text, scheduler: Scheduler, max_batch: int, invariant: bool) -> None:
         dims = scheduler.body.dims
@@ -141,7 +151,7 @@ class EmbeddedEngine(StreamingTokenEngine):
             handover=text.handover,
             shape=dims.model_shape(dims.vocab),
             max_concurrency=max_batch,
-            extras=frozenset({"grammar"} if importlib.util.find_spec("llguidance") else ()),
+            extras=frozenset(_extras(scheduler)),
         )
         super().__init__(text, capabilities)
         self._scheduler = scheduler
@@ -149,11 +159,24 @@ class EmbeddedEngine(StreamingTokenEngine):
 
     async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
         """See `ttc.core.LogprobEngine`; `start` must be at least 1, since the first token has nothing before it."""
+        from ttc.engines.embedded.core.prefill import chosen
+
+        return await self._score(token_ids, start, chosen, on_usage)
+
+    async def top_logprobs(
+        self, token_ids: Sequence[int], start: int, k: int, on_usage: UsageSink
+    ) -> tuple[Mapping[int, float], ...]:
+        """See `ttc.core.TopLogprobEngine`; `start` as in `logprobs`."""
+        from ttc.engines.embedded.core.prefill import likeliest
+
+        return await self._score(token_ids, start, likeliest(k), on_usage)
+
+    async def _score(self, token_ids: Sequence[int], start: int, read: Reader[T], on_usage: UsageSink) -> tuple[T, ...]:
         check_start(len(token_ids), start)
         self._check_room(len(token_ids), 0)
         check_ids(token_ids, self._scheduler.body.dims.vocab)
         ids = tuple(token_ids)
-        future = asyncio.wrap_future(self._scheduler.call(lambda: self._scheduler.logprobs(ids, start)))
+        future = asyncio.wrap_future(self._scheduler.call(lambda: self._scheduler.score(ids, start, read)))
         try:
             values, usage = await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -162,7 +185,7 @@ class EmbeddedEngine(StreamingTokenEngine):
                 on_usage(future.result()[1])
             raise
         on_usage(usage)
-        return values
+        return tuple(values)
 
     async def load_weights(self, state: Mapping[str, Any]) -> None:
         """See `ttc.core.WeightSync`; raises EngineError while requests run."""

@@ -103,6 +103,8 @@ class _Replica:
 
             return [await self._engine.stream(call.prompt, call.sampling, call.draws.start, used, came)]
         if isinstance(call, ScoreCall):
+            if call.k is not None:
+                return await self._engine.top_logprobs(call.ids, call.start, call.k, used)
             return await self._engine.logprobs(call.ids, call.start, used)
         if isinstance(call, Load):
             return await self._engine.load_weights(call.state)

@@ -250,7 +250,7 @@ def _tell(waiting: _Waiting, reports: Sequence[Report]) -> None:
 
 
 class ReplicatedEngine(StreamingTokenEngine):
-    """Implements Engine, StreamingEngine, LogprobEngine and WeightSync over replicas."""
+    """Implements Engine, StreamingEngine, TopLogprobEngine, LogprobEngine and WeightSync over replicas."""
 
     def __init__(self, text: Text, capabilities: Capabilities, replicas: Sequence[Replica]) -> None:
         super().__init__(text, capabilities)
@@ -259,12 +259,22 @@ class ReplicatedEngine(StreamingTokenEngine):
 
     async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
         """See `ttc.core.LogprobEngine`; `start` must be at least 1, since the first token has nothing before it."""
-        check_start(len(token_ids), start)
-        self._check_room(len(token_ids), 0)
+        values: tuple[float, ...] = await self._score(ScoreCall(tuple(token_ids), start), on_usage)
+        return values
+
+    async def top_logprobs(
+        self, token_ids: Sequence[int], start: int, k: int, on_usage: UsageSink
+    ) -> tuple[Mapping[int, float], ...]:
+        """See `ttc.core.TopLogprobEngine`; `start` as in `logprobs`."""
+        rows: tuple[Mapping[int, float], ...] = await self._score(ScoreCall(tuple(token_ids), start, k), on_usage)
+        return rows
+
+    async def _score(self, call: ScoreCall, on_usage: UsageSink) -> Any:
+        check_start(len(call.ids), call.start)
+        self._check_room(len(call.ids), 0)
         replica = self._router.idlest()
         with self._router.running([(replica, range(1))]):
-            values = await self._replicas[replica].call(ScoreCall(tuple(token_ids), start), on_usage)
-        return tuple(values)
+            return await self._replicas[replica].call(call, on_usage)
 
     async def load_weights(self, state: Mapping[str, Any]) -> None:
         """See `ttc.core.WeightSync`; raises EngineError while requests run, before any replica has changed."""

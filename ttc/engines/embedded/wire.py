@@ -43,10 +43,11 @@ class Generate:
 
 @dataclass(frozen=True, slots=True)
 class ScoreCall:
-    """`LogprobEngine.logprobs`."""
+    """`LogprobEngine.logprobs`, or with `k` `TopLogprobEngine.top_logprobs`."""
 
     ids: tuple[int, ...]
     start: int
+    k: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

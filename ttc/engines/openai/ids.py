@@ -173,7 +173,7 @@ T = TypeVar("T")
 
 
 class ScoringEngine(RemoteTokenEngine):
-    """A TokenEngine that is also a LogprobEngine."""
+    """A TokenEngine that is also a LogprobEngine and a TopLogprobEngine."""
 
     async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
         """See `ttc.core.LogprobEngine`; `start` must be at least 1, since the first token has nothing before it."""
@@ -182,7 +182,7 @@ class ScoringEngine(RemoteTokenEngine):
     async def top_logprobs(
         self, token_ids: Sequence[int], start: int, k: int, on_usage: UsageSink
     ) -> tuple[Mapping[int, float], ...]:
-        """Id to nats of the k likeliest tokens at the place of each of token_ids[start:]; `start` as in `logprobs`.
+        """See `ttc.core.TopLogprobEngine`; `start` as in `logprobs`.
 
         Raises:
             EngineError: the server tells fewer, or refuses so many.
@@ -247,14 +247,13 @@ def prompt_logprobs(answer: Chunk, token_ids: Sequence[int], start: int) -> tupl
 
 
 def top_entries(answer: Chunk, token_ids: Sequence[int], start: int, k: int) -> tuple[Mapping[int, float], ...]:
-    """The k likeliest tokens at each place from `start`; raises ValueError when there are fewer."""
+    """At each place from `start` the k likeliest tokens and the given one; ValueError when there are fewer."""
     tops: list[Mapping[int, float]] = []
-    for entry in _entries(answer, token_ids)[start:]:
-        logprobs = {int(token): float(value["logprob"]) for token, value in (entry or {}).items()}
-        best = sorted(logprobs.items(), key=lambda pair: (-pair[1], pair[0]))[:k]  # the given token may come on top
-        if len(best) < k:
-            raise ValueError(f"{len(best)} likeliest tokens where {k} were asked for")
-        tops.append(dict(best))
+    for entry, token in zip(_entries(answer, token_ids)[start:], token_ids[start:], strict=True):
+        logprobs = {int(other): float(value["logprob"]) for other, value in (entry or {}).items()}
+        if len(logprobs) < k:
+            raise ValueError(f"{len(logprobs)} likeliest tokens where {k} were asked for")
+        tops.append(logprobs | {token: _value(entry, token)})
     return tuple(tops)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Protocol
 
 from ttc.core import (
@@ -26,6 +25,7 @@ from ttc.core import (
     TextMarker,
     ToolEngine,
     Tools,
+    TopLogprobEngine,
     Usage,
     UsageSink,
 )
@@ -140,8 +140,8 @@ def with_markers(engine: Engine, names: MarkerNames) -> Engine:
     capabilities, opening, closing = engine.capabilities, names.open, names.close
     if opening is None or closing is None or capabilities.think_close or not capabilities.token_ids:
         return engine
-    kind = _KINDS[isinstance(engine, StreamingEngine), isinstance(engine, LogprobEngine)]
-    marked = kind(engine, opening, closing)
+    offers = tuple(kind for protocol, kind in _OFFERS if isinstance(engine, protocol))
+    marked: MarkedEngine = type("MarkedEngine", (*offers, MarkedEngine), {})(engine, opening, closing)
     words = names.handover or marked.capabilities.handover or ""
     if split(marked.encode(words), True, marked.capabilities).inside:
         raise ConfigError(
@@ -226,19 +226,25 @@ class _MarkedReader(MarkedEngine):
         return await engine.logprobs(token_ids, start, on_usage)
 
 
-class _MarkedStreamReader(_MarkedStream, _MarkedReader):
-    """The same for an engine that does both."""
+class _MarkedTeller(MarkedEngine):
+    """The same for an engine that tells the likeliest tokens in the place of given ids."""
+
+    async def top_logprobs(
+        self, token_ids: Sequence[int], start: int, k: int, on_usage: UsageSink
+    ) -> tuple[Mapping[int, float], ...]:
+        """Tell as the engine does."""
+        engine = self._engine
+        if not isinstance(engine, TopLogprobEngine):
+            raise TypeError(f"{engine.capabilities.model} does not tell the likeliest tokens of given ids")
+        return await engine.top_logprobs(token_ids, start, k, on_usage)
 
 
-_KINDS: Mapping[tuple[bool, bool], type[MarkedEngine]] = MappingProxyType(
-    {
-        (False, False): MarkedEngine,
-        (True, False): _MarkedStream,
-        (False, True): _MarkedReader,
-        (True, True): _MarkedStreamReader,
-    }
+_OFFERS: Sequence[tuple[type, type[MarkedEngine]]] = (
+    (StreamingEngine, _MarkedStream),
+    (LogprobEngine, _MarkedReader),
+    (TopLogprobEngine, _MarkedTeller),
 )
-"""By whether an engine streams, and whether it scores given ids."""
+"""The optional protocols that pass through the markers."""
 
 
 def _longer(prompt: Prompt, encode: Callable[[str], tuple[int, ...]], text: str) -> Prompt:

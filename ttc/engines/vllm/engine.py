@@ -58,7 +58,7 @@ PARITY = 0.05
 
 
 class VllmEngine(StreamingTokenEngine):
-    """Implements Engine, StreamingEngine, LogprobEngine and WeightSync."""
+    """Implements Engine, StreamingEngine, TopLogprobEngine, LogprobEngine and WeightSync."""
 
     def __init__(self, name: str, folder: Path, options: VllmOptions) -> None:
         """Load the model of `folder`; raises what `start` raises."""
@@ -94,12 +94,25 @@ class VllmEngine(StreamingTokenEngine):
         vLLM does not read its prefix cache for such a request, so every call computes all tokens; and it must sample
         one token, which is charged as overrun.
         """
+        entries = await self._score(token_ids, start, 0, on_usage)
+        return tuple(entry[token].logprob for entry, token in zip(entries, token_ids[start:], strict=True))
+
+    async def top_logprobs(
+        self, token_ids: Sequence[int], start: int, k: int, on_usage: UsageSink
+    ) -> tuple[Mapping[int, float], ...]:
+        """See `ttc.core.TopLogprobEngine`; `start`, and what it costs, as in `logprobs`."""
+        entries = await self._score(token_ids, start, k, on_usage)
+        return tuple({token: told.logprob for token, told in entry.items()} for entry in entries)
+
+    async def _score(self, token_ids: Sequence[int], start: int, k: int, on_usage: UsageSink) -> Sequence[Any]:
+        """VLLM's entries of token_ids[start:]: the `k` likeliest tokens of each place, and the given one."""
         check_start(len(token_ids), start)
         self._check_room(len(token_ids), 1)
-        params = sampling_params(False, temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
+        params = sampling_params(False, temperature=0.0, max_tokens=1, prompt_logprobs=k, detokenize=False)
         request = self._request(token_ids, params)
         ((reply, _),) = await self._run([request], scoring_usage, on_usage)
-        return tuple(reply.prompt_logprobs[i][token_ids[i]].logprob for i in range(start, len(token_ids)))
+        entries: Sequence[Any] = reply.prompt_logprobs[start:]
+        return entries
 
     async def load_weights(self, state: Mapping[str, Any]) -> None:
         """See `ttc.core.WeightSync`. The tensors pass through a file, which every worker's machine must see.

@@ -21,7 +21,7 @@ from ttc.engines.embedded.core.cache import PrefixTree
 from ttc.engines.embedded.core.model import Body
 from ttc.engines.embedded.core.pool import PAGE, Segment
 from ttc.engines.embedded.core.prefill import CHUNK, advance, memory_errors
-from ttc.engines.embedded.core.requests import GenerateRequest, Job, LiveDraw, PromptRow
+from ttc.engines.embedded.core.requests import GenerateRequest, Job, LiveDraw, PromptRow, num_top
 from ttc.engines.embedded.core.sampler import Rows, SampledTokens, heat, sample
 from ttc.engines.embedded.core.tenants import Tenants
 from ttc.engines.shared.compute import alone, free_memory
@@ -390,6 +390,8 @@ class Batch:
             ):
                 draw.logprobs.append(logprob)
                 draw.certainty.append(certainty)
+        for draw, top in zip(draws, result.tops, strict=False):
+            draw.tops.append(top)
         for draw, token in zip(draws, result.tokens.tolist(), strict=True):
             draw.take(token)
             self._on_token(draw)
@@ -445,5 +447,6 @@ def _table(draws: Sequence[LiveDraw]) -> Rows:
         keys=np.array([draw.key for draw in draws], np.uint64),
         positions=np.array([draw.position + 1 for draw in draws], np.uint64),
         wants_logprobs=any(s.logprobs for s in settings),
+        num_top=tuple(map(num_top, settings)) if any(map(num_top, settings)) else (),
         guides=tuple(draw.guide for draw in draws) if any(draw.guide is not None for draw in draws) else (),
     )

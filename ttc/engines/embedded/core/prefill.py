@@ -7,8 +7,8 @@ memory runs out, nothing is lost but the batch: whoever calls again with fewer t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias, TypeVar
 
 import torch
 
@@ -19,7 +19,9 @@ from ttc.engines.embedded.core.pool import PAGE, Segment
 from ttc.engines.embedded.core.requests import Job
 from ttc.errors import EngineError
 
-__all__ = ["CHUNK", "advance", "memory_errors", "score"]
+__all__ = ["CHUNK", "Reader", "advance", "chosen", "likeliest", "memory_errors", "score"]
+
+T = TypeVar("T")
 
 CHUNK = 1024
 """Most prompt tokens computed between two decoding steps: bounds how long running draws wait."""
@@ -96,20 +98,41 @@ def _compute(work: _Work, body: Body, tree: PrefixTree) -> list[Job]:
     return ready
 
 
-def score(ids: tuple[int, ...], start: int, body: Body, tree: PrefixTree) -> tuple[tuple[float, ...], Usage]:
-    """Log-probabilities of ids[start:] (start >= 1), each given what precedes it, and what computing them cost.
+Reader: TypeAlias = Callable[[torch.Tensor, torch.Tensor], list[T]]
+"""What is read of each of several tokens, from log-probabilities (T, V) and the ids that came (T)."""
+
+
+def chosen(logprobs: torch.Tensor, ids: torch.Tensor) -> list[float]:
+    """Reads the log-probability of each token."""
+    values: list[float] = logprobs.gather(1, ids[:, None])[:, 0].tolist()
+    return values
+
+
+def likeliest(k: int) -> Reader[dict[int, float]]:
+    """Reads the `k` likeliest tokens, fewer in a smaller vocabulary, and the one that came."""
+
+    def read(logprobs: torch.Tensor, ids: torch.Tensor) -> list[dict[int, float]]:
+        values, others = logprobs.topk(min(k, logprobs.shape[1]), -1)
+        rows = zip(ids.tolist(), chosen(logprobs, ids), others.tolist(), values.tolist(), strict=True)
+        return [{token: value} | dict(zip(best, bests, strict=True)) for token, value, best, bests in rows]
+
+    return read
+
+
+def score(ids: tuple[int, ...], start: int, body: Body, tree: PrefixTree, read: Reader[T]) -> tuple[list[T], Usage]:
+    """What `read` tells of each of ids[start:] (start >= 1) given what precedes it, and what computing that cost.
 
     Raises EngineError where there is no memory for a page of tokens.
     """
     match = tree.find(ids[: start - 1])
     segment, position = match
-    values: list[float] = []
+    values: list[T] = []
     chunk = CHUNK
     while position < len(ids) - 1:
         end = min(position + chunk, len(ids) - 1)
         try:
             with memory_errors():
-                part, segment = _score_part(ids, position, end, start, body, segment)
+                part, segment = _score_part(ids, position, end, start, body, segment, read)
         except MemoryError as exc:
             if chunk <= PAGE:
                 raise EngineError(f"out of memory for the log-probabilities of {end - position} tokens: {exc}") from exc
@@ -121,20 +144,20 @@ def score(ids: tuple[int, ...], start: int, body: Body, tree: PrefixTree) -> tup
     computed = len(ids) - 1 - match.length
     price = body.dims.model_shape(body.dims.vocab).flops(computed, match.length)
     usage = Usage(prompt=len(ids) - 1, cached=match.length, scored=computed, calls=1, attempts=1, flops=price)
-    return tuple(values), usage
+    return values, usage
 
 
 def _score_part(
-    ids: tuple[int, ...], position: int, end: int, start: int, body: Body, segment: Segment | None
-) -> tuple[list[float], Segment]:
-    """Compute ids[position:end] behind `segment`: log-probabilities of those from `start` on that they predict."""
+    ids: tuple[int, ...], position: int, end: int, start: int, body: Body, segment: Segment | None, read: Reader[T]
+) -> tuple[list[T], Segment]:
+    """Compute ids[position:end] behind `segment`: what is read of those from `start` on that they predict."""
     ((hidden, segment),) = body.extend([(segment, ids[position:end])])
     first = max(start - 1, position)
     if first >= end:
         return [], segment
     logits = body.logits(hidden[first - position :].contiguous()).float()  # (tokens scored, vocab)
     targets = torch.tensor(ids[first + 1 : end + 1], device=logits.device)
-    return torch.log_softmax(logits, -1).gather(1, targets[:, None])[:, 0].tolist(), segment
+    return read(torch.log_softmax(logits, -1), targets), segment
 
 
 def _common(left: tuple[int, ...], right: tuple[int, ...], limit: int) -> int:

@@ -9,11 +9,21 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from ttc.core import Completion, FinishReason, Path, Sampling, Usage, UsageSink
+from ttc.core import (
+    Completion,
+    ExtraCompletion,
+    ExtraSampling,
+    FinishReason,
+    Path,
+    Sampling,
+    Top,
+    Usage,
+    UsageSink,
+)
 from ttc.engines.embedded.core.pool import Segment
 from ttc.engines.embedded.core.tenants import Tenant
 from ttc.engines.shared.tokens import StopRule
@@ -34,6 +44,7 @@ __all__ = [
     "Reported",
     "StreamedTokens",
     "deliver",
+    "num_top",
 ]
 
 
@@ -67,6 +78,7 @@ class LiveDraw:
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     certainty: list[float] = field(default_factory=list)
+    tops: list[Top] = field(default_factory=list)
     computed: int = 0  # prompt tokens computed for this draw
     prompt: int = 0  # tokens it was started after: its prompt, and once more what it had when it was put back
     ended: bool = False
@@ -119,16 +131,24 @@ class LiveDraw:
     def completion(self, text: str, finish: FinishReason, reason: str | int | None, usage: Usage) -> Completion:
         """What the caller gets."""
         wants = self.request.sampling.logprobs
-        return Completion(
-            path=(*self.request.path, self.number),
-            text=text,
-            token_ids=tuple(self.ids),
-            finish_reason=finish,
-            stop_reason=reason,
-            logprobs=tuple(self.logprobs) if wants else None,
-            certainty=tuple(self.certainty) if wants else None,
-            usage=usage,
-        )
+        columns: dict[str, Any] = {
+            "path": (*self.request.path, self.number),
+            "text": text,
+            "token_ids": tuple(self.ids),
+            "finish_reason": finish,
+            "stop_reason": reason,
+            "logprobs": tuple(self.logprobs) if wants else None,
+            "certainty": tuple(self.certainty) if wants else None,
+            "usage": usage,
+        }
+        if not num_top(self.request.sampling):
+            return Completion(**columns)
+        return ExtraCompletion(**columns, top_logprobs=tuple(self.tops))
+
+
+def num_top(sampling: Sampling) -> int:
+    """How many of the likeliest tokens to tell beside each drawn one."""
+    return sampling.top_logprobs if isinstance(sampling, ExtraSampling) and sampling.logprobs else 0
 
 
 @dataclass(slots=True, eq=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ttc.core import Top
 from ttc.engines.shared.compute import native
 from ttc.seeds import uniforms
 
@@ -49,6 +50,8 @@ class Rows:
     keys: npt.NDArray[np.uint64]
     positions: npt.NDArray[np.uint64]
     wants_logprobs: bool
+    num_top: tuple[int, ...] = ()
+    """How many of the likeliest tokens each row wants beside its own; empty where none does."""
     guides: tuple[Guide | None, ...] = ()
     """What each row must follow; empty where none must."""
 
@@ -60,10 +63,31 @@ class SampledTokens:
     tokens: npt.NDArray[np.int64]
     logprobs: npt.NDArray[np.float32] | None
     certainty: npt.NDArray[np.float32] | None
+    tops: tuple[Top, ...] = ()
+    """Of each row the likeliest tokens that it wants; empty when no row does."""
 
 
 def sample(logits: torch.Tensor, rows: Rows) -> SampledTokens:
     """Draw from logits (B, V), any float dtype."""
+    drawn = _draw(logits, rows)
+    return drawn if not rows.num_top or drawn.logprobs is None else _with_tops(drawn, drawn.logprobs, logits, rows)
+
+
+def _with_tops(
+    drawn: SampledTokens, logprobs: npt.NDArray[np.float32], logits: torch.Tensor, rows: Rows
+) -> SampledTokens:
+    """Tell the likeliest tokens of the rows that want them, one by one: no row's numbers hang on its neighbours."""
+    tops: list[Top] = [()] * len(rows.num_top)
+    for row, k in enumerate(rows.num_top):
+        if k:
+            plain = torch.log_softmax(logits[row].float(), -1)
+            values, ids = plain.topk(min(k, len(plain)))
+            tops[row] = tuple(zip(ids.tolist(), values.tolist(), strict=True))
+            logprobs[row] = plain[int(drawn.tokens[row])].item()  # a drawn likeliest has the first one's very number
+    return replace(drawn, tops=tuple(tops))
+
+
+def _draw(logits: torch.Tensor, rows: Rows) -> SampledTokens:
     kernels = native(logits.device, logits.dtype)
     if kernels is not None and not ((rows.top_k > 0) | (rows.top_p < 1)).any():
         return _compiled(logits, rows, kernels)

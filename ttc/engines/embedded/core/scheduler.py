@@ -28,7 +28,7 @@ import torch
 from ttc.core import FinishReason, Path, Usage
 from ttc.engines.embedded.core.batch import Batch, BatchLimits
 from ttc.engines.embedded.core.model import Body
-from ttc.engines.embedded.core.prefill import memory_errors, score
+from ttc.engines.embedded.core.prefill import Reader, memory_errors, score
 from ttc.engines.embedded.core.requests import (
     Failed,
     Finished,
@@ -66,6 +66,8 @@ class Scheduler:
     ) -> None:
         """`make_batch` is that of the decoder: `Batch`, or `DeviceBatch` where rows are kept on the device."""
         self.body = body
+        self.tells_likeliest = make_batch is Batch
+        """Whether the likeliest tokens can be told beside a drawn one: a step on a device hands out that one alone."""
         self._decode_text, self._threads = decode_text, threads
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._outbox = Outbox()
@@ -150,9 +152,9 @@ class Scheduler:
         self.body.swap(state)
         self._batch.forget()
 
-    def logprobs(self, ids: tuple[int, ...], start: int) -> tuple[tuple[float, ...], Usage]:
-        """Log-probabilities of ids[start:] given what precedes them, and what computing them cost."""
-        values, usage = score(ids, start, self.body, self._batch.tree)
+    def score(self, ids: tuple[int, ...], start: int, read: Reader[T]) -> tuple[list[T], Usage]:
+        """What `read` tells of ids[start:], each given what precedes it, and what computing that cost."""
+        values, usage = score(ids, start, self.body, self._batch.tree, read)
         with self._lock:
             self._total += usage
         return values, usage
