@@ -35,6 +35,7 @@ from ttc.config.recipes import dump
 from ttc.core import (
     Answer,
     Budget,
+    Capabilities,
     Engine,
     Priced,
     Prices,
@@ -107,6 +108,10 @@ TotalSpender: TypeAlias = Callable[..., Awaitable[Solve]]
 
 class Watcher(Protocol):
     """Who is told how an evaluation goes on."""
+
+    def loaded(self, capabilities: Capabilities) -> None:
+        """The model is there, and nothing has been drawn."""
+        ...
 
     def resumed(self, arm: Arm, count: int) -> None:
         """`count` problems of `arm` were found finished."""
@@ -220,6 +225,7 @@ async def execute(
         configs = _checked_configs(experiment, contents, loaded.served if isinstance(loaded, Served) else {})
         engine = with_markers(loaded, experiment.thinking)
         _check_length(experiment, engine)
+        watcher.loaded(engine.capabilities)
         scorer = experiment.scorer.create_scorer(engine) if experiment.scorer else None
         running = _Running(
             experiment, loaded, engine, scorer, verifier, concurrency, retry_errors, watcher, spend_total

@@ -534,7 +534,8 @@ class Capabilities:
     has none), which `think_texts` says as texts where they are not single tokens. `handover` is the sentence the model
     was trained to answer after when its thinking is cut (None: the toolkit's default). `cache_block` is the number of
     tokens by which the prefix cache counts: of a prompt, what lies beyond the last whole block before its last token is
-    computed again.
+    computed again. `recommended` are the settings of sampling, by their names in `Sampling`, that the model's authors
+    state in its generation_config.json.
     """
 
     model: str
@@ -551,10 +552,16 @@ class Capabilities:
     shape: ModelShape | None = None
     max_concurrency: int = 64
     cache_block: int = 1
+    recommended: tuple[tuple[str, float], ...] = ()
 
     def flops(self, num_new: int, num_before: int) -> float:
         """As of `ModelShape.flops`; 0 for a model whose shape is not known."""
         return 0.0 if self.shape is None else self.shape.flops(num_new, num_before)
+
+    def as_recommended(self, sampling: Sampling) -> Sampling:
+        """`sampling` with what the model's authors recommend."""
+        settings: dict[str, Any] = dict(self.recommended)
+        return replace(sampling, **settings)
 
 
 class Engine(Protocol):

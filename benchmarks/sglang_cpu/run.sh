@@ -3,7 +3,8 @@
 # downloads into a virtual environment of its own, then some minutes on two cores. Usage:
 #   bash benchmarks/sglang_cpu/run.sh [MODEL_FOLDER [RESULT.json]]
 # MODEL_FOLDER: the packaged teacher, or a small Llama-like instruct model (see benchmarks/smollm2.py). SGLANG_VENV picks
-# the environment, PYTHON the interpreter that makes it (3.11). On Linux, PyPI's torch is the CUDA build: set
+# the environment, PYTHON the interpreter that makes it (3.11). COST=1 measures what the engine costs beside bare requests
+# instead (cost.py). On Linux, PyPI's torch is the CUDA build: set
 # PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu for the first run.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -39,6 +40,10 @@ for _ in $(seq 150); do
   kill -0 $server 2>/dev/null || { tail -40 "$log"; exit 1; }
   sleep 2
 done
+if [ -n "${COST:-}" ]; then
+  "$venv/bin/python" -m benchmarks.sglang_cpu.cost "$model" --url "http://127.0.0.1:$port" ${result:+--out "$result"}
+  exit
+fi
 failed=0
 "$venv/bin/python" -m benchmarks.sglang_cpu.check "$model" --url "http://127.0.0.1:$port" ${result:+--out "$result"} || failed=1
 kill $server

@@ -22,13 +22,16 @@ from evals.task import Task
 from ttc.config.choices import StrategyChoice
 from ttc.config.recipes import dump
 from ttc.config.values import counted
-from ttc.core import NO_VERDICT, Record
+from ttc.core import NO_VERDICT, Capabilities, Record
 from ttc.errors import EngineError, is_unanswerable
 from ttc.session.thinking import Thinking
 
 
 class _Silent:
     """Nobody watches a measurement."""
+
+    def loaded(self, capabilities: Capabilities) -> None:
+        """See `evals.experiment.Watcher`."""
 
     def resumed(self, arm: Arm, count: int) -> None:
         """See `evals.experiment.Watcher`."""

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from evals.experiment import Arm
 from ttc.config.values import counted
-from ttc.core import Record
+from ttc.core import Capabilities, Record, Sampling
 
 FIRST_S, LONGEST_S, REFRESH_S = 5.0, 60.0, 1.0
 """Seconds before the first line and at most between two; and between two looks at the bar's clock."""
@@ -25,9 +25,13 @@ _FORMAT = "{desc}{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} problems [{elapse
 
 
 class ProgressReport:
-    """Watches an evaluation of `num_problems` by `num_arms` strategies; to be closed at the end."""
+    """Watches an evaluation of `num_problems` by `num_arms` strategies; to be closed at the end.
 
-    def __init__(self, num_problems: int, num_arms: int) -> None:
+    `usual` is how tokens are drawn where the user says nothing of it.
+    """
+
+    def __init__(self, num_problems: int, num_arms: int, usual: Sampling | None) -> None:
+        self._usual = usual
         self._num_problems, self._started = num_problems, time.monotonic()
         self._bar: tqdm[NoReturn] = tqdm(
             total=num_problems * num_arms, file=sys.stderr, disable=None, dynamic_ncols=True, bar_format=_FORMAT
@@ -43,6 +47,19 @@ class ProgressReport:
     @property
     def _is_plain(self) -> bool:
         return bool(self._bar.disable)
+
+    def loaded(self, capabilities: Capabilities) -> None:
+        """Say what the model's authors recommend where the usual sampling is something else."""
+        usual = self._usual
+        if usual is None or usual == capabilities.as_recommended(usual):
+            return
+        stated = [(name, f"{value:g}") for name, value in capabilities.recommended]
+        options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in stated)
+        tqdm.write(
+            f"the authors of {capabilities.model} recommend {', '.join(map('='.join, stated))} "
+            f"(generation_config.json); this run draws at temperature={usual.temperature:g}: for theirs add {options}",
+            file=sys.stderr,
+        )
 
     def resumed(self, arm: Arm, count: int) -> None:
         """Move past problems that an earlier session finished."""

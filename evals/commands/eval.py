@@ -53,6 +53,7 @@ from ttc.cli.parts import (
     resolve_scorer,
     resolve_strategies,
     resolve_thinking,
+    says_how,
     strategies,
     without_seeds,
 )
@@ -203,7 +204,8 @@ def evaluate(options: EvalOptions, out: Path) -> tuple[int, list[Result]]:
     if experiment.task.note:
         print(f"{experiment.task.name}: {experiment.task.note}", file=sys.stderr)
     _tell_of_plans(experiment)
-    with closing(ProgressReport(len(experiment.items), len(experiment.arms))) as progress:
+    usual = None if says_how(options) else experiment.sampling
+    with closing(ProgressReport(len(experiment.items), len(experiment.arms), usual)) as progress:
         results = asyncio.run(
             execute(
                 experiment,

@@ -100,7 +100,7 @@ class ChoiceFields(OpenAIFields):
 
 @dataclass(frozen=True, slots=True)
 class SamplingRequest:
-    """How to draw. `max_tokens_field` is what the dialect calls max_tokens, for messages.
+    """How to draw. `max_tokens_field` is what the dialect calls max_tokens, for messages; `top_k` 0 is no limit.
 
     `penalties` holds those that are not neutral, by their names in `ttc.core.PENALTIES`.
     """
@@ -204,8 +204,8 @@ def request_of(
 
 
 def top_k_of(body: CommonFields) -> int | None:
-    """The likeliest tokens to draw from; None where there is no such limit."""
-    return body.top_k if body.top_k is not None and body.top_k > 0 else None
+    """The likeliest tokens to draw from; 0 is no such limit, None says nothing."""
+    return None if body.top_k is None else max(body.top_k, 0)
 
 
 def max_tokens_of(body: RequestBody, names: tuple[str, ...]) -> tuple[int | None, str]:

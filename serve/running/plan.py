@@ -397,16 +397,18 @@ def _as_it_came(request: ServeRequest, model: ServedModel, most: int) -> tuple[T
 
 
 def _sampling(wish: SamplingRequest, max_tokens: int, model: ServedModel) -> Sampling:
-    """How to draw; where nothing is said, a server behind that takes only its own temperature is asked for that."""
-    default = Sampling()
-    is_its_own = model.forward is not None and model.forward.features.own_temperature
-    usual = 1.0 if is_its_own else default.temperature
-    return Sampling(
-        temperature=usual if wish.temperature is None else wish.temperature,
-        top_p=default.top_p if wish.top_p is None else wish.top_p,
-        top_k=wish.top_k,
-        max_tokens=max_tokens,
-        stop=wish.stop,
+    """How to draw; where nothing is said, as the model's authors recommend.
+
+    A server behind that takes only its own temperature is asked for that.
+    """
+    usual = model.engine.capabilities.as_recommended(Sampling(max_tokens=max_tokens, stop=wish.stop))
+    if model.forward is not None and model.forward.features.own_temperature:
+        usual = replace(usual, temperature=1.0)
+    return replace(
+        usual,
+        temperature=usual.temperature if wish.temperature is None else wish.temperature,
+        top_p=usual.top_p if wish.top_p is None else wish.top_p,
+        top_k=usual.top_k if wish.top_k is None else wish.top_k or None,
     )
 
 

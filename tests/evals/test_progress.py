@@ -13,7 +13,7 @@ from evals.commands import _progress
 from evals.commands._progress import ProgressReport
 from evals.experiment import Arm
 from ttc.config.choices import StrategyChoice
-from ttc.core import Message, Problem, Record, Verdict
+from ttc.core import Capabilities, Message, Problem, Record, Sampling, Verdict
 
 RECORD = Record(Problem("1", (Message("user", "1+1"),)), verdict=Verdict("correct"))
 
@@ -24,7 +24,7 @@ def arm(name: str, **params: object) -> Arm:
 
 def test_a_log_gets_a_line_for_each_strategy_and_no_carriage_return(capsys: pytest.CaptureFixture[str]) -> None:
     first, second = arm("direct"), arm("majority")
-    with closing(ProgressReport(2, 2)) as progress:
+    with closing(ProgressReport(2, 2, None)) as progress:
         for each in (first, second):
             progress.resumed(each, 0)
             progress.add(each, RECORD)
@@ -35,10 +35,23 @@ def test_a_log_gets_a_line_for_each_strategy_and_no_carriage_return(capsys: pyte
 
 def test_a_run_that_goes_on_says_that_what_is_right_is_of_the_new_problems(capsys: pytest.CaptureFixture[str]) -> None:
     first = arm("direct")
-    with closing(ProgressReport(4, 1)) as progress:
+    with closing(ProgressReport(4, 1, None)) as progress:
         progress.resumed(first, 3)
         progress.add(first, RECORD)
     assert capsys.readouterr().err.splitlines()[-1] == "direct: 4 of 4 problems, 100.0 % of 1 new right, 0 s"
+
+
+def test_what_a_models_authors_recommend_is_said_with_the_options_that_take_it(capsys) -> None:
+    able = Capabilities("Qwen3-4B", 100, recommended=(("temperature", 0.6), ("top_p", 0.95), ("top_k", 20)))
+    for usual, told in ((Sampling(), True), (None, False), (able.as_recommended(Sampling()), False)):
+        with closing(ProgressReport(1, 1, usual)) as progress:
+            progress.loaded(able)
+        log = capsys.readouterr().err
+        assert ("this run draws at temperature=0.8: for theirs add --temperature 0.6 --top-p 0.95" in log) == told
+        assert ("the authors of Qwen3-4B recommend temperature=0.6, top_p=0.95, top_k=20" in log) == told
+    with closing(ProgressReport(1, 1, Sampling())) as progress:
+        progress.loaded(Capabilities("silent", 100))
+    assert not capsys.readouterr().err
 
 
 def test_a_log_says_that_time_goes_on_while_nothing_is_finished(
@@ -46,7 +59,7 @@ def test_a_log_says_that_time_goes_on_while_nothing_is_finished(
 ) -> None:
     monkeypatch.setattr(_progress, "FIRST_S", 0.02)
     spending = arm("auto", total=30_000)
-    with closing(ProgressReport(20, 1)) as progress:
+    with closing(ProgressReport(20, 1, None)) as progress:
         time.sleep(0.03)
         progress.spent(spending, 12_400)
         time.sleep(0.2)
@@ -63,7 +76,7 @@ def test_a_terminal_has_a_bar_that_promises_no_end(monkeypatch: pytest.MonkeyPat
 
     screen = Terminal()
     monkeypatch.setattr(_progress.sys, "stderr", screen)
-    with closing(ProgressReport(1, 2)) as progress:
+    with closing(ProgressReport(1, 2, None)) as progress:
         progress.resumed(arm("direct"), 0)
         progress.add(arm("direct"), RECORD)
     last = screen.getvalue().split("\r")[-1]

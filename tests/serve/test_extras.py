@@ -95,6 +95,26 @@ def test_penalties_reach_the_engine_and_neutral_ones_cost_nothing(server: Runnin
 
 
 @pytest.mark.parametrize(
+    ("fields", "drawn"),
+    [
+        ({}, (0.6, 0.95, 20)),
+        ({"temperature": 1.5, "top_p": 1, "top_k": 0}, (1.5, 1.0, None)),
+        ({"top_k": 5}, (0.6, 0.95, 5)),
+        ({"temperature": 0}, (0.0, 0.95, 20)),
+    ],
+)
+def test_a_request_that_says_nothing_is_drawn_as_the_models_authors_recommend(
+    fields: dict[str, Any], drawn: tuple[float, ...]
+) -> None:
+    engine = Able()
+    engine._able = dataclasses.replace(engine._able, recommended=(("temperature", 0.6), ("top_p", 0.95), ("top_k", 20)))
+    with running(served(engine)) as server:
+        assert server.ask(chat(**fields)).status_code == 200
+        sampling = last(server)
+    assert (sampling.temperature, sampling.top_p, sampling.top_k) == drawn
+
+
+@pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"presence_penalty": 1, "thinking_budget": 4}, "presence_penalty"),

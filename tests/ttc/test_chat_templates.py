@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.ttc import tiny_model
-from ttc.core import Message
+from ttc.core import Capabilities, Message, Sampling
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 from ttc.scorers.reward_models.layouts import RewardTokenizer
@@ -127,6 +127,24 @@ def test_a_broken_file_beside_the_tokenizer_is_named(content: str, words: str, t
     (folder(tmp_path, PLAIN) / "generation_config.json").write_text(content)
     with pytest.raises(ConfigError, match=rf"generation_config\.json {words}"):
         Text(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("stated", "recommended"),
+    [
+        ({"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20}, [0.6, 0.95, 20]),
+        ({"temperature": 0, "top_p": 1.0, "top_k": 0, "eos_token_id": 1}, [None, None, None]),  # off, all of them
+        ({"temperature": None, "top_p": "0.9", "top_k": True}, [None, None, None]),
+    ],
+)
+def test_the_sampling_that_a_models_authors_recommend_is_known(stated: dict, recommended: list, tmp_path) -> None:
+    (folder(tmp_path, PLAIN) / "generation_config.json").write_text(json.dumps(stated))
+    told = dict(Text(tmp_path).recommended)
+    assert [told.get(name) for name in ("temperature", "top_p", "top_k")] == recommended
+    drawn = Capabilities("m", 10, recommended=Text(tmp_path).recommended).as_recommended(Sampling(max_tokens=7))
+    usual = Sampling(max_tokens=7)
+    for name, value in zip(("temperature", "top_p", "top_k"), recommended, strict=True):
+        assert getattr(drawn, name) == (getattr(usual, name) if value is None else value)
 
 
 PARTS = (

@@ -13,6 +13,7 @@ import torch
 from train.base.models import Shape, new_model
 from train.nano import tokenizer as tokens
 from train.nano.traces import HANDOVER
+from ttc.core import Sampling
 from ttc.durable import replaced_folder
 
 VOCABULARY = 384
@@ -43,7 +44,7 @@ def save(model: Any, folder: Path) -> None:
                 eos_token_id=tokenizer.eos_token_id,
                 pad_token_id=tokenizer.pad_token_id,
                 do_sample=True,
-                temperature=0.7,
+                temperature=Sampling().temperature,
             ).save_pretrained(fresh)
         for file in fresh.iterdir():
             file.chmod(0o644)

@@ -24,7 +24,7 @@ from ttc.config.recipes import label_of, overrides, parse_spec, section, section
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES
 from ttc.config.signatures import options_of, wants_logprobs
 from ttc.config.values import build, nearest
-from ttc.core import MAX_TOKENS, Budget, Sampling
+from ttc.core import MAX_TOKENS, Budget, Capabilities, Sampling
 from ttc.durable import SCRATCH
 from ttc.errors import ConfigError
 from ttc.search.tree import make_policy
@@ -279,6 +279,16 @@ def resolve_sampling(options: SamplingOptions, default: Sampling) -> Sampling:
     """Return `default` with the sampling options laid over it."""
     values = {field.name: getattr(options, field.name) for field in fields(SamplingOptions)}
     return replace(default, **{name: value for name, value in values.items() if value is not None})
+
+
+def says_how(options: SamplingOptions) -> bool:
+    """Whether they say how likely tokens are drawn."""
+    return any(value is not None for value in (options.temperature, options.top_p, options.top_k))
+
+
+def as_recommended(sampling: Sampling, options: SamplingOptions, capabilities: Capabilities) -> Sampling:
+    """`sampling` as the model's authors recommend, but for what the options say."""
+    return resolve_sampling(options, capabilities.as_recommended(sampling))
 
 
 def resolve_budget(text: str | None) -> Budget | None:

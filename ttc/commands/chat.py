@@ -20,6 +20,7 @@ from ttc.cli.parts import (
     EngineOptions,
     SamplingOptions,
     ThinkingOptions,
+    as_recommended,
     by_part,
     resolve_engine,
     resolve_sampling,
@@ -68,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
     # One event loop for all turns: the engine lives in it, and Ctrl-C cancels only the turn that runs.
     with asyncio.Runner() as runner:
         engine = with_markers(choice.create_engine(), thinking)
+        sampling = as_recommended(sampling, options, engine.capabilities)
         chat = Chat(engine, thinking, sampling, seed, options.system, fit=options.max_tokens is None)
         _say(f"{choice.label}, seed {seed}; /help shows the commands")
         if options.is_packaged:

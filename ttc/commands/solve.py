@@ -23,6 +23,7 @@ from ttc.cli.parts import (
     SamplingOptions,
     StrategyOptions,
     ThinkingOptions,
+    as_recommended,
     is_reproducible,
     resolve_budget,
     resolve_engine,
@@ -88,13 +89,14 @@ def run(args: argparse.Namespace) -> int:
         engine = with_markers(engine_choice.create_engine(), thinking)
         try:
             scorer = None if scorer_choice is None else scorer_choice.create_scorer(engine)
+            own = as_recommended(sampling, options, engine.capabilities)
             fits = options.max_tokens is not None  # else the default is lowered to the model's context
             return await solve(
                 problem,
                 engine=engine,
                 strategy=strategies[0].bind(scorer),
                 seed=seed,
-                sampling=sampling if fits else fit_to_context(sampling, engine, problem, thinking),
+                sampling=own if fits else fit_to_context(own, engine, problem, thinking),
                 thinking=thinking,
                 budget=budget,
             )

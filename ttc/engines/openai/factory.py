@@ -141,8 +141,8 @@ def _engine(
 
     if local is None:
         return RemoteEngine(ChatDialect(features), features, capabilities, connection, None)
-    capabilities = replace(capabilities, shape=local.shape)
     text = local.text
+    capabilities = replace(capabilities, shape=local.shape, recommended=text.recommended)
     if features.ids:
         capabilities = replace(
             capabilities,

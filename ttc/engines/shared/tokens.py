@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from ttc.core import (
@@ -84,7 +85,7 @@ class TokenEngine:
 
     def __init__(self, text: Text, capabilities: Capabilities) -> None:
         """`text` is the tokenizer of the model that runs."""
-        self._text, self._capabilities = text, capabilities
+        self._text, self._capabilities = text, replace(capabilities, recommended=text.recommended)
         self._rules: dict[tuple[tuple[str, ...], tuple[int, ...]], StopRule] = {}
         self._pieces: list[str] = []
         self._total = Usage()
