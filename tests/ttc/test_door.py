@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import ttc
+from ttc.core import Capabilities
 from ttc.engines.scripted import ScriptedEngine, replies
 from ttc.errors import ConfigError
 from ttc.session import door
@@ -78,3 +80,22 @@ def test_a_conversation_that_asks_nothing_or_shows_a_picture_is_refused() -> Non
         ttc.run([user, {"role": "assistant", "content": "It is"}], engine=engine())
     with pytest.raises(ConfigError, match=r"problem\[0\]: content must be text, got a list of parts; pictures cannot"):
         ttc.run([{"role": "user", "content": [picture]}], engine=engine())  # type: ignore[dict-item]
+
+
+def test_what_nobody_said_of_sampling_is_as_the_models_authors_recommend() -> None:
+    class Recommending(ScriptedEngine):
+        asked: ttc.Sampling
+
+        @property
+        def capabilities(self) -> Capabilities:
+            return replace(super().capabilities, recommended=(("temperature", 0.6), ("top_k", 20)))
+
+        async def generate(self, prompt: Any, sampling: ttc.Sampling, draws: range, on_usage: Any) -> Any:
+            self.asked = sampling
+            return await super().generate(prompt, sampling, draws, on_usage)
+
+    own = Recommending(replies({"6*7": [r"\boxed{42}"]}))
+    assert ttc.run("6*7", engine=own).final == "42"
+    assert (own.asked.temperature, own.asked.top_k) == (0.6, 20)
+    assert ttc.run("6*7", engine=own, sampling=ttc.Sampling(temperature=1.2)).final == "42"
+    assert (own.asked.temperature, own.asked.top_k) == (1.2, None)

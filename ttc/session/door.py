@@ -147,7 +147,8 @@ async def arun(
     Strategy, engine and scorer are named as on the command line (`majority`, `mine.py:vote`, `embedded:MODEL`,
     `prm:MODEL`), or are objects; strategy and scorer may be functions (`ttc.config.functions`). An engine that is named
     is closed at the end. `n` and `params` are parameters of the strategy. A strategy that needs a scorer has the
-    packaged one with the packaged model. Without `seed` every call draws anew.
+    packaged one with the packaged model. Without `seed` every call draws anew; without `sampling` it draws as the
+    model's authors recommend.
 
     Raises:
         ConfigError: a name, a parameter or a value that does not fit.
@@ -164,7 +165,7 @@ async def arun(
             engine=running,
             strategy=choice.bind(choose_scorer(scorer, running)),
             seed=secrets.randbelow(1 << 31) if seed is None else seed,
-            sampling=sampling,
+            sampling=sampling or running.capabilities.as_recommended(Sampling()),
             thinking=thinking,
             budget=budget,
         )
