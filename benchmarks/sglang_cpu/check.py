@@ -24,7 +24,7 @@ from typing import Any
 
 from tests.ttc import conformance as suite
 from tests.ttc import test_conformance as conformance
-from ttc.core import Answer, Message, Sampling, Usage
+from ttc.core import Answer, ExtraSampling, Message, Sampling, Usage
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.sglang.factory import sglang
 
@@ -80,6 +80,22 @@ async def logprobs_agree(engine: Any) -> str:
     if not worst < 1e-3:
         raise AssertionError(f"largest difference {worst}")
     return f"largest difference {worst:.1e} nats over {sum(len(d.token_ids) for d in drawn)} tokens"
+
+
+async def likeliest_agree(engine: Any) -> str:
+    """The likeliest tokens stand in order beside drawn and given ones, and a greedy draw takes the first."""
+    root, usages = prompt(engine), list[Usage]()
+    sampling = ExtraSampling(seed=5, temperature=0.0, max_tokens=24, logprobs=True, top_logprobs=3)
+    (done,) = await engine.generate(root, sampling, range(1), usages.append)
+    rows = await engine.top_logprobs((*root.token_ids, *done.token_ids), len(root.token_ids), 3, usages.append)
+    worst = 0.0
+    for token, top, row in zip(done.token_ids, done.top_logprobs, rows, strict=True):
+        if top[0][0] != token or [value for _, value in top] != sorted((value for _, value in top), reverse=True):
+            raise AssertionError(f"{token} {top}")
+        worst = max(worst, *(abs(value - row[other]) for other, value in top if other in row))
+    if not worst < 1e-3 or sum(usages, Usage()).scored == 0:
+        raise AssertionError(f"differs by {worst}")
+    return f"{len(rows)} places, drawn against given within {worst:.2g} nats"
 
 
 async def stop_strings_hold(engine: Any) -> str:
@@ -264,6 +280,7 @@ def main() -> int:
     checks: dict[str, Callable[[], Any]] = {check.__name__: lambda check=check: check("sglang") for check in BASIC}
     own: dict[str, Callable[[], Awaitable[str]]] = {
         "logprobs_agree": lambda: logprobs_agree(engine),
+        "likeliest_agree": lambda: likeliest_agree(engine),
         "stop_strings_hold": lambda: stop_strings_hold(engine),
         "streams_agree": lambda: streams_agree(engine),
         "cancelled_in_full_flight": lambda: cancelled_in_full_flight(engine),

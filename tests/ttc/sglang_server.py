@@ -15,13 +15,13 @@ import threading
 import types
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from ttc import nano
-from ttc.core import Completion, ExtraSampling, Prompt, Sampling, Usage
+from ttc.core import Completion, ExtraCompletion, ExtraSampling, Prompt, Sampling, Usage
 from ttc.engines.embedded.engine import EmbeddedEngine, embedded
 
 CONTEXT_TEXT = "The input ({} tokens) is longer than the model's context length ({} tokens)."
@@ -124,10 +124,17 @@ class Machine:
     async def _score(self, body: dict[str, Any]) -> dict[str, Any]:
         ids, start = body["input_ids"], body["logprob_start_len"]
         usages: list[Usage] = []
+        k = body["top_logprobs_num"]
         values = await self.engine.logprobs(ids, start + 1, usages.append)
+        rows = await self.engine.top_logprobs(ids, start + 1, k, lambda usage: None) if k else ()
+        tops = [None, *(_entries(sorted(row.items(), key=lambda pair: -pair[1])[:k]) for row in rows)] if k else []
         pairs = [[None, ids[start], None], *([v, i, None] for v, i in zip(values, ids[start + 1 :], strict=True))]
         meta = self._meta(body, 0, {"type": "length", "length": 0}, usages[0].cached)
-        return {"text": "", "output_ids": [], "meta_info": {**meta, "input_token_logprobs": pairs}}
+        return {
+            "text": "",
+            "output_ids": [],
+            "meta_info": {**meta, "input_token_logprobs": pairs, "input_top_logprobs": tops},
+        }
 
     async def _draw(self, body: dict[str, Any], put: Callable[[dict[str, Any]], None]) -> None:
         sampling, prompt = self._sampling(body), Prompt(text="", token_ids=tuple(body["input_ids"]))
@@ -163,6 +170,8 @@ class Machine:
             assert done.logprobs is not None
             pairs = [[scale * (lp or 0.0), i, None] for lp, i in zip(done.logprobs, ids, strict=False)]
             meta["output_token_logprobs"] = pairs[-1:] if self.incremental and body["stream"] else pairs
+            tops = [_entries(top) for top in done.top_logprobs] if isinstance(done, ExtraCompletion) else []
+            meta["output_top_logprobs"] = tops[-1:] if self.incremental and body["stream"] else tops
         shown = ids[-1:] if self.incremental and body["stream"] else ids
         return {"text": self.engine.decode(ids), "output_ids": shown, "meta_info": meta}
 
@@ -188,6 +197,7 @@ class Machine:
             stop_token_ids=tuple(given["stop_token_ids"]),
             seed=given.get("sampling_seed", 42) if self.deterministic else random.getrandbits(62),
             logprobs=bool(body.get("return_logprob")),
+            top_logprobs=body.get("top_logprobs_num", 0),
         )
 
     def _meta(self, body: dict[str, Any], count: int, finish: dict[str, Any] | None, cached: int) -> dict[str, Any]:
@@ -211,6 +221,10 @@ class Machine:
             return False, "a weight-update session is already open" if begin else "no weight-update session is open"
         self.session_open = begin
         return True, "Success"
+
+
+def _entries(top: Iterable[tuple[int, float]]) -> list[list[Any]]:
+    return [[logprob, token, None] for token, logprob in top]
 
 
 def _finish(done: Completion) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -233,8 +234,11 @@ def test_the_likeliest_tokens_of_given_ids_are_those_of_the_embedded_engine(url:
             await engine.close()
 
     for far, near in zip(asyncio.run(go(by_ids(url))), asyncio.run(go(suite.embedded())), strict=True):
-        assert far.keys() <= near.keys() or max(far.values()) == pytest.approx(max(near.values()), abs=0.2)
-        assert all(near[token] == pytest.approx(value, abs=0.2) for token, value in far.items() if token in near)
+        assert len(far) in (3, 4) and max(far.values()) == pytest.approx(max(near.values()), abs=0.2)
+        # As shares: in bf16 the log-probability of a token that nobody would draw is off by more.
+        assert all(
+            math.exp(near[token]) == pytest.approx(math.exp(far[token]), abs=0.05) for token in far if token in near
+        )
 
 
 def test_whole_answers_work_through_messages(url: str) -> None:

@@ -26,7 +26,16 @@ from tests.ttc import conformance as suite
 from tests.ttc import sglang_server as fake
 from tests.ttc import test_conformance as conformance
 from ttc import nano
-from ttc.core import Completion, ExtraSampling, Message, Sampling, Usage, extras_of
+from ttc.core import (
+    Completion,
+    ExtraCompletion,
+    ExtraSampling,
+    Message,
+    Sampling,
+    TopLogprobEngine,
+    Usage,
+    extras_of,
+)
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.sglang.factory import sglang
 from ttc.engines.sglang.wire import ending
@@ -175,6 +184,24 @@ def test_log_probabilities_are_the_models_own_sampled_and_given(shared: Shared) 
             await engine.logprobs(prompt, 0, usages.append)
 
     with_engine(shared[1], body)
+
+
+def test_the_likeliest_tokens_are_told_of_draws_streamed_or_not_and_of_given_ids(shared: Shared) -> None:
+    async def go(engine: Any) -> None:
+        assert isinstance(engine, TopLogprobEngine) and "top_logprobs" in extras_of(engine.capabilities)
+        prompt, usages = engine.render(QUESTION, None), list[Usage]()
+        sampling = ExtraSampling(seed=3, max_tokens=12, logprobs=True, top_logprobs=2)
+        (done,) = await engine.generate(prompt, sampling, range(1), usages.append)
+        shown = await engine.stream(prompt, sampling, 0, usages.append, lambda ids: None)
+        assert isinstance(done, ExtraCompletion) and shown.top_logprobs == done.top_logprobs
+        assert [len(top) for top in done.top_logprobs] == [2] * len(done.token_ids)
+        rows = await engine.top_logprobs((*prompt.token_ids, *done.token_ids), len(prompt.token_ids), 2, usages.append)
+        for top, row, token, value in zip(done.top_logprobs, rows, done.token_ids, done.logprobs, strict=True):
+            assert row == pytest.approx(dict(top) | {token: value}, abs=1e-3)
+        assert await engine.top_logprobs(prompt.token_ids, len(prompt.token_ids), 2, usages.append) == ()
+        assert sum(usages, Usage()) == engine.counters()
+
+    with_engine(shared[1], go)
 
 
 def test_log_probabilities_that_nothing_reads_are_asked_of_no_request(shared: Shared) -> None:

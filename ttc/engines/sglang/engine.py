@@ -14,7 +14,17 @@ from typing import Any
 
 from ttc import seeds
 from ttc.concurrent import gather
-from ttc.core import Capabilities, Completion, FinishReason, Prompt, Sampling, Usage, UsageSink
+from ttc.core import (
+    Capabilities,
+    Completion,
+    ExtraCompletion,
+    FinishReason,
+    Prompt,
+    Sampling,
+    Top,
+    Usage,
+    UsageSink,
+)
 from ttc.engines.sglang.wire import PendingCall, SGLangServer, draw_body, ending, score_body
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, check_start
@@ -22,7 +32,10 @@ from ttc.errors import EngineError, Unsupported
 
 
 class SGLangEngine(StreamingTokenEngine):
-    """Implements Engine, StreamingEngine, LogprobEngine and WeightSync; raises EngineError when the server is gone."""
+    """Implements Engine, StreamingEngine, TopLogprobEngine, LogprobEngine and WeightSync.
+
+    Raises EngineError when the server is gone.
+    """
 
     def __init__(self, server: SGLangServer, text: Text, capabilities: Capabilities) -> None:
         """`text` is the tokenizer of the model that `server` serves."""
@@ -37,21 +50,36 @@ class SGLangEngine(StreamingTokenEngine):
 
     async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
         """See `ttc.core.LogprobEngine`; `start` must be at least 1. SGLang computes everything from there anew."""
+        return (await self._score(token_ids, start, 0, on_usage))[0]
+
+    async def top_logprobs(
+        self, token_ids: Sequence[int], start: int, k: int, on_usage: UsageSink
+    ) -> tuple[Mapping[int, float], ...]:
+        """See `ttc.core.TopLogprobEngine`; `start`, and what it costs, as in `logprobs`."""
+        values, tops = await self._score(token_ids, start, k, on_usage)
+        rows = zip(tops, token_ids[start:], values, strict=True)
+        return tuple(dict(top) | {token: value} for top, token, value in rows)
+
+    async def _score(
+        self, token_ids: Sequence[int], start: int, k: int, on_usage: UsageSink
+    ) -> tuple[tuple[float, ...], Sequence[Top]]:
+        """Nats of token_ids[start:], and with `k` the likeliest tokens at each place."""
         check_start(len(token_ids), start)
         self._check_room(len(token_ids), 0)
-        if start == len(token_ids):
-            return ()
-        call = PendingCall(score_body(token_ids, start), key="")
+        count = len(token_ids) - start
+        if not count:
+            return (), ()
+        call = PendingCall(score_body(token_ids, start, k), key="")
         try:
             await self._send(call, len(token_ids))
         finally:
             usage = self._usage(call, len(token_ids), 0)
             self._charge(replace(usage, scored=usage.prompt - usage.cached), on_usage)
-        values = call.received.input_logprobs[-(len(token_ids) - start) :]
-        logprobs = tuple(value for value in values if value is not None)
-        if len(logprobs) != len(token_ids) - start:
-            raise EngineError(f"sglang gave {len(logprobs)} log-probabilities for {len(token_ids) - start} tokens")
-        return logprobs
+        logprobs = tuple(value for value in call.received.input_logprobs[-count:] if value is not None)
+        tops = call.received.input_tops[-count:]
+        if len(logprobs) != count or (k and (len(tops) != count or not all(tops))):
+            raise EngineError(f"sglang gave {len(logprobs)} log-probabilities for {count} tokens")
+        return logprobs, tops
 
     async def load_weights(self, state: Mapping[str, Any]) -> None:
         """See `ttc.core.WeightSync`; raises EngineError while requests run."""
@@ -87,15 +115,17 @@ class SGLangEngine(StreamingTokenEngine):
             usage = self._usage(call, len(ids), length)
             self._charge(usage, on_usage)
         tokens = tuple(call.received.ids[:length])
-        return Completion(
-            path=path,
-            text=self.decode(tokens[:-1] if reason == "eos" else tokens),
-            token_ids=tokens,
-            finish_reason=finish,
-            stop_reason=reason,
-            logprobs=tuple(call.received.logprobs[:length]) if sampling.logprobs else None,
-            usage=usage,
-        )
+        columns: dict[str, Any] = {
+            "path": path,
+            "text": self.decode(tokens[:-1] if reason == "eos" else tokens),
+            "token_ids": tokens,
+            "finish_reason": finish,
+            "stop_reason": reason,
+            "logprobs": tuple(call.received.logprobs[:length]) if sampling.logprobs else None,
+            "usage": usage,
+        }
+        tops = tuple(call.received.tops[:length])
+        return ExtraCompletion(**columns, top_logprobs=tops) if tops else Completion(**columns)
 
     async def _send(self, call: PendingCall, num_prompt: int) -> None:
         self._live += 1

@@ -214,7 +214,10 @@ def _engine(
         shape=_shape(folder),
         max_concurrency=min(max_requests, info.max_running or max_requests),
     )
-    return SGLangEngine(server, text, with_extra(capabilities, "grammar") if info.holds_grammars else capabilities)
+    extras = {"grammar": info.holds_grammars, "top_logprobs": capabilities.logprobs}
+    for name in (name for name, offered in extras.items() if offered):
+        capabilities = with_extra(capabilities, name)
+    return SGLangEngine(server, text, capabilities)
 
 
 def _shape(folder: Path) -> ModelShape | None:

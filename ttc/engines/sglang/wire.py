@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ttc.core import ExtraSampling, FinishReason, Json, Sampling
+from ttc.core import ExtraSampling, FinishReason, Json, Sampling, Top
 from ttc.errors import ConfigError, EngineError, Unsupported
 
 MAX_STOPS = 32
@@ -86,17 +86,24 @@ def draw_body(ids: Sequence[int], sampling: Sampling, key: int) -> dict[str, Jso
     }
     if sampling.temperature > 0:
         params["sampling_seed"] = key >> 1
-    if isinstance(sampling, ExtraSampling) and sampling.grammar is not None:
-        params["ebnf"] = sampling.grammar
-    return {"input_ids": list(ids), "sampling_params": params, "return_logprob": sampling.logprobs}
+    body: dict[str, Json] = {
+        "input_ids": list(ids),
+        "sampling_params": params,
+        "return_logprob": sampling.logprobs,
+    }
+    if isinstance(sampling, ExtraSampling):
+        params |= {} if sampling.grammar is None else {"ebnf": sampling.grammar}
+        body |= {"top_logprobs_num": sampling.top_logprobs} if sampling.top_logprobs and sampling.logprobs else {}
+    return body
 
 
-def score_body(ids: Sequence[int], start: int) -> dict[str, Json]:
-    """The request for the log-probabilities of ids[start:]; nothing is sampled."""
+def score_body(ids: Sequence[int], start: int, k: int = 0) -> dict[str, Json]:
+    """The request for the log-probabilities of ids[start:], and the `k` likeliest there; nothing is sampled."""
     return {
         "input_ids": list(ids),
         "sampling_params": {"max_new_tokens": 0, "temperature": 0.0},
         "return_logprob": True,
+        "top_logprobs_num": k,
         # The token at logprob_start_len itself comes back without a number: what precedes it was not asked for.
         "logprob_start_len": start - 1,
     }
@@ -108,7 +115,9 @@ class Received:
 
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    tops: list[Top] = field(default_factory=list)
     input_logprobs: list[float | None] = field(default_factory=list)
+    input_tops: list[Top] = field(default_factory=list)
     finish: Mapping[str, Json] | None = None
     prompt: int | None = None
     cached: int = 0
@@ -129,8 +138,12 @@ class Received:
         pairs: list[Any] = meta.get("output_token_logprobs") or []
         if pairs and total:
             self.logprobs += [float(pair[0]) for pair in _tail(pairs, len(self.logprobs), total)]
+        tops: list[Any] = meta.get("output_top_logprobs") or []
+        if tops and total:
+            self.tops += map(_top, _tail(tops, len(self.tops), total))
         if meta.get("input_token_logprobs"):
             self.input_logprobs = [pair[0] for pair in meta["input_token_logprobs"]]
+            self.input_tops = [_top(entry or []) for entry in meta.get("input_top_logprobs") or []]
         self.finish = meta.get("finish_reason") or self.finish
         self.prompt = meta.get("prompt_tokens", self.prompt)
         self.cached = int(meta.get("cached_tokens") or self.cached)
@@ -144,6 +157,11 @@ class Received:
             raise EngineError(f"sglang aborted the request: {self.finish.get('message', 'no reason given')}")
         if self.prompt != num_prompt:
             raise EngineError(f"sglang read {self.prompt} of {num_prompt} prompt tokens: its ledger and ours differ")
+
+
+def _top(entry: Sequence[Sequence[Any]]) -> Top:
+    """The likeliest tokens of one place, which SGLang gives as (logprob, id, text), the likeliest first."""
+    return tuple((int(token), float(logprob)) for logprob, token, _ in entry)
 
 
 def _tail(items: list[Any], have: int, total: int) -> list[Any]:
