@@ -1,11 +1,12 @@
 """The engine over OpenAI-compatible servers: requests retried, balanced, counted.
 
 A draw with a seed, or one that somebody watches, is a streamed request of its own: an abort knows what had been
-decoded, silence is noticed, thinking can be shown as it comes. Draws without seeds (`seeded=false`) of one prompt are
-one request for several choices that come back whole: fewer messages, but when such a request is cut off, nobody tells
-what it had decoded, and the ledger lacks it. Cancelling closes the connection, which aborts the request in the server.
-A retry sends the same seed; the tokens of the attempt that died are `overrun`, and where it had begun to answer its
-prompt is charged, too: as long as that of the attempt that succeeded, which is an estimate where the server counts.
+decoded, silence is noticed, thinking can be shown as it comes. A server that gives ids, or counts tokens, with whole
+answers only is not asked for streams. Draws without seeds (`seeded=false`) of one prompt are one request for several
+choices that come back whole: fewer messages, but when such a request is cut off, nobody tells what it had decoded, and
+the ledger lacks it. Cancelling closes the connection, which aborts the request in the server. A retry sends the same
+seed; the tokens of the attempt that died are `overrun`, and where it had begun to answer its prompt is charged, too: as
+long as that of the attempt that succeeded, which is an estimate where the server counts.
 Which dialect is spoken was decided at the start (`ttc.engines.openai.probe`).
 
 Two ledgers stand side by side. Where ids come back, ours are counted and the server's only compared: a difference is
@@ -352,7 +353,7 @@ class RemoteTokenEngine(RemoteEngine):
 
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
         """See `ttc.core.Engine`; without seeds, draws of one prompt are one request."""
-        if self._features.seeds:
+        if self._features.seeds or self._features.verbose:  # llama.cpp gives the ids of one choice
             return await super().generate(prompt, sampling, draws, on_usage)
         self._dialect.check(prompt, sampling)
         groups = [draws[at : at + MOST_TOGETHER] for at in range(0, len(draws), MOST_TOGETHER)]
