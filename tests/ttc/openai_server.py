@@ -322,17 +322,23 @@ class OpenAIServer:
         if "prompt_logprobs" in body:
             return await self._score(writer, prompt, int(body["prompt_logprobs"]))
         send = self._send if body.get("stream") and not self.behaviour.whole else self._send_whole
-        work = asyncio.ensure_future(send(writer, body, prompt, fault, chat))
+
+        async def live() -> bool:
+            self.live += 1
+            self.most_live = max(self.most_live, self.live)
+            try:
+                return await send(writer, body, prompt, fault, chat)
+            finally:
+                self.live -= 1
+
+        work = asyncio.ensure_future(live())
         gone = asyncio.ensure_future(reader.read(1))
-        self.live += 1
-        self.most_live = max(self.most_live, self.live)
         try:
             await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
             if not work.done() and gone.done() and not gone.result():
                 work.cancel()
             await asyncio.gather(work, return_exceptions=True)
         finally:
-            self.live -= 1
             for task in (work, gone):
                 task.cancel()
             await asyncio.gather(work, gone, return_exceptions=True)

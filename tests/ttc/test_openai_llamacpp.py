@@ -15,7 +15,7 @@ import pytest
 
 from tests.ttc import conformance as suite
 from tests.ttc import test_conformance as shared
-from tests.ttc.openai_server import Behaviour, OpenAIServer
+from tests.ttc.openai_server import Behaviour, Fault, OpenAIServer
 from tests.ttc.openai_setup import CHAT, TEACHER, ask, by_ids, essential, once, talker, teacher_server
 from ttc.core import Answer, Sampling, Usage
 from ttc.engines.openai.engine import RemoteEngine
@@ -182,3 +182,13 @@ def test_a_search_over_messages_runs_where_stops_are_told_so() -> None:
         assert isinstance(engine, RemoteEngine) and engine.features.prefill and engine.features.stops
         search = partial(tree, scorer=simulated_scorer(noise=1.0), n=4, beam_width=2)
         assert run(ask(), engine=engine, strategy=search, seed=1).final is not None
+
+
+def test_slots_that_share_a_context_which_is_too_small_for_all_are_asked_one_by_one() -> None:
+    with OpenAIServer(suite.embedded, replace(LLAMA, slots=4, pause_s=0.05)) as server:
+        engine = by_ids(server)
+        server.faults.extend([Fault(status=500, message="Context size has been exceeded.")] * 3)
+        server.most_live = 0
+        with pytest.warns(RuntimeWarning, match=r"slots share it, so fewer.*a larger -c"):
+            drawn = once(engine, range(6), max_tokens=4)
+        assert len(drawn) == 6 and server.most_live == 1

@@ -19,9 +19,10 @@ server may have decoded a few more.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import warnings
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -29,7 +30,7 @@ from ttc.concurrent import gather
 from ttc.core import Capabilities, Completion, Message, Prices, Prompt, Sampling, Tools, Usage, UsageSink
 from ttc.engines.openai.chat import CURE
 from ttc.engines.openai.client import Chunk, Client
-from ttc.engines.openai.refusals import Access, CutShort
+from ttc.engines.openai.refusals import Access, ContextShared, CutShort
 from ttc.engines.openai.wire import (
     Features,
     Outcome,
@@ -91,8 +92,30 @@ class _Wires:
 
     def __init__(self, connection: Connection) -> None:
         self.clients = {url: Client(url, connection.access) for url in connection.urls}
-        self.slots = asyncio.Semaphore(connection.max_in_flight)
+        self._slots, self._num_slots = asyncio.Semaphore(connection.max_in_flight), connection.max_in_flight
+        self._is_warned = False
         self.guard = _closing(self.clients)
+
+    @contextlib.asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Wait for one; where the requests under way are too many for the server's context, one slot is given up."""
+        await self._slots.acquire()
+        is_free = True
+        try:
+            yield
+        except Transient as failure:
+            if isinstance(failure.error, ContextShared) and self._num_slots > 1:
+                self._num_slots, is_free = self._num_slots - 1, False
+                text = (
+                    f"{failure.error} Its slots share it, so fewer requests go there at once; a larger -c allows more"
+                )
+                if not self._is_warned:
+                    warnings.warn(text, RuntimeWarning, stacklevel=3)
+                self._is_warned = True
+            raise
+        finally:
+            if is_free:
+                self._slots.release()
 
 
 class _Loops:
@@ -296,7 +319,7 @@ class RemoteEngine:
         tally.attempts += 1
         wires, received, begun = await self._wires.here(), 0, False
         try:
-            async with wires.slots, wires.clients[url].stream(self._dialect.path, body) as chunks:
+            async with wires.slot(), wires.clients[url].stream(self._dialect.path, body) as chunks:
                 async for chunk in chunks:
                     begun = True
                     try:
@@ -371,7 +394,7 @@ class RemoteTokenEngine(RemoteEngine):
         async def attempt(url: str) -> list[Outcome]:
             tally.attempts += 1
             wires = await self._wires.here()
-            async with wires.slots:
+            async with wires.slot():
                 answer = await wires.clients[url].post_patiently(self._dialect.path, body)
             try:
                 return outcomes(answer, len(draws), lambda: self._dialect.reader(prompt, sampling))

@@ -261,7 +261,7 @@ class ScoringEngine(RemoteTokenEngine):
         async def attempt(url: str) -> T:
             tally.attempts += 1
             wires = await self._wires.here()
-            async with wires.slots:
+            async with wires.slot():
                 answer = await wires.clients[url].post("/completions", body)
             try:
                 return read(answer, token_ids, start)
