@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +23,9 @@ from ttc.engines.openai.engine import RemoteEngine
 from ttc.engines.openai.factory import openai
 from ttc.engines.openai.ids import IdsReader, logprobs_of
 from ttc.engines.openai.wire import TextReader
+from ttc.engines.shared.folder import resolve
 from ttc.engines.shared.tokens import StopRule
+from ttc.errors import ConfigError
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.session.door import run
 from ttc.strategies.direct import direct
@@ -192,3 +195,10 @@ def test_slots_that_share_a_context_which_is_too_small_for_all_are_asked_one_by_
         with pytest.warns(RuntimeWarning, match=r"slots share it, so fewer.*a larger -c"):
             drawn = once(engine, range(6), max_tokens=4)
         assert len(drawn) == 6 and server.most_live == 1
+
+
+def test_a_file_of_llama_cpps_in_place_of_a_folder_is_told_what_serves_it(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.touch()
+    with pytest.raises(ConfigError, match=r"llama-server -m .*model\.gguf.*--base-url"):
+        resolve(str(file))
