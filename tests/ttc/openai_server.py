@@ -78,8 +78,8 @@ class Behaviour:
     rate: int | None = None
     """Requests for text in `rate_s` seconds; further ones are told to come again after as long, with 429."""
     rate_s: float = 1.0
-    lists: bool = False
-    """`/models` is a bare list, as Together's is."""
+    lists: bool | None = False
+    """`/models` is a bare list, as Together's is; None: a plain 500, as of `transformers serve` without a cache."""
     largest_seed: int | None = None
     """Larger ones are answered by 400, as Gemini does, in a list."""
     fewest: int = 0
@@ -192,6 +192,8 @@ class OpenAIServer:
         key = self.behaviour.key
         if key is not None and headers.get("authorization") != f"Bearer {key}":
             return self._json(writer, 401, _error(f"Incorrect API key provided: {headers.get('authorization')}"))
+        if path == "/v1/models" and self.behaviour.lists is None:
+            return self._json(writer, 500, "Internal Server Error", {"content-type": "text/plain"})
         if path == "/v1/models" and method == "GET":
             card = {"id": self.behaviour.model, "object": "model", "max_model_len": self.behaviour.max_model_len}
             card |= {} if self.behaviour.root is None else {"root": self.behaviour.root, "owned_by": "vllm"}

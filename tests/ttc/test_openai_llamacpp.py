@@ -1,6 +1,7 @@
-"""The openai engine against what llama.cpp's servers do: ids with whole answers, few slots, names of their own.
+"""The openai engine against what servers on a laptop do: ids with whole answers, few slots, names of their own.
 
-The replies are those that llama-server 0.5.0 and llama-cpp-python 0.3.36 gave; `benchmarks/llamacpp` asks them again.
+The replies are those that llama-server 0.5.0, llama-cpp-python 0.3.36 and transformers 5.19 gave; `benchmarks/llamacpp`
+asks the first again.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ttc.engines.openai.engine import RemoteEngine
 from ttc.engines.openai.factory import openai
 from ttc.engines.openai.ids import IdsReader, logprobs_of
 from ttc.engines.openai.wire import TextReader
+from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared.folder import resolve
 from ttc.engines.shared.tokens import StopRule
 from ttc.errors import ConfigError
@@ -202,3 +204,28 @@ def test_a_file_of_llama_cpps_in_place_of_a_folder_is_told_what_serves_it(tmp_pa
     file.touch()
     with pytest.raises(ConfigError, match=r"llama-server -m .*model\.gguf.*--base-url"):
         resolve(str(file))
+
+
+def test_a_model_that_is_named_is_asked_where_its_server_cannot_list_any() -> None:
+    with OpenAIServer(talker, replace(CHAT, lists=None)) as server:
+        assert openai("served", base_url=server.url).capabilities.model == "served"
+        with pytest.raises(ConfigError, match="--model"):
+            openai(base_url=server.url)
+
+
+def _steady() -> ScriptedEngine:
+    return ScriptedEngine(lambda prompt, path, key: f"the answer is always \\boxed{{{len(prompt.text)}}}")
+
+
+def test_a_server_that_draws_the_same_text_again_and_again_is_warned_of_once() -> None:
+    with pytest.warns(RuntimeWarning, match="does its server sample at all") as caught:
+        _vote(_steady)
+    assert len(caught) == 1
+    _vote(lambda: talker(steps=3))  # a text of its own now and then is enough
+
+
+def _vote(make: Any) -> None:
+    with OpenAIServer(make, CHAT) as server:
+        engine = openai(base_url=server.url)
+        for question in ("1+1", "2+2", "3+3", "4+4", "5+5"):
+            run(ask(question), engine=engine, strategy=partial(majority, n=5), seed=1)

@@ -49,6 +49,10 @@ from ttc.session.thinking import OPEN
 
 MOST_TOGETHER = 64
 """Most choices of one request."""
+LONG = 16
+"""Tokens of a draw that another one repeats by chance only seldom."""
+MANY_PROMPTS, MANY_REPEATS = 4, 12
+"""What it takes of such repeats, with no draw between that differed, to say that a server may not sample."""
 
 
 class Dialect(Protocol):
@@ -231,7 +235,9 @@ class RemoteEngine:
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
         """See `ttc.core.Engine`."""
         self._dialect.check(prompt, sampling)
-        return await gather(self._draw(prompt, sampling, draw, on_usage, None) for draw in draws)
+        done = await gather(self._draw(prompt, sampling, draw, on_usage, None) for draw in draws)
+        self._ledger.note_draws(done)
+        return done
 
     def counters(self) -> Usage:
         """See `ttc.core.Engine`: our own counts; the probe at the start is not in them."""
@@ -459,6 +465,7 @@ class Ledger:
         """Start at zero; `model` is for the warning."""
         self._model = model
         self._noted, self._lock = set[str](), threading.Lock()
+        self._repeats, self._differed = list[int](), False
         self.totals = Usage()
         self.compared = Reconciliation()
 
@@ -481,6 +488,23 @@ class Ledger:
             self._noted.add(OPEN)
             text = f"{self._model} thinks although thinking is off: its server heeds no switch of it that is known here"
             warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+    def note_draws(self, done: Sequence[Completion]) -> None:
+        """Warn once where the draws of each prompt are one text, prompt after prompt: a vote over them says nothing."""
+        if len(done) < 2 or min(completion.usage.generated for completion in done) < LONG:
+            return
+        self._differed = self._differed or len({completion.text for completion in done}) > 1
+        self._repeats.append(len(done) - 1)
+        if self._differed or len(self._repeats) < MANY_PROMPTS or sum(self._repeats) < MANY_REPEATS:
+            return
+        self._differed = True
+        warnings.warn(
+            f"{self._model}: all draws of a prompt were the same text, for each of {len(self._repeats)} prompts: does "
+            "its server sample at all? (`transformers serve` does where generation_config.json of the model says "
+            "do_sample)",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
     def compare(self, prompt: int | None, streamed: int | None, server: ServerUsage) -> None:
         """Compare one finished draw: context and received tokens by our count (None: unknown) with the server's."""

@@ -57,14 +57,14 @@ def served_model(client: SyncClient, url: str, model: str | None) -> Features:
     """
     try:
         cards = client.cards()
-    except NotFound:
-        cards = []
-    except EngineError as exc:
+    except Busy as exc:
         raise Unreachable(
             f"no OpenAI-compatible server answers at {url} ({exc}): start one there (for example "
             "`vllm serve MODEL --port 8000` for http://127.0.0.1:8000/v1), or give another address "
             "(engine.base_url; --base-url of quickstart, --upstream of serve)"
         ) from exc
+    except (NotFound, EngineError):  # it is there, and lists nothing
+        cards = []
     models = {str(card["id"]): card for card in cards if isinstance(card, Mapping) and "id" in card}
     if model is None:
         if len(models) != 1:
