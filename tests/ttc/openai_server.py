@@ -78,12 +78,16 @@ class Behaviour:
     rate: int | None = None
     """Requests for text in `rate_s` seconds; further ones are told to come again after as long, with 429."""
     rate_s: float = 1.0
-    lists: bool = False
-    """`/models` is a bare list, as Together's is."""
+    lists: bool | None = False
+    """`/models` is a bare list, as Together's is; None: a plain 500, as of `transformers serve` without a cache."""
     largest_seed: int | None = None
     """Larger ones are answered by 400, as Gemini does, in a list."""
     fewest: int = 0
     """Requests that allow fewer tokens are answered by 400, as by a model that must have thought before it is cut."""
+    slots: int | None = None
+    """As llama.cpp's own server with so many slots: ids only in the `__verbose` of whole answers, stops by text."""
+    whole_usage: bool = False
+    """As llama-cpp-python's: counts whole answers only, and refuses a top_k below 0 by 500."""
     deaf: bool = False
     """Ignores the switch of the template, and heeds the effort, as Ollama does."""
 
@@ -188,11 +192,18 @@ class OpenAIServer:
         key = self.behaviour.key
         if key is not None and headers.get("authorization") != f"Bearer {key}":
             return self._json(writer, 401, _error(f"Incorrect API key provided: {headers.get('authorization')}"))
+        if path == "/v1/models" and self.behaviour.lists is None:
+            return self._json(writer, 500, "Internal Server Error", {"content-type": "text/plain"})
         if path == "/v1/models" and method == "GET":
             card = {"id": self.behaviour.model, "object": "model", "max_model_len": self.behaviour.max_model_len}
             card |= {} if self.behaviour.root is None else {"root": self.behaviour.root, "owned_by": "vllm"}
             card |= {} if self.behaviour.pricing is None else {"pricing": self.behaviour.pricing}
+            card |= {} if self.behaviour.slots is None else {"owned_by": "llamacpp", "max_model_len": None}
             return self._json(writer, 200, [card] if self.behaviour.lists else {"object": "list", "data": [card]})
+        if path == "/props" and self.behaviour.slots is not None:
+            settings = {"n_ctx": self.behaviour.max_model_len, "params": {"top_k": 40, "top_p": 0.95}}
+            props = {"default_generation_settings": settings, "total_slots": self.behaviour.slots}
+            return self._json(writer, 200, props | {"model_path": "served.gguf", "build_info": "b6000-abc"})
         if path == "/version" and method == "GET" and self.behaviour.root is not None:
             return self._json(writer, 200, {"version": self.behaviour.version})
         if path == "/tokenize" and self.behaviour.root is not None:
@@ -229,6 +240,12 @@ class OpenAIServer:
             return self._json(writer, 400, _error(f"{bad[0]} is not supported with this model"))
         if body.get("seed", 0) > (self.behaviour.largest_seed or body.get("seed", 0)):
             return self._json(writer, 400, [_error(f"Invalid value at 'seed' (TYPE_INT32), {body['seed']}")])
+        if self.behaviour.whole_usage and body.get("top_k", 0) < 0:
+            return self._json(writer, 500, _error("Input should be greater than or equal to 0"))
+        if self.behaviour.slots is not None and body.get("n", 1) > self.behaviour.slots:
+            most, asked = self.behaviour.slots, body["n"]
+            text = f"Field 'n': Value must be between 1 <= value <= {most}, but got {asked}"
+            return self._json(writer, 400, _error(text))
         if body.get(self.behaviour.limit_field, self.behaviour.fewest) < self.behaviour.fewest:
             return self._json(writer, 400, _error("Could not finish. Please try again with higher max_tokens."))
         limits = sorted({"max_tokens", "max_completion_tokens"} & set(body))
@@ -307,17 +324,23 @@ class OpenAIServer:
         if "prompt_logprobs" in body:
             return await self._score(writer, prompt, int(body["prompt_logprobs"]))
         send = self._send if body.get("stream") and not self.behaviour.whole else self._send_whole
-        work = asyncio.ensure_future(send(writer, body, prompt, fault, chat))
+
+        async def live() -> bool:
+            self.live += 1
+            self.most_live = max(self.most_live, self.live)
+            try:
+                return await send(writer, body, prompt, fault, chat)
+            finally:
+                self.live -= 1
+
+        work = asyncio.ensure_future(live())
         gone = asyncio.ensure_future(reader.read(1))
-        self.live += 1
-        self.most_live = max(self.most_live, self.live)
         try:
             await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
             if not work.done() and gone.done() and not gone.result():
                 work.cancel()
             await asyncio.gather(work, return_exceptions=True)
         finally:
-            self.live -= 1
             for task in (work, gone):
                 task.cancel()
             await asyncio.gather(work, gone, return_exceptions=True)
@@ -342,7 +365,7 @@ class OpenAIServer:
     ) -> bool:
         started, sent = False, 0
         try:
-            events = _Events(self.behaviour, body, prompt, self.engine.decode, chat)
+            events = _Events(self.behaviour, body, prompt, self.engine, chat)
             async with aclosing(_draw(self.engine, prompt, _sampling(body, self.behaviour))) as tokens:
                 async for item in tokens:
                     if not started:
@@ -378,7 +401,7 @@ class OpenAIServer:
         draws = range(min(int(body.get("n", 1)), self.behaviour.most_choices))
         choices, total = [], 0
         for item in await self.engine.generate(prompt, sampling, draws, _ignore):
-            events = _Events(self.behaviour, body, prompt, self.engine.decode, chat)
+            events = _Events(self.behaviour, body, prompt, self.engine, chat)
             events.of(Piece(item.token_ids, item.logprobs or (None,) * len(item.token_ids)), fault)
             (choice,) = events.of(item, fault)[0]["choices"]
             if "delta" in choice:
@@ -389,7 +412,9 @@ class OpenAIServer:
         read, written = len(prompt.token_ids or ()), total + self.behaviour.miscount
         usage: dict[str, Any] = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
         usage["prompt_tokens_details"] = details
-        counts = {"usage": usage} if self.behaviour.usage else {}
+        counts: dict[str, Any] = {"usage": usage} if self.behaviour.usage else {}
+        if self.behaviour.slots is not None and body.get("verbose"):
+            counts["__verbose"] = _native(item, body)
         kind = "chat.completion" if chat else "text_completion"
         head = {"id": "cmpl-1", "object": kind, "created": 0, "model": self.behaviour.model}
         return self._json(writer, 200, head | {"choices": choices[::-1], **counts})
@@ -428,6 +453,17 @@ class OpenAIServer:
 _FREE = {"stream": False, "temperature": 1.0, "seed": None, "stream_options": None, "reasoning_effort": None}
 """What the fields that a server may refuse have where they say nothing."""
 _UPDATES = ("/collective_rpc", "/reset_prefix_cache", "/update_weight_version", "/weight_info")
+
+
+def _native(done: Completion, body: Mapping[str, Any]) -> dict[str, Any]:
+    """What llama.cpp says of an answer in its own words."""
+    kind = "eos" if done.num_eos else {"stop": "word", "length": "limit"}.get(done.finish_reason, "none")
+    return {
+        "tokens": list(done.token_ids) if body.get("return_tokens") else [],
+        "tokens_predicted": len(done.token_ids),
+        "stop_type": kind,
+        "stopping_word": done.stop_reason if kind == "word" else "",
+    }
 
 
 def _error(message: str, code: int = 400) -> dict[str, Any]:
@@ -503,8 +539,11 @@ def _ignore(usage: Usage) -> None:
 class _Events:
     """From ids to the chunks of one of the two APIs. The newest ids are held back for the chunk that ends the draw."""
 
-    def __init__(self, behaviour: Behaviour, body: Mapping[str, Any], prompt: Prompt, decode: Any, chat: bool) -> None:
-        self._behaviour, self._body, self._prompt, self._decode, self._chat = behaviour, body, prompt, decode, chat
+    def __init__(
+        self, behaviour: Behaviour, body: Mapping[str, Any], prompt: Prompt, engine: Engine, chat: bool
+    ) -> None:
+        self._behaviour, self._body, self._prompt, self._chat = behaviour, body, prompt, chat
+        self._decode, self._encode = engine.decode, engine.encode
         self._held = Piece()
         self._ids: tuple[int, ...] = ()
         self._text = ""
@@ -518,6 +557,8 @@ class _Events:
         finish = fault.finish if fault is not None and fault.kind == "finish" else finish
         assert item.token_ids[len(self._ids) :] == self._held.ids
         last = self._chunk(self._held, finish, stop, item)
+        if self._behaviour.slots is not None and self._body.get("verbose") and self._body.get("stream"):
+            last["__verbose"] = _native(item, {})
         if fault is not None and fault.kind == "null":
             last["choices"] = [{"index": 0, "delta": {"content": None}, "finish_reason": "stop"}]
         if fault is not None and fault.kind == "no_choice":
@@ -537,12 +578,24 @@ class _Events:
             choice["delta"] = {"role": "assistant", **self._delta(said, new)}
         else:
             choice["text"] = new
+        if self._behaviour.slots is not None:
+            choice.pop("stop_reason")
+            choice["logprobs"] = self._rows(piece, whole)
+            return {"id": "x", "model": self._behaviour.model, "choices": [choice]}
         if self._behaviour.ids and self._body.get("return_token_ids"):
             choice["token_ids"] = list(ids)
         if self._body.get("logprobs") is not None and not self._chat:
             tokens = [self._decode([i]) for i in ids]
             choice["logprobs"] = {"tokens": tokens, "token_logprobs": list(piece.logprobs)}
         return {"id": "x", "model": self._behaviour.model, "choices": [choice]}
+
+    def _rows(self, piece: Piece, whole: Completion | None) -> dict[str, Any] | None:
+        """Log-probabilities as llama.cpp gives them: without the tokens that completed a stop string."""
+        ids = piece.ids
+        if whole is not None and whole.stop_reason in (self._body.get("stop") or ()):
+            ids = ids[: -len(self._encode(str(whole.stop_reason)))]
+        rows = [{"id": token, "logprob": value} for token, value in zip(ids, piece.logprobs, strict=False)]
+        return {"content": rows} if rows and self._body.get("logprobs") else None
 
     def _cut(self, text: str, whole: Completion | None) -> str:
         """Hold back what may become a stop string, and take that off again, as OpenAI's own servers do."""
@@ -574,7 +627,11 @@ class _Events:
         return thought[len(thought_before) :], answer[len(answer_before) :]
 
     def _usage(self, item: Completion) -> list[dict[str, Any]]:
-        if not self._behaviour.usage or not (self._body.get("stream_options") or {}).get("include_usage"):
+        if (
+            not self._behaviour.usage
+            or self._behaviour.whole_usage
+            or not (self._body.get("stream_options") or {}).get("include_usage")
+        ):
             return []
         inside = self._prompt.think_state == "open"
         thinking = len(self._text.partition("</think>")[0]) if inside and self._behaviour.reasoning else None

@@ -66,7 +66,7 @@ def likelihood(
     if engine is not None and not engine.capabilities.logprobs:
         raise ConfigError(
             f"scorer likelihood needs log-probabilities, which {engine.capabilities.model} does not report; with "
-            "engine openai, serve it with vLLM and set engine.tokenizer=PATH to its folder"
+            "engine openai, serve it with vLLM or llama.cpp and set engine.tokenizer=PATH to its tokenizer"
         )
     if measure == "self_certainty" and engine is not None and not engine.capabilities.certainty:
         raise ConfigError(

@@ -149,5 +149,5 @@ def check_pieces(name: str, session: Session, chunk: int) -> None:
     if not session.capabilities.token_ids:
         raise ConfigError(
             f"{name} continues draws by their token ids, which {session.capabilities.model} does not take; with engine "
-            "openai, serve it with vLLM and set engine.tokenizer=PATH to its folder"
+            "openai, serve it with vLLM or llama.cpp and set engine.tokenizer=PATH"
         )

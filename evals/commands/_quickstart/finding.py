@@ -21,6 +21,7 @@ from ttc.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
     from ttc.engines.openai.engine import RemoteEngine
+    from ttc.engines.openai.wire import Features
 
 ENDPOINT = "openai"
 GIB = 2**30
@@ -102,7 +103,7 @@ def _endpoint(model: str | None, base_url: str | None, api_key_env: str | None) 
     scorer = _reward_model() if steps else None
     facts = (
         ("endpoint", f"{', '.join(probed.urls)}, model {features.model}"),
-        ("token ids", _ids_text(features.ids, settings, folder, missing)),
+        ("token ids", _ids_text(features, settings, folder, missing)),
         ("continues", "yes, searches step by step can run" if steps else "no: it gives whole answers only"),
         ("log-probs", "yes" if features.ids and features.logprobs else "no"),
         ("context", f"{features.max_context:,} tokens" if features.max_context else "not told"),
@@ -124,11 +125,15 @@ def _probed(settings: Mapping[str, object], model: str | None) -> RemoteEngine:
     return engine
 
 
-def _ids_text(ids: bool, settings: Mapping[str, object], root: str | None, missing: MissingExtra | None) -> str:
+def _ids_text(
+    features: Features, settings: Mapping[str, object], root: str | None, missing: MissingExtra | None
+) -> str:
     if missing is not None:
         return f"perhaps, with its tokenizer: {missing}"
-    if ids:
+    if features.ids:
         return f"yes, by the tokenizer in {settings['tokenizer']}: thinking budgets are exact"
+    if features.verbose:
+        return "yes, once the folder of the model's tokenizer is named: --set engine.tokenizer=PATH of ttc eval"
     return f"perhaps, with --set engine.tokenizer={root}" if root else "no"
 
 

@@ -23,7 +23,10 @@ from ttc.engines.shared.text import SWITCHES, Text
 from ttc.errors import Unsupported
 from ttc.session.thinking import CLOSE, OPEN
 
-CURE = "serve the model with vLLM (`vllm serve MODEL`) and set engine.tokenizer=PATH to its folder"
+CURE = (
+    "serve the model with vLLM (`vllm serve MODEL`) or llama.cpp (`llama-server -m FILE`), and set "
+    "engine.tokenizer=PATH to the folder of its tokenizer"
+)
 PREFILL = {"continue_final_message": True, "add_generation_prompt": False}
 
 _STATES: Mapping[bool | None, ThinkState] = {None: "none", True: "open", False: "closed"}

@@ -55,11 +55,16 @@ class Client:
     async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[Chunk]]:
         """Post `body` and give the chunks of the answer; leaving the block early closes the connection (an abort).
 
+        Where `body` asks for no stream there is one chunk, which is waited for as `post_patiently` does.
+
         Raises:
             Transient: a failure that may pass, before the first chunk or between two.
             EngineError: one that does not; PromptTooLong when it is the context.
             ConfigError: a wrong key, model or URL.
         """
+        if body.get("stream") is False:
+            yield self._one(path, body)
+            return
         async with (
             self._asked("POST", path, body) as response,
             contextlib.aclosing(self._chunks(response)) as chunks,
@@ -88,6 +93,9 @@ class Client:
             answer.cancel()
             await asyncio.gather(answer, return_exceptions=True)
         raise Transient(EngineTimeout(f"{self._url} answers, but not this request, in {PATIENCE} times idle_s"))
+
+    async def _one(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[Chunk, None]:
+        yield self._answered(await self.post_patiently(path, body))
 
     async def get(self, path: str) -> Chunk:
         """Get an object; raises like `stream`."""
@@ -161,10 +169,7 @@ class Client:
             with self._lost():
                 part = await response.content.readany()
             if not is_begun and (rest + part).removeprefix(BOM_UTF8).lstrip().startswith(b"{"):
-                answer = self._chunk(rest + part + await self._whole(response, MAX_EVENT))
-                if answer.get("choices") is None:
-                    raise Transient(EngineError(no_choices(self._url, self._access, answer)))
-                yield answer
+                yield self._answered(self._object(rest + part + await self._whole(response, MAX_EVENT)))
                 return
             with self._lost():
                 if len(rest) + len(part) > MAX_EVENT:
@@ -187,8 +192,16 @@ class Client:
                     raise Transient(EngineError(no_events(self._url, response.content_type)))
                 return
 
+    def _answered(self, answer: Chunk) -> Chunk:
+        """An answer that came whole, once it is known to be one."""
+        if self._without_error(answer).get("choices") is None:
+            raise Transient(EngineError(no_choices(self._url, self._access, answer)))
+        return answer
+
     def _chunk(self, data: bytes) -> Chunk:
-        chunk = self._object(data)
+        return self._without_error(self._object(data))
+
+    def _without_error(self, chunk: Chunk) -> Chunk:
         error = chunk.get("error")
         flat = chunk.get("object") == "error"
         if error or flat:

@@ -1,11 +1,12 @@
 """The engine over OpenAI-compatible servers: requests retried, balanced, counted.
 
 A draw with a seed, or one that somebody watches, is a streamed request of its own: an abort knows what had been
-decoded, silence is noticed, thinking can be shown as it comes. Draws without seeds (`seeded=false`) of one prompt are
-one request for several choices that come back whole: fewer messages, but when such a request is cut off, nobody tells
-what it had decoded, and the ledger lacks it. Cancelling closes the connection, which aborts the request in the server.
-A retry sends the same seed; the tokens of the attempt that died are `overrun`, and where it had begun to answer its
-prompt is charged, too: as long as that of the attempt that succeeded, which is an estimate where the server counts.
+decoded, silence is noticed, thinking can be shown as it comes. A server that gives ids, or counts tokens, with whole
+answers only is not asked for streams. Draws without seeds (`seeded=false`) of one prompt are one request for several
+choices that come back whole: fewer messages, but when such a request is cut off, nobody tells what it had decoded, and
+the ledger lacks it. Cancelling closes the connection, which aborts the request in the server. A retry sends the same
+seed; the tokens of the attempt that died are `overrun`, and where it had begun to answer its prompt is charged, too: as
+long as that of the attempt that succeeded, which is an estimate where the server counts.
 Which dialect is spoken was decided at the start (`ttc.engines.openai.probe`).
 
 Two ledgers stand side by side. Where ids come back, ours are counted and the server's only compared: a difference is
@@ -18,9 +19,10 @@ server may have decoded a few more.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import warnings
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -28,7 +30,7 @@ from ttc.concurrent import gather
 from ttc.core import Capabilities, Completion, Message, Prices, Prompt, Sampling, Tools, Usage, UsageSink
 from ttc.engines.openai.chat import CURE
 from ttc.engines.openai.client import Chunk, Client
-from ttc.engines.openai.refusals import Access, CutShort
+from ttc.engines.openai.refusals import Access, ContextShared, CutShort
 from ttc.engines.openai.wire import (
     Features,
     Outcome,
@@ -47,6 +49,10 @@ from ttc.session.thinking import OPEN
 
 MOST_TOGETHER = 64
 """Most choices of one request."""
+LONG = 16
+"""Tokens of a draw that another one repeats by chance only seldom."""
+MANY_PROMPTS, MANY_REPEATS = 4, 12
+"""What it takes of such repeats, with no draw between that differed, to say that a server may not sample."""
 
 
 class Dialect(Protocol):
@@ -90,8 +96,30 @@ class _Wires:
 
     def __init__(self, connection: Connection) -> None:
         self.clients = {url: Client(url, connection.access) for url in connection.urls}
-        self.slots = asyncio.Semaphore(connection.max_in_flight)
+        self._slots, self._num_slots = asyncio.Semaphore(connection.max_in_flight), connection.max_in_flight
+        self._is_warned = False
         self.guard = _closing(self.clients)
+
+    @contextlib.asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Wait for one; where the requests under way are too many for the server's context, one slot is given up."""
+        await self._slots.acquire()
+        is_free = True
+        try:
+            yield
+        except Transient as failure:
+            if isinstance(failure.error, ContextShared) and self._num_slots > 1:
+                self._num_slots, is_free = self._num_slots - 1, False
+                text = (
+                    f"{failure.error} Its slots share it, so fewer requests go there at once; a larger -c allows more"
+                )
+                if not self._is_warned:
+                    warnings.warn(text, RuntimeWarning, stacklevel=3)
+                self._is_warned = True
+            raise
+        finally:
+            if is_free:
+                self._slots.release()
 
 
 class _Loops:
@@ -207,7 +235,9 @@ class RemoteEngine:
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
         """See `ttc.core.Engine`."""
         self._dialect.check(prompt, sampling)
-        return await gather(self._draw(prompt, sampling, draw, on_usage, None) for draw in draws)
+        done = await gather(self._draw(prompt, sampling, draw, on_usage, None) for draw in draws)
+        self._ledger.note_draws(done)
+        return done
 
     def counters(self) -> Usage:
         """See `ttc.core.Engine`: our own counts; the probe at the start is not in them."""
@@ -295,7 +325,7 @@ class RemoteEngine:
         tally.attempts += 1
         wires, received, begun = await self._wires.here(), 0, False
         try:
-            async with wires.slots, wires.clients[url].stream(self._dialect.path, body) as chunks:
+            async with wires.slot(), wires.clients[url].stream(self._dialect.path, body) as chunks:
                 async for chunk in chunks:
                     begun = True
                     try:
@@ -352,7 +382,7 @@ class RemoteTokenEngine(RemoteEngine):
 
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
         """See `ttc.core.Engine`; without seeds, draws of one prompt are one request."""
-        if self._features.seeds:
+        if self._features.seeds or self._features.verbose:  # llama.cpp gives the ids of one choice
             return await super().generate(prompt, sampling, draws, on_usage)
         self._dialect.check(prompt, sampling)
         groups = [draws[at : at + MOST_TOGETHER] for at in range(0, len(draws), MOST_TOGETHER)]
@@ -370,7 +400,7 @@ class RemoteTokenEngine(RemoteEngine):
         async def attempt(url: str) -> list[Outcome]:
             tally.attempts += 1
             wires = await self._wires.here()
-            async with wires.slots:
+            async with wires.slot():
                 answer = await wires.clients[url].post_patiently(self._dialect.path, body)
             try:
                 return outcomes(answer, len(draws), lambda: self._dialect.reader(prompt, sampling))
@@ -435,6 +465,7 @@ class Ledger:
         """Start at zero; `model` is for the warning."""
         self._model = model
         self._noted, self._lock = set[str](), threading.Lock()
+        self._repeats, self._differed = list[int](), False
         self.totals = Usage()
         self.compared = Reconciliation()
 
@@ -457,6 +488,23 @@ class Ledger:
             self._noted.add(OPEN)
             text = f"{self._model} thinks although thinking is off: its server heeds no switch of it that is known here"
             warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+    def note_draws(self, done: Sequence[Completion]) -> None:
+        """Warn once where the draws of each prompt are one text, prompt after prompt: a vote over them says nothing."""
+        if len(done) < 2 or min(completion.usage.generated for completion in done) < LONG:
+            return
+        self._differed = self._differed or len({completion.text for completion in done}) > 1
+        self._repeats.append(len(done) - 1)
+        if self._differed or len(self._repeats) < MANY_PROMPTS or sum(self._repeats) < MANY_REPEATS:
+            return
+        self._differed = True
+        warnings.warn(
+            f"{self._model}: all draws of a prompt were the same text, for each of {len(self._repeats)} prompts: does "
+            "its server sample at all? (`transformers serve` does where generation_config.json of the model says "
+            "do_sample)",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
     def compare(self, prompt: int | None, streamed: int | None, server: ServerUsage) -> None:
         """Compare one finished draw: context and received tokens by our count (None: unknown) with the server's."""

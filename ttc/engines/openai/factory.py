@@ -1,12 +1,13 @@
 """The openai engine: any OpenAI-compatible endpoint, one or several servers of one model.
 
 What an endpoint can do is found out once at the start (`ttc.engines.openai.probe`). With a local tokenizer and a server
-that takes and gives token ids (vLLM), every strategy and the exact thinking control work as on an engine in this
-process. With a tokenizer and plain completions, search works on text. With neither, whole answers work through
-messages: `direct`, `majority`, `best_of_n`; what cannot be honoured is refused before it is sent. A server that takes
-ids and holds answers to a grammar (vLLM, with `auto` or `guidance` as its structured outputs' backend) has functions,
-too. Cost: the endpoint's, and a few questions of 4 tokens for the probe at every start, on no run's ledger. Left out:
-images, functions over messages (the endpoint passes those through), servers of different models behind one engine.
+that takes and gives token ids (vLLM, llama.cpp's own), every strategy and the exact thinking control work as on an
+engine in this process. With a tokenizer and plain completions, search works on text. With neither, whole answers work
+through messages: `direct`, `majority`, `best_of_n`; what cannot be honoured is refused before it is sent. A server that
+takes ids and holds answers to a grammar (vLLM, with `auto` or `guidance` as its structured outputs' backend) has
+functions, too. Cost: the endpoint's, and a few questions of 4 tokens for the probe at every start, on no run's ledger.
+Left out: images, functions over messages (the endpoint passes those through), servers of different models behind one
+engine.
 
 vLLM as it serves us best: `vllm serve MODEL --enable-prompt-tokens-details` (then cached tokens are counted); its CPU
 build 0.32 also needs `--block-size 32 --no-enable-chunked-prefill`, since chunked prefill with seeds kills it.
@@ -118,6 +119,8 @@ def openai(
         certainty=False,
         max_concurrency=max_concurrency,
     )
+    if features.slots is not None:  # what waits there waits in silence, and would count as dead
+        max_in_flight = min(max_in_flight, features.slots * len(urls))
     connection = Connection(urls, access, Retry(attempts, retry_s, silent_again=silent_again), max_in_flight)
     return _engine(features, capabilities, connection, local)
 

@@ -1,9 +1,13 @@
-"""The dialect of token ids: `/v1/completions` with ids as prompt and ids in the answer (vLLM, and what follows it).
+"""The dialect of token ids: `/v1/completions` with ids as prompt and ids in the answer (vLLM, llama.cpp's own server).
 
 With it an endpoint is an engine like one in this process: exact continuations, thinking control, log-probabilities,
 counts that do not rest on the server's word, and functions shown by the folder's own template, where the server holds
 answers to a grammar. Stops are checked here as well, id by id, so a server that overlooks one costs tokens (charged as
 `overrun`) but changes no result.
+
+llama.cpp's server gives the ids of an answer that came whole (`__verbose.tokens`); its streams leave out a token that
+ends within a character. It stops at strings only, so a stop id goes there as its text; where other tokens spell that
+text, the answer is not finished.
 
 Log-probabilities of given ids (`ScoringEngine`) need vLLM's `prompt_logprobs`. With `prompt_logprobs: k` the server
 also gives its k likeliest tokens at every place, which is what distillation asks a teacher; servers allow 20 unless
@@ -20,13 +24,24 @@ from typing import Any, TypeVar
 from ttc.core import ExtraSampling, FinishReason, Message, Prompt, Sampling, Usage, UsageSink
 from ttc.engines.openai.client import Chunk
 from ttc.engines.openai.engine import Attempts, RemoteTokenEngine
-from ttc.engines.openai.wire import Features, Outcome, Tail, as_mapping, first_choice, shared_fields
+from ttc.engines.openai.wire import (
+    VERBOSE,
+    Features,
+    Outcome,
+    Tail,
+    as_mapping,
+    as_mappings,
+    first_choice,
+    shared_fields,
+)
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.tokens import StopRule, check_room, check_start
 from ttc.errors import EngineError, Unsupported
 
 TOKEN_PREFIX = "token_id:"
 MAX_ID = 1 << 31
+MOST_BYTES = 4
+"""Of a character, and so most tokens that one is spread over."""
 
 
 class IdsDialect:
@@ -57,8 +72,11 @@ class IdsDialect:
         fields = shared_fields(sampling, seed, self._features)
         fields |= {"prompt": list(prompt.token_ids or ()), "add_special_tokens": False, "return_token_ids": True}
         fields |= {"include_stop_str_in_output": True} if self._features.extras else {}
+        if self._features.verbose:
+            markers = [self._text.decode([token]) for token in sampling.stop_token_ids]
+            fields |= {"return_tokens": True, "stop": [*sampling.stop, *markers], "preserved_tokens": markers}
         if self._features.logprobs and sampling.logprobs:
-            fields["logprobs"] = 0
+            fields["logprobs"] = num_logprobs(self._features)
         if isinstance(sampling, ExtraSampling) and sampling.grammar is not None:
             fields["structured_outputs"] = {"grammar": sampling.grammar}
         return fields
@@ -70,19 +88,50 @@ class IdsDialect:
         return IdsReader(rule, sampling, text.eos_ids, text.decode, self._features.logprobs and sampling.logprobs)
 
 
-def ids_of(choice: Mapping[str, Any]) -> list[int] | None:
-    """The ids of a choice: `token_ids`, or tokens spelled `token_id:17`; None when it has neither.
+def num_logprobs(features: Features) -> int:
+    """The `logprobs` to ask for: those of the sampled tokens alone, which llama.cpp gives with one likeliest token."""
+    return 1 if features.verbose else 0
+
+
+def ids_of(chunk: Chunk) -> list[int] | None:
+    """The ids of a chunk: `token_ids` of its choice, llama.cpp's `tokens`, or tokens spelled `token_id:17`, or None.
 
     Raises:
         ValueError: there is something else in the place of the ids.
     """
-    ids = choice.get("token_ids")
+    choice = first_choice(chunk)
+    ids = choice.get("token_ids", as_mapping(chunk.get(VERBOSE), VERBOSE).get("tokens"))
     if ids is not None:
         return [_as_id(token) for token in _as_list(ids, "token_ids")]
     tokens = _as_list(as_mapping(choice.get("logprobs"), "logprobs").get("tokens"), "tokens")
     if not tokens or not all(isinstance(token, str) and token.startswith(TOKEN_PREFIX) for token in tokens):
         return None
     return [_as_id(int(token.removeprefix(TOKEN_PREFIX))) for token in tokens]
+
+
+def logprobs_of(
+    choice: Mapping[str, Any], ids: Sequence[int], decode: Callable[[Sequence[int]], str]
+) -> list[float | None] | None:
+    """The log-probabilities of `ids` in a choice; None where they are not all there.
+
+    llama.cpp leaves out those of a token that ends within a character, and of the last ones where they completed a stop
+    string: those alone are None.
+
+    Raises:
+        ValueError: they have not the shape of a list.
+    """
+    column = as_mapping(choice.get("logprobs"), "logprobs")
+    rows = as_mappings(column.get("content"), "content")
+    values = [row.get("logprob") for row in rows] or _as_list(column.get("token_logprobs"), "token_logprobs")
+    places = list(range(len(ids)))
+    if rows and len(rows) < len(ids):
+        places = [at for at in places if not decode(ids[max(at - MOST_BYTES + 1, 0) : at + 1]).endswith("\ufffd")]
+    is_known = [ids[at] for at in places][: len(rows)] == [row.get("id") for row in rows] if rows else True
+    is_whole = is_known and (bool(rows) or len(values) == len(ids))
+    if not is_whole or not all(isinstance(value, int | float) for value in values):
+        return None
+    known = dict(zip(places, map(float, values), strict=False))
+    return [known.get(at) for at in range(len(ids))]
 
 
 def _as_id(token: object) -> int:
@@ -122,7 +171,7 @@ class IdsReader:
     def add(self, chunk: Chunk) -> tuple[bool, tuple[int, ...]]:
         """Take a chunk; tokens after the end say that the server runs on, and then there is nothing to wait for."""
         choice = self._tail.add(chunk)
-        new, before = ids_of(choice) or [], len(self._ids)
+        new, before = ids_of(chunk) or [], len(self._ids)
         runs_on = bool(new) and self._end is not None
         for token in new:
             if self._end is None:
@@ -131,10 +180,10 @@ class IdsReader:
                 self._num_extra += 1
         count = len(self._ids) - before
         if self._logprobs is not None and new:
-            column = as_mapping(choice.get("logprobs"), "logprobs").get("token_logprobs")
-            values = _as_list(column, "token_logprobs")
-            complete = len(values) == len(new) and all(isinstance(value, int | float) for value in values[:count])
-            self._logprobs = self._logprobs + [float(value) for value in values[:count]] if complete else None
+            values = logprobs_of(choice, new, self._decode)
+            if choice.get("logprobs") is None and isinstance(self._tail.stop, str):
+                values = [None] * len(new)  # llama.cpp's, where all of its tokens may belong to the stop string
+            self._logprobs = None if values is None else self._logprobs + values[:count]
         return runs_on, tuple(self._ids[before:])
 
     def _take(self, token: int) -> None:
@@ -151,6 +200,9 @@ class IdsReader:
         if finish == "abort":
             stop = self._tail.finish
         ids, logprobs = tuple(self._ids), self._logprobs
+        if finish == "stop" and self._end is None and isinstance(self._tail.stop, str):
+            # The text spells what ends a draw, but not by its id: a server that knows text only has stopped too early.
+            finish, stop = "abort", self._tail.stop
         if finish == "stop" and self._end is None:
             # The server's own end of sequence, which our tokenizer does not name: its id closes the draw or is added.
             stop = "eos"
@@ -209,7 +261,7 @@ class ScoringEngine(RemoteTokenEngine):
         async def attempt(url: str) -> T:
             tally.attempts += 1
             wires = await self._wires.here()
-            async with wires.slots:
+            async with wires.slot():
                 answer = await wires.clients[url].post("/completions", body)
             try:
                 return read(answer, token_ids, start)

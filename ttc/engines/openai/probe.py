@@ -20,7 +20,7 @@ from typing import Any
 from ttc.core import Prices, Sampling, ThinkState
 from ttc.engines.openai.chat import PREFILL, STATES, switch_fields
 from ttc.engines.openai.client import Chunk
-from ttc.engines.openai.ids import ids_of, prompt_logprobs, scoring_body
+from ttc.engines.openai.ids import ids_of, logprobs_of, num_logprobs, prompt_logprobs, scoring_body
 from ttc.engines.openai.refusals import Busy, NotFound
 from ttc.engines.openai.sync_client import SyncClient
 from ttc.engines.openai.wire import FEWER_SEED_BITS, Features, Tail, as_mapping, first_choice, shared_fields, texts_of
@@ -34,6 +34,8 @@ ENOUGH = 1024
 """Tokens for a model that must have thought before it is allowed to be cut, as OpenAI's must."""
 VLLM_VERSION = "vLLM version"
 """What is served by vLLM has this."""
+LLAMA_VERSION = "llama.cpp version"
+"""What is served by llama.cpp's own server has this."""
 NUM_MARKER = 16
 """Tokens at the end of a prompt in which a marker and the white space behind it have room."""
 _TOO_FEW = re.compile(r"higher max_tokens|output limit|below minimum", re.I)
@@ -55,14 +57,14 @@ def served_model(client: SyncClient, url: str, model: str | None) -> Features:
     """
     try:
         cards = client.cards()
-    except NotFound:
-        cards = []
-    except EngineError as exc:
+    except Busy as exc:
         raise Unreachable(
             f"no OpenAI-compatible server answers at {url} ({exc}): start one there (for example "
             "`vllm serve MODEL --port 8000` for http://127.0.0.1:8000/v1), or give another address "
             "(engine.base_url; --base-url of quickstart, --upstream of serve)"
         ) from exc
+    except (NotFound, EngineError):  # it is there, and lists nothing
+        cards = []
     models = {str(card["id"]): card for card in cards if isinstance(card, Mapping) and "id" in card}
     if model is None:
         if len(models) != 1:
@@ -74,12 +76,13 @@ def served_model(client: SyncClient, url: str, model: str | None) -> Features:
         raise ConfigError(f"{url} does not serve {model!r}; it serves {', '.join(near)}")
     card = models.get(model, {})
     served = {name: str(card[key]) for name, key in (("model id", "id"), ("model root", "root")) if card.get(key)}
-    return Features(
+    features = Features(
         model,
         card.get("max_model_len"),
         served=served | _version(client, url, card),
         prices=_prices(card.get("pricing")),
     )
+    return _of_llama(client, url, features) if card.get("owned_by") == "llamacpp" else features
 
 
 _PER_MILLION = ("input", "output")
@@ -110,6 +113,23 @@ def _version(client: SyncClient, url: str, card: Mapping[str, Any]) -> dict[str,
     except (ConfigError, EngineError):  # what a server does not tell is absent
         return {}
     return {VLLM_VERSION: str(version)} if version else {}
+
+
+def _of_llama(client: SyncClient, url: str, features: Features) -> Features:
+    """With what llama.cpp's own server tells beside its API; an older one, or a proxy before it, tells less."""
+    try:
+        props = client.get(f"{url.removesuffix('/v1')}/props")
+    except (ConfigError, EngineError):
+        props = {}
+    names = (("model file", "model_path"), (LLAMA_VERSION, "build_info"))
+    return replace(
+        features,
+        llama=True,
+        verbose=True,
+        slots=props.get("total_slots"),
+        max_context=as_mapping(props.get("default_generation_settings"), "default_generation_settings").get("n_ctx"),
+        served={**features.served, **{name: str(props[key]) for name, key in names if props.get(key)}},
+    )
 
 
 def probe(client: SyncClient, features: Features, text: Text | None) -> Features:
@@ -191,6 +211,8 @@ _CHANGES: tuple[Mapping[str, Any], ...] = (
 def _variants(features: Features) -> Iterator[Features]:
     """Ways to ask, from the richest to the barest: some servers refuse fields they do not know."""
     yield replace(features, extras=True, usage=True)
+    if not features.llama:
+        yield replace(features, extras=True, llama=True, usage=True)
     for number in range(len(_CHANGES) + 1):
         for choice in combinations(_CHANGES, number):
             changes = {name: value for change in choice for name, value in change.items()}
@@ -226,6 +248,15 @@ def _first_accepted(
     return None
 
 
+def _counted(client: SyncClient, seen: _Seen, fields: Mapping[str, Any], sampling: Sampling) -> _Seen:
+    """What was seen, or where a server counts only what does not stream (llama-cpp-python's), a whole answer."""
+    if seen.settled.usage or not seen.features.streams:
+        return seen
+    settings = replace(sampling, max_tokens=seen.num_tokens)
+    whole = _ask(client, replace(seen.features, streams=False), fields, settings)
+    return seen if whole is None or not whole.settled.usage else replace(whole, num_tokens=seen.num_tokens)
+
+
 def _seed(features: Features) -> int:
     """The largest seed that draws may have: some servers refuse those that are too large for them."""
     return (1 << features.seed_bits) - 1
@@ -233,17 +264,19 @@ def _seed(features: Features) -> int:
 
 def _probe_ids(client: SyncClient, features: Features, text: Text, failures: list[str]) -> Features | None:
     prompt = list(text.encode(COUNTING))
-    fields = {"prompt": prompt, "return_token_ids": True, "logprobs": 0, "add_special_tokens": False}
+    features = replace(features, streams=not features.verbose)  # llama.cpp leaves ids out of its streams
+    fields = {"prompt": prompt, "return_token_ids": True, "logprobs": num_logprobs(features)}
+    fields |= {"add_special_tokens": False, **({"return_tokens": True} if features.verbose else {})}
     trial = _first_accepted(client, "/completions", features, _GREEDY, fields, failures)
     if trial is None:
         return None
-    runs = [ids_of(first_choice(chunk)) for chunk in trial.chunks]
+    runs = [ids_of(chunk) for chunk in trial.chunks]
     ids = [token for run in runs for token in run or ()]
     if not ids or trial.tail.server.prompt not in (None, len(prompt)):
         return None
     _check_tokenizer(text, ids, trial.text, features.model)
-    logprobs = [as_mapping(first_choice(chunk).get("logprobs"), "logprobs") for chunk in trial.chunks]
-    has_logprobs = sum(len(entry.get("token_logprobs") or ()) for entry in logprobs) == len(ids)
+    rows = zip(map(first_choice, trial.chunks), runs, strict=True)
+    has_logprobs = all(logprobs_of(choice, run or (), text.decode) is not None for choice, run in rows)
     abilities = replace(trial.settled, ids=True, logprobs=has_logprobs, scores=_scores(client, features.model, prompt))
     return replace(abilities, grammars=_holds_grammars(client, abilities, fields))
 
@@ -281,6 +314,7 @@ def _probe_plain(client: SyncClient, features: Features, failures: list[str]) ->
     trial = _first_accepted(client, "/completions", features, _GREEDY, fields, failures)
     if trial is None or not trial.text:
         return None
+    trial = _counted(client, trial, fields, _GREEDY)
     return replace(trial.settled, text=True, stops=_tells_stops(client, trial.features, fields))
 
 
@@ -290,6 +324,7 @@ def _probe_chat(client: SyncClient, features: Features, failures: list[str]) -> 
     trial = _first_accepted(client, "/chat/completions", features, spread, {"messages": question}, failures)
     if trial is None:
         return None
+    trial = _counted(client, trial, {"messages": question}, spread)
     if trial.thought and trial.features.extras:
         trial = replace(trial, features=replace(trial.features, efforts=_heeds_efforts(client, trial, question)))
     chat = replace(trial.settled, prefill=tuple(state for state in STATES if _goes_on(client, trial, question, state)))

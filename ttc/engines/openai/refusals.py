@@ -24,6 +24,8 @@ _ALSO = (
 _FULL = re.compile(_CONTEXT, re.I)
 """How servers say that a context is full, also with a 500 or in a stream, where `too long` is about time."""
 _TOO_LONG = re.compile(f"{_CONTEXT}|{_ALSO}", re.I)
+_SHARED = re.compile(r"^context size has been exceeded", re.I)
+"""How llama.cpp says that its slots, which share one context, need more of it together."""
 _FILTERED = re.compile(
     r"content.?filter|content.?(management.)?policy|flagged (as potentially violating|by moderation)|was flagged"
     r"|data.?inspection.?failed|content exists risk",  # Azure and OpenAI; OpenRouter; DashScope; DeepSeek
@@ -40,6 +42,10 @@ class Busy(EngineError):
 
 class NotFound(ServerRefused):
     """404: the server has no such route, or no such model."""
+
+
+class ContextShared(EngineError):
+    """What a server works on does not fit into its context together; fewer requests at once would."""
 
 
 class CutShort(EngineError):
@@ -74,6 +80,8 @@ def refuse(
     cause = None if access.key and access.key in f"{exc} {said}" else exc
     if _CUT_SHORT.search(said):
         raise CutShort(text) from cause
+    if status == 500 and _SHARED.search(said):
+        raise Transient(ContextShared(text), status=status) from cause
     if status == 500 and _FULL.search(said):
         raise PromptTooLong(text) from cause
     if is_transient(status, headers):

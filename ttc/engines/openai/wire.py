@@ -46,6 +46,9 @@ class Features:
         prefill: the thinking switches (as `ThinkState`) under which it continues an assistant message as it stood.
         stops: tells a stop string from the end of the sequence.
         extras: accepts the sampling parameters that OpenAI's own API has not.
+        llama: they have llama.cpp's names and values.
+        verbose: gives llama.cpp's own answer beside OpenAI's, with the ids of an answer that does not stream.
+        slots: how many requests it answers at once; further ones wait in silence.
         opens: the switches under which its template opens a think block that it does not tell apart from an answer.
         grammars: holds an answer to one (`ttc.core.ExtraSampling`).
         seeds: accepts a seed.
@@ -68,6 +71,9 @@ class Features:
     prefill: tuple[ThinkState, ...] = ()
     stops: bool = False
     extras: bool = False
+    llama: bool = False
+    verbose: bool = False
+    slots: int | None = None
     opens: tuple[ThinkState, ...] = ()
     grammars: bool = False
     seeds: bool = True
@@ -110,10 +116,18 @@ def shared_fields(sampling: Sampling, seed: int | None, features: Features) -> d
         "top_k": sampling.top_k,
     }
     if features.extras:
-        fields |= {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "skip_special_tokens": False}
-        fields |= {"stop_token_ids": list(sampling.stop_token_ids)}
+        fields |= {"min_p": 0.0, "skip_special_tokens": False, "stop_token_ids": list(sampling.stop_token_ids)}
+        fields |= _OFF_LLAMA if features.llama else _OFF
+    if features.verbose:
+        fields["verbose"] = True
     return fields | {name: value for name, value in optional.items() if value is not None}
 
+
+_OFF = {"top_k": -1, "repetition_penalty": 1.0}
+_OFF_LLAMA = {"top_k": 0, "repeat_penalty": 1.0}
+"""What switches off the cuts and penalties that a server would take by default, as vLLM and as llama.cpp read it."""
+VERBOSE = "__verbose"
+"""Where llama.cpp's own answer stands in a chunk."""
 
 _FINISHES: Mapping[str, FinishReason] = {
     "stop": "stop",
@@ -315,7 +329,12 @@ class Tail:
         choice = first_choice(chunk)
         if choice.get("finish_reason"):  # an empty one, which some servers send with every chunk, ends nothing
             self.finish, stop = str(choice["finish_reason"]), choice.get("stop_reason")
-            self.stop = stop if isinstance(stop, str | int) else None
+            self.stop = stop if isinstance(stop, str | int) else self.stop
+        native = as_mapping(chunk.get(VERBOSE), VERBOSE)
+        if native.get("stop_type") == "word":
+            self.stop = as_text(native.get("stopping_word"), "stopping_word")
+        if native.get("stop_type") == "eos" and native.get("tokens"):
+            self.stop = native["tokens"][-1]
         if isinstance(chunk.get("usage"), Mapping):
             counts = usage_of(chunk["usage"])
             # All zeros are a placeholder; a part of other counts may be one.
