@@ -51,6 +51,7 @@ from train.base.world import World
 from ttc.durable import replace_text, replaced_folder
 from ttc.engines.shared.compute import attention_options, cpu_has_amx
 from ttc.engines.shared.text import Text, in_parts, roles_in_parts
+from ttc.engines.shared.text import load_tokenizer as read_tokenizer
 from ttc.errors import ConfigError
 
 _UPCAST = "ttc_fp32"
@@ -243,10 +244,11 @@ def check_head(model: Any, folder: Path) -> None:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Load the tokenizer of a folder; one without padding pads with its end of text, since masks go by lengths."""
-    from transformers import AutoTokenizer
+    """Load the tokenizer of a folder as engines read it; one without padding pads with its end of text.
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    Masks go by lengths, so padding may be any token.
+    """
+    tokenizer = read_tokenizer(folder)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -303,15 +305,41 @@ def save_model(
     copied.generation_config = GenerationConfig()  # transformers refuses to write some of those that it reads
     with replaced_folder(folder) as fresh:
         copied.save_pretrained(fresh, state_dict={name: tensor.to(dtype) for name, tensor in state.items()})
-        tokenizer.save_pretrained(fresh)
+        save_tokenizer(tokenizer, fresh)
         replace_text(fresh / "generation_config.json", json.dumps(generation, indent=2, sort_keys=True) + "\n")
+
+
+_OF_READING = {"backend", "is_local", "local_files_only"}
+"""Fields that transformers writes of how a tokenizer was read."""
+_ELSEWHERE = {"added_tokens_decoder", "additional_special_tokens", "chat_template"}
+"""Fields whose content transformers writes to other files, or under other names."""
+
+
+def save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Write a tokenizer, its settings as in the folder that it was read from, but for what was changed since.
+
+    Among them its class: transformers writes that of its own loader, which versions before 5 do not know.
+    """
+    tokenizer.save_pretrained(folder)
+    place = folder / "tokenizer_config.json"
+    origin = Path(tokenizer.name_or_path) / place.name
+    before = json.loads(origin.read_text(encoding="utf-8")) if origin.is_file() else {}
+    settings = {name: value for name, value in before.items() if name not in _ELSEWHERE}
+    after = json.loads(place.read_text(encoding="utf-8"))
+    settings |= {name: value for name, value in after.items() if name not in _OF_READING}
+    settings |= {name: before[name] for name in ("tokenizer_class",) if name in before}
+    replace_text(place, json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+_FROM_MODEL = ("bos_token_id", "eos_token_id", "pad_token_id", "transformers_version")
+"""What of generation the configuration of a model decides, where it came without one of its own."""
 
 
 def _generation(model: Any, tokenizer: Any) -> dict[str, Any]:
     """The generation config that the model came with, its stop tokens with the tokenizer's among them, ascending."""
     own = model.generation_config.to_diff_dict()
     if own.pop("_from_model_config", False):  # it came without one
-        own = {name: own[name] for name in ("eos_token_id", "pad_token_id", "transformers_version") if name in own}
+        own = {name: own[name] for name in _FROM_MODEL if name in own}
     before = own.get("eos_token_id")
     stops = {*(before if isinstance(before, list) else (before,)), tokenizer.eos_token_id} - {None}
     ids = sorted(stops)

@@ -21,7 +21,7 @@ from typing import Any
 from evals.data.steps import Labelled, read_labelled
 from evals.numbers.step_metrics import Judged, first_error, fit_threshold, ranking
 from evals.task import Task
-from train.base.models import load_tokenizer, merged_state, save_adapter
+from train.base.models import load_tokenizer, merged_state, save_adapter, save_tokenizer
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, one_of, pass_through
 from train.examples.examples import parted
 from train.measure.measure import EXACT, check_engine, gains, opened
@@ -220,7 +220,7 @@ def _save(model: StepModel, tokenizer: Any, folder: Path) -> None:
     model.network.config.ttc_prm = dict(model.reading)
     with replaced_folder(folder) as fresh:
         model.network.save_pretrained(fresh, state_dict=merged_state(model.network))
-        tokenizer.save_pretrained(fresh)
+        save_tokenizer(tokenizer, fresh)
     save_adapter(model.network, folder, task="CAUSAL_LM" if model.reading["kind"] == "token" else "TOKEN_CLS")
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from train.base.models import checkpoint_layers, turn_tokenizer
+from train.base.models import checkpoint_layers, save_tokenizer, turn_tokenizer
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, pass_through
 from train.examples.examples import check_rows, parted, within_context
 from train.examples.pairs import PAIR_FIELDS, PER_PROBLEM, PairSource, Preferred
@@ -101,7 +101,7 @@ class _RewardModel:
             stopped = reason or stopped
             with replaced_folder(folder) as fresh:
                 model.save_pretrained(fresh)
-                tokenizer.save_pretrained(fresh)
+                save_tokenizer(tokenizer, fresh)
             folders.append(folder)
         models = [load_reward_model(folder, setting.device) for folder in folders]
         keys, chance = [pair.key for pair in held_out], [0.5] * len(held_out)

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias
 from evals.task import Item, Task
 from train.base.checkpoint import newest_whole
 from train.base.health import check_finite
-from train.base.models import load_model, turn_tokenizer
+from train.base.models import load_model, save_tokenizer, turn_tokenizer
 from train.base.stage import (
     Setting,
     Stage,
@@ -301,7 +301,7 @@ class _Trl:
                 raise setting.stop.interrupted(kept(trainer.state.global_step, setting))
         with replaced_folder(target) as fresh:
             trainer.save_model(str(fresh))
-            tokenizer.save_pretrained(fresh)
+            save_tokenizer(tokenizer, fresh)
         return _log(trainer.state.log_history, setting.folder)
 
     def _settings(self, setting: Setting, source: Path) -> dict[str, Any]:
