@@ -51,7 +51,6 @@ from train.base.world import World
 from ttc.durable import replace_text, replaced_folder
 from ttc.engines.shared.compute import attention_options, cpu_has_amx
 from ttc.engines.shared.text import Text, in_parts, roles_in_parts
-from ttc.engines.shared.text import load_tokenizer as read_tokenizer
 from ttc.errors import ConfigError
 
 _UPCAST = "ttc_fp32"
@@ -135,7 +134,7 @@ def loaded(kind: str, folder: Path, *, new_head: bool = False, **options: Any) -
     """The model of a folder by a class of transformers, of which the head alone may be new: then it is random.
 
     Raises:
-        ConfigError: the folder lacks other weights, which would be random, too; names them.
+        ConfigError: the folder cannot be read, or lacks other weights, which would be random, too; names them.
     """
     import transformers
 
@@ -144,6 +143,8 @@ def loaded(kind: str, folder: Path, *, new_head: bool = False, **options: Any) -
     try:
         options |= attention_options(folder)
         model, report = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True, **options)
+    except Exception as exc:  # a damaged folder fails as its files do
+        raise ConfigError(f"{folder} holds no model that transformers can read: {type(exc).__name__}: {exc}") from exc
     finally:
         transformers.logging.set_verbosity(level)
     body = f"{model.base_model_prefix}."
@@ -244,11 +245,23 @@ def check_head(model: Any, folder: Path) -> None:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Load the tokenizer of a folder as engines read it; one without padding pads with its end of text.
+    """Load the tokenizer of a folder as engines read it.
 
-    Masks go by lengths, so padding may be any token.
+    One without an end of text takes that of the model, one without padding pads with its end of text, since masks go
+    by lengths.
+
+    Raises:
+        ConfigError: no tokenizer, or nothing that ends a text; names the folder.
     """
-    tokenizer = read_tokenizer(folder)
+    text = Text(folder)
+    tokenizer = text.tokenizer
+    if not text.eos_ids:
+        raise ConfigError(
+            f"{folder} names no token that ends a text, so nothing teaches a model to stop: set eos_token in its "
+            "tokenizer_config.json"
+        )
+    if tokenizer.eos_token_id is None:
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(text.eos_ids[0])
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer

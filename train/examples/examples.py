@@ -232,14 +232,23 @@ def most_tokens(folder: Path) -> int | None:
 
 
 def within_context(stage: str, examples: Iterable[Example], folder: Path) -> None:
-    """Raise RecordError for an example that is longer than the model in `folder` reads, naming its place."""
-    most = most_tokens(folder)
+    """Raise RecordError for an example that the model in `folder` cannot read: too long, or an id beyond its rows."""
+    from transformers import AutoConfig
+
+    most, rows = most_tokens(folder), AutoConfig.from_pretrained(folder).get_text_config().vocab_size
     for example in examples:
-        length = len(example.prompt_ids) + len(example.token_ids)
-        if most is not None and length > most:
+        ids = (*example.prompt_ids, *example.token_ids)
+        where = example.where or f"a completion of {example.key}"
+        if most is not None and len(ids) > most:
             raise RecordError(
-                f"{example.where or f'a completion of {example.key}'}: {length} tokens, but the model of {stage} reads "
-                f"at most {most}; shorten it, or leave it out"
+                f"{where}: {len(ids)} tokens, but the model of {stage} reads at most {most}; shorten it, or leave it "
+                "out"
+            )
+        if max(ids) >= rows:
+            raise RecordError(
+                f"{where}: token {max(ids)} ({Text(folder).decode([max(ids)])!r}) is in the tokenizer of {folder}, "
+                f"whose model has embeddings for {rows} tokens only: give it more (resize_token_embeddings of "
+                "transformers), or take the token out of tokenizer.json"
             )
 
 

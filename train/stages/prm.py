@@ -23,7 +23,7 @@ from evals.numbers.step_metrics import Judged, first_error, fit_threshold, ranki
 from evals.task import Task
 from train.base.models import load_tokenizer, merged_state, save_adapter, save_tokenizer
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, one_of, pass_through
-from train.examples.examples import parted
+from train.examples.examples import Example, parted, within_context
 from train.measure.measure import EXACT, check_engine, gains, opened
 from train.offline.epochs import FitFields, fit
 from train.registries import make_task
@@ -125,6 +125,8 @@ class _Prm:
         tokenizer = load_tokenizer(source)
         pad_id = int(tokenizer.pad_token_id)
         train, held_out = self._rows(setting, source)
+        solutions = (Example(row.key, row.ids, (), where=f"a solution of {row.key}") for row in (*train, *held_out))
+        within_context("prm", solutions, source)
         seed = seeds.derive(setting.seed, "prm") % (1 << 31)
         model = new_step_model(source, self.form, self.delimiter, self.words, seed, setting.device)
         device = next(model.network.parameters()).device
