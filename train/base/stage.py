@@ -115,12 +115,11 @@ def model_of(kind: str, setting: Setting) -> Path:
 def check_file(stage: str, data: Path | None) -> None:
     """Raise ConfigError for a file that was named and is not there; of a data set, its local copy is tried."""
     named = None if data is None else NamedRows.of(str(data))
-    if named is not None:
-        if os.environ.get(DATA):
-            next(named.rows(), None)
-        return
-    if data is not None and not data.is_file():
-        raise ConfigError(f"{stage}: data {data} {why_no_file(data)}; name a file of JSON lines")
+    path = data if named is None else named.path
+    if path is not None and not path.is_file():
+        raise ConfigError(f"{stage}: data {path} {why_no_file(path)}; name a file of JSON lines")
+    if named is not None and (path is not None or os.environ.get(DATA)):
+        next(named.rows(), None)
 
 
 def one_of(stage: str, **given: object) -> None:
