@@ -100,6 +100,15 @@ def kept(step: int, setting: Setting) -> str:
     return f"{counted(step, 'update')} of {setting.folder.name} {'is' if step == 1 else 'are'} kept"
 
 
+_UNITS = ((3600, "h"), (60, "min"), (1, "s"))
+
+
+def time_left(seconds: float) -> str:
+    """How long the rest takes, as the end of a line; empty where nothing is left."""
+    size, unit = next(((size, unit) for size, unit in _UNITS if seconds >= 2 * size), _UNITS[-1])
+    return f", about {max(seconds / size, 1):.0f} {unit} left" if seconds > 0 else ""
+
+
 def check_model(kind: str, has_model: bool) -> None:
     """Raise ConfigError where a stage of this kind has nothing to start from."""
     if not has_model:
