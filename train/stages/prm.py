@@ -28,8 +28,8 @@ from train.measure.measure import EXACT, check_engine, gains, opened
 from train.offline.epochs import FitFields, fit
 from train.registries import make_task
 from train.reward_models.monte_carlo import DrawJournal, MonteCarlo
-from train.reward_models.reward_models import check_kind_of_head
-from train.reward_models.step_model import STEP_LABELS, Form, StepModel, StepRow, Steps, new_step_model
+from train.reward_models.reward_models import STEP_LABELS, check_kind_of_head
+from train.reward_models.step_model import Form, StepModel, StepRow, Steps, new_step_model
 from train.update.update import Build
 from ttc import seeds
 from ttc.config.values import at_least, counted

@@ -52,6 +52,7 @@ from train.offline.epochs import FitFields
 from train.registries import make_task
 from train.reward_models.reward_models import CLASSIFIER, RewardEnsemble, check_kind_of_head, load_reward_model
 from train.stages.reward_model import ranked_right as rewards_right
+from train.stages.reward_model import whole_pairs
 from ttc.concurrent import StopRequest
 from ttc.config.recipes import overrides
 from ttc.config.values import at_least
@@ -330,7 +331,8 @@ class _Trl:
     def _rows(self, setting: Setting, model: Path, end: int) -> Sequence[Example] | Sequence[Preferred]:
         source = self.source
         if self.method != "sft":
-            return source.load(setting, model, end)
+            pairs = source.load(setting, model, end)
+            return whole_pairs(pairs, model) if self.method == "reward" else pairs
         if source.data is not None:
             return read_examples(source.data, Text(model), end)
         return right_rollouts(rollouts_path(source.rollouts or "", setting), most=source.per_problem)
