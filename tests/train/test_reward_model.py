@@ -179,3 +179,30 @@ def test_the_scorer_reads_a_reward_model_at_the_token_that_it_was_trained_and_re
     )  # fmt: skip
     (reward,) = learnt([rollout])["reward_model"]
     assert reward == pytest.approx(hand.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("family", ["Gemma", "Phi3", "GPT2"])
+def test_the_scorer_reads_reward_models_of_families_that_only_transformers_runs(tmp_path, family):
+    import transformers
+    from transformers import AutoModelForCausalLM
+
+    base = qwen_like.model(tmp_path / "base")
+    text = Text(base)
+    sizes = {
+        "vocab_size": 512,
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+    }
+    config = getattr(transformers, f"{family}Config")(**sizes, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    AutoModelForCausalLM.from_config(config).save_pretrained(base)
+    model, folder = new_reward_model(base, 1, "cpu"), tmp_path / "rewards"
+    model.save_pretrained(folder)
+    text.tokenizer.save_pretrained(folder)
+    scorer = SCORERS.load("orm")(str(folder), EmbeddedCore(dtype="float32", device="cpu"))
+    prompt = text.render([Message("user", "one")], None)
+    (score,) = asyncio.run(scorer.score([prefixes(prompt, text.encode, ["two"], ".")[-1]], lambda usage: None))
+    ids = (*prompt.token_ids, *text.encode("two.<|im_end|>\n"))
+    hand = rewards_of(load_reward_model(folder, "cpu"), [Example("", ids, ())], 0)
+    assert score.value == pytest.approx(torch.sigmoid(hand).item(), abs=1e-5)

@@ -35,6 +35,7 @@ from ttc import seeds
 from ttc.config.values import at_least, counted
 from ttc.core import Sampling
 from ttc.durable import replace_text, replaced_folder
+from ttc.engines.shared.shape import read_config, supported
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 from ttc.verifiers.steps import prefixes
@@ -128,6 +129,11 @@ class _Prm:
         solutions = (Example(row.key, row.ids, (), where=f"a solution of {row.key}") for row in (*train, *held_out))
         within_context("prm", solutions, source)
         seed = seeds.derive(setting.seed, "prm") % (1 << 31)
+        if not supported(read_config(source)):
+            setting.log(
+                f"the scorer prm reads Llama, Mistral, Qwen2 and Qwen3, not {source}: what is made of it rewards the "
+                "steps of grpo (process_reward) alone"
+            )
         model = new_step_model(source, self.form, self.delimiter, self.words, seed, setting.device)
         device = next(model.network.parameters()).device
 
