@@ -18,6 +18,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ from distill.generation.ledger import LEDGER, AnswerLedger
 from distill.generation.shards import opener_for
 from distill.job.manifest import RESULT, write_card, write_manifest
 from distill.job.spending import Log, cost_lines, spend, take_over, units_by_teacher
-from distill.measure.evaluate import measure_model, measure_teacher
+from distill.measure.evaluate import measure_model, measure_teacher, measuring_lines
 from distill.measure.measured import Measured, recoveries
 from distill.plan.gates import job_checks
 from distill.plan.lock import LOCK, check_lock, check_place, claim
@@ -52,11 +53,14 @@ from distill.spec.sample import Sample, TrainingRow
 from distill.spec.spec import JobSpec
 from distill.spec.teacher import name_of
 from evals.numbers.gates import GateCheck
+from evals.task import Task, VerifierSpec
 from train.base.stage import StageResult
 from train.promote.gate import judge, promote
 from train.recipe.recipe import Recipe, RecipeStep, bind_stage
 from train.recipe.run import RunOptions, run_recipe
+from train.registries import make_task
 from ttc.concurrent import Interrupted, StopRequest
+from ttc.config.recipes import parse_spec
 from ttc.config.values import counted
 from ttc.core import NO_VERDICT
 from ttc.durable import replace_link
@@ -93,7 +97,17 @@ def plan_job(spec: JobSpec, folder: Path) -> Planned:
     if not refused(findings, spec):
         with claim(plan):
             pass
-    return Planned(plan, findings, cost_lines(plan))
+    return Planned(plan, findings, [*cost_lines(plan), *_measuring(plan)])
+
+
+def _measuring(plan: JobPlan) -> Iterator[str]:
+    """What the measurements cost that no ledger has."""
+    yield from measuring_lines(plan.job, plan.measured)
+    by_gates = plan.gates is not None and plan.gates.train is not None
+    more = {"the method's own numbers": bool(plan.method.numbers(plan.job)), "what the gates measure": by_gates}
+    names = [name for name, is_more in more.items() if is_more]
+    if names:
+        yield f"not counted: {' and '.join(names)}"
 
 
 def _checked(spec: JobSpec, folder: Path) -> tuple[JobPlan, list[Finding]]:
@@ -315,9 +329,17 @@ def _judge(plan: JobPlan, trained: Trained, models: Mapping[str, Measured]) -> l
     setting = plan.job.setting
     checks: list[GateCheck] = []
     if plan.gates.train is not None:
-        checks += judge(plan.gates.train, trained.folder, plan.job.student, setting)
+        checks += judge(plan.gates.train, trained.folder, plan.job.student, setting, partial(_gate_task, plan))
     teachers = {who: model for who, model in models.items() if who not in ("start", "student")}
     return checks + job_checks(plan.gates, models["start"], models["student"], teachers, plan.spec.seed)
+
+
+def _gate_task(plan: JobPlan, name: str) -> Task:
+    """The task of a gate under the spec's sampling; one that the job measures is judged as it is there, too."""
+    task, spec = make_task(name), plan.spec
+    if spec.verifier is not None and name in plan.measured:
+        task = replace(task, verifier=VerifierSpec(*parse_spec(spec.verifier)))
+    return replace(task, sampling=spec.sampling_of(task.sampling))
 
 
 def _pass_rates(samples: Sequence[Sample]) -> dict[str, float]:

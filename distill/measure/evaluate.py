@@ -8,7 +8,7 @@ per teacher.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +44,30 @@ class _Silent:
 
     def failed(self, failures: Mapping[str, int]) -> None:
         """See `evals.experiment.Watcher`."""
+
+
+def measuring_lines(job: DistillJob, tasks: Mapping[str, Task]) -> Iterator[str]:
+    """What `measure_model` asks of the start and of the student, and `measure_teacher` of each teacher, at most."""
+    sizes = [_size(job.spec, task) for task in tasks.values()]
+    if sizes:
+        yield f"measuring the start and the student, greedily and sampled: {_most(sizes, 4, True)}"
+    for teacher in job.teachers if job.spec.eval.teachers else ():
+        taught = [domain.held_out for domain in job.domains if teacher.teaches(domain.name)]
+        sizes = [_size(job.spec, task) for task in taught if task is not None]
+        if sizes:
+            yield f"measuring {teacher.name} ({teacher.strategy.label}): {_most(sizes, 1, not teacher.is_searching)}"
+
+
+def _size(spec: JobSpec, task: Task) -> tuple[int, int]:
+    """Problems that are measured of a task, and the cap of an answer."""
+    return len(task.items(spec.eval.limit, 0)), spec.sampling_of(task.sampling).max_tokens
+
+
+def _most(sizes: Sequence[tuple[int, int]], times: int, is_plain: bool) -> str:
+    """Each problem answered so many `times`; a search has no cap that is known before."""
+    answers = times * sum(count for count, _ in sizes)
+    tokens = times * sum(count * cap for count, cap in sizes)
+    return counted(answers, "answer") + (f", at most {tokens:,} tokens" if is_plain else "")
 
 
 def measure_model(job: DistillJob, tasks: Mapping[str, Task], model: Path, folder: Path) -> dict[str, TaskNumbers]:

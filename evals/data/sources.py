@@ -10,6 +10,7 @@ source says that it must not be.
 A training stage names rows in one line, with the columns that hold what it needs (`NamedRows`):
 
     openai/gsm8k:config=main,split=train,stem=gsm8k_train,prompt=problem|question,completion=solution|answer
+    mine.jsonl:prompt=instruction,completion=output
 
 Left out: streaming, revisions other than the newest.
 """
@@ -270,11 +271,12 @@ DATA = "TTC_DATA"
 """The variable of the environment that names the folder of local copies."""
 _NAMED = re.compile(r"[\w.-]+/[\w.-]+:[a-z_]+=")
 _PLACES = ("config", "split", "stem", "limit")
+_FILE = re.compile(r"(?P<path>.+?\.(?:jsonl|jsonl\.gz|csv)):(?P<columns>[a-z_]+=.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class NamedRows:
-    """Rows of a published dataset: where they are, at most how many, and the columns that make up a row of ours.
+    """Rows of a published dataset, or of a file: at most how many, and the columns that make up a row of ours.
 
     A column is written as a path (`messages.0.content`), several as `problem|question`, of which the first that a row
     has counts; `mode=off` and `weight=2` are values, not columns.
@@ -283,26 +285,36 @@ class NamedRows:
     source: Source
     columns: Mapping[str, str]
     limit: int | None = None
+    path: Path | None = None
 
     @classmethod
     def of(cls, spec: str) -> NamedRows | None:
-        """Read `ID:KEY=VALUE,...`; None for a text that is none; raises ConfigError for one without columns."""
-        if not _NAMED.match(spec):
+        """Read `ID:KEY=VALUE,...` or `FILE:KEY=VALUE,...`; None for a text that is neither.
+
+        Raises:
+            ConfigError: no columns are named.
+        """
+        file = _FILE.fullmatch(spec)
+        if file is None and not _NAMED.match(spec):
             return None
-        repository, _, rest = spec.partition(":")
+        repository, _, rest = spec.partition(":") if file is None else (file["path"], ":", file["columns"])
         options = overrides(re.split(r",(?=[a-z_]+=)", rest), spec)
         stem = options.get("stem") or repository.partition("/")[2].lower()
         limit = options.get("limit")
         if limit is not None and not limit.isdecimal():
             raise ConfigError(f"{spec}: limit must be a number, got {limit!r}")
-        columns = {name: value for name, value in options.items() if name not in _PLACES}
+        places = _PLACES if file is None else ("limit",)
+        columns = {name: value for name, value in options.items() if name not in places}
         if not columns.keys() & {"prompt", "messages"}:
             raise ConfigError(f"{spec}: name the column of the prompt (prompt=...) or of the turns (messages=...)")
         source = Source(stem, repository, options.get("config"), options.get("split", "train"))
-        return cls(source, columns, None if limit is None else int(limit))
+        path = None if file is None else Path(repository).expanduser()
+        return cls(source, columns, None if limit is None else int(limit), path)
 
     def file(self) -> Path | None:
         """The local file that they are read from; None for the hub, and for a copy of its repository."""
+        if self.path is not None:
+            return self.path
         folder = os.environ.get(DATA)
         names = [f"{self.source.stem}.{ending}" for ending in ("jsonl", "jsonl.gz", "csv")]
         return (
@@ -311,10 +323,15 @@ class NamedRows:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The rows, by our names of fields; raises like `rows_from`, and RecordError for a column that is not there."""
-        for number, row in enumerate(rows_from(self.source, os.environ.get(DATA))):
+        for number, row in enumerate(self._read()):
             if number == self.limit:
                 return
             yield {name: self._value(name, column, row) for name, column in self.columns.items()}
+
+    def _read(self) -> Iterator[Row]:
+        if self.path is None:
+            return rows_from(self.source, os.environ.get(DATA))
+        return (Row(value, where, number, local=False) for value, where, number in rows_of(self.path))
 
     def _value(self, name: str, column: str, row: Row) -> Any:
         if name in ("mode", "weight"):

@@ -323,7 +323,39 @@ def test_plan_spends_nothing_and_prints_the_cost(tmp_path, guesser, walker, caps
     assert main(["distill", "plan", *flags]) == 0
     told = capsys.readouterr().out
     assert "teacher (direct): 20 answers, at most 240 tokens" in told
+    assert "measuring" not in told
     assert (tmp_path / "j" / "lock.json").is_file() and not (tmp_path / "j" / "ledger.sqlite").exists()
+
+
+def test_plan_counts_the_answers_that_measuring_asks_for(tmp_path, finished, guesser, walker):
+    plan = plan_job(spec(guesser, walker, gates={"min_gain": 0.0}), tmp_path / "j")
+    lines = [line for line in plan.cost if line.startswith(("measuring", "not counted"))]
+    counts = [int(line.partition(": ")[2].split()[0]) for line in lines[:2]]
+    files = list((finished[0] / "eval").glob("**/records.jsonl"))
+    by_teacher = [path for path in files if "teachers" in path.parts]
+    sizes = [sum(len(path.read_text().splitlines()) for path in paths) for paths in (files, by_teacher)]
+    assert counts == [sizes[0] - sizes[1], sizes[1]]
+    cap = make_task(TASK).sampling.max_tokens
+    assert lines == [
+        "measuring the start and the student, greedily and sampled: "
+        f"{counts[0]} answers, at most {counts[0] * cap} tokens",
+        f"measuring teacher (direct): {counts[1]} answers, at most {counts[1] * cap} tokens",
+        "not counted: what the gates measure",
+    ]
+
+
+def test_gates_are_measured_under_the_sampling_of_the_spec(tmp_path, finished, guesser, walker, monkeypatch):
+    shutil.copytree(finished[0], tmp_path / "j", symlinks=True)
+    caps = []
+
+    def judge(gates, run, start, setting, make):
+        caps.extend(make(name).sampling.max_tokens for name in (gates.held_out, *gates.retention))
+        return []
+
+    monkeypatch.setattr("distill.job.job.judge", judge)
+    table = {"min_gain": 0.0, "retention": [f"{TASK},key=1"]}
+    run_job(spec(guesser, walker, gates=table, sampling={"max_tokens": 20}), tmp_path / "j", quiet)
+    assert caps == [20, 20] != [make_task(TASK).sampling.max_tokens] * 2
 
 
 def test_promotion_moves_the_pointer_only_when_every_gate_passes(tmp_path, finished, guesser, walker, capsys):

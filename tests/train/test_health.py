@@ -15,7 +15,7 @@ from train.base.health import RULES, Alarm, Health, HealthRule, act, check_finit
 from train.base.optimiser import Optimiser, Schedule
 from train.base.stage import Setting
 from train.offline.epochs import FitFields, fit
-from train.rl.loop import LoopState, evaluate, growth
+from train.rl.loop import LoopPlan, LoopState, evaluate, growth
 from ttc.core import Verdict
 from ttc.errors import ConfigError, TrainingError, UnknownName
 
@@ -114,7 +114,7 @@ def test_a_run_that_only_falls_goes_back_to_where_it_started(cipher_model, tmp_p
     model, optimiser = parts.updater.model, parts.updater.optimiser
 
     async def work():
-        await evaluate(LoopState(), parts)
+        await evaluate(LoopState(), parts, LoopPlan(1, 1))
         before = [weight.detach().clone() for weight in model.parameters()]
         with torch.no_grad():
             model.lm_head.weight.zero_()
@@ -181,7 +181,7 @@ def test_judges_that_part_by_one_problem_end_no_run(eight, accepted, fires):
 
 def measured(parts, state=None):
     """What `evaluate` measures of these parts."""
-    return asyncio.run(evaluate(state or LoopState(), parts))
+    return asyncio.run(evaluate(state or LoopState(), parts, LoopPlan(1, 1)))
 
 
 def fitted(folder, losses, health=None, grow=0.0):

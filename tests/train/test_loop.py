@@ -122,7 +122,7 @@ def test_a_roll_back_after_a_resume_goes_to_no_weights_of_the_attempt_that_was_l
     best = steps()[-1]
     lost = with_best()
     for step in (3, 4):  # better than ever, and killed before the next checkpoint
-        asyncio.run(evaluate(LoopState(step), lost))
+        asyncio.run(evaluate(LoopState(step), lost, LoopPlan(1, 1)))
     close(lost)
     assert steps() == [best, 4]
     again = with_best()
@@ -136,7 +136,8 @@ def test_what_is_measured_says_which_problems_are_variants_of_one(new_parts, tmp
     held_out = dataclasses.replace(parts.held_out, items=items)
     with contextlib.closing(LineFile(tmp_path / "held_out.jsonl")) as file:
         for measured in (parts.held_out, held_out):
-            asyncio.run(evaluate(LoopState(), dataclasses.replace(parts, held_out=measured, held_out_file=file)))
+            own = dataclasses.replace(parts, held_out=measured, held_out_file=file)
+            asyncio.run(evaluate(LoopState(), own, LoopPlan(1, 1)))
     close(parts)
     plain, clustered = (json.loads(line) for line in (tmp_path / "held_out.jsonl").read_text().splitlines())
     assert "groups" not in plain and clustered["groups"] == [item.group for item in items]

@@ -1,23 +1,37 @@
 """Reward models: the Bradley-Terry loss by hand, reading by length, ensembles, and a stage that ranks unseen ones."""
 
+import asyncio
+import json
 import math
 import shutil
 
 import pytest
 import torch
 
+from tests import qwen_like
 from tests.train.cipher_base import STEPS, SYMBOLS
 from tests.train.stages import make_stage
 from train.base.models import load_model
+from train.base.rollout import Rollout
 from train.base.stage import Setting
 from train.examples.examples import Example
 from train.examples.pairs import pairs_of_rollouts
-from train.reward_models.reward_models import RewardEnsemble, load_reward_model, new_reward_model, rewards_of
+from train.reward_models.reward_models import (
+    RewardEnsemble,
+    RewardSource,
+    last_hidden,
+    load_reward_model,
+    new_reward_model,
+    rewards_of,
+)
 from train.reward_models.step_model import new_step_model
 from train.stages.sample import sample
 from ttc.config.registry import SCORERS
+from ttc.core import Message
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 from ttc.scorers.reward_models.backends import EmbeddedCore
+from ttc.verifiers.steps import prefixes
 
 pytestmark = pytest.mark.numeric
 
@@ -134,3 +148,61 @@ def test_what_cannot_work_is_refused_by_field(cipher_model):
             make_stage("reward_model", **{"steps": 2, "lr": 1e-3, **fields})
     with pytest.raises(ConfigError, match="no reward model"):
         load_reward_model(cipher_model, "cpu")
+
+
+def test_the_scorer_reads_a_reward_model_at_the_token_that_it_was_trained_and_rewards_at(tmp_path):
+    base = qwen_like.model(tmp_path / "base")  # its template writes a line break behind the end of a turn
+    text, words = Text(base), ("one", "two", "three")
+    rows = [{"prompt": word, "chosen": f"{word} is it", "rejected": "no"} for word in words]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    place = setting(tmp_path / "1-reward_model", base)
+    seen = []
+    stage = make_stage("reward_model", data=str(tmp_path / "pairs.jsonl"), steps=1, rows=2, lr=1e-3)
+    with pytest.MonkeyPatch.context() as patch:
+        spy = lambda model, rows, pad_id: seen.extend(rows) or last_hidden(model, rows, pad_id)  # noqa: E731
+        patch.setattr("train.reward_models.reward_models.last_hidden", spy)
+        stage.run(place)
+    folder = place.folder / "reward_model-1"
+    prompt = text.render([Message("user", "one")], None)
+    ids = (*prompt.token_ids, *text.encode("one is it<|im_end|>\n"))
+    assert ids in seen
+    scorer = SCORERS.load("orm")(str(folder), EmbeddedCore(dtype="float32", device="cpu"))
+    path = prefixes(prompt, text.encode, ["one is it"], "\n\n")[-1]
+    (score,) = asyncio.run(scorer.score([path], lambda usage: None))
+    hand = rewards_of(load_reward_model(folder, "cpu"), [Example("", ids, ())], 0)
+    assert score.value == pytest.approx(torch.sigmoid(hand).item(), abs=1e-5)
+    learnt = RewardSource((str(folder),), "mean", 1.0).load(place, base)
+    sampled = text.encode("one is it<|im_end|>")
+    rollout = Rollout(
+        0, 0, "p", "", "", (), prompt.token_ids, sampled, (True,) * len(sampled), (0.0,) * len(sampled), "one is it",
+        "", None, "stop", 0, 1, None, None,
+    )  # fmt: skip
+    (reward,) = learnt([rollout])["reward_model"]
+    assert reward == pytest.approx(hand.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("family", ["Gemma", "Phi3", "GPT2"])
+def test_the_scorer_reads_reward_models_of_families_that_only_transformers_runs(tmp_path, family):
+    import transformers
+    from transformers import AutoModelForCausalLM
+
+    base = qwen_like.model(tmp_path / "base")
+    text = Text(base)
+    sizes = {
+        "vocab_size": 512,
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+    }
+    config = getattr(transformers, f"{family}Config")(**sizes, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    AutoModelForCausalLM.from_config(config).save_pretrained(base)
+    model, folder = new_reward_model(base, 1, "cpu"), tmp_path / "rewards"
+    model.save_pretrained(folder)
+    text.tokenizer.save_pretrained(folder)
+    scorer = SCORERS.load("orm")(str(folder), EmbeddedCore(dtype="float32", device="cpu"))
+    prompt = text.render([Message("user", "one")], None)
+    (score,) = asyncio.run(scorer.score([prefixes(prompt, text.encode, ["two"], ".")[-1]], lambda usage: None))
+    ids = (*prompt.token_ids, *text.encode("two.<|im_end|>\n"))
+    hand = rewards_of(load_reward_model(folder, "cpu"), [Example("", ids, ())], 0)
+    assert score.value == pytest.approx(torch.sigmoid(hand).item(), abs=1e-5)

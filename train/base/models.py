@@ -134,7 +134,7 @@ def loaded(kind: str, folder: Path, *, new_head: bool = False, **options: Any) -
     """The model of a folder by a class of transformers, of which the head alone may be new: then it is random.
 
     Raises:
-        ConfigError: the folder lacks other weights, which would be random, too; names them.
+        ConfigError: the folder cannot be read, or lacks other weights, which would be random, too; names them.
     """
     import transformers
 
@@ -143,6 +143,8 @@ def loaded(kind: str, folder: Path, *, new_head: bool = False, **options: Any) -
     try:
         options |= attention_options(folder)
         model, report = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True, **options)
+    except Exception as exc:  # a damaged folder fails as its files do
+        raise ConfigError(f"{folder} holds no model that transformers can read: {type(exc).__name__}: {exc}") from exc
     finally:
         transformers.logging.set_verbosity(level)
     body = f"{model.base_model_prefix}."
@@ -243,10 +245,23 @@ def check_head(model: Any, folder: Path) -> None:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Load the tokenizer of a folder; one without padding pads with its end of text, since masks go by lengths."""
-    from transformers import AutoTokenizer
+    """Load the tokenizer of a folder as engines read it.
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    One without an end of text takes that of the model, one without padding pads with its end of text, since masks go
+    by lengths.
+
+    Raises:
+        ConfigError: no tokenizer, or nothing that ends a text; names the folder.
+    """
+    text = Text(folder)
+    tokenizer = text.tokenizer
+    if not text.eos_ids:
+        raise ConfigError(
+            f"{folder} names no token that ends a text, so nothing teaches a model to stop: set eos_token in its "
+            "tokenizer_config.json"
+        )
+    if tokenizer.eos_token_id is None:
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(text.eos_ids[0])
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -303,15 +318,41 @@ def save_model(
     copied.generation_config = GenerationConfig()  # transformers refuses to write some of those that it reads
     with replaced_folder(folder) as fresh:
         copied.save_pretrained(fresh, state_dict={name: tensor.to(dtype) for name, tensor in state.items()})
-        tokenizer.save_pretrained(fresh)
+        save_tokenizer(tokenizer, fresh)
         replace_text(fresh / "generation_config.json", json.dumps(generation, indent=2, sort_keys=True) + "\n")
+
+
+_OF_READING = {"backend", "is_local", "local_files_only"}
+"""Fields that transformers writes of how a tokenizer was read."""
+_ELSEWHERE = {"added_tokens_decoder", "additional_special_tokens", "chat_template"}
+"""Fields whose content transformers writes to other files, or under other names."""
+
+
+def save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Write a tokenizer, its settings as in the folder that it was read from, but for what was changed since.
+
+    Among them its class: transformers writes that of its own loader, which versions before 5 do not know.
+    """
+    tokenizer.save_pretrained(folder)
+    place = folder / "tokenizer_config.json"
+    origin = Path(tokenizer.name_or_path) / place.name
+    before = json.loads(origin.read_text(encoding="utf-8")) if origin.is_file() else {}
+    settings = {name: value for name, value in before.items() if name not in _ELSEWHERE}
+    after = json.loads(place.read_text(encoding="utf-8"))
+    settings |= {name: value for name, value in after.items() if name not in _OF_READING}
+    settings |= {name: before[name] for name in ("tokenizer_class",) if name in before}
+    replace_text(place, json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+_FROM_MODEL = ("bos_token_id", "eos_token_id", "pad_token_id", "transformers_version")
+"""What of generation the configuration of a model decides, where it came without one of its own."""
 
 
 def _generation(model: Any, tokenizer: Any) -> dict[str, Any]:
     """The generation config that the model came with, its stop tokens with the tokenizer's among them, ascending."""
     own = model.generation_config.to_diff_dict()
     if own.pop("_from_model_config", False):  # it came without one
-        own = {name: own[name] for name in ("eos_token_id", "pad_token_id", "transformers_version") if name in own}
+        own = {name: own[name] for name in _FROM_MODEL if name in own}
     before = own.get("eos_token_id")
     stops = {*(before if isinstance(before, list) else (before,)), tokenizer.eos_token_id} - {None}
     ids = sorted(stops)

@@ -100,6 +100,15 @@ def kept(step: int, setting: Setting) -> str:
     return f"{counted(step, 'update')} of {setting.folder.name} {'is' if step == 1 else 'are'} kept"
 
 
+_UNITS = ((3600, "h"), (60, "min"), (1, "s"))
+
+
+def time_left(seconds: float) -> str:
+    """How long the rest takes, as the end of a line; empty where nothing is left."""
+    size, unit = next(((size, unit) for size, unit in _UNITS if seconds >= 2 * size), _UNITS[-1])
+    return f", about {max(seconds / size, 1):.0f} {unit} left" if seconds > 0 else ""
+
+
 def check_model(kind: str, has_model: bool) -> None:
     """Raise ConfigError where a stage of this kind has nothing to start from."""
     if not has_model:
@@ -115,12 +124,11 @@ def model_of(kind: str, setting: Setting) -> Path:
 def check_file(stage: str, data: Path | None) -> None:
     """Raise ConfigError for a file that was named and is not there; of a data set, its local copy is tried."""
     named = None if data is None else NamedRows.of(str(data))
-    if named is not None:
-        if os.environ.get(DATA):
-            next(named.rows(), None)
-        return
-    if data is not None and not data.is_file():
-        raise ConfigError(f"{stage}: data {data} {why_no_file(data)}; name a file of JSON lines")
+    path = data if named is None else named.path
+    if path is not None and not path.is_file():
+        raise ConfigError(f"{stage}: data {path} {why_no_file(path)}; name a file of JSON lines")
+    if named is not None and (path is not None or os.environ.get(DATA)):
+        next(named.rows(), None)
 
 
 def one_of(stage: str, **given: object) -> None:

@@ -5,6 +5,9 @@ A line of a file:
     {"prompt": "2+3", "completion": "5"}                          or "messages": [{"role": .., "content": ..}, ..]
     {"prompt": "2+3", "completion": "5", "thinking": "two and three", "mode": "on"}
 
+Prompt and completion may be lists of turns, too, as TRL has them. Columns of other names are named behind the file:
+`mine.jsonl:prompt=instruction,completion=output`, and `messages=conversations` for turns that have `from` and `value`.
+
 The prompt goes through the chat template of the model, with thinking asked for (`mode` on), forbidden (off) or left to
 the template (auto); an empty completion is refused. The markers are put where the template has not put them already,
 directly against the text, and the end of the turn is learnt. Rollouts keep the ids that were sampled. A row of
@@ -118,7 +121,7 @@ def rows_of(path: Path, fields: set[str]) -> Iterable[tuple[str, dict[str, Any]]
     for number, row in rows:
         where = f"{path}, line {number}"
         _check_fields(row, fields, where)
-        yield where, row
+        yield where, _from_turns(row, where)
 
 
 _NAMES = ("id", "cluster")
@@ -132,7 +135,10 @@ def _check_fields(row: Any, fields: set[str], where: str) -> None:
         raise RecordError(f"{where}: not a JSON object")
     for name in row:
         if name not in allowed:
-            raise RecordError(f"{where}: unknown field {name!r} (known: {', '.join(sorted(allowed))})")
+            raise RecordError(
+                f"{where}: unknown field {name!r} (known: {', '.join(sorted(allowed))}); leave it out, or name the "
+                "columns that count behind the file: FILE.jsonl:prompt=COLUMN,.."
+            )
         if name in _NAMES and (isinstance(row[name], bool) or not isinstance(row[name], str | int | float | None)):
             raise RecordError(f"{where}: {name} must be a text or a number, got {_short(row[name])}")
         if half_character(json.dumps(row[name], ensure_ascii=False)) is not None:
@@ -232,14 +238,23 @@ def most_tokens(folder: Path) -> int | None:
 
 
 def within_context(stage: str, examples: Iterable[Example], folder: Path) -> None:
-    """Raise RecordError for an example that is longer than the model in `folder` reads, naming its place."""
-    most = most_tokens(folder)
+    """Raise RecordError for an example that the model in `folder` cannot read: too long, or an id beyond its rows."""
+    from transformers import AutoConfig
+
+    most, rows = most_tokens(folder), AutoConfig.from_pretrained(folder).get_text_config().vocab_size
     for example in examples:
-        length = len(example.prompt_ids) + len(example.token_ids)
-        if most is not None and length > most:
+        ids = (*example.prompt_ids, *example.token_ids)
+        where = example.where or f"a completion of {example.key}"
+        if most is not None and len(ids) > most:
             raise RecordError(
-                f"{example.where or f'a completion of {example.key}'}: {length} tokens, but the model of {stage} reads "
-                f"at most {most}; shorten it, or leave it out"
+                f"{where}: {len(ids)} tokens, but the model of {stage} reads at most {most}; shorten it, or leave it "
+                "out"
+            )
+        if max(ids) >= rows:
+            raise RecordError(
+                f"{where}: token {max(ids)} ({Text(folder).decode([max(ids)])!r}) is in the tokenizer of {folder}, "
+                f"whose model has embeddings for {rows} tokens only: give it more (resize_token_embeddings of "
+                "transformers), or take the token out of tokenizer.json"
             )
 
 
@@ -390,6 +405,39 @@ def parted(stage: str, rows: Sequence[T], share: float, setting: Setting) -> tup
     return train, held_out
 
 
+_ANSWERS = {"completion": "thinking", "chosen": "chosen_thinking", "rejected": "rejected_thinking"}
+"""Fields that hold an answer, and those of the thoughts before it."""
+
+
+def _from_turns(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A row whose prompt or answers are lists of turns, as TRL has them, in our form; raises RecordError."""
+    fields = dict(row)
+    if _as_turns(fields.get("prompt")) and "messages" not in fields:
+        fields["messages"] = fields.pop("prompt")
+    prompt = fields.get("prompt")
+    asked = fields.get("messages") if prompt is None else [{"role": "user", "content": prompt}]
+    for name, thought in _ANSWERS.items():
+        turns = _as_turns(fields.get(name))
+        if not turns:
+            continue
+        *before, last = turns
+        if asked is None and before:
+            asked = fields["messages"] = before
+        if before and before != asked:
+            raise RecordError(f"{where}: the turns of {name} before its last one are not the prompt")
+        if last["role"] != "assistant" or not isinstance(last.get("content"), str):
+            raise RecordError(f"{where}: the last turn of {name} must be the assistant's, with a text as its content")
+        fields[name], inside = _thought_of(last["content"])
+        fields |= {} if inside is None else {thought: inside}
+    return fields
+
+
+def _as_turns(value: Any) -> list[Any]:
+    """`value`, where it is a list of turns; else none."""
+    turns = value if isinstance(value, list) else []
+    return turns if all(isinstance(turn, Mapping) and "role" in turn for turn in turns) else []
+
+
 _ROLES = {"human": "user", "gpt": "assistant"}
 """Names of roles in data sets that have `from` and `value`."""
 
@@ -399,9 +447,7 @@ def _as_ours(row: Mapping[str, Any]) -> dict[str, Any]:
     fields = dict(row)
     if "messages" in fields:
         fields["messages"] = [_turn(turn) if isinstance(turn, Mapping) else turn for turn in fields["messages"]]
-    for name, thought in (
-        ("completion", "thinking"), ("chosen", "chosen_thinking"), ("rejected", "rejected_thinking")
-    ):  # fmt: skip
+    for name, thought in _ANSWERS.items():
         if isinstance(fields.get(name), list):
             last = _turn(fields[name][-1])
             fields[name] = last["content"] if last.keys() == {"role", "content"} else last

@@ -17,7 +17,7 @@ from typing import Any
 from train.base.checkpoint import Checkpoints
 from train.base.health import AlarmFile, Health, HealthRule, act, configured
 from train.base.optimiser import Optimiser, Schedule
-from train.base.stage import ALL_KEPT, Setting, kept
+from train.base.stage import ALL_KEPT, Setting, kept, time_left
 from train.update.batch import rows_at
 from ttc.config.values import counted
 from ttc.errors import ConfigError
@@ -69,6 +69,7 @@ def fit(
             last = evaluate()
             health.not_finite(last, 0)
             metrics.write({"step": 0, **_plain(last)}, sync=False)
+        start, first = time.perf_counter(), step
         while step < course.steps and not stopped:
             if world.any(setting.stop.asked):
                 checkpoints.keep(step, model, optimiser.state(), state())
@@ -79,7 +80,8 @@ def fit(
             numbers["update_s"] = time.perf_counter() - began
             if step % course.eval_every == 0 or step == course.steps:
                 numbers |= evaluate()
-                setting.log(f"step {step} of {course.steps}: {_told(numbers)}")
+                left = time_left((time.perf_counter() - start) / (step - first) * (course.steps - step))
+                setting.log(f"step {step} of {course.steps}: {_told(numbers)}{left}")
             numbers = world.agree(numbers)
             saves = step % course.save_every == 0 or step == course.steps
             numbers["not_finite"] = health.not_finite(numbers, step, not saves or optimiser.sound())

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,8 +62,12 @@ class _Answered(NamedTuple):
         return len(self.right)
 
 
-def judge(gates: Gates, run: Path, start: Path | None, setting: Setting) -> list[GateCheck]:
+def judge(
+    gates: Gates, run: Path, start: Path | None, setting: Setting, make: Callable[[str], Task] = make_task
+) -> list[GateCheck]:
     """Measure all gates of the run in `run`; `start` is the model it began with, None for the one in the run.
+
+    `make` gives the task of a name, with the sampling and the verifier that it is measured with.
 
     Raises:
         ConfigError: no run, a run that is not finished, or a start outside of the run that was not given.
@@ -76,7 +80,7 @@ def judge(gates: Gates, run: Path, start: Path | None, setting: Setting) -> list
     before = start or _began(run, folders)
     last = results[-1]
     checks = [_finished(last.stopped)]
-    task = make_task(gates.held_out)
+    task = make(gates.held_out)
     candidate = Path(last.model)
     new, old = (_answers(task, gates.limit, model, setting) for model in (candidate, before))
     if gates.min_accuracy is not None:
@@ -96,22 +100,24 @@ def judge(gates: Gates, run: Path, start: Path | None, setting: Setting) -> list
         away = divergence(candidate, before, task.items(gates.limit, 0), task.sampling.max_tokens, setting)
         checks.append(at_most("max_kl", "nats a token from the start", away, gates.max_kl))
     for spec in gates.retention:
-        checks.append(_kept("retention", make_task(spec), gates.limit, gates.max_drop, candidate, before, setting))
+        checks.append(_kept("retention", make(spec), gates.limit, gates.max_drop, candidate, before, setting))
     if gates.canaries is not None:
-        canaries = make_task(gates.canaries)
+        canaries = make(gates.canaries)
         checks.append(_unseen(canaries.items(gates.limit, 0), folders, candidate))
         checks.append(_kept("canaries", canaries, gates.limit, gates.max_canary_drop, candidate, before, setting))
-    return checks + _cases(gates, task, candidate, before, setting)
+    return checks + _cases(gates, task, candidate, before, setting, make)
 
 
-def _cases(gates: Gates, task: Task, candidate: Path, start: Path, setting: Setting) -> list[GateCheck]:
+def _cases(
+    gates: Gates, task: Task, candidate: Path, start: Path, setting: Setting, make: Callable[[str], Task]
+) -> list[GateCheck]:
     """Gates on single cases; see `train.promote.gate`."""
     checks: list[GateCheck] = []
     if gates.reviews is not None:
         path = Path(gates.reviews).expanduser()
         checks.append(reviewed(path, candidate, gates.min_reviews, gates.min_accepted, setting.seed))
     for spec in gates.safety:
-        cases = make_task(spec)
+        cases = make(spec)
         ways = [_answers(cases, gates.limit, candidate, setting, greedy=greedy).right for greedy in (True, False)]
         checks.append(safe(cases.name, ways))
     if gates.min_win_rate is not None:

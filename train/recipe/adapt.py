@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from train.base.models import load_tokenizer
+from train.base.models import load_tokenizer, save_tokenizer
 from train.recipe.recipe import Recipe
 from train.recipe.run import RUN
 from ttc.config.recipes import dump
@@ -124,7 +124,7 @@ def adapt(folder: Path, out: Path, wanted: Adaptation) -> tuple[str, str]:
             _with_tokens(folder, fresh, tokenizer, (opening, closing))
         else:
             _linked(folder, fresh)
-        tokenizer.save_pretrained(fresh)
+        save_tokenizer(tokenizer, fresh)
         fixed = {**_read(fresh / "config.json"), "ttc": about}
         replace_text(fresh / "config.json", json.dumps(fixed, indent=1) + "\n")
         _stop_at_turns_end(fresh, tokenizer)

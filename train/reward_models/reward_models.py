@@ -5,21 +5,30 @@ verifier or in its place (InstructGPT, Ouyang et al. 2022, arXiv:2203.02155). Th
 worst case is harder to fool, since a flaw must be shared by all members (Coste et al. 2024, arXiv:2310.02743); how much
 they disagree is logged as `reward_model_spread`, which grows where the policy leaves what they were trained on. A
 reward model with the policy's tokenizer reads the ids that were sampled; one with a tokenizer of its own reads the
-problem in its own chat template and the answer as text, without its thinking, in its own ids. Positions come from
-lengths, never from a padding id. Cost: a forward pass per member and rollout.
+problem in its own chat template and the answer as text, without its thinking, in its own ids. A turn is read with all
+that the template writes behind it: so do `orm`, servers and TRL, which render conversations, and where it is read
+decides what a head gives. Positions come from lengths, never from a padding id. Cost: a forward pass per member and
+rollout.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
 
-from train.base.models import load_tokenizer, loaded, speed_attention, turn_tokenizer, without_dropout
+from train.base.models import (
+    load_tokenizer,
+    loaded,
+    speed_attention,
+    tail_of_turn,
+    turn_tokenizer,
+    without_dropout,
+)
 from train.base.rollout import Rollout
 from train.base.stage import Setting
 from train.examples.examples import Example
@@ -44,12 +53,17 @@ def new_head(kind: str, policy: Path, labels: int, seed: int, device: str) -> An
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = loaded(kind, policy, new_head=True, num_labels=labels, dtype=torch.float32)
+    if not hasattr(model, "score"):
+        raise _without_head(kind, policy, f"the head of {type(model).__name__} is not called score, as scorers read it")
     without_dropout(model)
     speed_attention(model, device)
     return model.to(device)
 
 
 CLASSIFIER = "AutoModelForSequenceClassification"
+STEP_LABELS = "AutoModelForTokenClassification"
+_INSTEAD = {STEP_LABELS: 'form = "token", with good and bad, needs none'}
+"""What does without a kind of head."""
 
 
 def check_kind_of_head(kind: str, policy: Path) -> None:
@@ -59,10 +73,13 @@ def check_kind_of_head(kind: str, policy: Path) -> None:
     config = transformers.AutoConfig.from_pretrained(policy)
     if type(config) not in getattr(transformers, kind)._model_mapping:
         head = kind.removeprefix("AutoModelFor")
-        raise ConfigError(
-            f"{policy}: transformers has no head for {head} on models of the family {config.model_type}; "
-            "start from a model of another family"
-        )
+        reason = f"transformers has no head for {head} on models of the family {config.model_type}"
+        raise _without_head(kind, policy, reason)
+
+
+def _without_head(kind: str, policy: Path, reason: str) -> ConfigError:
+    advice = ["start from a model of another family", *([_INSTEAD[kind]] if kind in _INSTEAD else [])]
+    return ConfigError(f"{policy}: {reason}; {', or: '.join(advice)}")
 
 
 def load_reward_model(folder: Path, device: str) -> Any:
@@ -135,6 +152,17 @@ class RewardEnsemble:
             parts = [examples[i : i + _ROWS] for i in range(0, len(examples), _ROWS)]
             columns.append(torch.cat([rewards_of(model, part, self._pad_id) for part in parts]))
         return torch.stack(columns)
+
+
+def whole_turns(folder: Path) -> Callable[[Example], Example]:
+    """Completes an example that ends its turn by what the template of `folder` writes behind that, if anything."""
+    tail = tail_of_turn(load_tokenizer(folder))
+
+    def whole(example: Example) -> Example:
+        ends = example.token_ids[-1:] == tail[:1]
+        return replace(example, token_ids=(*example.token_ids, *tail[1:])) if ends else example
+
+    return whole
 
 
 Read: TypeAlias = Callable[[Rollout], Example]
@@ -210,7 +238,8 @@ class RewardSource:
     ) -> tuple[RewardEnsemble, Read]:
         model, pad_id = load_reward_model(folder, setting.device), int(load_tokenizer(folder).pad_token_id or 0)
         read = as_sampled if reads_alike(folder, source) else in_own_words(folder, messages)
-        return RewardEnsemble([model], pad_id, self.how), read
+        whole = whole_turns(folder)
+        return RewardEnsemble([model], pad_id, self.how), lambda rollout: whole(read(rollout))
 
 
 def reward_folders(name: str, setting: Setting) -> list[Path]:

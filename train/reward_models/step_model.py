@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from train.base.models import load_model, load_tokenizer, logits_of
 from train.base.rollout import Rollout
 from train.base.stage import Setting
-from train.reward_models.reward_models import beside, last_hidden, new_head, same_tokenizer
+from train.reward_models.reward_models import STEP_LABELS, beside, last_hidden, new_head, same_tokenizer
 from ttc.core import Prompt
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
@@ -73,9 +73,6 @@ class StepModel:
         hidden = torch.cat([own[[place for place, _ in steps]] for own, steps in zip(states, labelled, strict=True)])
         two = self.logits(hidden).float()
         return two[:, 1] - two[:, 0], two.new_tensor([label for steps in labelled for _, label in steps])
-
-
-STEP_LABELS = "AutoModelForTokenClassification"
 
 
 def new_step_model(

@@ -59,6 +59,7 @@ from train.base.rollout import (
     has_signal,
     rollout_metrics,
 )
+from train.base.stage import time_left
 from train.base.world import ALONE, World
 from train.measure.measure import HeldOut, accuracy, by_both, unpaired_low
 from train.rollouts.frontier import Frontier
@@ -269,7 +270,7 @@ async def finish(
     sound = not saves or parts.updater.optimiser.sound()
     metrics["not_finite"] = parts.health.not_finite(metrics, state.step, sound)
     if state.step % plan.eval_every == 0 or state.step == plan.steps:
-        metrics.update(await evaluate(state, parts))
+        metrics.update(await evaluate(state, parts, plan))
         await parts.rewarder.check()
     metrics["form_gap"] = metrics["formed"] - metrics["accuracy"]
     metrics.update(growth(state, metrics))
@@ -305,14 +306,14 @@ def growth(state: LoopState, metrics: Mapping[str, float]) -> dict[str, float]:
     return {"length_over_accuracy": math.log(max(length[1], 1.0) / max(length[0], 1.0)) - gained}
 
 
-async def evaluate(state: LoopState, parts: Parts) -> dict[str, float]:
+async def evaluate(state: LoopState, parts: Parts, plan: LoopPlan) -> dict[str, float]:
     """Held-out accuracy, greedy (`held_out`) and of one sample each, and how far the greedy one is below its best.
 
     Beside them the sampled accuracy on training problems and its `gap`, and, with a second verifier, what that accepts,
     and the lower ends of the intervals (`_low`) of what health rules compare. The weights of the
     best one are kept, those of the start too: a run that only falls goes back to them.
     """
-    engine, world = parts.collector.engine, parts.world
+    engine, world, began = parts.collector.engine, parts.world, time.perf_counter()
     held_out = replace(parts.held_out, items=world.share(parts.held_out.items)[1])
     greedy, _ = await accuracy(held_out, engine)
     one, second = await by_both(held_out, engine)
@@ -331,7 +332,8 @@ async def evaluate(state: LoopState, parts: Parts) -> dict[str, float]:
     elif state.best_right:
         fall = {"held_out_drop_low": paired_interval(right, state.best_right, groups, seed=seed).low}
     text = f"held-out accuracy {value:.3f} greedy, {sampled_value:.3f} sampled"
-    parts.log(f"step {state.step}: {text} ({counted(len(right), 'problem')})")
+    left = _time_left(plan, state, time.perf_counter() - began)
+    parts.log(f"step {state.step} of {plan.steps}: {text} ({counted(len(right), 'problem')}){left}")
     metrics = {"held_out": value, "held_out_sampled": sampled_value, "held_out_drop": drop, **fall}
     families = [item.difficulty or "" for item in parts.held_out.items]
     metrics |= family_means("held_out", zip(families, map(float, samples), strict=True))
@@ -340,6 +342,14 @@ async def evaluate(state: LoopState, parts: Parts) -> dict[str, float]:
         fooled = [float(passed and not true) for passed, true in zip(accepted, samples, strict=True)]
         metrics |= {"held_out_accepted": share, **_apart(state, share - sampled_value, fooled, groups, seed)}
     return {**metrics, **await _seen(parts, mean_interval(samples, groups, seed=seed))}
+
+
+def _time_left(plan: LoopPlan, state: LoopState, evaluation_s: float) -> str:
+    """At the pace of the steps so far, with the measurements between them; unknown before the first."""
+    due = plan.steps - state.step
+    if not state.step or not due:
+        return ""
+    return time_left(due * state.seconds / state.step + math.ceil(due / plan.eval_every) * evaluation_s)
 
 
 def _apart(state: LoopState, apart: float, fooled: list[float], groups: Sequence[str], seed: int) -> dict[str, float]:
@@ -455,7 +465,7 @@ async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> di
     await parts.syncer.push()
     await parts.rewarder.check()
     if state.step == 0:
-        state.last = await _measured_first(state, parts)
+        state.last = await _measured_first(state, parts, plan)
     while state.going(plan):
         began = time.perf_counter()
         rollouts = await _drawn(plan, parts, state)
@@ -494,9 +504,9 @@ def _outcome(plan: LoopPlan, parts: Parts, state: LoopState) -> dict[str, Any]:
     return {**last, "step": state.step, "seconds": state.seconds, "stopped": state.stopped}
 
 
-async def _measured_first(state: LoopState, parts: Parts) -> dict[str, float]:
+async def _measured_first(state: LoopState, parts: Parts, plan: LoopPlan) -> dict[str, float]:
     """`evaluate` before the first update; a signal ends it at once, for there is nothing yet that it could cost."""
-    work = evaluate(state, parts)
+    work = evaluate(state, parts, plan)
     metrics = await (parts.stop.cut(work) if parts.world.size == 1 else work)
     if metrics is None:
         raise _leave(state, parts)
@@ -539,7 +549,7 @@ async def learn_async(plan: LoopPlan, parts: Parts) -> dict[str, Any]:
     await parts.syncer.push()
     await parts.rewarder.check()
     if state.step == 0:
-        state.last = await _measured_first(state, parts)
+        state.last = await _measured_first(state, parts, plan)
     run = _Run(plan, parts, state)
     actor = asyncio.create_task(run.act())
     try:

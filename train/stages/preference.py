@@ -227,7 +227,8 @@ def preference(
     """Learn from comparisons.
 
     Args:
-        data: a JSON-lines file of pairs, for kto also of completions with a label, or a data set, ID:chosen=COLUMN,...
+        data: a JSON-lines file of pairs, for kto also of completions with a label; FILE:prompt=COLUMN,chosen=COLUMN,..
+            names its columns, and ID:chosen=COLUMN,.. a data set.
         rollouts: a stage of this run that recorded rollouts, such as 2-sample, or a rollouts.jsonl.
         loss: NAME or NAME:KEY=VALUE,... of train/preferences.
         likelihood: weight of the chosen completion's own cross-entropy per token, against both falling.

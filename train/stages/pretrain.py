@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from train.base.checkpoint import Checkpoints
 from train.base.health import check_finite
 from train.base.models import Shape, new_model, save_model
 from train.base.optimiser import Optimiser, Schedule
-from train.base.stage import Setting, Stage, StageResult, kept
+from train.base.stage import Setting, Stage, StageResult, kept, time_left
 from train.examples.examples import CORPORA, Corpus, corpus_examples
 from train.examples.imitation import probabilities
 from train.measure.measure import gains
@@ -91,7 +92,7 @@ class _Pretrain:
             optimiser.load(checkpoint[0])
             start, first = int(checkpoint[1]["step"]), float(checkpoint[1]["first"])
         model.train()
-        loss = first
+        loss, began = first, time.perf_counter()
         with setting.stop.heeded():
             for step in range(start, self.schedule.steps):
                 if setting.stop.asked:
@@ -103,7 +104,9 @@ class _Pretrain:
                 check_finite({"loss": loss, "grad_norm": norm}, step + 1)
                 first = loss if step == 0 else first
                 if (step + 1) % 100 == 0:
-                    setting.log(f"pretrain step {step + 1} of {self.schedule.steps}: loss {loss:.3f}")
+                    pace = (time.perf_counter() - began) / (step + 1 - start)
+                    left = time_left(pace * (self.schedule.steps - step - 1))
+                    setting.log(f"pretrain step {step + 1} of {self.schedule.steps}: loss {loss:.3f}{left}")
                 if (step + 1) % 500 == 0:
                     checkpoints.save(step + 1, model, optimiser.state(), {"first": first})
             if setting.stop.asked:

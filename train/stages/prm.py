@@ -21,20 +21,21 @@ from typing import Any
 from evals.data.steps import Labelled, read_labelled
 from evals.numbers.step_metrics import Judged, first_error, fit_threshold, ranking
 from evals.task import Task
-from train.base.models import load_tokenizer, merged_state, save_adapter
+from train.base.models import load_tokenizer, merged_state, save_adapter, save_tokenizer
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, one_of, pass_through
-from train.examples.examples import parted
+from train.examples.examples import Example, parted, within_context
 from train.measure.measure import EXACT, check_engine, gains, opened
 from train.offline.epochs import FitFields, fit
 from train.registries import make_task
 from train.reward_models.monte_carlo import DrawJournal, MonteCarlo
-from train.reward_models.reward_models import check_kind_of_head
-from train.reward_models.step_model import STEP_LABELS, Form, StepModel, StepRow, Steps, new_step_model
+from train.reward_models.reward_models import STEP_LABELS, check_kind_of_head
+from train.reward_models.step_model import Form, StepModel, StepRow, Steps, new_step_model
 from train.update.update import Build
 from ttc import seeds
 from ttc.config.values import at_least, counted
 from ttc.core import Sampling
 from ttc.durable import replace_text, replaced_folder
+from ttc.engines.shared.shape import read_config, supported
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 from ttc.verifiers.steps import prefixes
@@ -125,7 +126,14 @@ class _Prm:
         tokenizer = load_tokenizer(source)
         pad_id = int(tokenizer.pad_token_id)
         train, held_out = self._rows(setting, source)
+        solutions = (Example(row.key, row.ids, (), where=f"a solution of {row.key}") for row in (*train, *held_out))
+        within_context("prm", solutions, source)
         seed = seeds.derive(setting.seed, "prm") % (1 << 31)
+        if not supported(read_config(source)):
+            setting.log(
+                f"the scorer prm reads Llama, Mistral, Qwen2 and Qwen3, not {source}: what is made of it rewards the "
+                "steps of grpo (process_reward) alone"
+            )
         model = new_step_model(source, self.form, self.delimiter, self.words, seed, setting.device)
         device = next(model.network.parameters()).device
 
@@ -220,7 +228,7 @@ def _save(model: StepModel, tokenizer: Any, folder: Path) -> None:
     model.network.config.ttc_prm = dict(model.reading)
     with replaced_folder(folder) as fresh:
         model.network.save_pretrained(fresh, state_dict=merged_state(model.network))
-        tokenizer.save_pretrained(fresh)
+        save_tokenizer(tokenizer, fresh)
     save_adapter(model.network, folder, task="CAUSAL_LM" if model.reading["kind"] == "token" else "TOKEN_CLS")
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from train.base.models import checkpoint_layers, turn_tokenizer
+from train.base.models import checkpoint_layers, save_tokenizer, turn_tokenizer
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, pass_through
 from train.examples.examples import check_rows, parted, within_context
 from train.examples.pairs import PAIR_FIELDS, PER_PROBLEM, PairSource, Preferred
@@ -33,6 +33,7 @@ from train.reward_models.reward_models import (
     load_reward_model,
     new_reward_model,
     rewards_of,
+    whole_turns,
 )
 from train.update.update import Build
 from ttc import seeds
@@ -91,7 +92,7 @@ class _RewardModel:
     def run(self, setting: Setting) -> StageResult:
         source = model_of("reward_model", setting)
         tokenizer = turn_tokenizer(source)
-        pairs = self.source.load(setting, source, int(tokenizer.eos_token_id))
+        pairs = whole_pairs(self.source.load(setting, source, int(tokenizer.eos_token_id)), source)
         within_context("reward_model", (side for pair in pairs for side in (pair.chosen, pair.rejected)), source)
         train, held_out = parted("reward_model", pairs, self.course.held_out_share, setting)
         pad_id, folders, stopped = int(tokenizer.pad_token_id), [], ""
@@ -101,7 +102,7 @@ class _RewardModel:
             stopped = reason or stopped
             with replaced_folder(folder) as fresh:
                 model.save_pretrained(fresh)
-                tokenizer.save_pretrained(fresh)
+                save_tokenizer(tokenizer, fresh)
             folders.append(folder)
         models = [load_reward_model(folder, setting.device) for folder in folders]
         keys, chance = [pair.key for pair in held_out], [0.5] * len(held_out)
@@ -166,3 +167,9 @@ def ranked_right(rewards: RewardEnsemble, pairs: Sequence[Preferred]) -> list[fl
     chosen = rewards.score([pair.chosen for pair in pairs])
     rejected = rewards.score([pair.rejected for pair in pairs])
     return [float(value) for value in (chosen > rejected).tolist()]
+
+
+def whole_pairs(pairs: Sequence[Preferred], folder: Path) -> list[Preferred]:
+    """Both sides of every pair as `whole_turns` has them."""
+    whole = whole_turns(folder)
+    return [replace(pair, chosen=whole(pair.chosen), rejected=whole(pair.rejected)) for pair in pairs]

@@ -73,7 +73,8 @@ def sft(
     """Fine-tune on completions.
 
     Args:
-        data: a JSON-lines file of prompts and completions, or a data set, ID:split=..,prompt=COLUMN,completion=COLUMN.
+        data: a JSON-lines file of prompts and completions; FILE:prompt=COLUMN,completion=COLUMN names its columns, and
+            ID:split=..,prompt=COLUMN,.. a data set.
         corpus: a language of train/corpora, NAME or NAME:KEY=VALUE,...; answers are learnt, or whole texts without one.
         rollouts: a stage of this run that recorded rollouts, such as 2-sample, or a rollouts.jsonl; right ones count.
         per_problem: most right rollouts per problem; None is all.

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias
 from evals.task import Item, Task
 from train.base.checkpoint import newest_whole
 from train.base.health import check_finite
-from train.base.models import load_model, turn_tokenizer
+from train.base.models import load_model, save_tokenizer, turn_tokenizer
 from train.base.stage import (
     Setting,
     Stage,
@@ -52,6 +52,7 @@ from train.offline.epochs import FitFields
 from train.registries import make_task
 from train.reward_models.reward_models import CLASSIFIER, RewardEnsemble, check_kind_of_head, load_reward_model
 from train.stages.reward_model import ranked_right as rewards_right
+from train.stages.reward_model import whole_pairs
 from ttc.concurrent import StopRequest
 from ttc.config.recipes import overrides
 from ttc.config.values import at_least
@@ -301,7 +302,7 @@ class _Trl:
                 raise setting.stop.interrupted(kept(trainer.state.global_step, setting))
         with replaced_folder(target) as fresh:
             trainer.save_model(str(fresh))
-            tokenizer.save_pretrained(fresh)
+            save_tokenizer(tokenizer, fresh)
         return _log(trainer.state.log_history, setting.folder)
 
     def _settings(self, setting: Setting, source: Path) -> dict[str, Any]:
@@ -330,7 +331,8 @@ class _Trl:
     def _rows(self, setting: Setting, model: Path, end: int) -> Sequence[Example] | Sequence[Preferred]:
         source = self.source
         if self.method != "sft":
-            return source.load(setting, model, end)
+            pairs = source.load(setting, model, end)
+            return whole_pairs(pairs, model) if self.method == "reward" else pairs
         if source.data is not None:
             return read_examples(source.data, Text(model), end)
         return right_rollouts(rollouts_path(source.rollouts or "", setting), most=source.per_problem)

@@ -13,6 +13,14 @@ from functools import partial
 from ttc.core import Message
 from ttc.scorers.adapters._base import Adapter, ChatTemplate, TextSegment, conversation
 
+_FAMILIES = {
+    "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3_moe": "Qwen3Moe",
+    "mixtral": "Mixtral", "gemma": "Gemma", "gemma2": "Gemma2", "gemma3_text": "Gemma3Text", "phi3": "Phi3",
+    "olmo2": "Olmo2", "smollm3": "SmolLM3", "stablelm": "StableLm", "starcoder2": "Starcoder2", "gpt_neox": "GPTNeoX",
+    "gpt2": "GPT2", "falcon": "Falcon", "bloom": "Bloom", "opt": "OPT",
+}  # fmt: skip
+"""Type of model in config.json, and how transformers calls its classes."""
+
 
 def render(
     chat: ChatTemplate, messages: Sequence[Message], steps: Sequence[str], *, system: str | None
@@ -24,14 +32,11 @@ def render(
 
 def sequence_rm() -> Adapter:
     """Describe the family."""
-    families = ("llama", "mistral", "qwen2", "qwen3")
     return Adapter(
         name="sequence_rm",
         render=partial(render, system=None),
-        architectures=tuple(
-            f"{name}ForSequenceClassification" for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "Gemma2", "GPTNeoX")
-        ),
-        families=(*families, "gemma2", "gpt_neox"),
+        architectures=tuple(f"{name}ForSequenceClassification" for name in _FAMILIES.values()),
+        families=tuple(_FAMILIES),
         outcome=True,
         vllm="/classify",
     )
