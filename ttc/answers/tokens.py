@@ -647,7 +647,7 @@ MAX_DESIGNATION = 64
 """Characters of the longest date, code or chemical formula."""
 
 
-def _chemical(text: str) -> str:
+def chemical(text: str) -> str:
     """A chemical formula in one spelling; empty for anything else."""
     match = _CHEMICAL.fullmatch(_CHEMICAL_MARKS.sub("", text))
     if match is None:
@@ -666,7 +666,7 @@ def designation(text: str) -> str:
     if len(text) > MAX_DESIGNATION:
         return ""
     code = _PHONE.fullmatch(text) or _span_of_years(text) or _CODE.fullmatch(text)
-    return _date(text) or _chemical(text) or (text if code else "")
+    return _date(text) or chemical(text) or (text if code else "")
 
 
 def _date(text: str) -> str:
