@@ -571,6 +571,21 @@ def test_an_answer_is_read_in_every_language_that_it_can_be_denied_in(said: str,
 @pytest.mark.parametrize(
     ("text", "final"),
     [
+        ("Thus 17 is the answer.", "17"),
+        ("We add them. So $17$ is our final answer.", "$17$"),
+        ("Therefore, **17** is the correct answer!", "**17**"),
+        ("Thus 17 is the answer to the first part.", None),
+        ("17 is not the answer.", None),
+        ("I do not think that 17 is the answer.", None),
+    ],
+)
+def test_a_last_sentence_may_give_the_answer_first(text: str, final: str | None) -> None:
+    assert extract(text, "math").final == final
+
+
+@pytest.mark.parametrize(
+    ("text", "final"),
+    [
         ("So she earns eighteen dollars.\n\nMy final answer is 18!", "18"),
         ("She earns 2*9=18. The answer is **18**!", "18"),
         ("The answer is 18!", "18!"),
@@ -594,6 +609,8 @@ def test_a_mark_of_exclamation_ends_a_sentence_where_nothing_else_is_a_factorial
         ("Output: 3\n4\n\nThe loop runs twice.", "3\n4"),
         ("Output: 3\nExplanation: it runs once.", "3"),
         ("The program prints:\n```\na\nb\n```", "a\nb"),
+        ("It prints `abc`.", "`abc`"),
+        ("### Output\n```\nabc\n```", "abc"),
         ("He buys 5 books and returns 3.\nThat is all.", None),
     ],
 )

@@ -503,3 +503,14 @@ def test_alternatives_with_a_comma_are_all_members_of_a_set() -> None:
         == {}
     )
     assert misjudged("1", [], [r"1,\ 2\text{ or }4"]) == {}
+
+
+def test_a_base_a_date_and_a_change_are_read_in_words() -> None:
+    right = [r"4210 \text{ base } 5", r"4210 \text{ (base } 5)", r"4210 \text{ (base 5)}"]
+    assert misjudged("4210_{5}", right, [r"4210 \text{ base } 6", "4210 base"]) == {}
+    assert misjudged(r"\text{June 20}", [r"\text{June }20", r"\mathrm{June}~20"], [r"\text{June }21", "20"]) == {}
+    right = [r"\Delta E \approx 10^{-4}\text{ eV}", r"\Delta E = 0.0001\text{ eV}"]
+    assert misjudged(r"10^{-4}\text{ eV}", right, [r"\Delta E = 10^{-3}\text{ eV}"]) == {}
+    assert misjudged(r"\Delta H = -5", ["-5"], [r"\Delta S = -5", "5"]) == {}
+    assert misjudged("4", [r"\text{a factor of }4"], [r"\text{a factor of }5", r"\text{half of }4"]) == {}
+    assert misjudged(r"[-2,1]\cup[3,4]", [r"[-2,1]\bigcup[3,4]"], [r"[-2,1]\bigcap[3,4]"]) == {}

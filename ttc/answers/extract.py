@@ -482,10 +482,11 @@ _PHRASE = re.compile(
     r"the\s+(?:result|solution|value)\b[^.\n:]{0,60}?\s(?:is|are|equals)\s"
     r"(?=\**(?:\$[^$\n]{1,80}\$|[-$\d][^\s,]{0,40})(?:\s[A-Za-z]{2,14})?\**[.!]?\s*\Z)"
     r"|(?:最终)?(?:答案|结果|选项)\s*(?:就是|应该是|等于|是|为|[:：])+"
-    r"|^[ \t]*(?:#{1,6}[ \t]*)?\**(?:the\s+)?(?:final\s+)?answer\**[ \t]*\n\s*(?=[^\n]{1,200}\s*\Z)"
+    r"|^[ \t]*(?:#{1,6}[ \t]*)?\**(?:the\s+)?(?:final\s+)?(?:answer|output|result)\**:?\**[ \t]*\n\s*"
+    r"(?=```|[^\n]{1,200}\s*\Z)"
     r"|(?:\bthe\s+(?:final\s+)?output\b[^.\n:]{0,60}?\s(?:is|will\sbe|would\sbe)"
-    r"|\b(?:code|function|program|script|snippet|expression|call|statement|loop)\s"
-    r"(?:prints|returns|outputs|evaluates\sto))\s*:?\s"
+    r"|\b(?:code|function|program|script|snippet|expression|comprehension|method|call|statement|loop)\s"
+    r"(?:prints|returns|outputs|evaluates\sto)|\bit\s(?:prints|returns|outputs|evaluates\sto)(?=:?\s[`\"'\[({]))\s*:?\s"
     r"(?=```|\**(?:`[^`\n]{1,200}`|\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|[\[({][^\n]{1,200}[\])}]"
     r"|\$[^$\n]{1,80}\$|[-\w.,]{1,40})\**[.!]?\s*\Z)"
     r"|^[ \t]*\**(?:A\s*[:：]|Ans\s*[.:：]|(?:Result|Output)\s*[:：]))\**\s*",
@@ -580,6 +581,21 @@ def _unexclaimed(clause: str, before: str) -> str:
     mark = _EXCLAIMED.search(clause)
     stands_alone = "\n" not in before.strip() and ". " not in before
     return clause if mark is None or stands_alone or _FACTORIALS.search(before) else clause[: mark.start()]
+
+
+_ANSWER_BEHIND = re.compile(
+    r"(?:\A|[.!?:\n]\s*|\b(?:so|thus|hence|therefore),?\s+)"
+    r"(?P<value>\*\*[^*\n]{1,80}\*\*|\$[^$\n]{1,80}\$|\\\([^\n]{1,80}?\\\)|[-−]?\$?\d[\d,./]{0,40}%?)\s+"
+    r"is\s+(?:the|our|my)\s+(?:final\s+|correct\s+|desired\s+|required\s+)?answer[.!]?\s*\Z",
+    re.IGNORECASE,
+)
+"""A last sentence that gives the answer first: `Thus 17 is the answer.`"""
+
+
+def answer_behind(text: str, start: int) -> Hit:
+    """The rule of a last sentence that gives the answer first."""
+    tail = _ANSWER_BEHIND.search(text, max(start, len(text) - 2 * _BEFORE - 80)) if "answer" in text else None
+    return tail and found(text, *tail.span("value"), "phrase")
 
 
 def last_phrase(same: Callable[[str, str], bool], hedge: Hedge, trim: Callable[[str], tuple[int, int] | None]) -> Rule:

@@ -509,6 +509,8 @@ def _name(node: Term) -> str:
         return str(node.args[0])
     if node.op == "mul" and len(node.args) == 2 and all(arg.op == "sym" for arg in node.args):
         letter, argument = (str(arg.args[0]) for arg in node.args)
+        if letter == "Delta":
+            return f"Delta {argument}"
         return f"{letter}({argument})" if letter[0] in "fghFGHPpQqaST" else ""
     if node.op == "mul" and len(node.args) == 2 and node.args[0].op == "sym" and node.args[0].args[0] in _FUNCTIONS:
         value = exact(node.args[1])

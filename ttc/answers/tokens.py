@@ -199,6 +199,16 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
         re.compile(r"(?:\\(?:text|textrm|mathrm)\s?\{\s*Rs\.?\s*\}|(?<![A-Za-z\\{])Rs\.?)[\s~]*(?:\\[ ,;:]\s*)?(?=\d)"),
         " INR ",
     ),
+    (
+        "base",
+        re.compile(
+            r"(?<=\d)(?:\s|\\[ ,;:])*\(?\\?(?:text\s?\{|mathrm\s?\{)?\s*\(?(?:in )?base\s*\}?"
+            r"\s*(\d{1,2})\s*\)?\s*\}?\s*\Z"
+        ),
+        r"_{\1}",
+    ),
+    ("big", re.compile(r"\\big(c[au]p)(?![A-Za-z])"), r"\\\1"),
+    ("a factor of", re.compile(r"\A\s*\\(?:text|mathrm)\s?\{\s*(?:by )?a factor of\s*\}"), ""),
     ("arrow", re.compile(r"\\(?:long)?rightarrow(?![A-Za-z])"), r"\\to "),
     ("d", _LEIBNIZ, _primed),
     ("pounds", re.compile(r"\\pounds(?![A-Za-z])"), " GBP "),
@@ -665,6 +675,8 @@ def designation(text: str) -> str:
         text = styled[1].strip()
     if len(text) > MAX_DESIGNATION:
         return ""
+    if "\\" in text:
+        return chemical(text) or _date(" ".join(_IN_TEXT.sub(r" \1 ", text).split()))
     code = _PHONE.fullmatch(text) or _span_of_years(text) or _CODE.fullmatch(text)
     return _date(text) or chemical(text) or (text if code else "")
 
