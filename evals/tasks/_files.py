@@ -59,7 +59,7 @@ from typing import Any, Literal, TypeAlias
 from evals.data.sources import rows_of
 from evals.task import CHECKS, INSTRUCTIONS, Item, Task, VerifierSpec, choice_target, sample
 from ttc.answers.kinds import KINDS
-from ttc.answers.tokens import designation, plain
+from ttc.answers.tokens import chemical, designation, plain
 from ttc.config.recipes import load_toml, parse_spec
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import bind, call
@@ -437,6 +437,8 @@ def items_of(rows: Iterable[NumberedRow], default_kind: str, stem: str) -> Itera
         question = _question(data, where)
         target = _target(data, where)
         options = _options(data, where) if kind == "choice" else ()
+        if kind != "choice":
+            _refuse_unasked(data, kind, where)
         if options and question is not None:
             question, target = _lettered(question, options), _chosen(target, options, data, where)
         messages = _messages(data, question, where, kind)
@@ -486,7 +488,8 @@ def _offers(row: Mapping[str, Any], gold: str) -> bool:
 
 def _mathematical(gold: str) -> bool:
     """Whether a gold has digits or signs of mathematics that are not those of a date, a telephone number or a code."""
-    return bool(_MATHS.search(gold)) and not designation(plain(gold))
+    text = plain(gold)
+    return bool(_MATHS.search(gold)) and (not designation(text) or bool(chemical(text)))
 
 
 _PUBLISHED: Mapping[str, frozenset[str]] = {
@@ -523,6 +526,17 @@ def _refuse_misspelt(data: Mapping[str, Any], where: str) -> None:
             raise RecordError(
                 f"{where}: {name}: no such field{near or nearest(name, FIELDS)} (known: {', '.join(_KNOWN)})"
             )
+
+
+def _refuse_unasked(data: Mapping[str, Any], kind: str, where: str) -> None:
+    """Refuse a letter among rows of another kind whose options would not be shown."""
+    name = next((name for name in OPTIONS if isinstance(data.get(name), list)), None)
+    letter = _LETTER.fullmatch(_gold(data).strip())
+    if name and letter and LETTERS.index(letter[1]) < len(data[name]):
+        raise RecordError(
+            f"{where}: {name}: options that would not be shown, as the rows are read as {kind}: "
+            "put the rows with options into a file of their own"
+        )
 
 
 def _refuse_pictures(data: Mapping[str, Any], where: str) -> None:
@@ -687,7 +701,9 @@ def _without_solution(answer: str) -> str:
 
 
 def _several(value: object) -> str:
-    """How to say that several answers are right, where a list of them is there."""
+    """How to say what stands there otherwise: several right answers for a list of them, a word for a truth value."""
+    if isinstance(value, bool):
+        return f'; write the word that is the answer, "{"Yes" if value else "No"}" or "{value}"'
     if not isinstance(value, list) or not value:
         return ""
     target = json.dumps({"answer": value[0], "alternatives": value[1:]}, ensure_ascii=False)

@@ -320,6 +320,28 @@ def test_options_that_cannot_be_asked_are_refused_with_their_row(
         load_task(str(tmp_path / "mine.jsonl"))()
 
 
+def test_options_among_rows_of_another_kind_are_refused_as_nobody_would_see_them(tmp_path: Path) -> None:
+    rows = [{"question": "1+1?", "answer": 2}, {"question": "Which?", "choices": ["a", "b"], "answer": "A"}]
+    write_lines(tmp_path / "mine.jsonl", rows)
+    with pytest.raises(
+        RecordError, match="line 2: choices: options that would not be shown, as the rows are read as math"
+    ):
+        load_task(str(tmp_path / "mine.jsonl"))()
+    write_lines(tmp_path / "mine.jsonl", [rows[0], {"question": "Solve.", "choices": ["1", "2"], "answer": "2"}])
+    assert len(load_task(str(tmp_path / "mine.jsonl"))().items(None, 0)) == 2
+
+
+def test_a_truth_value_is_refused_with_the_words_for_it(tmp_path: Path) -> None:
+    write_lines(tmp_path / "mine.jsonl", [{"question": "Is 2 even?", "answer": True}])
+    with pytest.raises(RecordError, match='got True; write the word that is the answer, "Yes" or "True"'):
+        load_task(str(tmp_path / "mine.jsonl"))()
+
+
+def test_a_chemical_formula_is_read_as_mathematics(tmp_path: Path) -> None:
+    write_lines(tmp_path / "mine.jsonl", [{"question": "Which acid?", "answer": "H2SO4"}])
+    assert load_task(str(tmp_path / "mine.jsonl"))().kind == "math"
+
+
 def test_a_file_is_judged_as_its_answers_look_and_says_so_and_what_it_leaves_out(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text("question,answer,A,B,notes\na?,B,,,x\nb?,A,,,\n")

@@ -185,6 +185,45 @@ def test_a_vote_tells_units_apart_and_lets_a_bare_number_join_the_only_one(
     assert len({*joined.values()}) == number
 
 
+@pytest.mark.parametrize(
+    ("finals", "number"),
+    [
+        (("90 minutes", "1.5 hours", r"1\text{ hour }30\text{ minutes}", "90"), 1),
+        (("10 m/s", "36 km/h", "10 km/h"), 2),
+        (("12 cm^2", "12 square centimeters", "12 cm", "12 cubic cm"), 3),
+        (("500 g", "0.5 kg", "500", "500 mg"), 3),
+    ],
+)
+def test_a_vote_joins_one_amount_in_two_units(finals: tuple[str, ...], number: int) -> None:
+    joined = classes(key(final, "math") for final in finals)
+    assert len({*joined.values()}) == number
+
+
+@pytest.mark.parametrize(
+    ("one", "others"),
+    [
+        (["y=2x-3", "2x-y=3", "2x - y - 3 = 0", "y+3=2x"], ["y=2x+3", "2x+y=3"]),
+        (["x^2+y^2=4", "x^2+y^2-4=0", "4=y^2+x^2"], ["x^2+y^2=2", "x^2-y^2=4"]),
+        (["(1,2)", "x=1, y=2", "y=2, x=1", r"x=1 \text{ and } y=2"], ["(2,1)", "x=2, y=1", r"x=1 \text{ or } y=2"]),
+        ([r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", "[[1,2],[3,4]]"], ["[[1,3],[2,4]]"]),
+        (["x^2+C", "x^2+c", "x^2+K", "x^{2}+C_1", "C+x^2"], ["x^2+k", "2x^2+C", "x^2"]),
+        ([r"\ln|2x|+C", r"\ln|x|+C"], [r"2\ln|x|+C", r"\ln|x|"]),
+        (["H_2SO_4", r"\mathrm{H_2SO_4}", r"\ce{H2SO4}", "H₂SO₄"], [r"\mathrm{H_2SO_3}"]),
+        (["Fe^{3+}", r"\ce{Fe^3+}"], ["Fe^{2+}", "Fe"]),
+        ([r"\infty", "infinitely many", r"\text{infinitely many solutions}"], [r"-\infty", "finitely many"]),
+        (["ellipse", "an ellipse", r"\text{The ellipse}"], ["circle"]),
+        ([r"2\text{cis}(60^\circ)", r"1+i\sqrt3"], [r"2\text{cis}(30^\circ)"]),
+        ([r"\arctan\frac13", r"\operatorname{arccot}3", r"\cot^{-1}3"], [r"\arctan 3"]),
+        ([r"f(x)=x \text{ and } f(x)=0", "f(x)=0, f(x)=x"], ["f(x)=x"]),
+        (["-3", "minus 3", "negative 3"], ["3"]),
+        (["1234.5", "1.234{,}5", "1.234,5"], ["1234", "1.2345"]),
+    ],
+)
+def test_a_vote_joins_what_a_grader_would_call_equal(one: list[str], others: list[str]) -> None:
+    assert len({key(final, "math") for final in one}) == 1
+    assert {key(final, "math") for final in one}.isdisjoint(key(final, "math") for final in others)
+
+
 def test_the_larger_class_of_units_wins_a_vote() -> None:
     def won(*finals: str) -> str | None:
         drawn = [Candidate((at,), final, "", final, "stop", 9) for at, final in enumerate(finals)]
@@ -211,7 +250,7 @@ def test_different_answers_have_different_keys() -> None:
     answers = [
         "1", "2", "1/2", "(1,2)", r"\{1,2\}", "[1,2]", "[1,2)", "(1,2]", "(2,1)", "(1,2,3)", "11_7", "11", "1:2",
         r"\sqrt2", "1.41421356", r"\pi", "x", "y", "x^2", "2x", "x+1", r"\frac{1}{2^{99}}", r"\frac{1}{2^{98}}",
-        "e^{-100}", "0", r"\varnothing", "Tuesday", "Thursday", "x=1, y=2", r"1-\frac1e", r"1+\frac1e",
+        "e^{-100}", "0", r"\varnothing", "Tuesday", "Thursday", "a=1, b=2", r"1-\frac1e", r"1+\frac1e",
         r"\begin{pmatrix}1&2\end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}", "x+y<3", "x+y>3", "live", "evil",
         "q_1", "q_1'", "q_1''", r"q_{\max}", r"q_{\min}", r"q_{\text{out}}",
     ]  # fmt: skip
@@ -261,6 +300,14 @@ def test_a_set_by_what_is_no_condition_is_a_class_by_its_spelling(final: str) ->
 
 def test_choice_keys_are_letters() -> None:
     assert {key(text, "choice") for text in ("C", "(C)", "c", "C.", r"\text{C}", "option C", "C) 42")} == {"C"}
+
+
+def test_printed_values_have_one_key_whatever_their_spaces_and_quotes() -> None:
+    assert len({key(final, "exact") for final in ("[1, 2, 3]", "[1,2,3]", "`[ 1, 2, 3 ]`")}) == 1
+    assert key("{'a': 1}", "exact") == key('{"a":1}', "exact") != key("{'a': '1'}", "exact")
+    assert (
+        len({key(final, "exact") for final in ("[1, 2]", "(1, 2)", "[12]", "[1 2]", "['1', '2']", "['1', ' 2']")}) == 6
+    )
 
 
 def test_exact_keys_ignore_case_and_white_space() -> None:
@@ -496,6 +543,79 @@ def test_denied_and_bounded_answers_of_other_languages_are_none(text: str) -> No
     for kind in ("math", "number") if "old" not in text else ("math",):
         final = extract(text, kind).final
         assert final is None or key(final, "math") not in ("5", "4"), (kind, final)
+
+
+@pytest.mark.parametrize(
+    ("said", "denied"),
+    [
+        ("Somit ist die Antwort 3,5.", "Somit ist die Antwort nicht 3,5."),
+        ("इसलिए उत्तर 27 है।", "इसलिए उत्तर 27 नहीं है।"),
+        ("Het antwoord is 12.", "Het antwoord is niet 12."),
+        ("Svaret är 12.", "Svaret är inte 12."),
+        ("Odpowiedź to 12.", "Odpowiedź to nie 12."),
+        ("Răspuns: 12", "Răspuns: nu 12"),
+        ("Απάντηση: 12", "Απάντηση: όχι 12"),
+        ("התשובה היא 12.", "התשובה היא לא 12."),
+        ("پاسخ: 12", "پاسخ: 12 نیست"),
+        ("উত্তর: 12", "উত্তর: 12 নয়"),
+        ("Jadi jawaban akhirnya adalah 12.", "Jawabannya adalah bukan 12."),
+        ("คำตอบคือ 12", "คำตอบคือไม่ใช่ 12"),
+        ("الجواب هو 12", "الجواب هو ليس 12"),
+    ],
+)
+def test_an_answer_is_read_in_every_language_that_it_can_be_denied_in(said: str, denied: str) -> None:
+    assert key(extract(said, "math").final or "", "math") in ("12", "27", "{3|5}")
+    assert extract(denied, "math").final is None
+
+
+@pytest.mark.parametrize(
+    ("text", "final"),
+    [
+        ("Thus 17 is the answer.", "17"),
+        ("We add them. So $17$ is our final answer.", "$17$"),
+        ("Therefore, **17** is the correct answer!", "**17**"),
+        ("Thus 17 is the answer to the first part.", None),
+        ("17 is not the answer.", None),
+        ("I do not think that 17 is the answer.", None),
+    ],
+)
+def test_a_last_sentence_may_give_the_answer_first(text: str, final: str | None) -> None:
+    assert extract(text, "math").final == final
+
+
+@pytest.mark.parametrize(
+    ("text", "final"),
+    [
+        ("So she earns eighteen dollars.\n\nMy final answer is 18!", "18"),
+        ("She earns 2*9=18. The answer is **18**!", "18"),
+        ("The answer is 18!", "18!"),
+        ("There are 5! ways to order them. The answer is 5!", "5!"),
+        ("Order the books. Take 5 factorial. The answer is 5!", "5!"),
+    ],
+)
+def test_a_mark_of_exclamation_ends_a_sentence_where_nothing_else_is_a_factorial(text: str, final: str) -> None:
+    assert extract(text, "math").final == final
+
+
+@pytest.mark.parametrize(
+    ("text", "final"),
+    [
+        ("Output: [1, 2]", "[1, 2]"),
+        ("The loop ends.\n\n**Output:** `[1, 2]`", "`[1, 2]`"),
+        ("Output:\n```\n[1, 2]\n```", "[1, 2]"),
+        ("The output of the program is `[1, 2]`.", "`[1, 2]`"),
+        ("So the function returns [1, 2].", "[1, 2]"),
+        ("Thus the code prints True.", "True"),
+        ("Output: 3\n4\n\nThe loop runs twice.", "3\n4"),
+        ("Output: 3\nExplanation: it runs once.", "3"),
+        ("The program prints:\n```\na\nb\n```", "a\nb"),
+        ("It prints `abc`.", "`abc`"),
+        ("### Output\n```\nabc\n```", "abc"),
+        ("He buys 5 books and returns 3.\nThat is all.", None),
+    ],
+)
+def test_what_a_program_prints_is_an_answer(text: str, final: str | None) -> None:
+    assert extract(text, "exact").final == final
 
 
 def test_numbers_are_read_in_the_formats_of_several_countries() -> None:

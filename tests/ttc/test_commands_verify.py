@@ -53,7 +53,14 @@ def test_the_lines_may_be_in_a_file(tmp_path: Path) -> None:
     assert (code, [row["verdict"] for row in out]) == (2, ["correct"])
     assert f"{file} line 2: not JSON" in err
     assert "does not exist" in verify([], str(tmp_path / "none.jsonl"))[2]
+    assert [row["verdict"] for row in verify([{"id": 1, "target": "4", "text": "4"}], "-")[1]] == ["correct"]
     assert f"leave {file} out" in verify([], str(file), "--rescore", str(file))[2]
+
+
+@pytest.mark.parametrize("gold", ["NaN", "Infinity", "-1e999"])
+def test_a_gold_that_is_no_number_is_an_error_and_no_wrong_answer(gold: str) -> None:
+    (row,) = verify([f'{{"id": 1, "target": {gold}, "text": "The answer is 3."}}'])[1]
+    assert (row["verdict"], "no number to hold an answer to" in row["reason"]) == ("error", True)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +135,7 @@ def test_two_verifiers_are_compared_row_by_row(tmp_path: Path) -> None:
         (4, "no_answer", "incorrect"),
         (5, "correct", "incorrect"),
     ]
-    assert "exact-6-nyn" in err
+    assert "exact-7-nyn" in err
     assert "5 rows, 3 differ" in err
     assert sorted(json.loads(line)["verifier"] for line in log.read_text().splitlines()) == ["exact"] * 5 + ["math"] * 5
 

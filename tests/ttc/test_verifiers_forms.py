@@ -285,7 +285,9 @@ def test_names_that_mean_nothing_may_differ() -> None:
 
 def test_words_that_say_the_same_are_the_same() -> None:
     assert misjudged("DNE", ["does not exist", "The limit does not exist."], ["0", r"\infty", "exists"]) == {}
-    assert misjudged(r"\infty", [r"\text{infinity}"], [r"-\infty", "infinitely many"]) == {}
+    endless = [r"\text{infinity}", "infinitely many", r"\text{There are infinitely many solutions}"]
+    assert misjudged(r"\infty", endless, [r"-\infty", "finitely many", r"\text{not infinite}"]) == {}
+    assert misjudged("infinitely many", [r"\infty"], [r"-\infty", "0"]) == {}
     assert misjudged("infinitely many", ["Infinitely many solutions"], ["none", "finitely many", "one"]) == {}
 
 
@@ -396,3 +398,119 @@ def test_coordinates_with_names_are_those_of_a_point_in_any_order() -> None:
     assert misjudged("(2,-1)", ["y=-1, x=2", "x=2, y=-1"], ["y=2, x=-1", "x=-1, y=2", "x=2, y=1"]) == {}
     assert misjudged("(2,-1,0)", ["z=0, x=2, y=-1"], ["z=2, x=-1, y=0"]) == {}
     assert misjudged("(2,-1)", ["a=2, b=-1"], ["a=-1, b=2"]) == {}
+
+
+def test_functions_of_seldom_used_names_are_computed() -> None:
+    right = [r"2\operatorname{arccot}(3)", r"2\arctan\frac13", r"2\cot^{-1}(3)", r"2\,\text{arccot}\,3"]
+    assert misjudged(r"2\arccot 3", right, [r"2\arctan 3", r"\arccot 3", r"\arccot 6"]) == {}
+    right = [r"\frac{\pi}{2}-\arctan x", r"\arctan\frac1x"]  # of a negative x the two conventions differ
+    assert misjudged(r"\arccot x", right, [r"\arctan x", r"\cot x", r"\frac{1}{\cot x}"]) == {}
+    right = [r"\ln(x+\sqrt{x^2+1})", r"\operatorname{arsinh}x", r"\operatorname{asinh}(x)"]
+    assert misjudged(r"\sinh^{-1} x", right, [r"\frac{1}{\sinh x}", r"\ln(x-\sqrt{x^2+1})"]) == {}
+    assert misjudged(r"\tanh^{-1} x", [r"\frac12\ln\frac{1+x}{1-x}"], [r"\ln\frac{1+x}{1-x}", r"\coth x"]) == {}
+
+
+def test_cis_is_a_cosine_and_i_times_a_sine() -> None:
+    right = [r"2\text{cis}(60^\circ)", r"2\operatorname{cis} \frac{\pi}{3}", r"1+i\sqrt3", r"2e^{i\pi/3}"]
+    wrong = [r"2\text{cis}(30^\circ)", r"\text{cis}\,60^\circ", r"2\text{cis}(-60^\circ)", r"2\cos 60^\circ"]
+    assert misjudged(r"2(\cos 60^\circ + i \sin 60^\circ)", right, wrong) == {}
+    assert misjudged(r"\operatorname{cis} 150^\circ", [r"\cos 150^\circ+i\sin150^\circ"], [r"e^{150}"]) == {}
+
+
+def test_a_constant_of_integration_takes_up_every_other_constant() -> None:
+    assert misjudged(r"\ln|2x|+C", [r"\ln|x|+C", r"\ln|x|+C_1"], [r"2\ln|x|+C", r"\ln|x|", r"\ln|x|+\ln C"]) == {}
+    right = [r"-\frac12\cos^2x+C", r"-\frac14\cos 2x+C"]
+    assert misjudged(r"\frac12\sin^2 x+C", right, [r"\frac14\cos 2x+C", r"\frac12\cos^2x+C"]) == {}
+    assert misjudged(r"\frac{x^2}{2}-x+C", [r"\frac{(x-1)^2}{2}+c"], [r"\frac{(x+1)^2}{2}+C", r"\frac{x^2}{2}+C"]) == {}
+    assert misjudged("f(x)=2x+c", ["f(x)=2x+C"], ["f(x)=2x+1", "f(x)=cx+2", "f(x)=2x+c+1"]) == {}
+    assert misjudged("A+B+C", ["C+B+A"], ["A+B+C+1"]) == {}
+    assert misjudged("x+k", ["k+x"], ["x+c", "x+k+1"]) == {}
+
+
+def test_a_chemical_formula_is_what_it_says_however_it_is_set() -> None:
+    right = [r"\mathrm{H_2SO_4}", r"\text{H}_2\text{SO}_4", r"\ce{H2SO4}", "H₂SO₄", "H_{2}SO_{4}"]
+    assert misjudged("H_2SO_4", right, ["H_2SO_3", "HSO_4", "H_4SO_2", r"\ce{HNO3}", "SO_4H_2"]) == {}
+    right = [r"\ce{Fe^3+}", r"\text{Fe}^{3+}", r"\mathrm{Fe^{+3}}"]
+    assert misjudged("Fe^{3+}", right, ["Fe^{2+}", "Fe^{3-}", "Fe", "Fe_3"]) == {}
+    assert misjudged(r"\mathrm{Ca(OH)_2}", [r"\ce{Ca(OH)2}"], [r"\text{CaOH}_2", "CaO_2H_2"]) == {}
+    assert misjudged("C_5^2", ["10"], ["C_5"]) == {}
+
+
+def test_or_between_two_unknowns_is_no_pair() -> None:
+    assert misjudged("x=2, y=-1", [r"y=-1 \text{ and } x=2"], [r"x=2 \text{ or } y=-1"]) == {}
+    assert misjudged(r"x=2 \text{ or } y=-1", [r"y=-1 \text{ or } x=2"], ["x=2, y=-1", "(2,-1)"]) == {}
+    right = [r"x=2, y=1 \text{ or } x=1, y=2", r"x=1, y=2, \text{ or } x=2, y=1"]
+    assert misjudged("(2,1),(1,2)", right, [r"x=1, y=1 \text{ or } x=2, y=2"]) == {}
+
+
+def test_what_a_letter_runs_over_is_no_part_of_a_value_whose_gold_says_nothing_of_it() -> None:
+    right = [r"2^{n-1} \text{ for all } n \ge 1", r"2^{n-1}, n>0", r"2^{n-1} \text{ where } n \in \mathbb{N}"]
+    assert misjudged("2^{n-1}", right, [r"2^{n-1} \text{ for all } n \ge 3", r"2^{n+1}, n>0", "2^{n-1}, m>0"]) == {}
+    right = [
+        r"2x+c \text{ for any constant } c",
+        r"2x+C, C\in\mathbb{R}",
+        r"2x+c \text{ where } c \text{ is a constant}",
+    ]
+    assert misjudged("2x+c", right, [r"2x \text{ for any constant } c"]) == {}
+    assert misjudged(r"n=2^k, k\ge 0", [], [r"n=2^k, k\ge 1"]) == {}
+    assert misjudged(r"\frac{x+1}{x-2}", [r"\frac{x+1}{x-2}, x\ne 2"], [r"\frac{x-1}{x-2}, x\ne 2"]) == {}
+    assert misjudged("cx^2", [], [r"cx^2, c\ne 0"]) == {}
+    question = "Find all positive integers that have no odd divisor but one."
+    assert misjudged("n=2^k", ["n=2^m"], ["n=3^m", "n=2m"], question) == {}
+    assert misjudged("n=2^k", [], ["n=2^m"], "Let m be odd. Find all n.") == {}
+
+
+def test_a_derivative_has_one_name_in_every_notation() -> None:
+    right = [
+        "y'=3x^2",
+        r"\frac{dy}{dx}=3x^2",
+        r"\frac{d}{dx}f(x)=3x^2",
+        r"\frac{d}{dx}\left[f(x)\right] = 3x^2",
+        "3x^2",
+    ]
+    assert misjudged("f'(x)=3x^2", right, ["y=3x^2", "f''(x)=3x^2", r"\frac{d^2y}{dx^2}=3x^2", "f'(x)=3x"]) == {}
+    assert misjudged("f''(x)=6x", [r"\frac{d^2y}{dx^2}=6x", "y''=6x"], ["y'=6x"]) == {}
+
+
+def test_a_rounded_value_in_brackets_says_no_more_than_the_value() -> None:
+    right = [r"3\sqrt{13} \text{ (approximately } 10.817)", r"3\sqrt{13}\ (\approx 10.82)", "3\\sqrt{13} (about 10.8)"]
+    assert misjudged(r"3\sqrt{13}", right, [r"3\sqrt{13}\ (\approx 11.82)", r"3\sqrt{11}\ (\approx 10.82)"]) == {}
+
+
+def test_an_extreme_value_may_say_of_what_it_is_one() -> None:
+    right = [r"\min f = -3", r"\min f(x) = -3", r"\min_{x} f(x) = -3", r"\min_{x>0} f(x) = -3", "minus 3"]
+    assert misjudged("-3", right, [r"\min f = 3", r"\min(-3, 2)", "minus 4"]) == {}
+
+
+def test_units_and_money_have_the_names_that_books_give_them() -> None:
+    coulomb = r"1.6\times10^{-19}\,\mathrm{C}"
+    assert misjudged(coulomb, [r"1.6\times10^{-19}\text{ coulombs}"], [r"1.6\times10^{-19}\text{ mC}"]) == {}
+    assert misjudged(r"5\,\mathrm{N/C}", [r"5\text{ V/m}"], [r"5\text{ V}"]) == {}
+    assert misjudged(r"25^\circ C", ["25 C"], [r"25\text{ coulombs}"]) == {}
+    assert (
+        misjudged(r"\text{Rs. }500", ["500", r"\text{Rs } 500", r"500 \text{ rupees}", "₹500"], [r"\$500", "50"]) == {}
+    )
+    assert misjudged("22.4 L", [r"22.4\ \mathrm{dm^3}"], [r"22.4\ \mathrm{cm^3}", "22.4 dm"]) == {}
+    assert misjudged("2.5 ha", [r"25000\text{ m}^2"], [r"2500\text{ m}^2"]) == {}
+    assert misjudged("1234.5", ["1.234{,}5", "1.234,5"], ["1.234", "1{,}2345"]) == {}
+
+
+def test_alternatives_with_a_comma_are_all_members_of_a_set() -> None:
+    assert (
+        misjudged(
+            r"\{1,2,4\}", [r"1,\ 2\text{ or }4", r"1, 2, \text{ or } 4"], [r"1,\ 2\text{ or }5", r"1\text{ or }2"]
+        )
+        == {}
+    )
+    assert misjudged("1", [], [r"1,\ 2\text{ or }4"]) == {}
+
+
+def test_a_base_a_date_and_a_change_are_read_in_words() -> None:
+    right = [r"4210 \text{ base } 5", r"4210 \text{ (base } 5)", r"4210 \text{ (base 5)}"]
+    assert misjudged("4210_{5}", right, [r"4210 \text{ base } 6", "4210 base"]) == {}
+    assert misjudged(r"\text{June 20}", [r"\text{June }20", r"\mathrm{June}~20"], [r"\text{June }21", "20"]) == {}
+    right = [r"\Delta E \approx 10^{-4}\text{ eV}", r"\Delta E = 0.0001\text{ eV}"]
+    assert misjudged(r"10^{-4}\text{ eV}", right, [r"\Delta E = 10^{-3}\text{ eV}"]) == {}
+    assert misjudged(r"\Delta H = -5", ["-5"], [r"\Delta S = -5", "5"]) == {}
+    assert misjudged("4", [r"\text{a factor of }4"], [r"\text{a factor of }5", r"\text{half of }4"]) == {}
+    assert misjudged(r"[-2,1]\cup[3,4]", [r"[-2,1]\bigcup[3,4]"], [r"[-2,1]\bigcap[3,4]"]) == {}

@@ -235,11 +235,11 @@ _UNSURE = re.compile(
     r"larger|higher|bigger|above|from|exceed\w*|at (?:most|least)|up to|between|among|one of|any of|either|maybe|"
     r"perhaps|possibly|probably|might|could|may be|unless|somewhere|in the range|ranges?|twice|thrice|double|triple|"
     r"half of|a third of|square of|cube of|times|plus|minus|percent of|multiple of|unlikely|unclear|unknown|"
-    r"nicht|keine?|no es|est pas|não|non è|не|"
+    r"nicht|keine?|no es|est pas|não|non è|не|pas|niet|geen|inte|není|nie|nu|nem|δεν|όχι|לא|אינ[הו]|bukan|không|"
     r"(?:menor|mayor|menos|más|maior|mais|minore|maggiore) (?:que|de|do que|di)|(?:kleiner|größer|weniger|mehr) als|"
     r"(?:plus|moins) de|меньше|больше|"
     r"wrong|incorrect|except|excluding|other than|all(?: \w+){0,4} but|without(?=[\s$\\(]*\Z))\b"
-    r"|n['’]t\b|不是|不|小于|大于)",
+    r"|n['’]t\b|不是|不|小于|大于|ไม่|ليس)",
     re.IGNORECASE,
 )
 """Words before a value that say it is not the answer, or not quite."""
@@ -256,7 +256,7 @@ _UNSURE_AFTER = re.compile(
     r"(?:to|through|until)\s+\$?\d|if\b[^.\n]{0,40}?\s(?:were|had)\b|"
     r"(?:more|less|fewer|greater) than\b(?!\s(?-i:[A-Z])\w*(?!['’\w]))|"
     r"[-–]\s?\d|/\d+,|,?\s*(?:except|other than|apart from|setminus)\b|"
-    r"(?:가|이)\s*아|では(?:ありません|ない)|"
+    r"(?:가|이)\s*아|नहीं|নয়|نیست|نہیں|değil\b|では(?:ありません|ない)|"
     r"is (?:not|wrong|incorrect)\b|isn['’]t\b|,?\s*(?:maybe|perhaps|possibly|or (?:is it|maybe))\b|\?)",
     re.IGNORECASE,
 )
@@ -384,7 +384,11 @@ def _closed(value: str) -> str:
 
 def _alternatives(final: str) -> tuple[str, ...]:
     """The values of a box with an `or` between each and the next."""
-    return tuple(part.strip(" ,") for part in OR_WORD.split(final))
+    return tuple(part.strip(" ,") for some in OR_WORD.split(final) for part in _LISTED.split(some.strip(" ,")))
+
+
+_LISTED = re.compile(r",(?:\s|\\[ ,;:])\s*(?![^({\[]*[)}\]])")
+"""A comma between values, outside of brackets; one of thousands has no space behind it."""
 
 
 def _last_clause(text: str, boxed: list[Box]) -> tuple[str, ...]:
@@ -444,15 +448,19 @@ _JSON_CHARS = 5000
 _FOREIGN_WORDS = (
     "respuesta", "réponse", "antwort", "resposta", "risposta", "ответ", "jawaban", "cevap", "odpowiedź", "đáp",
     "ergebnis", "résultat", "resultado", "risultato", "результат",
-    "答え", "正解", "解答", "답", "الإجابة", "الجواب", "उत्तर", "คำตอบ",
+    "antwoord", "svar", "odpověď", "răspuns", "válasz", "απάντηση", "відповідь", "תשובה", "答え", "正解", "解答", "답",
+    "الإجابة", "الجواب", "جواب", "پاسخ", "उत्तर", "উত্তর", "คำตอบ",
 )  # fmt: skip
 """What answers are called; a text without one of these words is not searched for a phrase of these languages."""
 _FOREIGN = re.compile(
-    r"(?:\b(?:respuesta|réponse|antwort|resposta|risposta|ответ|jawaban(?:nya)?|cevap|odpowiedź|đáp\s(?:án|số)"
-    r"|(?:end)?ergebnis|résultat|resultado|risultato|результат)"
-    r"(?:\s(?:final\w*|correct[ae]))?\**\s?(?:(?:(?<=\s)(?:es|est|ist|lautet|é|è|adalah|là)\b\s*)?[:：=]|"
-    r"(?<=\s)(?:es|est|ist|lautet|é|è|adalah|là)(?=\s))"
-    r"|(?:答え|正解|解答)\s?[は:：]|(?:정답|답)\s?[은:：]|(?:الإجابة|الجواب)\s?(?:هو|هي|[:：])|उत्तर\s?[:：]|คำตอบ\s?(?:คือ|[:：])"
+    r"(?:\b(?:respuesta|réponse|antwort|resposta|risposta|ответ|jawaban(?:nya)?|cevap|odpowiedź"
+    r"|đáp\s(?:án|số)(?:\s(?:đúng|cuối\scùng))?|antwoord|svar(?:et)?|odpověď|răspuns(?:ul)?|válasz|απάντηση|відповідь"
+    r"|ה?תשובה|جواب|پاسخ|উত্তর|(?:end)?ergebnis|résultat|resultado|risultato|результат)"
+    r"(?:\s(?:final\w*|correct[ae]|akhir\w*))?\**\s?"
+    r"(?:(?:(?<=\s)(?:es|est|ist|lautet|é|è|adalah|là|is|är|je|este|to|είναι|היא)\b\s*)?[:：=]|"
+    r"(?<=\s)(?:es|est|ist|lautet|é|è|adalah|là|is|är|je|este|to|είναι|היא)(?=\s))"
+    r"|\bist\sdie\s(?:(?:richtige|korrekte|endgültige|gesuchte)\s)?antwort\b\s*:?(?=\s?[-\d$*\\])"
+    r"|(?:答え|正解|解答)\s?[は:：]|(?:정답|답)\s?[은:：]|(?:الإجابة|الجواب)\s?(?:هو|هي|[:：])|उत्तर\s?(?:है\s?)?[:：]|उत्तर\s(?=[-\d$*\\])|คำตอบ\s?(?:คือ|[:：])"
     r")\**\s*",
     re.IGNORECASE,
 )
@@ -474,26 +482,37 @@ _PHRASE = re.compile(
     r"the\s+(?:result|solution|value)\b[^.\n:]{0,60}?\s(?:is|are|equals)\s"
     r"(?=\**(?:\$[^$\n]{1,80}\$|[-$\d][^\s,]{0,40})(?:\s[A-Za-z]{2,14})?\**[.!]?\s*\Z)"
     r"|(?:最终)?(?:答案|结果|选项)\s*(?:就是|应该是|等于|是|为|[:：])+"
-    r"|^[ \t]*(?:#{1,6}[ \t]*)?\**(?:the\s+)?(?:final\s+)?answer\**[ \t]*\n\s*(?=[^\n]{1,200}\s*\Z)"
-    r"|^[ \t]*\**(?:A\s*[:：]|Ans\s*[.:：]|Result\s*[:：]))\**\s*",
+    r"|^[ \t]*(?:#{1,6}[ \t]*)?\**(?:the\s+)?(?:final\s+)?(?:answer|output|result)\**:?\**[ \t]*\n\s*"
+    r"(?=```|[^\n]{1,200}\s*\Z)"
+    r"|(?:\bthe\s+(?:final\s+)?output\b[^.\n:]{0,60}?\s(?:is|will\sbe|would\sbe)"
+    r"|\b(?:code|function|program|script|snippet|expression|comprehension|method|call|statement|loop)\s"
+    r"(?:prints|returns|outputs|evaluates\sto)|\bit\s(?:prints|returns|outputs|evaluates\sto)(?=:?\s[`\"'\[({]))\s*:?\s"
+    r"(?=```|\**(?:`[^`\n]{1,200}`|\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|[\[({][^\n]{1,200}[\])}]"
+    r"|\$[^$\n]{1,80}\$|[-\w.,]{1,40})\**[.!]?\s*\Z)"
+    r"|^[ \t]*\**(?:A\s*[:：]|Ans\s*[.:：]|(?:Result|Output)\s*[:：]))\**\s*",
     re.IGNORECASE | re.MULTILINE,
 )
-"""What announces an answer: `The answer is `, `Final: `, `The largest n is `, `答案是`, a line `A: ` or `Ans. `."""
+"""What announces an answer: `The answer is `, `Final: `, `The largest n is `, `The output is `, `答案是`, `A: `."""
 _PHRASE_WORDS = (
     "answer", "result", "solution", "option", "choice", "final", "largest", "smallest", "greatest", "least",
     "maximum", "minimum", "highest", "lowest", "total", "sum", "value", "ans", "pick", "selection",
-    "答案", "结果", "选项", ":", "：",
+    "output", "prints", "returns", "evaluates", "答案", "结果", "选项", ":", "：",
 )  # fmt: skip
 """A text without one of these has no phrase."""
 _AS_READ = str.maketrans("ſı", "si", "\u0307")
 """Letters as patterns that ignore case take them; the dot is what `lower` leaves of an İ."""
 _CLAUSE_END = re.compile(
-    r"\n|(?:[.?]|(?<!\d)!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor),?\s+\(?(?:because|since|so|which|where|as)\b"
+    r"\n|(?:(?<!\bRs)[.?]|(?<!\d)!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor),?\s+\(?(?:because|since|so|which|where|as)\b"
     r"|\s\((?:at|attained|achieved|reached|occurring)\s[^()\n]{1,60}\)(?=[\s*]*[.!]?[\s*]*(?:\n|\Z))"
 )
 """The end of the clause that a phrase begins: a line, a full stop, a reason, `, since`, a place, `(at x = 3)`."""
 _DISPLAY = re.compile(r"\$\$.{1,4000}?\$\$|\\\[.{1,4000}?\\\]", re.DOTALL)
 r"""A displayed formula: `$$x$$`, `\[x\]`."""
+_BLOCK = re.compile(r"```[\w+.#-]{0,20}[ \t]*\n(?P<value>[^`]{1,4096})```")
+"""A block right behind a phrase: `Output:` and the lines that a program prints."""
+_OUTPUT_LABEL = re.compile(r"output\**\s?[:：]\**[ \t]*\Z", re.IGNORECASE)
+_LINES = re.compile(r"[^\n]+(?:\n(?!\s*\n|[ \t]*[*#`]|[A-Z][\w ]{0,30}[:：])[^\n]+)+")
+"""The lines that a program prints behind `Output:`, up to an empty one or to a label such as `Explanation:`."""
 SHORT_CLAUSE = 80
 MAX_PHRASES = 8
 """How many of the last answer phrases are looked at."""
@@ -552,16 +571,45 @@ def _phrase_ends(text: str, start: int) -> list[int]:
     return sorted(ends)
 
 
+_EXCLAIMED = re.compile(r"(?<=\d)[*_ ]*!+[*_\s]*\Z")
+_FACTORIALS = re.compile(r"(?:\d|(?<![A-Za-z])[A-Za-z]|[)}])\s?!(?!=)|factorial|permutation|arrange", re.IGNORECASE)
+"""What a text has in it whose 18! may be a factorial."""
+
+
+def _unexclaimed(clause: str, before: str) -> str:
+    """A clause without the mark of an exclamation, `My final answer is 18!` behind a text without factorials."""
+    mark = _EXCLAIMED.search(clause)
+    stands_alone = "\n" not in before.strip() and ". " not in before
+    return clause if mark is None or stands_alone or _FACTORIALS.search(before) else clause[: mark.start()]
+
+
+_ANSWER_BEHIND = re.compile(
+    r"(?:\A|[.!?:\n]\s*|\b(?:so|thus|hence|therefore),?\s+)"
+    r"(?P<value>\*\*[^*\n]{1,80}\*\*|\$[^$\n]{1,80}\$|\\\([^\n]{1,80}?\\\)|[-−]?\$?\d[\d,./]{0,40}%?)\s+"
+    r"is\s+(?:the|our|my)\s+(?:final\s+|correct\s+|desired\s+|required\s+)?answer[.!]?\s*\Z",
+    re.IGNORECASE,
+)
+"""A last sentence that gives the answer first: `Thus 17 is the answer.`"""
+
+
+def answer_behind(text: str, start: int) -> Hit:
+    """The rule of a last sentence that gives the answer first."""
+    tail = _ANSWER_BEHIND.search(text, max(start, len(text) - 2 * _BEFORE - 80)) if "answer" in text else None
+    return tail and found(text, *tail.span("value"), "phrase")
+
+
 def last_phrase(same: Callable[[str, str], bool], hedge: Hedge, trim: Callable[[str], tuple[int, int] | None]) -> Rule:
     """The rule of the last answer phrase: its clause, cut by `trim` to the answer (None: the phrase has no answer)."""
 
     def rule(text: str, start: int) -> Hit:
         for begin in reversed(_phrase_ends(text, start)):
             window = text[begin : begin + MAX_FINAL + 1]
-            if display := _DISPLAY.match(window):
+            if block := _BLOCK.match(window):
+                return _unless(hedge, found(text, begin + block.start("value"), begin + block.end("value"), "phrase"))
+            if display := _DISPLAY.match(window) or _printed(text, begin, window):
                 return _unless(hedge, found(text, begin + display.start(), begin + display.end(), "phrase"))
             end = _CLAUSE_END.search(window)
-            clause = window[: end.start()] if end else window
+            clause = _unexclaimed(window[: end.start()] if end else window, text[start:begin])
             place = trim(clause)
             if (place or len(clause) <= SHORT_CLAUSE) and hedge(clause):
                 return Extraction(None, (begin, begin + len(clause)), "phrase", "hedge")
@@ -576,6 +624,11 @@ def last_phrase(same: Callable[[str, str], bool], hedge: Hedge, trim: Callable[[
         return None
 
     return rule
+
+
+def _printed(text: str, begin: int, window: str) -> re.Match[str] | None:
+    """The lines of an output that has several; None behind any other phrase."""
+    return _LINES.match(window) if _OUTPUT_LABEL.search(text, max(0, begin - _BEFORE), begin) else None
 
 
 def _unless(hedge: Hedge, hit: Extraction) -> Extraction:

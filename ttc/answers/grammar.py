@@ -28,6 +28,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from itertools import pairwise
 
 from ttc.answers.nodes import PERCENTS, UNITS, Term, duration, is_unit, known_unit, many, num
 from ttc.answers.tokens import ONES, Alternatives, Token, TooLarge, Unparsed, designation, in_words, tokens
@@ -53,8 +54,12 @@ GREEK = frozenset({
 FUNCTIONS = {
     "sin": "sin", "cos": "cos", "tan": "tan", "cot": "cot", "sec": "sec", "csc": "csc", "sinh": "sinh",
     "cosh": "cosh", "tanh": "tanh", "ln": "ln", "log": "log", "lg": "lg", "exp": "exp", "arcsin": "arcsin",
-    "arccos": "arccos", "arctan": "arctan", "asin": "arcsin", "acos": "arccos", "atan": "arctan", "min": "min",
-    "max": "max", "gcd": "gcd", "lcm": "lcm", "det": "det", "abs": "abs", "floor": "floor", "ceil": "ceil",
+    "arccos": "arccos", "arctan": "arctan", "asin": "arcsin", "acos": "arccos", "atan": "arctan", "arccot": "arccot",
+    "arcsec": "arcsec", "arccsc": "arccsc", "acot": "arccot", "asec": "arcsec", "acsc": "arccsc", "coth": "coth",
+    "sech": "sech", "csch": "csch", "arcsinh": "arcsinh", "arccosh": "arccosh", "arctanh": "arctanh",
+    "arsinh": "arcsinh", "arcosh": "arccosh", "artanh": "arctanh", "asinh": "arcsinh", "acosh": "arccosh",
+    "atanh": "arctanh", "cis": "cis", "min": "min", "max": "max", "gcd": "gcd", "lcm": "lcm", "det": "det",
+    "abs": "abs", "floor": "floor", "ceil": "ceil",
 }  # fmt: skip
 """Spelling of a function to its name."""
 SEVERAL = frozenset({"min", "max", "gcd", "lcm"})
@@ -229,10 +234,11 @@ class _Grammar:
     def answer(self) -> Term:
         """A whole answer: items joined by commas, `and` or `or`. Raises Alternatives for "1 or 4"."""
         items = [self.relation()]
+        starts = [0]
         alternatives = together = False
         while True:
             if self.accept(",", ";"):
-                self._joiner()
+                joiner = self._joiner()
             elif (joiner := self._joiner()) is None:
                 break
             else:
@@ -240,12 +246,15 @@ class _Grammar:
                 together |= joiner == "and"
             if self.peek.kind == "end":
                 raise Unparsed("an item is missing after a separator")
+            starts += [len(items)] if joiner == "or" else []
             items.append(self.relation())
         items = _with_modulus(items)
         if alternatives and not all(item.op in ("rel", "mod") for item in items):
             raise Alternatives("alternatives")
         if alternatives and any(item.op == "rel" and item.args[0] != ("=",) for item in items):
             return Term("union", tuple(items))
+        if len(starts) > 1 and (either := _either(items, starts)):
+            return either
         if together and len(items) == 2 and all(item.op == "rel" and item.args[0][0] in "<=>=" for item in items):
             return Term("meet", tuple(items))
         return many("list", items)
@@ -776,6 +785,7 @@ class _Grammar:
         base = self.group() if name == "log" and self.accept("_") else num(10) if name == "lg" else None
         raised = self.group() if self.accept("^") else None
         if name in SEVERAL:
+            self._skip_range()
             inside = self._sequence("(") if self.accept("(") else self.group()
             node = Term("fn", (name, *(inside.args[2:] if inside.op == "seq" else (inside,))))
         elif self.peek.text in ("(", "{", "["):
@@ -784,13 +794,23 @@ class _Grammar:
             node = Term("fn", (name, self._argument()))
         if base is not None:
             node = Term("div", (Term("fn", ("ln", node.args[1])), Term("fn", ("ln", base))))
-        elif name == "exp":
-            node = Term("pow", (Term("sym", ("e",)), node.args[1]))
+        elif name in _WRITTEN_OUT:
+            node = _WRITTEN_OUT[name](node.args[1])
         if raised is None:
             return node
         if raised == Term("neg", (num(1),)):
             return Term("fn", (f"arc{name}", *node.args[1:]))
         return Term("pow", (node, raised))
+
+    def _skip_range(self) -> None:
+        r"""Read what a minimum is over, the `_{x > 0}` of `\min_{x > 0} f`, which is no part of its value."""
+        if not self.accept("_"):
+            return
+        if self.accept("{"):
+            self.answer()
+            self.expect("}")
+        else:
+            self.atom()
 
     def _argument(self) -> Term:
         """An argument without brackets: `sin 2x`, `ln 5`; a product up to the next sign or function."""
@@ -856,6 +876,13 @@ _COMMANDS: Mapping[str, Callable[[_Grammar], Term]] = {
     "frac": _Grammar._fraction, "sqrt": _Grammar._root, "binom": _Grammar._binomial, "dbinom": _Grammar._binomial,
     "tbinom": _Grammar._binomial, "mathbb": _Grammar._number_set,
 }  # fmt: skip
+_WRITTEN_OUT: Mapping[str, Callable[[Term], Term]] = {
+    "exp": lambda inner: Term("pow", (Term("sym", ("e",)), inner)),
+    "cis": lambda inner: Term(
+        "add", (Term("fn", ("cos", inner)), Term("mul", (Term("sym", ("i",)), Term("fn", ("sin", inner)))))
+    ),
+}
+"""Functions that stand for another expression: exp x for e^x, cis x for cos x + i sin x."""
 _SIGNS = {"pi": Term("sym", ("pi",)), "infty": Term("inf"), "varnothing": Term("empty")}
 
 
@@ -889,6 +916,20 @@ def _with_modulus(items: list[Term]) -> list[Term]:
     if any(item.op == "rel" and "==" in item.args[0] for item in items):
         raise Unparsed("a congruence without a modulus")
     return items
+
+
+def _either(items: list[Term], starts: list[int]) -> Term | None:
+    """Equations with `or` between them in several unknowns; None in one unknown, of which they are the values.
+
+    x = 1 or y = 2 is a union, x = 1, y = 2 or x = 2, y = 1 are two pairs. `starts` says where each alternative begins.
+    """
+    if any(item.op != "rel" or len(item.args) != 3 for item in items) or len({item.args[1] for item in items}) == 1:
+        return None
+    groups = [sorted(items[start:end], key=repr) for start, end in pairwise((*starts, len(items)))]
+    unknowns = {tuple(item.args[1] for item in group) for group in groups}
+    if len(unknowns) > 1 or len(groups[0]) == 1:
+        return Term("union", tuple(items))
+    return many("list", [Term("seq", ("(", ")", *(item.args[2] for item in group))) for group in groups])
 
 
 def _bracketed(opening: str, closing: str, rows: list[list[Term]], is_row: bool) -> Term:

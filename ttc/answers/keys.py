@@ -26,8 +26,8 @@ from fractions import Fraction
 from typing import Any
 
 from ttc.answers.grammar import parse, parse_expression
-from ttc.answers.nodes import Term, approximate, duration, exact, known_unit, unit
-from ttc.answers.shapes import TINY, by_clock, hashed, least_residue, shape, text_key
+from ttc.answers.nodes import Term, approximate, constant_of, duration, exact, known_unit, unit
+from ttc.answers.shapes import TINY, by_clock, hashed, least_residue, matrix_rows, shape, word_key
 from ttc.answers.tokens import MAX_CHARS, TooLarge, Unparsed, plain
 
 _PLAIN_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
@@ -59,20 +59,35 @@ def _unit_key(node: Term) -> str:
     if body.op not in ("quantity", "duration") or body.args[1] == "%":
         return ""
     text = body.args[1]
-    known = [word for word in text.split() if known_unit(word)]
-    measure = unit(known[0] if len(known) == 1 and "/" not in text else text)  # 14 years old are 14 years
+    measure, known = unit(text), [word for word in text.split() if known_unit(word)]
+    if not measure.dimension and len(known) == 1 and "/" not in text:
+        measure = unit(known[0])  # 14 years old are 14 years
     return f"{UNIT_MARK}{measure.dimension} {measure.factor}" if measure.dimension else ""
 
 
 def classes(keys: Iterable[str]) -> dict[str, str]:
-    """The class of each key in a vote: a number without a unit joins the only unit that others give to it."""
+    """The class of each key in a vote: 90 minutes are 1.5 hours, and a bare number joins its only amount."""
     all_keys = list(dict.fromkeys(keys))
-    with_units: dict[str, list[str]] = {}
+    by_amount: dict[str, str] = {}
+    amounts = {key: by_amount.setdefault(_amount(key), key) for key in all_keys}
+    with_units: dict[str, set[str]] = {}
     for key in all_keys:
         number, mark, _ = key.partition(UNIT_MARK)
         if mark:
-            with_units.setdefault(number, []).append(key)
-    return {key: with_units[key][0] if len(with_units.get(key, ())) == 1 else key for key in all_keys}
+            with_units.setdefault(number, set()).add(amounts[key])
+    return {key: next(iter(units)) if len(units := with_units.get(key, ())) == 1 else amounts[key] for key in all_keys}
+
+
+def _amount(key: str) -> str:
+    """A key with its number in the base unit of its measure; as it is where it has no unit or no rational number."""
+    number, _, measure = key.partition(UNIT_MARK)
+    dimension, _, factor = measure.rpartition(" ")
+    if not dimension or not Fraction(factor) or not _RATIONAL.fullmatch(number):
+        return key
+    return f"{Fraction(number) * Fraction(factor)}{UNIT_MARK}{dimension}"
+
+
+_RATIONAL = re.compile(r"-?\d{1,400}(?:/\d{1,400})?")
 
 
 def same_class(first: str, second: str) -> bool:
@@ -98,11 +113,24 @@ def _value_key(node: Term) -> str:
     value = exact(node)
     if value is not None:
         return str(value)
+    if antiderivative := _antiderivative_key(node):
+        return antiderivative
     if node.op == "inf":
         return "inf"
     if node.op == "neg" and node.args[0].op == "inf":
         return "-inf"
     return _fingerprint(node) or "?" + repr(node)
+
+
+def _antiderivative_key(node: Term) -> str:
+    """An expression in one variable up to its constant of integration, which has many names; empty for all else."""
+    name = constant_of(node)
+    rest = Term("add", tuple(item for item in node.args if item != Term("sym", (name,)))) if name else node
+    if name in ("", "k") or len(rest.symbols()) != 1:
+        return ""
+    first, *others = _values(rest)
+    steps = [None if first is None or other is None else other - first for other in others]
+    return "+C" + _joined(steps) if any(step is not None for step in steps) else ""
 
 
 _SAMPLES = 3
@@ -111,25 +139,34 @@ _SAMPLES = 3
 
 def _fingerprint(node: Term) -> str:
     """The value of an expression at three fixed points, to nine digits; empty where it has none."""
+    values = _values(node)
+    known = [value for value in values if value is not None]
+    if any(not TINY < abs(value) < float("inf") for value in known):
+        return ""
+    if not node.symbols() and known and (short := _short_rational(known[0])) is not None:
+        return str(short)
+    return _joined(values) if known else ""
+
+
+def _values(node: Term) -> list[Any]:
+    """What an expression is at the fixed points, one for a constant; None where it has no value."""
     from mpmath import fp  # type: ignore[import-untyped]
 
     names = sorted(node.symbols())
-    values = []
+    values = list[Any]()
     for sample in range(_SAMPLES if names else 1):
         # The points depend on the names alone, so equal functions get equal keys however they are written; nine digits
         # are few enough to hide rounding, and many enough that different functions do not meet at all three points.
         point = {name: _coordinate(name, sample) for name in names}
         try:
-            value = approximate(node, point, fp)
+            values.append(approximate(node, point, fp))
         except (ArithmeticError, ValueError, TypeError, RecursionError):
-            values.append("?")
-            continue
-        if not TINY < abs(value) < float("inf"):
-            return ""
-        if not names and (short := _short_rational(value)) is not None:
-            return str(short)
-        values.append(_nine(value))
-    return "~" + "~".join(values) if set(values) != {"?"} else ""
+            values.append(None)
+    return values
+
+
+def _joined(values: Iterable[Any]) -> str:
+    return "".join("~?" if value is None else f"~{_nine(value)}" for value in values)
 
 
 def _nine(value: Any) -> str:
@@ -160,9 +197,15 @@ def _member_key(node: Term) -> str:
     return f"{node.args[0]}={shape_key(node.args[1])}" if node.op == "named" else shape_key(node)
 
 
+_AXES = (["x", "y"], ["x", "y", "z"])
+
+
 def _set_key(node: Term) -> str:
-    """Members in any order; 3 hours and 20 minutes are one time."""
+    """Members in any order; 3 hours and 20 minutes are one time, and x = 1, y = 2 are a point."""
     time = duration(node.args)
+    point = {item.args[0]: shape_key(item.args[1]) for item in node.args if item.op == "named"}
+    if len(point) == len(node.args) and sorted(point) in _AXES:
+        return f"({','.join(point[name] for name in sorted(point))})"
     return shape_key(time) if time else "{" + "|".join(sorted({_member_key(item) for item in node.args})) + "}"
 
 
@@ -185,8 +228,33 @@ def _residue_key(node: Term) -> str:
     return " mod ".join((residue, *map(shape_key, node.args[1:2])))
 
 
+def _brackets_key(node: Term) -> str:
+    """A list in its order; a list of lists is a matrix."""
+    rows = matrix_rows(node)
+    return _matrix_key(rows) if rows else "[" + ",".join(_member_key(item) for item in node.args) + ",]"
+
+
+def _matrix_key(rows: Iterable[Iterable[Term]]) -> str:
+    return "M" + ";".join(",".join(shape_key(cell) for cell in row) for row in rows)
+
+
+def _equation_key(left: Term, right: Term) -> str:
+    """An equation whatever stands on which side: 2x - y = 3 is y = 2x - 3; empty where it has no values."""
+    zero = Term("add", (left, Term("neg", (right,))))
+    from ttc.answers.normal import solved  # most answers are no equations
+
+    if (of_x := solved(zero, "y")) is not None and "x" in zero.symbols():
+        return _value_key(of_x)
+    first, *others = _values(zero)
+    if not others or any(value is None or not TINY < abs(value) < float("inf") for value in (first, *others)):
+        return ""
+    return "=" + _joined(other / first for other in others)
+
+
 def _relation_key(node: Term) -> str:
     operators, *operands = node.args
+    if operators == ("=",) and len(operands) == 2 and (equation := _equation_key(*operands)):
+        return equation
     sides = [shape_key(shape(operand)) for operand in operands]
     if len(operands) == 2 and operators[0] in (">", ">="):
         operators, sides = ({">": "<", ">=": "<="}[operators[0]],), sides[::-1]
@@ -202,12 +270,12 @@ _KEY_RULES: Mapping[str, Callable[[Term], str]] = {
     "duration": lambda node: _value_key(node.args[0]),
     "set": _set_key,
     "tuple": lambda node: "(" + ",".join(_member_key(item) for item in node.args) + ")",
-    "brackets": lambda node: "[" + ",".join(_member_key(item) for item in node.args) + ",]",
+    "brackets": _brackets_key,
     "interval": _interval_key,
     "without": lambda node: "\\".join(map(shape_key, node.args)),
     "union": lambda node: "U".join(sorted({shape_key(item) for item in node.args})),
     "ratio": _ratio_key,
-    "matrix": lambda node: "M" + ";".join(",".join(shape_key(cell) for cell in row) for row in node.args),
+    "matrix": lambda node: _matrix_key(node.args),
     "rel": _relation_key,
     "residue": _residue_key,
     "cases": lambda node: "|".join(sorted(map(shape_key, node.args))),
@@ -215,7 +283,7 @@ _KEY_RULES: Mapping[str, Callable[[Term], str]] = {
     "base": lambda node: f"{node.args[0]}_{node.args[1]}",
     "time": lambda node: "{}:{:02d}{}".format(*by_clock(node)),
     "empty": lambda node: "{}",
-    "text": lambda node: text_key(node.args[0]),
+    "text": word_key,
     "designation": lambda node: str(node.args[0]),
 }
 

@@ -29,6 +29,7 @@ from ttc.answers.extract import (
     Extraction,
     Hit,
     Rule,
+    answer_behind,
     cascade,
     denied,
     found,
@@ -310,7 +311,8 @@ def _same_number(left: str, right: str) -> bool:
     )
 
 
-_MATH_RULES = usual_rules(_same_number, math_hedge, _trim_math, _bare_math)
+_usual_math = usual_rules(_same_number, math_hedge, _trim_math, _bare_math)
+_MATH_RULES = (*_usual_math[:-1], answer_behind, _usual_math[-1])
 
 
 def _with_digits(rule: Rule) -> Rule:
@@ -325,7 +327,7 @@ def _with_digits(rule: Rule) -> Rule:
     return strict
 
 
-_NUMBER_RULES = (*_MATH_RULES[:4], *map(_with_digits, (_MATH_RULES[4], _bare_number)), _last_number)
+_NUMBER_RULES = (*_MATH_RULES[:4], *map(_with_digits, (*_MATH_RULES[4:6], _bare_number)), _last_number)
 _EXPRESSION_RULES = (last_box(_same_by(expression_key), math_hedge), *_MATH_RULES[1:])
 
 

@@ -78,6 +78,18 @@ def many(op: str, items: list[Term]) -> Term:
     return items[0] if len(items) == 1 else Term(op, tuple(items))
 
 
+_CONSTANTS = re.compile(r"C(?:_[01])?|[cK](?:_1)?|k")
+"""What a constant of integration is called."""
+
+
+def constant_of(node: Term) -> str:
+    """The name of the constant of integration in a sum, a term by itself that stands nowhere else; empty without."""
+    items = node.args if node.op == "add" else ()
+    names = [str(item.args[0]) for item in items if item.op == "sym" and _CONSTANTS.fullmatch(str(item.args[0]))]
+    used = [item for item in items if names and names[0] in item.symbols()]
+    return names[0] if len(names) == len(used) == 1 else ""
+
+
 MAX_BITS = 14_000
 """Bits of an exact value; below the number of digits that Python converts to text."""
 MAX_FACTORIAL = 500
@@ -290,7 +302,7 @@ class _Evaluation:
         values = [self.value(arg) for arg in args]
         if rule is not None:
             return rule(*values)
-        names = {"arcsin": "asin", "arccos": "acos", "arctan": "atan"}
+        names = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsec": "asec", "arccsc": "acsc"}
         if name not in _MPMATH:
             raise Undefined(name)
         if abs(values[0]) > MAX_POWER:
@@ -305,6 +317,22 @@ class _Evaluation:
         if value == 0:
             raise Undefined("the logarithm of zero")
         return self.ctx.log(value)
+
+    def _fn_arccot(self, value: Any) -> Any:
+        if getattr(value, "real", value) < 0:
+            raise Undefined("a negative number, whose arccot is read in two ways")
+        return self.ctx.acot(value)
+
+    def _fn_arcsinh(self, value: Any) -> Any:
+        return self.ctx.log(value + self.ctx.sqrt(value * value + 1))
+
+    def _fn_arccosh(self, value: Any) -> Any:
+        return self.ctx.log(value + self.ctx.sqrt(value + 1) * self.ctx.sqrt(value - 1))
+
+    def _fn_arctanh(self, value: Any) -> Any:
+        if abs(value) == 1:
+            raise Undefined("the arctanh of one")
+        return (self.ctx.log(1 + value) - self.ctx.log(1 - value)) / 2
 
     def _fn_root(self, value: Any, degree: Any) -> Any:
         if degree == 0:
@@ -330,7 +358,7 @@ class _Evaluation:
 
 _MPMATH = frozenset({
     "sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "exp", "arcsin", "arccos", "arctan", "floor",
-    "ceil", "sqrt",
+    "ceil", "sqrt", "coth", "sech", "csch", "arcsec", "arccsc",
 })  # fmt: skip
 _PLAIN: Mapping[str, Any] = {
     "abs": abs, "min": lambda *values: min(values), "max": lambda *values: max(values),
@@ -349,6 +377,7 @@ _MEASURES: Mapping[str, Sequence[tuple[str, str]]] = {
     "length": [
         ("1", "m metre metres meter meters"), ("1/100", "cm centimetre centimetres centimeter centimeters"),
         ("1/1000", "mm millimetre millimetres millimeter millimeters"),
+        ("1/10", "dm decimetre decimetres decimeter decimeters"),
         ("1000", "km kilometre kilometres kilometer kilometers"), ("254/10000", "inch inches in"),
         ("1e-6", "um micrometre micrometer micrometers micron microns"),
         ("1e-9", "nm nanometre nanometer nanometers"),
@@ -364,6 +393,7 @@ _MEASURES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("86400", "day days"), ("604800", "week weeks"), ("1/1000", "ms millisecond milliseconds"),
         ("1e-6", "us microsecond microseconds"), ("1e-9", "ns nanosecond nanoseconds"),
     ],
+    "length^2": [("1e4", "ha hectare hectares"), ("4046.8564224", "acre acres")],
     "length/time": [("44704/100000", "mph"), ("1000/3600", "kph kmh kmph")],
     "angle": [("1", "deg degree degrees"), ("0", "rad radian radians")],
     "length^3": [("1/1000", "L l litre litres liter liters"), ("1e-6", "ml mL millilitre milliliter milliliters")],
@@ -371,33 +401,40 @@ _MEASURES: Mapping[str, Sequence[tuple[str, str]]] = {
     "money:eur": [("1", "EUR euro euros")],
     "money:gbp": [("1", "GBP")],
     "money:jpy": [("1", "JPY yen")],
-    "money:inr": [("1", "INR rupee rupees")],
+    "money:inr": [("1", "INR Rs rupee rupees")],
     "month": [("1", "month months")],
     "year": [("1", "yr yrs year years")],
     "celsius": [("1", "C celsius centigrade")],
     "fahrenheit": [("1", "F fahrenheit")],
     "kelvin": [("1", "K kelvin kelvins")],
-    "current": [("1", "A amp amps ampere amperes"), ("1/1000", "mA"), ("1e-6", "uA")],
-    "amount": [("1", "mol mole moles"), ("1/1000", "mmol")],
+    "current": [("1", "A amp amps ampere amperes"), ("1/1000", "mA milliamp milliamps milliampere milliamperes"),
+        ("1e-6", "uA microampere microamperes"),
+    ],
+    "amount": [("1", "mol mole moles"), ("1/1000", "mmol millimole millimoles")],
     "amount/length^3": [("1000", "M molar"), ("1", "mM")],
-    "length*mass/time^2": [("1", "N newton newtons"), ("1000", "kN"), ("1/1000", "mN")],
+    "length*mass/time^2": [("1", "N newton newtons"), ("1000", "kN kilonewton kilonewtons"), ("1/1000", "mN")],
     "length^2*mass/time^2": [
         ("1", "J joule joules"), ("1000", "kJ kilojoule kilojoules"), ("1e6", "MJ megajoule megajoules"),
-        ("1/1000", "mJ"), ("4.184", "cal calorie calories"), ("4184", "kcal"), ("3.6e6", "kWh"),
-        ("1.602176634e-19", "eV"), ("1.602176634e-16", "keV"), ("1.602176634e-13", "MeV"),
+        ("1/1000", "mJ millijoule millijoules"), ("4.184", "cal calorie calories"), ("4184", "kcal"), ("3.6e6", "kWh"),
+        ("1.602176634e-19", "eV electronvolt electronvolts"), ("1.602176634e-16", "keV"), ("1.602176634e-13", "MeV"),
         ("1.602176634e-10", "GeV"),
     ],
     "length^2*mass/time^3": [
         ("1", "W watt watts"), ("1000", "kW kilowatt kilowatts"), ("1e6", "MW megawatt megawatts"),
-        ("1/1000", "mW"),
+        ("1/1000", "mW milliwatt milliwatts"),
     ],
-    "length^2*mass/current*time^3": [("1", "V volt volts"), ("1000", "kV"), ("1/1000", "mV")],
+    "length^2*mass/current*time^3": [
+        ("1", "V volt volts"), ("1000", "kV kilovolt kilovolts"), ("1/1000", "mV millivolt millivolts"),
+    ],
     "length^2*mass/current^2*time^3": [("1", "ohm ohms"), ("1000", "kohm"), ("1e6", "Mohm")],
     "mass/length*time^2": [
-        ("1", "Pa pascal pascals"), ("1000", "kPa"), ("1e6", "MPa"), ("1e9", "GPa"), ("1e5", "bar bars"),
-        ("101325", "atm"),
+        ("1", "Pa pascal pascals"), ("1000", "kPa kilopascal kilopascals"),
+        ("1e6", "MPa megapascal megapascals"), ("1e9", "GPa gigapascal gigapascals"), ("1e5", "bar bars"),
+        ("101325", "atm atmosphere atmospheres"), ("101325/760", "torr mmHg"),
     ],
-    "1/time": [("1", "Hz hertz"), ("1000", "kHz"), ("1e6", "MHz"), ("1e9", "GHz")],
+    "1/time": [
+        ("1", "Hz hertz"), ("1000", "kHz kilohertz"), ("1e6", "MHz megahertz"), ("1e9", "GHz gigahertz"),
+    ],
     "mass/current*time^2": [("1", "T tesla teslas"), ("1/1000", "mT")],
     "current*time": [("1", "coulomb coulombs"), ("1/1000", "mC"), ("1e-6", "uC"), ("1e-9", "nC")],
     "current^2*time^4/length^2*mass": [("1", "farad farads"), ("1e-6", "uF"), ("1e-9", "nF"), ("1e-12", "pF")],
@@ -532,6 +569,7 @@ NO_UNITS = frozenset(
         "sixth sixths seventh sevenths eighth eighths ninth ninths tenth tenths twelfth twelfths hundred hundreds "
         "hundredth hundredths thousand thousands thousandth thousandths million millions millionth millionths "
         "billion billions factorial reference target answer nicht oder ou или не ではありません ではない 아닙니다 "
+        "değil نیست নয় "
     ).split()
 )
 """Words that change, deny or doubt a number, or say something about it: what holds one of them is no unit."""

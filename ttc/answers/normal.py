@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import TypeAlias
 
-from ttc.answers.nodes import Term, exact
+from ttc.answers.nodes import Term, exact, num
 
 Ternary: TypeAlias = bool | None
 Monomial: TypeAlias = tuple[tuple[str, Fraction], ...]
@@ -43,6 +43,19 @@ def identical(left: Term, right: Term) -> Ternary:
     return False if _independent(top) else None
 
 
+def constant_apart(left: Term, right: Term) -> Ternary:
+    """Whether left = right + c for one number c; None when it is not decided."""
+    try:
+        top, bottom = _Forms().quotient(Term("add", (left, Term("neg", (right,)))))
+    except TooLong:
+        return None
+    if set(bottom) != {_ONE}:
+        return None if top else True
+    if all(name[:2] in ("p:", "c:") for mono in top for name, _ in mono):
+        return True
+    return False if _independent(top) else None
+
+
 def multiples(left: Term, right: Term, positive: bool) -> Ternary:
     """Whether left = c * right for one rational c (positive, where asked); None when it is not decided."""
     try:
@@ -61,6 +74,21 @@ def multiples(left: Term, right: Term, positive: bool) -> Ternary:
         return None if any(name[0] == "p" for mono in first for name, _ in mono) else False
     scale = ratios.pop() * under[_ONE] / below[_ONE]
     return scale > 0 if positive else True
+
+
+def solved(node: Term, name: str) -> Term | None:
+    """What a variable is where `node` is zero, which has it once, with a number before it; None where it has not."""
+    try:
+        top, bottom = _Forms().quotient(node)
+    except TooLong:
+        return None
+    symbol = f"s:{name}"
+    having = [mono for mono in top if any(symbol == atom for atom, _ in mono)]
+    inside = any(repr(symbol) in atom for mono in top for atom, _ in mono)
+    if having != [((symbol, Fraction(1)),)] or inside or set(bottom) != {_ONE}:
+        return None
+    factor = num(-bottom[_ONE] / top[having[0]])
+    return Term("add", (Term("sym", (name,)), Term("mul", (factor, node))))
 
 
 def has_like_terms(node: Term) -> bool:

@@ -43,10 +43,13 @@ _REALS = frozenset(
 _SAME_WORDS = {
     "dne": "does not exist", "the limit does not exist": "does not exist", "it does not exist": "does not exist",
     "not defined": "undefined", "is undefined": "undefined", "is not defined": "undefined",
-    "infinitely many solutions": "infinitely many", "there are infinitely many solutions": "infinitely many",
-    "infinite solutions": "infinitely many", "an infinite number": "infinitely many", "infinite": "infinitely many",
 }  # fmt: skip
 """Words that say the same."""
+_ENDLESS = re.compile(
+    r"(?:(?:the equation|it|this|the system|there) (?:has|is|are|have) )?"
+    r"(?:infinitely many|infinite|an infinite number(?: of)?)(?: (?:solutions|values|numbers|roots|pairs))?"
+)
+"""Words for infinity where something is counted: infinitely many, there are infinitely many solutions."""
 _NOTHING = re.compile(
     r"none|(?:the )?(?:empty|null) set|(?:(?:the equation|it|this|the system|there) (?:has|is|are|have|exists?) )?"
     r"no (?:(?:such|real|integer|integral|valid|possible|whole|natural|rational) )*"
@@ -75,7 +78,7 @@ def _words(node: Term) -> Term:
     words = text_key(node.args[0])
     if _NOTHING.fullmatch(words):
         return Term("empty")
-    if words in INFINITY:
+    if words in INFINITY or _ENDLESS.fullmatch(words):
         return _scalar(_INFINITE)
     if same := _SAME_WORDS.get(words):
         return Term("text", (same,))
@@ -318,6 +321,8 @@ def _modular(node: Term) -> Term:
 def _union(node: Term) -> Term:
     shapes = [shape(item) for item in node.args]
     names = {item.args[0] for item in shapes if item.op == "named"}
+    if len(names) > 1:
+        return Term("union", tuple(shapes))
     bare = _joined([_as_set(item.args[1]) if item.op == "named" else item for item in shapes])
     return Term("named", (names.pop(), bare)) if len(names) == 1 else bare
 
@@ -504,6 +509,8 @@ def _name(node: Term) -> str:
         return str(node.args[0])
     if node.op == "mul" and len(node.args) == 2 and all(arg.op == "sym" for arg in node.args):
         letter, argument = (str(arg.args[0]) for arg in node.args)
+        if letter == "Delta":
+            return f"Delta {argument}"
         return f"{letter}({argument})" if letter[0] in "fghFGHPpQqaST" else ""
     if node.op == "mul" and len(node.args) == 2 and node.args[0].op == "sym" and node.args[0].args[0] in _FUNCTIONS:
         value = exact(node.args[1])
@@ -518,7 +525,7 @@ def _two_bounds(node: Term) -> Term:
     low, high = shape(node.args[0]), shape(node.args[1])
     ends = [item.args[1] for item in (low, high) if item.op == "named" and item.args[1].op in ("interval", "tuple")]
     if len(ends) < 2 or low.args[0] != high.args[0]:
-        return Term("set", (low, high))
+        return _list(Term("list", node.args))
     body = _intersection(*ends) or _intersection(*ends[::-1])
     return Term("named", (low.args[0], body)) if body else Term("set", (low, high))
 
@@ -630,10 +637,39 @@ def undressed(text: str) -> str:
     return _ESCAPED.sub(r"\1", _TIED.sub(" ", _STYLE.sub(r"\1", text)))
 
 
+_LITERAL = re.compile(r"[\[({].*[\])}]", re.DOTALL)
+"""A list, a tuple or a mapping as a program prints it."""
+_QUOTED = re.compile(r"('[^'\\\n]*'|\"[^\"\\\n]*\")")
+_BESIDE_A_MARK = re.compile(r"\s*([\[\](){},:])\s*")
+
+
+def literal_spelling(words: str) -> str:
+    """A printed list, tuple or mapping in one spelling, [1,2] for [1, 2] and 'a' for "a"; all else as it is."""
+    if not _LITERAL.fullmatch(words):
+        return words
+    pieces = _QUOTED.split(words)
+    plain_quotes = (f"'{piece[1:-1]}'" if piece[:1] == '"' and "'" not in piece else piece for piece in pieces[1::2])
+    return "".join(
+        between + quoted
+        for between, quoted in zip(
+            (_BESIDE_A_MARK.sub(r"\1", piece) for piece in pieces[::2]), (*plain_quotes, ""), strict=True
+        )
+    )
+
+
 def text_key(final: str) -> str:
     """The class of words: case, white space, outer quotes and marks of LaTeX and Markdown do not matter."""
     words = " ".join(undressed(final).split()).strip(QUOTES).rstrip(".").casefold()
+    words = literal_spelling(words)
     return words if len(words) <= MAX_CHARS else hashed(words)
+
+
+_ARTICLE = re.compile(r"\A(?:an?|the) (?=[a-z]{3})")
+
+
+def word_key(node: Term) -> str:
+    """The class of a text without an article before it: a parabola is what `parabola` is."""
+    return _ARTICLE.sub("", text_key(node.args[0]), count=1)
 
 
 def hashed(text: str) -> str:

@@ -5,11 +5,12 @@ wrappers that carry no meaning (`$..$`, `\left`, `\displaystyle`, bold, thin spa
 letters, words, commands and marks. A comma between groups of three digits is a thousands separator outside brackets and
 a separator of items inside them. Both are linear in the text; tokens are capped.
 
-Some answers are read as a whole by their spelling. A date, a telephone number or a code (`designation`) is no sum,
-though it has digits and hyphens, 2019-2020 or 555-0142: it stands for its spelling, of which a date has one however it
-is written. A number in words (`in_words`) may be a fraction, a mixed number or a dozen, and may count something: `three
-and a half`, `five apples`; words that nobody would say for a number (`one two three`) are none. Left out: any judgement
-about what the text means, which is `grammar`'s; comments, macros, verbatim; numbers in words other than English ones.
+Some answers are read as a whole by their spelling. A date, a telephone number, a code or a chemical formula
+(`designation`) is neither sum nor product, though it has digits, hyphens and letters, 2019-2020 or H_2O: it stands for
+its spelling, of which a date and a formula have one however they are written. A number in words (`in_words`) may be a
+fraction, a mixed number or a dozen, and may count something: `three and a half`, `five apples`; words that nobody would
+say for a number (`one two three`) are none. Left out: any judgement about what the text means, which is `grammar`'s;
+comments, macros, verbatim; numbers in words other than English ones.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ r"""What parts thousands but is no plain comma: 1'000, 1\,000, 1{,}000."""
 _COMMA = re.compile(r"(?<=\d)\{,\}(?=\d)")
 """A decimal comma as LaTeX writes it, 2{,}5; before three digits it parts thousands (`_THIN`)."""
 _POINTED = re.compile(r"(?<![\w.,])\d{1,3}(?:\.\d{3}){2,}(?![\d.]|,\d{3})")
+_BRACED_COMMA = re.compile(r"(?<![\w.,])\d{1,3}(?:\.\d{3})+(?=\{,\}\d{1,2}(?!\d))")
 _EUROPEAN = re.compile(r"(-?\s?(?:EUR|USD|\$)?\s?\d{1,3}(?:\.\d{3})+),(\d{1,2})(?![\d.])(?!.*,)", re.DOTALL)
-"""Numbers whose thousands points part: 1.234.567, and 1.234,50 as the whole answer."""
+"""Numbers whose thousands points part: 1.234.567, 1.234{,}50, and 1.234,50 as the whole answer."""
 _SPACED = re.compile(r"(?<![\w.,^_}/\\])\d{1,3}(?:(?:\\ |[~\xa0])\d{3})+(?![\d/^_!])(?!\s*\\frac)")
 """A number whose thousands a space parts that no line breaks at: 3 125/1000 is a mixed number, 12 345 may be two."""
 _SPACED_WHOLE = re.compile(
@@ -126,7 +128,7 @@ _LABEL = re.compile(
 _LABEL_IN_TEXT = re.compile(r"\s*\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{(\s*\([A-E]\)\s[^{}]*\d[^{}]*)\}\s*")
 """A letter and its value that wear one style."""
 _TITLE = re.compile(
-    r"\s*(?:=|\\(?:approx|equiv|therefore|Rightarrow|implies)(?![A-Za-z])"
+    r"\s*(?:=|(?i:(?:final\s)?answer)\s*[:=]|\\(?:approx|equiv|therefore|Rightarrow|implies)(?![A-Za-z])"
     r"|\\text\s*\{\s*(?:approximately|about|roughly|around|exactly)\s*\}"
     r"|\\(?:text|textbf|textrm|textit|mathrm|mathbf|mbox)\s*\{\s*"
     r"(?P<words>ANS(?:WER)?|[A-Za-z]*[a-z][A-Za-z' ]{1,60}?)\s*"
@@ -173,11 +175,42 @@ def _in_unit(match: re.Match[str]) -> str:
     return rf" \text{{{match[2]}}}" if match[2] in UNITS else match[0]
 
 
+_LEIBNIZ = re.compile(
+    r"\A\s*\\frac\s?\{\s*d(?:\s*\^\s*\{?(?P<times>[23])\}?)?\s*(?P<inside>[a-zA-Z])?\s*\}"
+    r"\s*\{\s*d\s*(?P<variable>[a-z])(?:\s*\^\s*\{?[23]\}?)?\s*\}"
+    r"(?(inside)|\s*(?:\\left)?[\[(]?\s*(?P<function>[a-zA-Z])\s*(?:\(\s*(?P=variable)\s*\))?\s*(?:\\right)?[\])]?)(?=\s*=)"
+)
+"""A derivative as Leibniz writes it, before an equals sign: `\\frac{dy}{dx} =`, `\\frac{d}{dx} f(x) =`."""
+
+
+def _primed(match: re.Match[str]) -> str:
+    """A derivative by its primes: y' and f'(x)."""
+    name, primes = match["inside"] or match["function"], "'" * int(match["times"] or 1)
+    return f"{name}{primes}" if name == "y" else f"{name}{primes}({match['variable']})"
+
+
 _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (r"\\[", re.compile(r"\\\\\[\s?-?[\d.]{1,9}\s?(?:pt|em|ex|mm|cm|in)\s?\]"), r"\\\\"),
     ("{:}", re.compile(r"\{:\}"), ":"),
     (r"\circ", re.compile(r"\\text\s*\{\s*\^\\circ\s*([CF]?)\s*\}"), r"^\\circ \1"),
     (r"\text{.", re.compile(r"\\text\{\s*\.\s*\}\s*\Z"), ""),
+    (
+        "Rs",
+        re.compile(r"(?:\\(?:text|textrm|mathrm)\s?\{\s*Rs\.?\s*\}|(?<![A-Za-z\\{])Rs\.?)[\s~]*(?:\\[ ,;:]\s*)?(?=\d)"),
+        " INR ",
+    ),
+    (
+        "base",
+        re.compile(
+            r"(?<=\d)(?:\s|\\[ ,;:])*\(?\\?(?:text\s?\{|mathrm\s?\{)?\s*\(?(?:in )?base\s*\}?"
+            r"\s*(\d{1,2})\s*\)?\s*\}?\s*\Z"
+        ),
+        r"_{\1}",
+    ),
+    ("big", re.compile(r"\\big(c[au]p)(?![A-Za-z])"), r"\\\1"),
+    ("a factor of", re.compile(r"\A\s*\\(?:text|mathrm)\s?\{\s*(?:by )?a factor of\s*\}"), ""),
+    ("arrow", re.compile(r"\\(?:long)?rightarrow(?![A-Za-z])"), r"\\to "),
+    ("d", _LEIBNIZ, _primed),
     ("pounds", re.compile(r"\\pounds(?![A-Za-z])"), " GBP "),
     ("euro", re.compile(r"\\euro(?![A-Za-z])"), " EUR "),
     ("colon", re.compile(r"\\colon(?![A-Za-z])"), ":"),
@@ -228,6 +261,17 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
         ),
         r"\\mathbb{R}\\setminus\\{\g<points>\\}",
     ),
+    ("minus", re.compile(r"\Aminus\s+(?=[\d$\\])", re.IGNORECASE), "-"),
+    ("negative", re.compile(r"\Anegative\s+(?=[\d$\\])", re.IGNORECASE), "-"),
+    (
+        "(",
+        re.compile(
+            r"(?<=[\w})])(?:\s|\\[ ,;:])*"
+            r"(?:\\(?:text|mathrm)\s*\{\s*\(\s*(?:approximately|approx\.?|about|roughly)\s*\}?"
+            r"|\(\s*(?:\\approx|approximately|approx\.?|about|roughly))\s*(-?\d[\d,.]*)\s*(?:\}\s*)?\)\s*\}?\s*\Z"
+        ),
+        r" \\approx \1",
+    ),
     ("x", re.compile(r"(?<=\d) x (?=[\d$])|(?<=\d)x(?=10(?:\^|\*\*))"), r" \\times "),
 )
 """What a spelling has in it, the spelling, and the one that stands for it."""
@@ -253,6 +297,7 @@ def _with_plain_numbers(text: str) -> str:
         text = spaced[1].replace(" ", "") + text[spaced.end() :]
     if not text.isascii():
         text = _ascii(text)
+    text = _BRACED_COMMA.sub(lambda match: match[0].replace(".", ""), text) if "{,}" in text else text
     text = _COMMA.sub(".", _THIN.sub(",", _CALCULATED.sub("", text)))
     text = _POINTED.sub(lambda match: match[0].replace(".", ""), text)
     if european := _EUROPEAN.match(text):
@@ -597,12 +642,32 @@ or two numbers follow capitals (AB-2-3); x-1-2 and AB-2 remain differences.
 """
 _IN_TEXT = re.compile(r"\\(?:text|textbf|textrm|mbox|mathrm)\s*\{([^{}]*)\}")
 r"""An answer that is all words in a style: `\text{twelve}`."""
+_ELEMENT = (
+    r"(?:A[cglmrstu]|B[aehikr]?|C[adeflmnorsu]?|D[bsy]|E[rsu]|F[elmr]?|G[ade]|H[efgos]?|I[nr]?|Kr?|L[airuv]|M[cdgnot]"
+    r"|N[abdehiop]?|O[gs]?|P[abdmortu]?|R[abefghnu]|S[bcegimnr]?|T[abcehilms]|U|V|W|Xe|Yb?|Z[nr])"
+)
+_ATOMS = rf"{_ELEMENT}(?:[2-9]|[1-9]\d)?"
+_CHEMICAL = re.compile(
+    rf"(?=.*[\d^])(?P<atoms>(?:{_ATOMS}|\((?:{_ATOMS})+\)(?:[2-9]|[1-9]\d)?)+)"
+    r"(?:\^(?:(?P<size>[2-9]?)(?P<sign>[-+])|(?P<before>[-+])(?P<after>[2-9])))?"
+)
+"""A molecule or an ion by its elements, each with how often it stands there: H2SO4, Ca(OH)2, Fe^3+."""
+_CHEMICAL_MARKS = re.compile(r"\\(?:text|mathrm|ce|rm)(?![A-Za-z])|[{}_\s]")
 MAX_DESIGNATION = 64
-"""Characters of the longest date or code."""
+"""Characters of the longest date, code or chemical formula."""
+
+
+def chemical(text: str) -> str:
+    """A chemical formula in one spelling; empty for anything else."""
+    match = _CHEMICAL.fullmatch(_CHEMICAL_MARKS.sub("", text))
+    if match is None:
+        return ""
+    sign = match["sign"] or match["before"] or ""
+    return match["atoms"] + (f"^{match['size'] or match['after'] or ''}{sign}" if sign else "")
 
 
 def designation(text: str) -> str:
-    """The date, telephone number or code that a plain text is, by its spelling; empty where it is none of them.
+    """The date, telephone number, code or chemical formula that a plain text is, by its spelling; empty for all else.
 
     A date has one spelling however it is written, but 3/4/2024, which may be in March or in April, has its own.
     """
@@ -610,8 +675,10 @@ def designation(text: str) -> str:
         text = styled[1].strip()
     if len(text) > MAX_DESIGNATION:
         return ""
+    if "\\" in text:
+        return chemical(text) or _date(" ".join(_IN_TEXT.sub(r" \1 ", text).split()))
     code = _PHONE.fullmatch(text) or _span_of_years(text) or _CODE.fullmatch(text)
-    return _date(text) or (text if code else "")
+    return _date(text) or chemical(text) or (text if code else "")
 
 
 def _date(text: str) -> str:

@@ -54,7 +54,7 @@ _Judged: TypeAlias = asyncio.Queue[tuple[Asked, asyncio.Future[T]] | Exception |
 def register(subparsers: Any) -> None:
     """Add `ttc verify`."""
     parser = subparsers.add_parser("verify", description=__doc__)
-    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="the lines; absent: standard input")
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="the lines; absent or -: standard input")
     parser.add_argument("--verifier", default="math", metavar="NAME[:MODEL]", help="default: math; ttc list verifiers")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="parameter of the verifier"
@@ -78,6 +78,7 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Judge every line; 2 when a line or a name is broken, 1 when a verifier fails a known case."""
+    args.file = None if args.file == Path("-") else args.file
     _check(args)
     choices = [PartChoice.of(VERIFIERS, args.verifier, overrides(args.settings))]
     if args.against is not None:

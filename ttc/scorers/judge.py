@@ -220,7 +220,11 @@ def judge(
 Said: TypeAlias = Literal["A", "B", "tie"]
 
 _VERDICT = re.compile(r"verdict\s*:\s*[*_`\"'(\[]*\s*(A|B|tie)\b", re.IGNORECASE)
-_MARKERS = re.compile(r"<(?=[|/]|answer|problem|reference|rubric)", re.IGNORECASE)
+_MARKERS = re.compile(
+    r"<(?=[|｜/]|answer|problem|reference|rubric|[^<>\s]{1,40}>)|\[(?=/?(?-i:[A-Z][A-Z_]{2,20}|[gs]MASK)\])|◁(?=/?think)",
+    re.IGNORECASE,
+)
+"""What begins a bracket of ours, or a token that ends a turn: </answer>, <|im_end|>, <end_of_turn>, [/INST]."""
 _WHOLE = {"a": "A", "b": "B", "tie": "tie"}
 
 _COMPARE = """You are comparing two answers to one problem. Which of them is right, or closer to being right? \
@@ -309,4 +313,4 @@ def _problem(messages: Sequence[Message]) -> str:
 
 def harmless(text: str) -> str:
     """Break what could end our own brackets or a turn of the chat template."""
-    return _MARKERS.sub("< ", text)
+    return _MARKERS.sub(r"\g<0> ", text)

@@ -1,8 +1,9 @@
 r"""A short string: equal after Unicode and white-space normalisation, by default without regard to case.
 
 The final answer is found like any other (box, tag, ####, phrase, or the only line), and loses what LaTeX and Markdown
-put around words: `\text{Paris}`, `AT\&T`, `**Paris**`. A target that is a verdict, yes or no, true or false, is met by
-one with its reason, too, "No, because 4 is even", unless the reason takes it back or names the other one. Left out:
+put around words: `\text{Paris}`, `AT\&T`, `**Paris**`. Of a printed list neither the spaces beside brackets and commas
+count nor the kind of quotation marks: `[1,2]` is `[1, 2]`. A target that is a verdict, yes or no, true or false, is met
+by one with its reason, too, "No, because 4 is even", unless the reason takes it back or names the other one. Left out:
 synonyms, edit distance.
 
 Args:
@@ -18,12 +19,12 @@ import unicodedata
 
 from ttc.answers import Extraction, extract
 from ttc.answers.extract import taken_back
-from ttc.answers.shapes import QUOTES, undressed
+from ttc.answers.shapes import QUOTES, literal_spelling, undressed
 from ttc.core import Target
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card
 
-VERSION = "6"
+VERSION = "7"
 
 
 OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
@@ -97,7 +98,7 @@ class ExactVerifier(AnswerVerifier):
 
     def _clean(self, text: str) -> str:
         seen = "".join(char for char in undressed(text) if unicodedata.category(char) != "Cf")
-        words = " ".join(unicodedata.normalize("NFKC", seen).split()).strip(QUOTES).rstrip(".")
+        words = literal_spelling(" ".join(unicodedata.normalize("NFKC", seen).split()).strip(QUOTES).rstrip("."))
         return words if self._case_sensitive else words.casefold()
 
 

@@ -84,7 +84,7 @@ from ttc.verifiers.shared.contract import (
 )
 from ttc.verifiers.workers.pool import Pool, WorkerReply
 
-VERSION = "12"
+VERSION = "13"
 _STATUSES: Mapping[str, Status] = {"timeout": "timeout", "error": "error"}
 LONG_TEXT = 50_000
 """Characters beyond which a text is searched in a thread, so that an event loop is not held up."""
@@ -257,6 +257,32 @@ _NO_VALUE = re.compile(r"\([A-E]\)|\b(?:or|and|not|nor|wrong|incorrect|false|exc
 """What makes of a letter and what is behind it more, or less, than one choice."""
 
 
+_QUALIFIED = re.compile(
+    r"(?P<value>.*?[^\s,;])(?:\s*[,;]\s*|\s+)"
+    r"(?P<words>\\text\s?\{[\s,]*(?:(?:for|where|with)(?: (?:all|any|every|each|some))?)?"
+    r"(?: (?:real|positive|arbitrary|non-?negative|natural))*(?: (?:constants?|integers?|numbers?))?\s*\})?\s*"
+    r"(?P<letter>[A-Za-z](?:_\d)?)\s*"
+    r"(?P<bound>(?:>|\\ge)\s*[01]|\\in\s*\\mathbb\s?\{?[CNQRZ]\}?(?:[\^_]\{?[+*>0]{1,3}\}?)?"
+    r"|\\ne\s*-?\d+(?:\s*,\s*-?\d+)*"
+    r"|\\text\s?\{\s*is an?y? (?:arbitrary |real |positive )*(?:constant|integer|number)\s*\})?\s*"
+)
+"""A value, and behind it what its letter runs over: 2^k for all k > 0, 2x + c where c is a constant."""
+_BOUND_OR_PERIOD = re.compile(r"[<>]|\\(?:le|ge|ne|in|pi)(?![A-Za-z])")
+"""Signs of a value that its domain may change: a bound, or a period, which holds for whole numbers of both signs."""
+
+
+def _without_domain(gold: str, answer: str) -> str:
+    """An answer without what its letter runs over, where the gold does not say it either."""
+    said = _QUALIFIED.fullmatch(answer) if "\\" in answer or "," in answer else None
+    if said is None or not (said["words"] or said["bound"]) or _QUALIFIED.fullmatch(gold):
+        return answer
+    value, bound = said["value"], said["bound"] or ""
+    if bound.startswith(r"\ne") and r"\frac" not in value:
+        return answer  # c x^2 without c = 0 is another family
+    uses = re.search(rf"(?<![A-Za-z\\]){said['letter']}(?![A-Za-z])", value)
+    return value if uses and not _BOUND_OR_PERIOD.search(value) else answer
+
+
 def weigh(
     gold: str, answer: str, policy: EqualityPolicy, form: Form = "any", question: str = ""
 ) -> tuple[Ternary, str]:
@@ -264,7 +290,8 @@ def weigh(
 
     Raises TooLarge beyond the grammar's caps.
     """
-    left, right = _plain(gold), _plain(answer)
+    left = _plain(gold)
+    right = _without_domain(left, _plain(answer))
     if left and spelling_key(left) == spelling_key(right) and (_PARTED.search(left) or not _PARTED.search(right)):
         return True, "spelled"
     if (letter := _LABELLED.fullmatch(gold)) and not letter["value"].strip(" }"):
@@ -281,7 +308,7 @@ def weigh(
     first, second = _as_product(left, first, right, second), _as_product(right, second, left, first)
     second = _worked_out(first, _valued(first, _decimal(first, right, second)))
     first = read_bounds(first, second)
-    second = read_turns(first, second)
+    second = read_turns(first, second, question)
     first = _in_money(first, second, asks_money(question))
     if asks_chance(question) and {first.op, second.op} == {"ratio", "scalar"}:
         return False, "different"  # odds of 2:3 are no probability of 2/3
@@ -333,10 +360,11 @@ def _in_money(gold: Term, answer: Term, asked: str) -> Term:
 
 
 _OF_ONE_LETTER = frozenset({"abs", "sin", "cos", "tan", "cot", "sec", "csc"})
+_EXTREMES = frozenset({"min", "max"})
 
 
 def _valued(gold: Term, answer: Term) -> Term:
-    """The number that an answer gives to what is asked, beside a gold that is a number: m + n = 5, |z| = 5.
+    """The number that an answer gives to what is asked, beside a gold that is a number: m + n = 5, |z| = 5, min f = 5.
 
     What is asked has several letters and no number: of 2x = 5 the answer would be x.
     """
@@ -347,7 +375,9 @@ def _valued(gold: Term, answer: Term) -> Term:
         return answer
     of_letters = len(unknown.symbols()) > 1 and not unknown.has("num", "pow", "fn")
     of_letter = unknown.op == "fn" and unknown.args[0] in _OF_ONE_LETTER and unknown.args[1].op == "sym"
-    if not (of_letters or of_letter):
+    first = unknown.args[0] if unknown.op == "mul" else unknown  # min f(x) is read as a product
+    is_extreme = first.op == "fn" and first.args[0] in _EXTREMES and not unknown.has("num")
+    if not (of_letters or of_letter or is_extreme):
         return answer
     return shape(sides[0] if len(sides) == 1 else Term("rel", (operators[1:], *sides)))
 

@@ -38,7 +38,9 @@ FORMS: Mapping[Form, frozenset[str]] = {
 _SURDS = frozenset({"sqrt", "root", "abs"})
 _FAMILIES = (
     frozenset({"sin", "cos", "tan", "cot", "sec", "csc"}), frozenset({"ln", "log"}),
-    frozenset({"exp", "sinh", "cosh", "tanh"}), frozenset({"arcsin", "arccos", "arctan"}),
+    frozenset({"exp", "sinh", "cosh", "tanh", "coth", "sech", "csch"}),
+    frozenset({"arcsin", "arccos", "arctan", "arccot", "arcsec", "arccsc"}),
+    frozenset({"arcsinh", "arccosh", "arctanh", "ln"}),
 )  # fmt: skip
 _FORMULA = re.compile(r"\$\$?([^$]{1,400})\$\$?|\\\((.{1,400}?)\\\)|\\\[(.{1,400}?)\\\]", re.DOTALL)
 _PERCENT = re.compile(

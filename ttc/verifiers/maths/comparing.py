@@ -34,8 +34,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
-from ttc.answers.nodes import UNITS, Term, duration, exact, many, num, unit, unit_words
-from ttc.answers.shapes import by_clock, entries, in_letters, least_residue, matrix_rows, text_key
+from ttc.answers.nodes import UNITS, Term, constant_of, duration, exact, many, num, unit, unit_words
+from ttc.answers.shapes import by_clock, entries, in_letters, least_residue, matrix_rows, word_key
 
 Ternary: TypeAlias = bool | None
 """True, False, or None: not decided."""
@@ -67,6 +67,10 @@ class Decide:
 
     def proportional(self, left: Term, right: Term, positive: bool) -> Ternary:
         """Whether left = c * right for one constant c (of positive sign)."""
+        return None
+
+    def constant_apart(self, left: Term, right: Term) -> Ternary:
+        """Whether left = right + c for one constant c."""
         return None
 
 
@@ -109,7 +113,7 @@ class Comparison:
             "ratio": self._ratios,
             "rel": self._relations,
             "residue": self._residues,
-            "text": lambda a, b: _without_article(a) == _without_article(b),
+            "text": lambda a, b: word_key(a) == word_key(b),
         }
         rule = rules.get(left.op)
         return rule(left, right) if rule else False
@@ -131,8 +135,11 @@ class Comparison:
             return first == second or abs(first - second) <= self._slack(left, right, first, second)
         digits = first if first is not None else second
         slack = self._slack(left, right, digits, digits)
-        from ttc.answers.normal import identical  # most answers are rational and never come here
+        from ttc.answers.normal import constant_apart, identical  # most answers are rational and never come here
 
+        if _absorbing(left, right):
+            equal = constant_apart(left, right)
+            return equal if equal is not None else self.decide.constant_apart(left, right)
         equal = identical(left, right)
         if equal or (equal is False and not slack):
             return equal
@@ -363,12 +370,17 @@ def _centre(node: Term) -> Fraction | None:
     return -rest[0] if len(letters) == len(rest) == 1 and letters[0].symbols() and rest[0] is not None else None
 
 
-def read_turns(gold: Term, answer: Term) -> Term:
-    """The integer of a periodic solution by the gold's letter: x = pi/6 + n pi beside x = pi/6 + k pi."""
-    if gold.op != "named" or not _has_pi(gold):
+def read_turns(gold: Term, answer: Term, question: str) -> Term:
+    """The integer of a solution by the gold's letter: x = pi/6 + n pi beside x = pi/6 + k pi.
+
+    Other solutions than periodic ones have letters of their own only where the question names none: n = 2^k.
+    """
+    if gold.op != "named" or not (_has_pi(gold) or question):
         return answer
     own, other = gold.symbols() - answer.symbols(), answer.symbols() - gold.symbols()
     if len(own) != 1 or len(other) != 1 or not own | other <= _INTEGERS:
+        return answer
+    if not _has_pi(gold) and any(re.search(rf"(?<![A-Za-z]){letter}(?![A-Za-z])", question) for letter in own | other):
         return answer
     return _renamed(answer, *other, *own)
 
@@ -513,14 +525,6 @@ def any_of(values: Sequence[Ternary]) -> Ternary:
     return True if True in values else None if None in values else False
 
 
-_ARTICLE = re.compile(r"\A(?:an?|the) (?=[a-z]{3})")
-
-
-def _without_article(node: Term) -> str:
-    """The class of words without an article before them: a parabola is what `parabola` is."""
-    return _ARTICLE.sub("", text_key(node.args[0]), count=1)
-
-
 def _counts(items: Sequence[Term]) -> Mapping[Term, int]:
     return Counter(items)
 
@@ -607,12 +611,22 @@ def _conversion(first: str, second: str) -> tuple[Fraction, Fraction] | None:
     """Factors that bring two units to a common one; None when they do not agree."""
     left, right = unit(first), unit(second)
     if left.dimension and right.dimension:
-        agree = left.dimension == right.dimension and left.factor and right.factor
-        return (left.factor, right.factor) if agree else None
+        if left.dimension == right.dimension and left.factor and right.factor:
+            return left.factor, right.factor
+        charges = _in_coulombs(first), _in_coulombs(second)
+        return None if charges == (first, second) else _conversion(*charges)
     if _measures(first) != _measures(second):
         return None
     words = unit_words(first), unit_words(second)
     return (Fraction(1), Fraction(1)) if words[0] & words[1] or {"unit"} in words else None
+
+
+_CHARGE = re.compile(r"(?<![A-Za-z])C(?![A-Za-z])")
+
+
+def _in_coulombs(text: str) -> str:
+    """A unit with its C as coulombs, which is read as a degree Celsius first."""
+    return text if "degree" in text else _CHARGE.sub("coulomb", text)
 
 
 def _measures(text: str) -> list[set[str]]:
@@ -631,7 +645,8 @@ def _same_name(first: str, second: str) -> bool:
     (head, _, argument), (other_head, _, other_argument) = first.partition("("), second.partition("(")
     if argument and other_argument and argument != other_argument and not _interchangeable(argument, other_argument):
         return False
-    if "y" in (head, other_head) and bool(argument) != bool(other_argument):
+    is_y = "y" in (head.rstrip("'"), other_head.rstrip("'")) and head.count("'") == other_head.count("'")
+    if is_y and bool(argument) != bool(other_argument):
         return True
     return head in (other_head, _BOUND.sub("", other_head)) or _BOUND.sub("", head) == other_head
 
@@ -664,19 +679,23 @@ def _renamed(node: Term, name: str, other: str) -> Term:
     return Term(node.op, tuple(_renamed(arg, name, other) if isinstance(arg, Term) else arg for arg in node.args))
 
 
-_ANY_CONSTANT = Term("sym", ("C",))
+_ABSORBS = re.compile(r"C(?:_[01])?")
+"""Names that are hardly ever given to anything else: + C takes up any other constant."""
 
 
 def _with_constant(node: Term, gold: Term) -> Term:
-    """A sum whose c, k or K, alone in it, is the gold's constant of integration."""
-    if node.op != "add" or gold.op != "add" or _ANY_CONSTANT not in gold.args:
+    """A sum with the gold's name for the constant of integration: x^2 + k beside x^2 + C."""
+    own, other = constant_of(gold), constant_of(node)
+    if not own or not other or own == "k" or own in node.symbols() or other in gold.symbols():
         return node
-    names = [item.args[0] for item in node.args if item.op == "sym" and item.args[0] in ("c", "k", "K")]
-    if len(names) != 1 or names[0] in gold.symbols() or "C" in node.symbols():
-        return node
-    rest = [item for item in node.args if item != Term("sym", (names[0],))]
-    uses = any(names[0] in item.symbols() for item in rest)
-    return node if uses else _renamed(node, names[0], "C")
+    return _renamed(node, other, own)
+
+
+def _absorbing(gold: Term, answer: Term) -> bool:
+    """Whether both are antiderivatives in one variable with the same + C, so that ln|2x| + C is ln|x| + C."""
+    name = constant_of(gold)
+    one_variable = len(gold.symbols()) == 2 and gold.symbols() == answer.symbols()
+    return bool(_ABSORBS.fullmatch(name)) and name == constant_of(answer) and one_variable
 
 
 def _difference(node: Term) -> tuple[str, Term] | None:

@@ -174,6 +174,13 @@ class Digits(Decide):
             return None
         return signs == {1} if positive else True
 
+    def constant_apart(self, left: Term, right: Term) -> Ternary:
+        """Whether left = right + c for one constant c: left(p) - right(p) = left(q) - right(q)."""
+        points = [point for point in self._points(left, right) if _defined(left, right, point)]
+        if len(points) < _NEEDED + 1:
+            return None
+        return all(_vanishes(functools.partial(_shift, left, right, points[0], other)) for other in points[1:])
+
 
 def _points(names: list[str]) -> Iterator[dict[str, Any]]:
     """Sample points: positive ones first, then mixed signs; the same in every process."""
@@ -302,6 +309,10 @@ def _vanishes(difference: Callable[[], Any]) -> bool:
 
 def _cross(left: Term, right: Term, base: dict[str, Any], other: dict[str, Any]) -> Any:
     return _value(left, base) * _value(right, other) - _value(left, other) * _value(right, base)
+
+
+def _shift(left: Term, right: Term, base: dict[str, Any], other: dict[str, Any]) -> Any:
+    return _value(left, base) - _value(right, base) - _value(left, other) + _value(right, other)
 
 
 def _sign(node: Term, point: dict[str, Any]) -> int:

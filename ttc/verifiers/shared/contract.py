@@ -214,6 +214,8 @@ def _text(value: object) -> str:
         several = "; of several right answers one is answer, and alternatives lists the others"
         hint = several if isinstance(value, (list, tuple)) else ""
         raise ConfigError(f"target.answer must be a string or a number, got {value!r}{hint}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"target.answer is {value}, which is no number to hold an answer to")
     text = str(value).strip()
     if not text:
         raise ConfigError("target.answer is empty")
