@@ -76,11 +76,15 @@ class _Histogram:
 
 @dataclass(frozen=True, slots=True)
 class SpentRecord:
-    """What one model spent on a request: that was asked for, or a fallback."""
+    """What one model spent on a request: that was asked for, or a fallback.
+
+    `charged` are the tokens that its key was charged: every prompt once, and all that was written.
+    """
 
     model: str
     strategy: str
     usage: Usage
+    charged: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +155,8 @@ class ServerMetrics:
         )
         self._queued = self._histogram("ttc_queue_time_seconds", "Seconds that a draw waited for a slot.", LATENCY_S)
         self._of_key = self._counter(
-            "ttc_key_tokens_total", "Tokens generated, kept or not, judged and scored, by key and strategy."
+            "ttc_key_tokens_total",
+            "Tokens that a key spent, as its tokens_per_minute counts them: prompts and all that was written.",
         )
 
     def _counter(self, name: str, text: str) -> _Counter:
@@ -178,7 +183,7 @@ class ServerMetrics:
             own = {"model": one.model, "strategy": one.strategy}
             for name, counter in self._tokens.items():
                 counter.add(getattr(one.usage, name), **own)
-            self._of_key.add(one.usage.tokens + one.usage.overrun, key=done.key, **own)
+            self._of_key.add(one.charged, key=done.key, **own)
         self._between.add_all(done.gaps_s, **labels)
         self._whole.add(done.seconds, **labels)
         if done.first_token_s is not None:

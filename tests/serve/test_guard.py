@@ -266,12 +266,15 @@ def test_a_span_tells_what_a_request_cost_and_belongs_to_the_clients_trace() -> 
 def test_metrics_say_how_long_draws_waited_what_each_key_spent_and_the_gaps_of_streams() -> None:
     with running(served(scripted(max_concurrency=1)), keys=[key_from_secret("alice", ALICE)]) as server:
         body = chat(ttc={"strategy": "majority", "n": 3})
-        assert server.ask(body, **bearer(ALICE)).status_code == 200
+        vote = server.ask(body, **bearer(ALICE)).json()["usage"]
+        plain = server.ask(chat(), **bearer(ALICE)).json()["usage"]
         assert server.ask(chat(stream=True), **bearer(ALICE)).status_code == 200
         with server.client(headers=bearer(ALICE)) as client:
             text = client.get("/metrics").text
-    assert 'ttc_queue_time_seconds_count{model="m"} 4' in text
-    assert 'ttc_key_tokens_total{key="alice",model="m",strategy="majority"} 36' in text
-    assert 'ttc_key_tokens_total{key="alice",model="m",strategy="direct"} 12' in text
+    assert 'ttc_queue_time_seconds_count{model="m"} 5' in text
+    assert vote["completion_tokens"] == 36 and vote["prompt_tokens"] == plain["prompt_tokens"] > 0
+    spent = {"majority": vote["total_tokens"], "direct": 2 * plain["total_tokens"]}
+    for strategy, num_tokens in spent.items():
+        assert f'ttc_key_tokens_total{{key="alice",model="m",strategy="{strategy}"}} {num_tokens}' in text
     assert 'ttc_inter_token_latency_seconds_count{model="m",strategy="direct"} ' in text
     assert 'ttc_inter_token_latency_seconds_count{model="m",strategy="majority"}' not in text
