@@ -30,7 +30,7 @@ from serve.http.guard import AccessGuard
 from serve.http.posts import NOTES, ApiDialect, ASGIApp, ErrorReply, Receive, Scope, Send, add_posts
 from serve.operator.config import ServeConfig
 from serve.operator.keys import Key
-from serve.operator.metrics import configure_tracing
+from serve.operator.metrics import configure_tracing, end_tracing
 from serve.requests.errors import ApiError, from_error, json_bytes
 from serve.running.catalogue import Catalogue
 from serve.running.service import NOTICE_S, InferenceService
@@ -327,7 +327,7 @@ async def serve(
         raise MissingExtra("uvicorn", "serve") from exc
     from serve.http.door import bounded
 
-    configure_tracing()
+    last_spans = configure_tracing()
     quotas = await find_quotas(config.limits.request_timeout_s)
     service = InferenceService(config, catalogue, quotas)
     app = create_app(config, catalogue, service)
@@ -371,6 +371,7 @@ async def serve(
     server.should_exit = True
     await running
     await quotas.close()
+    await end_tracing(last_spans)
 
 
 def take_over_keys(service: InferenceService, read_again: Callable[[], Sequence[Key]]) -> None:

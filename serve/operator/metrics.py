@@ -12,7 +12,9 @@ a span. Conventions: https://opentelemetry.io/docs/specs/semconv/gen-ai/ (still 
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -223,10 +225,17 @@ def _number(value: float) -> str:
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
-def configure_tracing() -> None:
-    """Send spans where OTEL_EXPORTER_OTLP_ENDPOINT says, if it is set; raises MissingExtra without the SDK."""
+LAST_SPANS_S = 2.0
+"""How long the spans that wait may take to be sent when the server ends."""
+
+
+def configure_tracing() -> Callable[[], object]:
+    """Send spans where OTEL_EXPORTER_OTLP_ENDPOINT says, if it is set; returns what sends the last ones and blocks.
+
+    Raises MissingExtra without the SDK.
+    """
     if not os.environ.get(ENDPOINT):
-        return
+        return lambda: None
     try:
         from opentelemetry import trace
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -235,9 +244,17 @@ def configure_tracing() -> None:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as exc:
         raise MissingExtra("opentelemetry-sdk", "otel") from exc
-    provider = TracerProvider(resource=Resource.create({"service.name": "ttc-serve"}))
+    provider = TracerProvider(resource=Resource.create({"service.name": "ttc-serve"}), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
+    return provider.shutdown
+
+
+async def end_tracing(last: Callable[[], object], within_s: float = LAST_SPANS_S) -> None:
+    """Send the last spans, but wait only so long: where nobody takes them, `last` tries for ten seconds and more."""
+    sending = threading.Thread(target=last, daemon=True)  # which does not keep the process
+    sending.start()
+    await asyncio.to_thread(sending.join, within_s)
 
 
 class RequestSpan:

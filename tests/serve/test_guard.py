@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import http.client
 import json
 import logging
 import pathlib
 import threading
+import time
 import traceback
 
 import pytest
@@ -15,7 +17,7 @@ import pytest
 from serve.http.app import JsonLines
 from serve.operator.config import load_config
 from serve.operator.keys import KeyLimits, find_key, key_from_secret
-from serve.operator.metrics import RequestRecord, RequestSpan, SpentRecord
+from serve.operator.metrics import RequestRecord, RequestSpan, SpentRecord, end_tracing
 from tests.serve.running import chat, running, scripted, served
 from tests.serve.slow import SlowEngine, until
 from tests.serve.streams import chunks_of
@@ -261,6 +263,13 @@ def test_a_span_tells_what_a_request_cost_and_belongs_to_the_clients_trace() -> 
     assert good.attributes["ttc.strategy"] == "tree" and good.status.is_ok
     assert not bad.status.is_ok
     provider.shutdown()
+
+
+def test_the_end_of_a_server_does_not_wait_for_a_collector_that_takes_no_traces() -> None:
+    taken, begun = threading.Event(), time.monotonic()
+    asyncio.run(end_tracing(lambda: taken.wait(30), 0.05))
+    assert time.monotonic() - begun < 10
+    taken.set()
 
 
 def test_metrics_say_how_long_draws_waited_what_each_key_spent_and_the_gaps_of_streams() -> None:

@@ -1,4 +1,4 @@
-"""anthropic: messages with their thought, tools over a turn and its result, its tool runner, a schema; streamed and not."""
+"""anthropic: messages with their thought, tools, their results and the tool runner, a schema; streamed and not."""
 
 from __future__ import annotations
 
