@@ -22,6 +22,7 @@ from tests.serve.running import chat, running, scripted, served
 from tests.serve.slow import SlowEngine, until
 from tests.serve.streams import chunks_of
 from ttc.core import Usage
+from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError
 
 ALICE, BOB = "alice-secret-1", "bob-secret-22"
@@ -243,6 +244,18 @@ def test_a_log_line_is_one_line_whatever_is_in_it() -> None:
     text = JsonLines().format(record)
     assert "\n" not in text
     assert json.loads(text)["path"] == record.path
+
+
+def test_what_was_asked_is_logged_where_the_operator_wants_it_of_raw_prompts_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine = ScriptedEngine(lambda prompt, path, key: "yes")
+    with caplog.at_level(logging.INFO, "serve.access"), running(served(engine), log_prompts=True) as server:
+        server.ask(chat("a question"))
+        server.ask({"model": "m", "prompt": "a beginning", "max_tokens": 3}, "/v1/completions")
+    told, raw = (record.__dict__ for record in caplog.records if record.name == "serve.access")
+    assert told["messages"][0]["content"] == "a question" and "prompts" not in told
+    assert raw["prompts"] == ("a beginning",)
 
 
 def test_a_span_tells_what_a_request_cost_and_belongs_to_the_clients_trace() -> None:
