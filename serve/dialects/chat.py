@@ -101,6 +101,10 @@ class ChatRequest(ChoiceFields):
         description="Go on with the assistant's message at the end; the default. false begins a new turn after it.",
     )
     add_generation_prompt: bool | None = Field(None, description="The opposite of continue_final_message.")
+    chat_template: None = with_reason("a model has its own, and templates are never taken from a request")
+    documents: None = with_reason("put them into a message")
+    mm_processor_kwargs: None = with_reason("this server reads text only")
+    echo: Literal[False] | None = with_reason("the prompt of a chat is not repeated")
     modalities: Annotated[list[Literal["text"]], FIRST_FAULT] | None = None
     audio: None = with_reason("this server writes text only")
     prediction: None = with_reason("predicted outputs are not supported")

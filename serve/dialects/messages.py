@@ -160,6 +160,7 @@ class MessagesRequest(MessagesPrompt):
 
     max_tokens: TokenCount = Field(description="Most tokens, thought included.")
     stop_sequences: Annotated[list[StopText], MaxLen(64)] | None = None
+    thread: None = with_reason("this server keeps nothing between requests: send the whole conversation as messages")
     metadata: dict[str, Any] | None = Field(None, description="No effect.")
     service_tier: str | None = Field(None, description="No effect.")
 
@@ -364,7 +365,9 @@ class MessagesError(BaseModel):
 def refusal(error: ApiError) -> dict[str, Any]:
     """Anthropic's error object; `code` and `param` are those of the other dialects."""
     kind = _TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
-    detail = {"type": kind, "message": error.message, "code": error.code, "param": error.param}
+    detail: dict[str, Any] = {"type": kind, "message": error.message, "code": error.code, "param": error.param}
+    if error.param == "thread":  # Anthropic's tool runner asks for one first, and goes on without where it hears this
+        detail["details"] = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
     return {"type": "error", "error": detail}
 
 

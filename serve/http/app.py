@@ -30,7 +30,7 @@ from serve.http.guard import AccessGuard
 from serve.http.posts import NOTES, ApiDialect, ASGIApp, ErrorReply, Receive, Scope, Send, add_posts
 from serve.operator.config import ServeConfig
 from serve.operator.keys import Key
-from serve.operator.metrics import configure_tracing
+from serve.operator.metrics import configure_tracing, end_tracing
 from serve.requests.errors import ApiError, from_error, json_bytes
 from serve.running.catalogue import Catalogue
 from serve.running.service import NOTICE_S, InferenceService
@@ -308,6 +308,8 @@ def read_pages() -> tuple[Page, ...]:
 _log = logging.getLogger("serve")
 KEEP_ALIVE_S = 75
 BACKLOG = 2048
+SPARE_FILES = 256
+"""Open files beside connections of clients and to servers behind."""
 
 
 async def serve(
@@ -327,7 +329,8 @@ async def serve(
         raise MissingExtra("uvicorn", "serve") from exc
     from serve.http.door import bounded
 
-    configure_tracing()
+    allow_files(config.http.max_connections + config.limits.max_sequences + SPARE_FILES)
+    last_spans = configure_tracing()
     quotas = await find_quotas(config.limits.request_timeout_s)
     service = InferenceService(config, catalogue, quotas)
     app = create_app(config, catalogue, service)
@@ -371,6 +374,27 @@ async def serve(
     server.should_exit = True
     await running
     await quotas.close()
+    await end_tracing(last_spans)
+
+
+def allow_files(num: int) -> None:
+    """Let this process have `num` files open: idle connections alone could else take all that most systems allow."""
+    try:
+        import resource
+    except ImportError:  # Windows, which has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    no_limit = resource.RLIM_INFINITY
+    if soft == no_limit or soft >= num:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (num if hard == no_limit else min(num, hard), hard))
+    except (OSError, ValueError) as exc:
+        _log.warning("the limit of open files stays as it is", extra={"limit": soft, "error": str(exc)})
+        return
+    if hard != no_limit and hard < num:
+        fix = "raise it (ulimit -Hn), or lower http.max_connections"
+        _log.warning("this process may open %d files, and %d may be needed: %s", hard, num, fix)
 
 
 def take_over_keys(service: InferenceService, read_again: Callable[[], Sequence[Key]]) -> None:

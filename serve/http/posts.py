@@ -353,7 +353,9 @@ class _JobReply:
         finally:
             _note(scope, job)
             if self._service.config.log_prompts:
-                scope[NOTES]["messages"] = [dump(message) for message in self._request.messages]
+                asked = self._request
+                said = {"prompts": asked.prompts} if asked.raw else {"messages": [dump(one) for one in asked.messages]}
+                scope[NOTES].update(said)
 
     async def _send(self, job: ActiveRequest, send: Send) -> None:
         if job.plan.request.stream:

@@ -12,7 +12,9 @@ a span. Conventions: https://opentelemetry.io/docs/specs/semconv/gen-ai/ (still 
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -76,11 +78,15 @@ class _Histogram:
 
 @dataclass(frozen=True, slots=True)
 class SpentRecord:
-    """What one model spent on a request: that was asked for, or a fallback."""
+    """What one model spent on a request: that was asked for, or a fallback.
+
+    `charged` are the tokens that its key was charged: every prompt once, and all that was written.
+    """
 
     model: str
     strategy: str
     usage: Usage
+    charged: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +157,8 @@ class ServerMetrics:
         )
         self._queued = self._histogram("ttc_queue_time_seconds", "Seconds that a draw waited for a slot.", LATENCY_S)
         self._of_key = self._counter(
-            "ttc_key_tokens_total", "Tokens generated, kept or not, judged and scored, by key and strategy."
+            "ttc_key_tokens_total",
+            "Tokens that a key spent, as its tokens_per_minute counts them: prompts and all that was written.",
         )
 
     def _counter(self, name: str, text: str) -> _Counter:
@@ -178,7 +185,7 @@ class ServerMetrics:
             own = {"model": one.model, "strategy": one.strategy}
             for name, counter in self._tokens.items():
                 counter.add(getattr(one.usage, name), **own)
-            self._of_key.add(one.usage.tokens + one.usage.overrun, key=done.key, **own)
+            self._of_key.add(one.charged, key=done.key, **own)
         self._between.add_all(done.gaps_s, **labels)
         self._whole.add(done.seconds, **labels)
         if done.first_token_s is not None:
@@ -218,10 +225,17 @@ def _number(value: float) -> str:
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
-def configure_tracing() -> None:
-    """Send spans where OTEL_EXPORTER_OTLP_ENDPOINT says, if it is set; raises MissingExtra without the SDK."""
+LAST_SPANS_S = 2.0
+"""How long the spans that wait may take to be sent when the server ends."""
+
+
+def configure_tracing() -> Callable[[], object]:
+    """Send spans where OTEL_EXPORTER_OTLP_ENDPOINT says, if it is set; returns what sends the last ones and blocks.
+
+    Raises MissingExtra without the SDK.
+    """
     if not os.environ.get(ENDPOINT):
-        return
+        return lambda: None
     try:
         from opentelemetry import trace
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -230,9 +244,17 @@ def configure_tracing() -> None:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as exc:
         raise MissingExtra("opentelemetry-sdk", "otel") from exc
-    provider = TracerProvider(resource=Resource.create({"service.name": "ttc-serve"}))
+    provider = TracerProvider(resource=Resource.create({"service.name": "ttc-serve"}), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
+    return provider.shutdown
+
+
+async def end_tracing(last: Callable[[], object], within_s: float = LAST_SPANS_S) -> None:
+    """Send the last spans, but wait only so long: where nobody takes them, `last` tries for ten seconds and more."""
+    sending = threading.Thread(target=last, daemon=True)  # which does not keep the process
+    sending.start()
+    await asyncio.to_thread(sending.join, within_s)
 
 
 class RequestSpan:

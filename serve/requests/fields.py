@@ -16,15 +16,17 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import Field
 
-from serve.requests.body import WHOLE, RequestBody, with_reason
+from serve.requests.body import FIRST_FAULT, WHOLE, RequestBody, with_reason
 from serve.requests.errors import agreed, invalid
-from serve.requests.search import MAX_SEED, SearchFields, SearchRequest, read_search
+from serve.requests.search import ANY_SEED, MAX_SEED, SearchFields, SearchRequest, read_search
 from serve.requests.thinking import ThinkingFields, ThinkingRequest, read_thinking
 from serve.requests.tools import AnswerForm
 from ttc.core import Message, ToolMessage
 
 TokenCount = Annotated[int, Ge(1), Le(1 << 31), WHOLE]
 StopText = Annotated[str, MinLen(1), MaxLen(256)]
+MAX_STOPS = 64
+"""OpenAI takes four; servers of one's own take any number, and harnesses send five and more."""
 _Penalty = Annotated[float, Ge(-2), Le(2)]
 MAX_TEMPERATURE = 2
 _SOME = "Refused by models whose engine does not honour it."
@@ -59,14 +61,14 @@ class CommonFields(ThinkingFields):
     top_p: Annotated[float, Ge(1e-6), Le(1)] | None = Field(None, description="In (0, 1].")
     top_k: Annotated[int, Ge(-1), Le(1 << 20), WHOLE] | None = Field(None, description="0 and -1 are off.")
     stream: bool | None = None
-    seed: Annotated[int, Ge(0), Le(MAX_SEED), WHOLE] | None = None
+    seed: Annotated[int, Ge(ANY_SEED), Le(MAX_SEED), WHOLE] | None = Field(None, description="-1 is none, as in vLLM.")
     ttc: SearchFields | None = None
 
 
 class OpenAIFields(CommonFields):
     """What OpenAI's dialects share."""
 
-    stop: StopText | Annotated[list[StopText], MaxLen(4)] | None = None
+    stop: StopText | Annotated[list[StopText], FIRST_FAULT, MaxLen(MAX_STOPS)] | None = None
     frequency_penalty: _Penalty | None = Field(None, description=_SOME)
     presence_penalty: _Penalty | None = Field(None, description=_SOME)
     # Of OpenAI's API, without effect here.
@@ -80,7 +82,45 @@ class OpenAIFields(CommonFields):
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class ChoiceFields(OpenAIFields):
+_NONE = Annotated[list[Any], MaxLen(0)]
+_BY_SCHEMA = "send the schema as response_format: {type: json_schema, json_schema: {name, schema}}"
+_FREE = "no answer is held to it: response_format takes a JSON schema"
+_ENDS = "the model ends its text itself, or stop does"
+
+
+class OtherServersFields(OpenAIFields):
+    """What clients of vLLM and SGLang send as a matter of course: of each the value that changes nothing here."""
+
+    skip_special_tokens: Literal[True] | None = with_reason("special tokens are never part of a text here")
+    spaces_between_special_tokens: bool | None = Field(None, description="No effect: no text has special tokens.")
+    add_special_tokens: Literal[False] | None = with_reason("nothing is added to a prompt here but its chat template")
+    min_tokens: Annotated[int, Ge(0), Le(0), WHOLE] | None = with_reason(f"{_ENDS}; thought has min_thinking_tokens")
+    stop_token_ids: _NONE | None = with_reason(_ENDS)
+    include_stop_str_in_output: Literal[False] | None = with_reason("a stop string is not part of the text")
+    use_beam_search: Literal[False] | None = with_reason("ttc: {strategy: 'tree', policy: 'beam'} searches")
+    length_penalty: Annotated[float, Ge(1), Le(1)] | None = with_reason("it is of vLLM's beam search")
+    bad_words: _NONE | None = with_reason("no words can be kept out of an answer")
+    allowed_token_ids: None = with_reason("no tokens can be kept out of an answer")
+    logits_processors: None = with_reason("code is never taken from a request")
+    guided_json: None = with_reason(_BY_SCHEMA)
+    structured_outputs: None = with_reason(_BY_SCHEMA)
+    guided_choice: None = with_reason("response_format takes a JSON schema, and that an enum")
+    guided_regex: None = with_reason(_FREE)
+    guided_grammar: None = with_reason(_FREE)
+    regex: None = with_reason(_FREE)
+    ebnf: None = with_reason(_FREE)
+    prompt_logprobs: None = with_reason("completions with echo tell those of a prompt")
+    return_tokens_as_token_ids: Literal[False] | None = with_reason("send return_token_ids")
+    truncate_prompt_tokens: None = with_reason("a prompt that is too long is refused, not cut")
+    separate_reasoning: Literal[True] | None = with_reason("thought is never part of the answer here")
+    stream_reasoning: Literal[True] | None = with_reason("include_reasoning = false leaves thought out")
+    priority: Annotated[int, Ge(0), Le(0), WHOLE] | None = with_reason("all requests have the same")
+    request_id: str | None = Field(None, description="No effect: the header x-request-id names a request.")
+    rid: str | None = Field(None, description="Like request_id.")
+    extra_body: None = with_reason("an argument of OpenAI's library: send what is in it at the top of the body")
+
+
+class ChoiceFields(OtherServersFields):
     """What OpenAI's dialects with choices share."""
 
     n: Annotated[int, Ge(1), WHOLE] | None = Field(None, description="At most this server's limits.max_choices.")

@@ -34,6 +34,8 @@ NOT_SERVED: Mapping[str, str] = {
 """Strategies that are no request's, and why."""
 MAX_TEXT = 200
 MAX_SEED = (1 << 63) - 1
+ANY_SEED = -1
+"""What clients of vLLM and llama.cpp send for no seed."""
 
 
 ProgressLevel: TypeAlias = Literal["off", "summary", "full"]
@@ -162,7 +164,7 @@ def read_search(body: SearchFields | None, seed: int | None) -> SearchRequest:
     """Return the wish of a `ttc` object; `seed` is the request's own top-level one."""
     values = {} if body is None else body.model_dump(exclude_none=True)
     inner = values.pop("seed", None)
-    _, seed = agreed({"seed": seed, "ttc.seed": inner})
+    _, seed = agreed({"seed": None if seed == ANY_SEED else seed, "ttc.seed": inner})
     known = {name: values.pop(name) for name in SearchFields.model_fields if name in values}
     return SearchRequest(**known, seed=seed, params=values)
 

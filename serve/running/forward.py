@@ -12,6 +12,8 @@ tells from an answer before it ends.
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import json
 import logging
 from collections import Counter
@@ -49,6 +51,7 @@ from ttc.engines.openai.wire import (
     usage_of,
 )
 from ttc.engines.shared.balance import Transient
+from ttc.engines.shared.text import LONG_TEXT
 from ttc.errors import EngineError
 from ttc.session.thinking import CLOSE, OPEN, split_text
 
@@ -203,9 +206,12 @@ async def _ask(
 ) -> _Reply:
     """One request, put together; without `write` nothing of it is shown before its end, so it may be sent again.
 
-    Every attempt that has begun to answer is charged, those that broke off and that of a client that left included.
+    Every attempt that has begun to answer is charged, those that broke off and that of a client that left included. A
+    long prompt is counted beside the event loop, and that of a reply that broke off not at all: then what was set aside
+    for it stands.
     """
     shown, messages = False, request.messages
+    is_long = sum(len(message.content) for message in messages) > LONG_TEXT
     inside = _switch(request) in servers.features.opens
 
     async def read(chunks: AsyncIterator[Any]) -> _Reply:
@@ -222,27 +228,33 @@ async def _ask(
             return reply
         finally:
             if reply is None:
-                charge(reading.lost(servers.count, messages))
+                charge(reading.lost(servers.count, () if is_long else messages))
 
     home = home_of(body.get("messages") or ())
     reply = await servers.stream(home, "/chat/completions", body, read, lambda: shown)
-    usage = reply.usage
-    if servers.count is not None and not (usage.prompt and usage.generated):
-        ours = servers.count(messages, reply.reasoning + reply.content)
-        usage = replace(usage, prompt=usage.prompt or ours.prompt, generated=usage.generated or ours.generated)
-        reply = replace(reply, usage=usage)
-    reply = replace(reply, usage=_with_thought(reply, servers.count, messages))
-    charge(reply.usage)
-    return reply
+    is_long = is_long or len(reply.reasoning + reply.content) > LONG_TEXT
+    count = functools.partial(_counted, reply, servers.count, messages)
+    usage = await asyncio.to_thread(count) if is_long else count()
+    charge(usage)
+    return replace(reply, usage=usage)
 
 
-def _with_thought(
+def _counted(
     reply: _Reply, count: Callable[[Sequence[Message], str], Usage] | None, messages: Sequence[Message]
 ) -> Usage:
+    """The usage of a reply, with what the server behind has not counted."""
+    usage = reply.usage
+    if count is not None and not (usage.prompt and usage.generated):
+        ours = count(messages, reply.reasoning + reply.content)
+        usage = replace(usage, prompt=usage.prompt or ours.prompt, generated=usage.generated or ours.generated)
+    return _with_thought(replace(reply, usage=usage), count)
+
+
+def _with_thought(reply: _Reply, count: Callable[[Sequence[Message], str], Usage] | None) -> Usage:
     """The usage of a reply, its thought counted where the server behind does not count it apart."""
 
     def counted(text: str) -> int:
-        return 0 if count is None else count(messages, text).generated
+        return 0 if count is None else count((), text).generated
 
     functions = [call["function"] for call in reply.tool_calls]
     said = reply.content + "".join(text for each in functions for text in (each["name"], each["arguments"]))

@@ -170,6 +170,21 @@ class _Attempt:
 
     plan: RequestPlan
     usage: Usage = field(default_factory=Usage)
+    charged: int = 0
+    """Tokens that its key was charged."""
+
+    @property
+    def counts(self) -> TokenCounts:
+        """What it cost, where nothing of it is returned."""
+        spent = self.usage
+        return TokenCounts(
+            prompt=self.num_tokens - spent.tokens + spent.scored,
+            completion=spent.generated + spent.judged,
+            reasoning=spent.thinking,
+            rejected=spent.generated,
+            scored=spent.scored,
+            judged=spent.judged,
+        )
 
     @property
     def num_tokens(self) -> int:
@@ -322,8 +337,7 @@ class ActiveRequest:
             case Done():
                 self._charge_rest(event.counts)
                 whole = {"usage": ledger(self.usage)} if "fallback" in self._told else {}  # of all attempts
-                lost = self.usage.tokens - event.ttc["usage"]["tokens"] if whole else 0
-                counts = event.counts + TokenCounts(completion=lost, rejected=lost)
+                counts = sum((attempt.counts for attempt in self._attempts[:-1]), event.counts)
                 event = replace(event, counts=counts, ttc={**event.ttc, **self._told, **whole})
                 self.outcome, self._done = "done", event
         self._events.put_nowait(event)
@@ -338,7 +352,8 @@ class ActiveRequest:
     def spent(self) -> tuple[SpentRecord, ...]:
         """What each model was charged."""
         return tuple(
-            SpentRecord(attempt.plan.model.name, attempt.plan.strategy, attempt.usage) for attempt in self._attempts
+            SpentRecord(attempt.plan.model.name, attempt.plan.strategy, attempt.usage, attempt.charged)
+            for attempt in self._attempts
         )
 
     @property
@@ -375,12 +390,16 @@ class ActiveRequest:
         before = attempt.num_tokens
         attempt.usage += usage
         self.usage += usage
-        self._ticket.charge(attempt.num_tokens - before, usage.overrun)
+        self._book(attempt.num_tokens - before, usage.overrun)
 
     def _charge_rest(self, counts: TokenCounts) -> None:
         """Charge what the usage of the reply has beyond that: hand-overs, and prompts of the strategy's own."""
         whole = counts.prompt + counts.completion
-        self._ticket.charge(max(whole - self._attempts[-1].num_tokens, 0))
+        self._book(max(whole - self._attempts[-1].num_tokens, 0))
+
+    def _book(self, tokens: int, overrun: int = 0) -> None:
+        self._attempts[-1].charged += tokens + overrun
+        self._ticket.charge(tokens, overrun)
 
 
 def check_presets(config: ServeConfig, scorers: Mapping[str, Sequence[str]]) -> ServedStrategies:

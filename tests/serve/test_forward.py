@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from tests.serve.upstream import Upstream, upstream
 from tests.ttc.conformance import embedded as embedded_
 from tests.ttc.openai_server import Behaviour, OpenAIServer
 from tests.ttc.openai_setup import CHAT, TEACHER, talker, teacher_server
-from ttc.core import Capabilities
+from ttc.core import Capabilities, Message, Usage
 from ttc.engines.openai.client import Client
 from ttc.engines.openai.factory import openai
 from ttc.engines.openai.refusals import Access
@@ -84,6 +85,23 @@ def test_a_reply_that_its_client_leaves_is_on_the_ledger_as_far_as_it_came() -> 
             told = server.service.metrics.text().splitlines()
     (overrun,) = (float(line.split()[-1]) for line in told if line.startswith("ttc_overrun_tokens_total"))
     assert 40 <= overrun < 1000
+
+
+def test_tokens_of_a_long_text_are_counted_beside_the_event_loop() -> None:
+    threads: list[set[int]] = [set(), set()]
+
+    def count(messages: Sequence[Message], said: str) -> Usage:
+        threads[len(found.asked) - 1].add(threading.get_ident())
+        return Usage(generated=len(said))
+
+    with upstream(script) as found:
+        features = Features("theirs", usage=True)
+        door = Upstreams({found.url: Client(found.url, Access("", 5, 30))}, features, count=count)
+        with running(dataclasses.replace(served(WithoutIds(replies({}))), forward=door)) as server:
+            for text in ("add", "add " * 10_000):
+                assert server.ask(chat(text, tools=TOOLS)).json()["usage"]["total_tokens"] == 16
+    (loop,), beside = threads
+    assert beside and loop not in beside
 
 
 def test_what_nobody_reads_of_a_conversation_is_not_sent_behind(behind: tuple[Running, Upstream]) -> None:

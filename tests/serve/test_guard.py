@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import http.client
 import json
 import logging
 import pathlib
 import threading
+import time
 import traceback
 
 import pytest
@@ -15,11 +17,12 @@ import pytest
 from serve.http.app import JsonLines
 from serve.operator.config import load_config
 from serve.operator.keys import KeyLimits, find_key, key_from_secret
-from serve.operator.metrics import RequestRecord, RequestSpan, SpentRecord
+from serve.operator.metrics import RequestRecord, RequestSpan, SpentRecord, end_tracing
 from tests.serve.running import chat, running, scripted, served
 from tests.serve.slow import SlowEngine, until
 from tests.serve.streams import chunks_of
 from ttc.core import Usage
+from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError
 
 ALICE, BOB = "alice-secret-1", "bob-secret-22"
@@ -243,6 +246,18 @@ def test_a_log_line_is_one_line_whatever_is_in_it() -> None:
     assert json.loads(text)["path"] == record.path
 
 
+def test_what_was_asked_is_logged_where_the_operator_wants_it_of_raw_prompts_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine = ScriptedEngine(lambda prompt, path, key: "yes")
+    with caplog.at_level(logging.INFO, "serve.access"), running(served(engine), log_prompts=True) as server:
+        server.ask(chat("a question"))
+        server.ask({"model": "m", "prompt": "a beginning", "max_tokens": 3}, "/v1/completions")
+    told, raw = (record.__dict__ for record in caplog.records if record.name == "serve.access")
+    assert told["messages"][0]["content"] == "a question" and "prompts" not in told
+    assert raw["prompts"] == ("a beginning",)
+
+
 def test_a_span_tells_what_a_request_cost_and_belongs_to_the_clients_trace() -> None:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -263,15 +278,25 @@ def test_a_span_tells_what_a_request_cost_and_belongs_to_the_clients_trace() -> 
     provider.shutdown()
 
 
+def test_the_end_of_a_server_does_not_wait_for_a_collector_that_takes_no_traces() -> None:
+    taken, begun = threading.Event(), time.monotonic()
+    asyncio.run(end_tracing(lambda: taken.wait(30), 0.05))
+    assert time.monotonic() - begun < 10
+    taken.set()
+
+
 def test_metrics_say_how_long_draws_waited_what_each_key_spent_and_the_gaps_of_streams() -> None:
     with running(served(scripted(max_concurrency=1)), keys=[key_from_secret("alice", ALICE)]) as server:
         body = chat(ttc={"strategy": "majority", "n": 3})
-        assert server.ask(body, **bearer(ALICE)).status_code == 200
+        vote = server.ask(body, **bearer(ALICE)).json()["usage"]
+        plain = server.ask(chat(), **bearer(ALICE)).json()["usage"]
         assert server.ask(chat(stream=True), **bearer(ALICE)).status_code == 200
         with server.client(headers=bearer(ALICE)) as client:
             text = client.get("/metrics").text
-    assert 'ttc_queue_time_seconds_count{model="m"} 4' in text
-    assert 'ttc_key_tokens_total{key="alice",model="m",strategy="majority"} 36' in text
-    assert 'ttc_key_tokens_total{key="alice",model="m",strategy="direct"} 12' in text
+    assert 'ttc_queue_time_seconds_count{model="m"} 5' in text
+    assert vote["completion_tokens"] == 36 and vote["prompt_tokens"] == plain["prompt_tokens"] > 0
+    spent = {"majority": vote["total_tokens"], "direct": 2 * plain["total_tokens"]}
+    for strategy, num_tokens in spent.items():
+        assert f'ttc_key_tokens_total{{key="alice",model="m",strategy="{strategy}"}} {num_tokens}' in text
     assert 'ttc_inter_token_latency_seconds_count{model="m",strategy="direct"} ' in text
     assert 'ttc_inter_token_latency_seconds_count{model="m",strategy="majority"}' not in text

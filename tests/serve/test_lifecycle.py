@@ -306,3 +306,20 @@ def test_a_long_prompt_is_rendered_once_and_beside_the_event_loop(fields: dict[s
 
 async def _name_of_thread() -> str:
     return threading.current_thread().name
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such limit")
+@pytest.mark.parametrize(("hard", "soft_after"), [(400, 300), (100, 100)])
+def test_a_server_may_open_as_many_files_as_its_connections_need_where_the_system_lets_it(
+    hard: int, soft_after: int
+) -> None:
+    program = f"""
+import resource
+from serve.http.app import allow_files
+resource.setrlimit(resource.RLIMIT_NOFILE, (80, {hard}))
+allow_files(300)
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == soft_after
+    assert ("lower http.max_connections" in done.stderr) == (soft_after < 300)

@@ -111,6 +111,14 @@ def test_what_cannot_be_honoured_is_refused_by_name(server: Running, body: dict[
     assert (told["type"], told["error"]["type"], told["error"]["param"]) == ("error", "invalid_request_error", param)
 
 
+def test_the_refusal_of_a_thread_tells_anthropics_tool_runner_to_go_on_without_one(server: Running) -> None:
+    error = server.ask(asked(thread={"type": "create"}), PATH).json()["error"]
+    assert error["param"] == "thread" and "send the whole conversation" in error["message"]
+    assert error["details"]["error_code"] == "thread_unsupported_request"
+    assert "details" not in server.ask(asked(betting=1), PATH).json()["error"]
+    assert server.ask(asked(thread=None), PATH).status_code == 200
+
+
 def test_effort_goes_by_its_own_name_and_a_budget_holds(server: Running) -> None:
     by_effort = server.ask(asked(output_config={"effort": "low"}), PATH).json()["ttc"]["thinking"]
     assert (by_effort["effort"], by_effort["budget"]) == ("low", 75)

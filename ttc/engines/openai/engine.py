@@ -244,10 +244,13 @@ class RemoteEngine:
         return self._ledger.totals
 
     def estimated(self, messages: Sequence[Message], said: str) -> Usage:
-        """What a reply to `messages` cost by the local tokenizer, for a server that reports nothing; 0 without one."""
+        """What a reply to `messages` cost by the local tokenizer, for a server that reports nothing; 0 without one.
+
+        Of no messages it is what was said alone.
+        """
         if self._tokens is None:
             return Usage()
-        prompt = self._dialect.num_prompt(self._dialect.render(messages, None))
+        prompt = self._dialect.num_prompt(self._dialect.render(messages, None)) if messages else 0
         return Usage(prompt=prompt or 0, generated=len(self._tokens.encode(said)))
 
     def reconciliation(self) -> Reconciliation:

@@ -1,4 +1,4 @@
-"""anthropic: messages with their thought, tools over a turn and its result, a schema; streamed and not."""
+"""anthropic: messages with their thought, tools, their results and the tool runner, a schema; streamed and not."""
 
 from __future__ import annotations
 
@@ -51,6 +51,19 @@ def tools(client: anthropic.Anthropic) -> None:
     assert last.stop_reason == "end_turn" and last.content[-1].text, last
 
 
+def runner(client: anthropic.Anthropic) -> None:
+    """The library's own loop, which asks for a thread that the server would keep, and goes on without one."""
+
+    @anthropic.beta_tool
+    def weather(city: str, days: int) -> str:
+        """Tell the weather."""
+        return "12 degrees"
+
+    runs: Any = client.beta.messages.tool_runner(**ASKED, tools=[weather])
+    last = runs.until_done()
+    assert last.stop_reason == "end_turn" and last.content[-1].text, last
+
+
 def on_ids(client: anthropic.Anthropic) -> None:
     """What a server of messages behind refuses by name."""
     asked: Any = {**ASKED, "tools": TOOLS, "tool_choice": {"type": "any"}}
@@ -62,7 +75,7 @@ def on_ids(client: anthropic.Anthropic) -> None:
 
 def main() -> None:
     with anthropic.Anthropic(base_url=URL, api_key="none", max_retries=0) as client:
-        for part in (plain, tools, *(() if MESSAGES_ONLY else (on_ids,))):
+        for part in (plain, tools, runner, *(() if MESSAGES_ONLY else (on_ids,))):
             part(client)
 
 
