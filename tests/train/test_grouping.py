@@ -76,7 +76,7 @@ def run(work, parts):
 async def two_prompts(problem, session):
     """Draw from the problem and from another question of the strategy's own."""
     first = session.render()
-    other = await session.ask([Message("user", problem.messages[-1].content[::-1])], (9,))
+    other = session.ask([Message("user", problem.messages[-1].content[::-1])], (9,))
     drawn = [(prompt, each) for prompt in (first, other) for each in await session.generate(prompt, 2)]
     return session.answer(None, [session.candidate(prompt, each) for prompt, each in drawn])
 

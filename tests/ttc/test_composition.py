@@ -197,7 +197,7 @@ def test_log_probabilities_are_asked_for_where_an_inner_strategy_reads_them(name
 
 def test_a_question_outside_a_runs_own_tree_is_refused() -> None:
     async def stray(problem: Any, session: Session) -> Answer:
-        await session.ask(problem.messages, (7,))
+        session.ask(problem.messages, (7,))
         raise AssertionError("not reached")
 
     with pytest.raises(ConfigError, match=r"path \[7\] is not below \[0\]: begin it with session.root"):

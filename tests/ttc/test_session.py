@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
 import time
 from dataclasses import replace
 from functools import partial
@@ -23,11 +22,9 @@ from ttc.session.growing import Draw, grow
 from ttc.session.session import Session
 from ttc.session.solve import solve, solve_all, spent
 from ttc.session.thinking import Thinking
-from ttc.strategies.aggregate import aggregate
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.confidence import confidence
 from ttc.strategies.direct import direct
-from ttc.strategies.knockout import knockout
 from ttc.strategies.majority import majority
 from ttc.strategies.tree import tree
 
@@ -68,39 +65,6 @@ def test_cancelling_the_task_aborts_every_draw_and_the_ledger_still_balances() -
 
     asyncio.run(go())
     assert usages[0] == engine.counters() and usages[0].attempts == 4
-
-
-class Watched(ScriptedEngine):
-    """Notes when each prompt was rendered, in turns of the event loop, and whether that was on its thread."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda prompt, path, key: rf"\boxed{{{key % 5}}} " + "x" * 5000)
-        self.turns, self.rendered = 0, list[tuple[int, bool]]()
-
-    def render(self, messages, thinking):
-        is_on_loop = threading.current_thread() is threading.main_thread()
-        self.rendered.append((self.turns, is_on_loop))
-        return super().render(messages, thinking)
-
-    async def count(self) -> None:
-        while True:
-            await asyncio.sleep(0)
-            self.turns += 1
-
-
-@pytest.mark.parametrize(("strategy", "is_long"), [(partial(aggregate, n=6, k=5), True), (partial(knockout), False)])
-def test_the_questions_of_a_strategy_leave_others_their_turn(strategy, is_long) -> None:
-    engine = Watched()
-
-    async def go() -> None:
-        clock = asyncio.create_task(engine.count())
-        await solve(ask("q"), engine=engine, strategy=strategy, seed=0, sampling=Sampling(max_tokens=6000))
-        clock.cancel()
-
-    asyncio.run(go())
-    (_, *questions) = engine.rendered
-    assert len(questions) > 5 and len({turn for turn, _ in questions}) == len(questions)
-    assert {is_on_loop for _, is_on_loop in questions} == {not is_long}
 
 
 def test_one_failing_branch_fails_the_problem_with_its_own_error_and_no_group() -> None:

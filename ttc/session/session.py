@@ -7,7 +7,6 @@ awaiting task aborts the requests in the engine.
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import math
 import re
@@ -61,8 +60,6 @@ from ttc.session.thinking import (
 )
 
 T = TypeVar("T")
-LONG_TEXT = 20_000
-"""Characters of a question beyond which it is rendered beside the event loop: a tokenizer takes 10 ms for them."""
 _MARK = re.compile(r"[<\[].+[>\]]", re.DOTALL)
 """A token that may be one of control."""
 Shared: TypeAlias = dict[Callable[[], Any], Any]
@@ -195,20 +192,15 @@ class Session:
         prompt = self._engine.render(self.problem.messages, (thinking or self.thinking).template)
         return replace(prompt, problem_id=self.problem.id, messages=self.problem.messages, path=self.root)
 
-    async def ask(self, messages: Sequence[Message], path: Path) -> Prompt:
+    def ask(self, messages: Sequence[Message], path: Path) -> Prompt:
         """Render a question of the strategy's own (to compare, to revise), at a `path` that no other draw has.
-
-        Others have their turn meanwhile, beside a long text too. Ask what is drawn at once first, then draw: else the
-        schedule decides which draw gets the last of a budget.
 
         Raises:
             ConfigError: the path is not below `root`, where another strategy may draw.
         """
         if path[: len(self.root)] != self.root:
             raise ConfigError(f"path {list(path)} is not below {list(self.root)}: begin it with session.root")
-        render = partial(self._engine.render, messages, self.thinking.template)
-        is_long = sum(len(message.content) for message in messages) > LONG_TEXT
-        prompt = await (asyncio.to_thread(render) if is_long else asyncio.sleep(0, render()))
+        prompt = self._engine.render(messages, self.thinking.template)
         return replace(prompt, problem_id=self.problem.id, messages=tuple(messages), path=path)
 
     def next_draw(self, path: Path) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from ttc.choosing.selection import fallback, vote
 from ttc.concurrent import gather
 from ttc.config.values import at_least, at_most
-from ttc.core import Answer, Candidate, Message, Problem, Prompt, Strategy
+from ttc.core import Answer, Candidate, Message, Problem, Strategy
 from ttc.session.draws import check_n
 from ttc.session.samples import run_inner
 from ttc.session.session import Session
@@ -57,8 +57,9 @@ async def aggregate(
             break
         attempts_of = [_shown(session, population, k, number, place) for place in range(n)]
         free = [session.next_draw(attempts[0].path) for attempts in attempts_of]  # `of` may have drawn there as well
-        prompts = [await _asked(session, attempts) for attempts in attempts_of]
-        answers = await gather(_improve(session, prompt, free[place] + place) for place, prompt in enumerate(prompts))
+        answers = await gather(
+            _improve(session, attempts, free[place] + place) for place, attempts in enumerate(attempts_of)
+        )
         population = [candidate for candidate in answers if candidate is not None]
         candidates += population
         leader = vote(population, session.key) or leader
@@ -78,16 +79,12 @@ def _shown(session: Session, population: Sequence[Candidate], k: int, number: in
     return [pool.pop(int(session.chance("aggregate", number, place, i) * len(pool))) for i in range(min(k, len(pool)))]
 
 
-async def _asked(session: Session, attempts: Sequence[Candidate]) -> Prompt:
-    """The question that shows several answers, at the place of the first."""
+async def _improve(session: Session, attempts: Sequence[Candidate], draw: int) -> Candidate | None:
+    """Make one answer out of several, as this draw below the first; None when budget or context leave no room."""
     texts = [f"Attempt {i}:\n{attempt.text.strip()}" for i, attempt in enumerate(attempts, start=1)]
     question = _ASK.format(count=len(texts), attempts="\n\n".join(texts))
     messages = (*session.problem.messages[:-1], _joined(session.problem.messages[-1], question))
-    return await session.ask(messages, attempts[0].path)
-
-
-async def _improve(session: Session, prompt: Prompt, draw: int) -> Candidate | None:
-    """Make one answer out of several, as this draw of their question; None when budget or context leave no room."""
+    prompt = session.ask(messages, attempts[0].path)
     completions = await session.generate(prompt, range(draw, draw + 1), least=0)
     return session.candidate(prompt, completions[0]) if completions else None
 

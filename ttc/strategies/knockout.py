@@ -51,8 +51,7 @@ async def knockout(
     matches = 0
     while len(field) > 1:
         pairs = list(zip(field[::2], field[1::2], strict=False))
-        asked = [await match.questions(pair, matches + i) for i, pair in enumerate(pairs)]
-        winners = await gather(match.play(pair, prompts) for pair, prompts in zip(pairs, asked, strict=True))
+        winners = await gather(match.play(pair, matches + i) for i, pair in enumerate(pairs))
         matches += len(pairs)
         field = field[2 * len(pairs) :] + winners  # who had no rival is the first to have one
     return session.answer(field[0] if field else fallback(candidates), candidates)
@@ -64,38 +63,32 @@ class _Match:
     def __init__(self, session: Session, n: int, k: int, scorer: Scorer | None, texts: Mapping[Path, Prompt]) -> None:
         self._session, self._n, self._k, self._scorer, self._texts = session, n, k, scorer, texts
 
-    async def questions(self, pair: Sequence[Candidate], number: int) -> list[Prompt]:
-        """What the model is asked of a pair, in either order; the questions live beside the draws, at n + number."""
-        if self._scorer is not None or self._are_one(pair):
-            return []
-        question = compare(self._session.problem.messages, pair[0].text.strip(), pair[1].text.strip())
-        texts, place = (question.one, question.other)[: self._k], (*self._session.root, self._n + number)
-        return [await self._session.ask((Message("user", text),), (*place, i)) for i, text in enumerate(texts)]
-
-    async def play(self, pair: Sequence[Candidate], prompts: Sequence[Prompt]) -> Candidate:
+    async def play(self, pair: Sequence[Candidate], number: int) -> Candidate:
         """Return the winner; a match that budget or context have no room for is decided like a draw."""
         first, second = pair
-        if self._are_one(pair):
+        key = self._session.key
+        if same_class(key(first.final or ""), key(second.final or "")):
             return min(pair, key=by_length)
-        lead = await (self._asked(prompts) if self._scorer is None else self._scored(pair, self._scorer))
+        lead = await (self._asked(pair, number) if self._scorer is None else self._scored(pair, self._scorer))
         return first if lead > 0 else second if lead < 0 else min(pair, key=by_length)
-
-    def _are_one(self, pair: Sequence[Candidate]) -> bool:
-        """Whether two answers are in one class, so that they need not meet."""
-        one, other = (self._session.key(candidate.final or "") for candidate in pair)
-        return same_class(one, other)
 
     async def _scored(self, pair: Sequence[Candidate], scorer: Scorer) -> float:
         one, other = await self._session.score(scorer, [self._texts[candidate.path] for candidate in pair])
         return 0.0 if one.value is None or other.value is None else one.value - other.value
 
-    async def _asked(self, prompts: Sequence[Prompt]) -> float:
-        """Ask k times, the odd ones in the other order."""
-        votes = await gather(self._ask(prompt, len(range(order, self._k, 2))) for order, prompt in enumerate(prompts))
+    async def _asked(self, pair: Sequence[Candidate], number: int) -> float:
+        """Ask k times, the odd ones in the other order; the questions live beside the draws, at n + number."""
+        question = compare(self._session.problem.messages, pair[0].text.strip(), pair[1].text.strip())
+        votes = await gather(
+            self._ask(text, (*self._session.root, self._n + number, order), len(range(order, self._k, 2)))
+            for order, text in enumerate((question.one, question.other))
+            if order < self._k
+        )
         return votes[0] - sum(votes[1:])
 
-    async def _ask(self, prompt: Prompt, times: int) -> float:
+    async def _ask(self, text: str, path: Path, times: int) -> float:
         """Votes for the answer shown first, less those for the other."""
+        prompt = self._session.ask((Message("user", text),), path)
         completions: list[Completion] = await self._session.generate(prompt, times, least=0)
         letters = (verdict(self._session.split(prompt.then(one)), one.finish_reason) for one in completions)
         return sum(_POINTS.get(letter or "", 0.0) for letter in letters)

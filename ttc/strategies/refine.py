@@ -84,7 +84,7 @@ async def refine(
             break
         reply = Message("user", _AGAIN.format(complaint=complaint))
         messages = (*problem.messages, Message("assistant", candidate.text.strip()), reply)
-        prompt = await session.ask(messages, candidate.path)
+        prompt = session.ask(messages, candidate.path)
     answered = [candidate for candidate in candidates if candidate.final is not None]
     return session.answer(answered[-1] if answered else fallback(candidates), candidates, stop_cause)
 
