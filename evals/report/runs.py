@@ -167,8 +167,8 @@ def _said(name: str, value: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    """A value in a name; of a file its own name, since the whole path would be longer than the table is wide."""
-    text = str(value)
+    """A value in a name: of a file its own name, since the whole path would be longer than the table is wide."""
+    text = f"{value:.12g}" if isinstance(value, float) else str(value)
     return PurePath(text).name if isinstance(value, str) and PurePath(text).suffix and "/" in text else text
 
 

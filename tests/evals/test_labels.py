@@ -38,9 +38,9 @@ def test_a_name_is_the_strategy_its_samples_and_its_settings():
 
 
 def test_how_many_samples_a_strategy_without_an_n_came_to_is_no_part_of_its_name():
-    runs = [entry("auto", most, settings={"total": 900}, params={"total": 900}, seed=most) for most in (24, 32)]
-    assert labels(runs[:1]) == ["auto, total=900"]
-    assert labels(runs) == ["auto, total=900, seed=24", "auto, total=900, seed=32"]
+    runs = [entry("auto", most, settings={"tokens": 900.0}, params={"tokens": 900.0}, seed=most) for most in (24, 32)]
+    assert labels(runs[:1]) == ["auto, tokens=900"]
+    assert labels(runs) == ["auto, tokens=900, seed=24", "auto, tokens=900, seed=32"]
 
 
 def test_runs_of_one_name_say_what_else_differs():
