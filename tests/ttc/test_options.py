@@ -23,6 +23,7 @@ from ttc.cli.parts import (
     strategies,
 )
 from ttc.config.choices import PartChoice, StrategyChoice
+from ttc.config.registry import ENGINES, SCORERS, Registry
 from ttc.core import Budget, Message, Problem, Sampling
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared.shape import read_config
@@ -119,6 +120,13 @@ def test_model_and_name_may_come_together_but_not_twice() -> None:
     assert engine_of(parsed("--engine", "scripted", "--model", "x")).label == "scripted:x"
     with pytest.raises(ConfigError, match="the model is given twice"):
         engine_of(parsed("--engine", "scripted:a", "--model", "b"))
+
+
+@pytest.mark.parametrize(("registry", "spec"), [(ENGINES, "simulated:p=0.5"), (SCORERS, "simulated:preset=good")])
+def test_an_option_in_the_place_of_a_model_is_refused_with_how_it_is_set(registry: Registry, spec: str) -> None:
+    option = spec.partition(":")[2]
+    with pytest.raises(ConfigError, match=f"for an option: --set {registry.kind}.{option}"):
+        PartChoice.of(registry, spec, {})
 
 
 def test_a_strategy_that_ranks_needs_a_scorer_that_fits_the_model() -> None:

@@ -41,6 +41,10 @@ class PartChoice:
             raise ConfigError(f"the model is given twice: {spec!r} and {model!r}")
         model = inline if model is None else model
         factory = registry.load(name)
+        option, is_option, _ = (inline or "").partition("=")
+        if is_option and option in inspect.signature(factory).parameters:
+            what = registry.kind
+            raise ConfigError(f"{what} {name}: what follows the colon is a model; for an option: --set {what}.{inline}")
         if model is not None and "model" not in inspect.signature(factory).parameters:
             raise ConfigError(f"{registry.kind} {name} takes no model, got {model!r}")
         supply = {"engine": None, **({} if model is None else {"model": model})}
