@@ -129,6 +129,16 @@ def test_an_option_in_the_place_of_a_model_is_refused_with_how_it_is_set(registr
         PartChoice.of(registry, spec, {})
 
 
+@pytest.mark.parametrize(
+    ("registry", "name"),
+    [(ENGINES, "simulated"), *((SCORERS, name) for name in ("constant", "ensemble", "likelihood", "simulated"))],
+)
+def test_a_part_that_takes_no_model_refuses_one_and_is_not_listed_with_one(registry: Registry, name: str) -> None:
+    assert not registry.describe(name).takes_model
+    with pytest.raises(ConfigError, match=f"{name} takes no model, got 'x': ttc list {registry.kind}s"):
+        PartChoice.of(registry, f"{name}:x", {})
+
+
 def test_a_strategy_that_ranks_needs_a_scorer_that_fits_the_model() -> None:
     args = parsed("--strategy", "best_of_n", "--engine", "simulated")
     choices = resolve_strategies(args)

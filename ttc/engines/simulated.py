@@ -25,11 +25,9 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ttc import seeds
-from ttc.config.signatures import checked_by
 from ttc.config.values import above, at_least, within
 from ttc.core import Completion, Path, Prompt, Sampling, UsageSink
 from ttc.engines.scripted import Script, ScriptedEngine
-from ttc.errors import ConfigError
 
 DELIMITER = "\n\n"
 GOOD, WRONG, DECEPTIVE = "g", "b", "d"
@@ -228,14 +226,7 @@ class SimulatedEngine(ScriptedEngine):
         return replace(completion, logprobs=tuple((values + [-0.5] * ids)[:ids]))
 
 
-def _check(model: str | None) -> None:
-    if model is not None:
-        raise ConfigError("engine simulated takes no model; set p and steps instead")
-
-
-@checked_by(_check)
 def simulated(
-    model: str | None = None,
     *,
     p: float | None = None,
     steps: int = 8,
@@ -255,7 +246,6 @@ def simulated(
     """Simulate a reasoner.
 
     Args:
-        model: ignored name, kept for the common signature of engines; must be absent.
         p: probability that a step is right; absent: by the level that the question names, else 0.8.
         steps: number of steps before the answer.
         preset: good, hackable or weak: how likely paths off track are to deceive the scorer (0, 0.03, 0.01 a step).
