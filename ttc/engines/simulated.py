@@ -10,7 +10,8 @@ Text looks like a model's: steps, then a boxed number.
 A step is its state's letter, filler, and a blank line. What a path will do is a function of its text and of the key of
 its draw, so any continuation of it, by any draw, agrees on what came before. Randomness is keyed by path and position
 like every other engine's, so the closed forms of search hold exactly in law. Its scorer is `ttc.scorers.simulated`;
-both know the presets good, hackable and weak. Left out: caches.
+both know the presets good, hackable and weak. Left out: caches; questions of a strategy's own (refine, aggregate,
+knockout), each of which is another question here, with an answer of its own.
 """
 
 from __future__ import annotations
