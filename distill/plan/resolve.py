@@ -158,9 +158,7 @@ def resolve(spec: JobSpec, folder: Path) -> JobPlan:
     """Resolve a spec for a job folder; raises ConfigError for whatever cannot work."""
     student = _student(spec, folder)
     spec = replace(spec, student=str(student))
-    for place in spec.ledgers:
-        if not (Path(place).expanduser() / LEDGER).is_file():
-            raise ConfigError(f"ledgers: {place} is not the folder of a job: it has no {LEDGER}")
+    _check_ledgers(spec)
     check_mix(spec.mix)
     gates = read_job_gates(spec)
     measured_tasks = _measured(spec)
@@ -178,13 +176,13 @@ def resolve(spec: JobSpec, folder: Path) -> JobPlan:
         task = make_task(domain.task)
         problems = task.items(spec.limit, 0)
         tasks[f"domain {domain.name}"] = TaskDigest(task, spec.limit, problems_digest(problems))
-        cleaned[domain.name] = clean_prompts(problems, held_out)
-        items, dropped = cleaned[domain.name].items, cleaned[domain.name].dropped
-        if not items:
-            name, reason = dropped[0]
+        prompts = clean_prompts(problems, held_out)
+        if not prompts.items:
+            name, reason = prompts.dropped[0]
             raise ConfigError(f"domain {domain.name}: no problem of {domain.task} is left; {name}: {reason}")
         own = measured_tasks[domain.held_out] if domain.held_out else None
-        domains.append(Domain(domain.name, task, items, own, dropped))
+        cleaned[domain.name] = prompts
+        domains.append(Domain(domain.name, task, prompts.items, own, prompts.dropped))
     job = DistillJob(spec, folder, student, teachers, domains)
     method: Method = METHODS.create(spec.method, spec.options, supply={})
     if gates is not None and gates.measured:
@@ -206,6 +204,12 @@ def resolve(spec: JobSpec, folder: Path) -> JobPlan:
         job, method, assignments, cleaned, measured_tasks, held_out, Context(texts), filters,
         read_selection(spec.select), gates, digests, job_contents(spec, folder, teachers, tasks),
     )  # fmt: skip
+
+
+def _check_ledgers(spec: JobSpec) -> None:
+    for place in spec.ledgers:
+        if not (Path(place).expanduser() / LEDGER).is_file():
+            raise ConfigError(f"ledgers: {place} is not the folder of a job: it has no {LEDGER}")
 
 
 START = "student-start"

@@ -68,6 +68,11 @@ class _Progress:
         return answer.usage.tokens
 
     @property
+    def is_cut(self) -> bool:
+        """Whether the total ended some of its draws."""
+        return any(part.stop_cause == "budget" for part in self.parts)
+
+    @property
     def candidates(self) -> list[Candidate]:
         return [candidate for part in self.parts for candidate in part.candidates]
 
@@ -146,7 +151,7 @@ class Planner:
             candidates=tuple(candidates),
             usage=sum((part.usage for part in progress.parts), Usage()),
             trace=(*(event for part in progress.parts for event in part.trace), *selected),
-            stop_cause=f"n={len(candidates)}",
+            stop_cause="budget" if progress.is_cut else f"n={len(candidates)}",
             seconds=sum(part.seconds for part in progress.parts),
         )
 

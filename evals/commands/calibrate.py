@@ -2,7 +2,7 @@
 
 No model is needed.
 
-    ttc eval --strategy best_of_n --n 64 --limit 300 --out runs/pool      a pool, once
+    ttc eval --strategy best_of_n --n 64 --limit 300 --problems-seed 1 --out runs/pool     a pool, once
     ttc calibrate runs/pool --out plan.json                               what each state is worth
     ttc eval --strategy auto --set plan=plan.json --set tokens=1500       spend 1,500 tokens a problem, on average
 
@@ -23,7 +23,7 @@ from evals.allocation.calibrate import fit, halves, read_pools, routes, worth
 from evals.numbers.statistics import mean_interval
 from evals.numbers.summary import cluster_of
 from evals.run_folder import CONTENTS, digest, read_run
-from ttc.allocation.plan import save_plan, weights_in
+from ttc.allocation.plan import questions_of, save_plan, weights_in
 from ttc.cli.parts import check_writable
 from ttc.config.values import at_least, check_seed, counted
 from ttc.errors import ConfigError
@@ -54,9 +54,14 @@ def run(args: argparse.Namespace) -> int:
     runs = [read_pools(source) for source in args.sources]
     recorded = [read_run(source) for source in args.sources]
     configs = [run.config for run in recorded]
-    clusters = {record.problem.id: cluster_of(record) for run in recorded for record in run.records}
+    records = [record for run in recorded for record in run.records]
+    clusters = {record.problem.id: cluster_of(record) for record in records}
     weights = {sha for config in configs for sha in weights_in(config.get(CONTENTS) or {})}
-    source = {"runs": [digest(config) for config in configs], "weights": sorted(weights)}
+    source = {
+        "runs": [digest(config) for config in configs],
+        "weights": sorted(weights),
+        "problems": sorted(questions_of(record.problem for record in records)),
+    }
     plan = fit(runs, pilot=args.pilot, seed=args.seed, source=source)
     save_plan(plan, args.out)
     problems = routes(runs)[0].by_id

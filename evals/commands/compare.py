@@ -4,6 +4,7 @@ They compare the problems that the runs share. No model is needed.
 
     ttc compare runs/first                     all strategies of one evaluation
     ttc compare runs/majority runs/tree        the second minus the first
+    ttc compare runs/seed1 runs/seed2          strategies over both seeds, where the runs differ by nothing else
 
 Each line is second minus first in points of accuracy, with its 95 % interval, the exact McNemar p-value, the same after
 Holm's correction over all lines, and how much the second spent of the first's tokens and FLOPs.
@@ -39,8 +40,12 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print every comparison; returns 0."""
     check_seed("compare", seed=args.seed)
-    runs = [run for folder in args.runs for run in _runs(folder)]
+    runs = _over_seeds([run for folder in args.runs for run in _runs(folder)])
     names = labels([entry for entry, _ in runs])
+    names = [
+        f"{name}, {counted(entry['seeds'], 'seed')}" if "seeds" in entry else name
+        for name, (entry, _) in zip(names, runs, strict=True)
+    ]
     full = [
         name if names.count(name) == 1 else f"{name} on {entry['task']}"
         for name, (entry, _) in zip(names, runs, strict=True)
@@ -61,6 +66,27 @@ def _runs(folder: Path) -> list[tuple[Mapping[str, Any], Sequence[Record]]]:
         run = read_run(folder)
         return [(_entry(run), run.records)]
     return [(entry, read_run(folder / str(entry.get("records", "."))).records) for entry in read_summary(folder)]
+
+
+def _over_seeds(
+    runs: Sequence[tuple[Mapping[str, Any], Sequence[Record]]],
+) -> list[tuple[Mapping[str, Any], Sequence[Record]]]:
+    """The runs, those that differ by their seeds alone as one; as they are where nothing else would be left."""
+    groups: dict[str, dict[object, tuple[Mapping[str, Any], Sequence[Record]]]] = {}
+    for number, (entry, records) in enumerate(runs):
+        name = json.dumps([entry.get(key) for key in IDENTITY if key != "seed"], default=str)
+        seed = entry.get("seed")
+        if seed in groups.get(name, {}):  # the same run again, which stands for itself
+            name = f"{number} {name}"
+        groups.setdefault(name, {})[seed] = entry, records
+    if len(groups) < 2:
+        return list(runs)
+    pooled: list[tuple[Mapping[str, Any], Sequence[Record]]] = []
+    for by_seed in groups.values():
+        (entry, records), *others = by_seed.values()
+        own = {**entry, "seed": None, "seeds": len(by_seed)} if others else entry
+        pooled.append((own, [*records, *(record for _, more in others for record in more)]))
+    return pooled
 
 
 def _entry(run: Run) -> dict[str, Any]:

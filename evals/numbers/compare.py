@@ -6,6 +6,9 @@ Holm's correction over all pairs of the comparison (Dror et al. 2018, arXiv:1809
 equal FLOPs sets the cheaper side higher first: the baseline's vote is taken at the smallest k of its pool that costs
 at least as much as the other run.
 
+A side may hold several runs that differ by their seeds alone: of a problem its share of right answers counts then, and
+its cost is that of one run, so the interval covers the problems and what was drawn, and no seed is set against another.
+
 Cost: milliseconds. Left out: equivalence tests, comparisons across different problems.
 """
 
@@ -34,7 +37,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One run of a comparison: what it is called and its records."""
+    """One run of a comparison, or several of other seeds: what it is called and its records, one a problem and run."""
 
     label: str
     records: Sequence[Record]
@@ -100,11 +103,11 @@ def compare_all(sides: Sequence[Side], *, seed: int) -> list[RunComparison]:
 
 
 class _Paired:
-    """The shared problems of two runs, in one order."""
+    """The shared problems of two sides, in one order."""
 
     def __init__(self, first: Side, second: Side) -> None:
         self.first, self.second = first, second
-        ours, theirs = ({record.problem.id: record for record in side.records} for side in (first, second))
+        ours, theirs = _by_problem(first), _by_problem(second)
         shared = [name for name in ours if name in theirs]
         for side in (first, second):
             if not side.records:
@@ -114,15 +117,17 @@ class _Paired:
                 f"{first.label} and {second.label} share no problem; run them on the same task and problems seed"
             )
         _check_same_targets(ours, theirs, shared, first.label, second.label)
-        self.rows_first = [ours[name] for name in shared]
-        self.rows_second = [theirs[name] for name in shared]
-        self.clusters = [cluster_of(record) for record in self.rows_first]
-        self.right_first = [float(is_correct(record)) for record in self.rows_first]
-        self.right_second = [float(is_correct(record)) for record in self.rows_second]
+        self.by_problem = [ours[name] for name in shared]
+        self.rows_first = [record for name in shared for record in ours[name]]
+        self.rows_second = [record for name in shared for record in theirs[name]]
+        self.clusters = [cluster_of(records[0]) for records in self.by_problem]
+        self.right_first = [_mean(list(map(is_correct, ours[name]))) for name in shared]
+        self.right_second = [_mean(list(map(is_correct, theirs[name]))) for name in shared]
         pairs = list(zip(self.right_first, self.right_second, strict=True))
         self.only_first = sum(a > b for a, b in pairs)
         self.only_second = sum(b > a for a, b in pairs)
-        self.p_value = paired_p_value([b - a for a, b in pairs], self.clusters)
+        self.parts = math.lcm(*(len(records[name]) for records in (ours, theirs) for name in shared))
+        self.p_value = paired_p_value([round(self.parts * (b - a)) for a, b in pairs], self.clusters)
         self.pool_size, self.flops_per_draw = _pool(self.rows_first)
         self.alone = len(ours) - len(shared), len(theirs) - len(shared)
 
@@ -131,7 +136,8 @@ class _Paired:
         error = standard_error([b - a for a, b in zip(self.right_first, self.right_second, strict=True)], self.clusters)
         count = len(self.clusters)
         cost_first, cost_second = total_usage(self.rows_first), total_usage(self.rows_second)
-        draws = cost_second.flops / self.flops_per_draw if self.flops_per_draw else 0.0
+        one = len(self.rows_second) / len(self.rows_first)  # how many runs of the second stand against one of the first
+        draws = cost_second.flops / one / self.flops_per_draw if self.flops_per_draw else 0.0
         k = math.ceil(draws * (1 - ROUNDING))
         fits = 0 < k <= self.pool_size
         return RunComparison(
@@ -147,10 +153,10 @@ class _Paired:
             only_second=self.only_second,
             p_value=self.p_value,
             p_holm=p_holm,
-            detectable=minimum_detectable(error, pairs=count) if error > 0 else None,
-            tokens_ratio=_ratio(cost_second.tokens, cost_first.tokens),
-            flops_ratio=_ratio(cost_second.flops, cost_first.flops),
-            equal_flops=self._equal_flops(k, cost_second.flops / (self.flops_per_draw * k), seed) if fits else None,
+            detectable=minimum_detectable(error, pairs=count * self.parts) if error > 0 else None,
+            tokens_ratio=_ratio(cost_second.tokens / one, cost_first.tokens),
+            flops_ratio=_ratio(cost_second.flops / one, cost_first.flops),
+            equal_flops=self._equal_flops(k, draws / k, seed) if fits else None,
             needed_n=k if k and not fits else None,
             failed_first=sum(row.error is not None for row in self.rows_first),
             failed_second=sum(row.error is not None for row in self.rows_second),
@@ -161,9 +167,21 @@ class _Paired:
         )
 
     def _equal_flops(self, k: int, ratio: float, seed: int) -> EqualFlops:
-        vote = curve_values([votes(record) for record in self.rows_first], "majority", k, seed)
+        values = iter(curve_values([votes(record) for record in self.rows_first], "majority", k, seed))
+        vote = [_mean([next(values) for _ in records]) for records in self.by_problem]
         interval = paired_interval(vote, self.right_second, self.clusters, seed=seed)
         return EqualFlops(k, ratio, interval.value, interval.low, interval.high)
+
+
+def _by_problem(side: Side) -> dict[str, list[Record]]:
+    records: dict[str, list[Record]] = {}
+    for record in side.records:
+        records.setdefault(record.problem.id, []).append(record)
+    return records
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _pool(records: Sequence[Record]) -> tuple[int, float]:
@@ -190,10 +208,14 @@ def _is_of_draws(answer: Answer) -> bool:
 
 
 def _check_same_targets(
-    ours: Mapping[str, Record], theirs: Mapping[str, Record], shared: Sequence[str], first: str, second: str
+    ours: Mapping[str, Sequence[Record]],
+    theirs: Mapping[str, Sequence[Record]],
+    shared: Sequence[str],
+    first: str,
+    second: str,
 ) -> None:
     for name in shared:
-        if ours[name].target != theirs[name].target:
+        if ours[name][0].target != theirs[name][0].target:
             raise ConfigError(f"{first} and {second} have different targets for problem {name!r}: not the same task")
 
 

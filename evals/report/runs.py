@@ -8,9 +8,10 @@ A run is called by one rule in tables, reports and comparisons (`labels`): whate
 
     direct, greedy            direct            majority N=16, t=0.5            tree N=16, beam_width=4
 
-The strategy, its number of samples, then every setting that is not its default, the temperature first (0 is greedy; the
-usual one is the task's). Two runs of one name in one list also say where they differ (model, seed, thinking, ...), and
-are numbered where they do not. Runs recorded before settings were kept show at least that they were greedy.
+The strategy, its n, then every setting that is not its default, the temperature first (0 is greedy; the usual one is
+the task's). How many samples a strategy without an n came to is an outcome, and no part of its name. Two runs of one
+name in one list also say where they differ (model, seed, thinking, ...), and are numbered where they do not. Runs
+recorded before settings were kept show at least that they were greedy.
 
 The headline says what compute bought, with its interval and its price: the most accurate run and the cheapest one. It
 says so when nothing beat the cheapest, when nothing is left to gain and when problems failed, and the facts below it
@@ -145,7 +146,7 @@ def labels(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _name(entry: Mapping[str, Any]) -> str:
-    n, strategy = entry.get("n"), str(entry.get("strategy", "?"))
+    n, strategy = entry.get("params", entry).get("n"), str(entry.get("strategy", "?"))
     head = f"{strategy} N={n}" if isinstance(n, int) and n > 1 else strategy
     return ", ".join([head, *(_said(name, value) for name, value in _settings(entry).items())])
 
@@ -166,8 +167,8 @@ def _said(name: str, value: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    """A value in a name; of a file its own name, since the whole path would be longer than the table is wide."""
-    text = str(value)
+    """A value in a name: of a file its own name, since the whole path would be longer than the table is wide."""
+    text = f"{value:.12g}" if isinstance(value, float) else str(value)
     return PurePath(text).name if isinstance(value, str) and PurePath(text).suffix and "/" in text else text
 
 

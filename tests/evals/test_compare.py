@@ -116,6 +116,32 @@ def test_a_pool_too_small_for_equal_flops_says_how_large_it_must_be() -> None:
     assert FLOPS > 0
 
 
+def test_runs_of_other_seeds_are_one_side_whose_problems_count_once() -> None:
+    pool = [make_record(f"p{i}", ["1", "2", "1"]) for i in range(4)]
+    once = Side("b", [make_record(f"p{i}", [final]) for i, final in enumerate("1122")])
+    twice = Side("b", [*once.records, *(make_record(f"p{i}", [final]) for i, final in enumerate("1212"))])
+    one, two = (compare_all([Side("a", pool), other], seed=0)[0] for other in (once, twice))
+    assert (two.problems, two.accuracy_second, two.difference) == (4, 0.5, -0.5)
+    assert (two.flops_ratio, two.tokens_ratio) == (one.flops_ratio, one.tokens_ratio)
+    assert two.equal_flops is not None and one.equal_flops is not None and two.equal_flops.k == one.equal_flops.k == 1
+    assert two.p_value == 0.25 and (two.only_first, two.only_second) == (3, 0)  # shares lost: 0, 1/2, 1/2 and 1
+    assert compare_all([Side("a", pool * 2), twice], seed=0)[0] == two
+
+
+def test_the_command_sets_no_seed_against_another_where_strategies_ran_with_several(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [tmp_path / f"{strategy}{seed}" for strategy in ("direct", "majority") for seed in (1, 2)]
+    for folder in folders:
+        strategy, seed = folder.name[:-1], int(folder.name[-1])
+        write_run(folder, strategy, [make_record(f"p{i}", ["1"]) for i in range(3)], seed)
+    assert compare_command(argparse.Namespace(runs=folders, seed=0, json=False)) == 0
+    told = capsys.readouterr().out
+    assert told.count(" minus ") == 1 and "majority, 2 seeds minus direct, 2 seeds, 3 shared problems" in told
+    assert compare_command(argparse.Namespace(runs=folders[:2], seed=0, json=False)) == 0
+    assert "direct, seed=2 minus direct, seed=1" in capsys.readouterr().out
+
+
 def test_runs_that_cannot_be_compared_are_refused() -> None:
     with pytest.raises(ConfigError, match="at least two"):
         compare_all([side("a", "1")], seed=0)
@@ -127,8 +153,8 @@ def test_runs_that_cannot_be_compared_are_refused() -> None:
         compare_all([side("a", "1"), Side("b", [make_record("p0", ["1"], target="9")])], seed=0)
 
 
-def write_run(folder: Path, strategy: str, records: list[Record]) -> Path:
-    config = {"strategy": strategy, "params": {}, "seed": 0}
+def write_run(folder: Path, strategy: str, records: list[Record], seed: int = 0) -> Path:
+    config = {"strategy": strategy, "params": {}, "seed": seed}
     folder.mkdir()
     (folder / "run.json").write_text(json.dumps({"digest": digest(config), "config": config}))
     with RecordFile(folder / "records.jsonl") as file:

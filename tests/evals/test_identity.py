@@ -233,13 +233,28 @@ def test_a_users_engine_and_a_plan_are_part_of_a_run(
     command = ["eval", "--task", "simulated", "--engine", "mine.py:engine", "--limit", "6", "--baseline", "none"]
     assert main([*command, "--strategy", "majority:n=4", "--out", "pool"]) == 0
     assert main(["calibrate", "pool", "--out", "plan.json"]) == 0
-    command += ["--strategy", "auto:plan=plan.json,tokens=200", "--out", "run"]
+    command += ["--problems-seed", "1", "--strategy", "auto:plan=plan.json,tokens=200", "--out", "run"]
     assert main(command) == 0
     capsys.readouterr()
     append("plan.json", "\n")
     assert "with other plan of strategy auto: plan.json;" in refused(capsys, command)
     append("mine.py")
     assert "with other engine file mine.py, plan of strategy auto: plan.json;" in refused(capsys, command)
+
+
+def test_a_plan_that_is_measured_on_the_problems_it_was_calibrated_on_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["eval", "--task", "simulated", "--engine", "simulated", "--baseline", "none"]
+    assert main([*command, "--strategy", "majority:n=4", "--limit", "6", "--out", "pool"]) == 0
+    assert main(["calibrate", "pool", "--out", "plan.json"]) == 0
+    capsys.readouterr()
+    command += ["--strategy", "auto:plan=plan.json,tokens=200", "--limit", "9"]
+    main([*command, "--out", "same"])
+    assert "plan.json was calibrated on 6 of the 9 problems that it is measured on" in capsys.readouterr().err
+    main([*command, "--problems-seed", "1", "--out", "other"])
+    assert "calibrated on" not in capsys.readouterr().err
 
 
 def test_what_a_server_says_of_its_model_stands_in_the_run_and_another_server_does_not_continue_it(

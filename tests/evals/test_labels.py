@@ -11,7 +11,7 @@ from ttc.config.registry import STRATEGIES
 
 
 def entry(strategy: str, n: int = 1, **more: Any) -> dict[str, Any]:
-    return {"strategy": strategy, "n": n, "task": "arithmetic", "level": 4, "params": {}, **more}
+    return {"strategy": strategy, "n": n, "task": "arithmetic", "level": 4, "params": {"n": n}, **more}
 
 
 def choice(name: str, **params: Any) -> StrategyChoice:
@@ -35,6 +35,12 @@ def test_a_name_is_the_strategy_its_samples_and_its_settings():
         "direct, greedy",
         "direct",
     ]
+
+
+def test_how_many_samples_a_strategy_without_an_n_came_to_is_no_part_of_its_name():
+    runs = [entry("auto", most, settings={"tokens": 900.0}, params={"tokens": 900.0}, seed=most) for most in (24, 32)]
+    assert labels(runs[:1]) == ["auto, tokens=900"]
+    assert labels(runs) == ["auto, tokens=900, seed=24", "auto, tokens=900, seed=32"]
 
 
 def test_runs_of_one_name_say_what_else_differs():

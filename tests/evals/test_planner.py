@@ -214,6 +214,15 @@ def test_a_run_too_small_to_learn_from_gives_everybody_the_same(tmp_path: Path) 
     assert {len(answer.candidates) for answer in found} <= {1, 2}
 
 
+def test_a_problem_whose_draw_the_total_has_cut_says_so(tmp_path: Path) -> None:
+    found = plan_run(tmp_path, Drawing(), total=1000)
+    assert sum(answer.usage.tokens for answer in found) == 1000
+    cut = [answer for answer in found if any(c.finish_reason == "length" for c in answer.candidates)]
+    finished = [answer for answer in found if answer.final is not None]
+    assert cut and {answer.stop_cause for answer in cut} == {"budget"}
+    assert finished and {answer.stop_cause for answer in finished} == {"n=1"}
+
+
 def test_eval_spends_its_budget_as_a_total_of_auto_and_as_a_limit_of_others(tmp_path: Path, plan: Plan) -> None:
     save_plan(plan, tmp_path / "plan.json")
     out = tmp_path / "run"

@@ -38,7 +38,7 @@ def answered(pid, final, right, trace=()):
 
 def summary(strategy, accuracy, tokens, n=1):
     return {
-        "strategy": strategy, "params": {}, "task": "toy", "level": None, "n": n, "problems": 2,
+        "strategy": strategy, "params": {"n": n}, "task": "toy", "level": None, "n": n, "problems": 2,
         "accuracy": accuracy, "low": accuracy - 0.1, "high": accuracy + 0.1, "tokens_per_problem": tokens,
         "flops_per_problem": 1e6 * tokens, "usage": {"generated": 2 * tokens, "scored": tokens}, "curve": [
             {"kind": kind, "k": k, "accuracy": 0.3, "low": 0.2, "high": 0.5, "tokens": 9.0 * k, "flops": 1e6 * k}

@@ -10,6 +10,7 @@ import pytest
 from ttc.core import Answer, Message, Problem, Prompt, Score
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import PromptTooLong
+from ttc.session.draws import MAX_SAMPLES
 from ttc.session.solve import solve
 from ttc.strategies.aggregate import aggregate
 from ttc.strategies.knockout import knockout
@@ -85,15 +86,16 @@ def test_a_step_that_the_scorer_counts_beyond_the_text_is_not_quoted(worst: int,
 @pytest.mark.parametrize("n", [2, 3, 4, 5])
 @pytest.mark.parametrize("m", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("thinks", [True, False])
-def test_an_escalation_draws_m_more_that_think_and_numbers_them_behind_the_n(n: int, m: int, thinks: bool) -> None:
+def test_an_escalation_draws_m_more_that_think_and_numbers_them_alike_for_any_n(n: int, m: int, thinks: bool) -> None:
     def script(prompt: Prompt, path, key) -> str:
         return ("hm</think>" if prompt.think_state == "open" else "") + rf"\boxed{{{path[0]}}}"
 
     engine = ScriptedEngine(script, thinking=thinks)  # unless it is told otherwise
     problem = Problem(id="q", messages=TALK, kind="math")
     answer = asyncio.run(solve(problem, engine=engine, strategy=partial(no_think_then_think, n=n, m=m), seed=2))
-    assert [c.path for c in answer.candidates] == [(i,) for i in range(n + m)] and answer.stop_cause == "escalated"
-    assert answer.final == str(n)  # the first of those that thought
+    careful = range(MAX_SAMPLES, MAX_SAMPLES + m)
+    assert [c.path for c in answer.candidates] == [(i,) for i in (*range(n), *careful)]
+    assert answer.stop_cause == "escalated" and answer.final == str(careful[0])  # the first of those that thought
     assert [bool(candidate.thinking) for candidate in answer.candidates] == [False] * n + [True] * m
 
 

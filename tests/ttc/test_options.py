@@ -23,6 +23,7 @@ from ttc.cli.parts import (
     strategies,
 )
 from ttc.config.choices import PartChoice, StrategyChoice
+from ttc.config.registry import ENGINES, SCORERS, Registry
 from ttc.core import Budget, Message, Problem, Sampling
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared.shape import read_config
@@ -119,6 +120,23 @@ def test_model_and_name_may_come_together_but_not_twice() -> None:
     assert engine_of(parsed("--engine", "scripted", "--model", "x")).label == "scripted:x"
     with pytest.raises(ConfigError, match="the model is given twice"):
         engine_of(parsed("--engine", "scripted:a", "--model", "b"))
+
+
+@pytest.mark.parametrize(("registry", "spec"), [(ENGINES, "simulated:p=0.5"), (SCORERS, "simulated:preset=good")])
+def test_an_option_in_the_place_of_a_model_is_refused_with_how_it_is_set(registry: Registry, spec: str) -> None:
+    option = spec.partition(":")[2]
+    with pytest.raises(ConfigError, match=f"for an option: --set {registry.kind}.{option}"):
+        PartChoice.of(registry, spec, {})
+
+
+@pytest.mark.parametrize(
+    ("registry", "name"),
+    [(ENGINES, "simulated"), *((SCORERS, name) for name in ("constant", "ensemble", "likelihood", "simulated"))],
+)
+def test_a_part_that_takes_no_model_refuses_one_and_is_not_listed_with_one(registry: Registry, name: str) -> None:
+    assert not registry.describe(name).takes_model
+    with pytest.raises(ConfigError, match=f"{name} takes no model, got 'x': ttc list {registry.kind}s"):
+        PartChoice.of(registry, f"{name}:x", {})
 
 
 def test_a_strategy_that_ranks_needs_a_scorer_that_fits_the_model() -> None:

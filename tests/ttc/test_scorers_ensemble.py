@@ -89,5 +89,5 @@ def test_what_cannot_be_averaged_is_refused_before_any_scoring() -> None:
         ensemble(members=("constent",))
     with pytest.raises(ConfigError, match="no parameter 'mesure'"):
         ensemble(members=("likelihood?mesure=x",))
-    with pytest.raises(ConfigError, match=r"scorer\.members"):
-        ensemble("model", members=("constant",))
+    with pytest.raises(ConfigError, match="likelihood takes no model"):
+        ensemble(members=("likelihood:x",))

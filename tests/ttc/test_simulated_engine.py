@@ -147,7 +147,6 @@ def test_a_cut_by_length_never_changes_what_came_before() -> None:
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ({"model": "x"}, "model"),
         ({"p": 1.5}, "p"),
         ({"repair": -0.1}, "repair"),
         ({"attractor": 2.0}, "attractor"),

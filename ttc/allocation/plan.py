@@ -20,16 +20,17 @@ and routes that think longer.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ttc.answers import same_class
 from ttc.choosing.selection import Key, Select, by_score, choose, tally, vote
-from ttc.core import Candidate
+from ttc.core import Candidate, Problem
 from ttc.durable import replace_text
 from ttc.errors import ConfigError
 
@@ -154,6 +155,12 @@ def load_plan(path: str) -> Plan:
 def weights_in(contents: Mapping[str, str]) -> set[str]:
     """The digests of the weights that drew, among those of a run by name (`ttc.identity.digests`)."""
     return {digest for name, digest in contents.items() if name.startswith("weights of model ")}
+
+
+def questions_of(problems: Iterable[Problem]) -> set[str]:
+    """Digests of what problems ask, by which a plan knows those that it was calibrated on."""
+    texts = (json.dumps([[message.role, message.content] for message in problem.messages]) for problem in problems)
+    return {hashlib.blake2b(text.encode(), digest_size=8).hexdigest() for text in texts}
 
 
 SHARES, MARGINS = 8, 6

@@ -41,8 +41,12 @@ class PartChoice:
             raise ConfigError(f"the model is given twice: {spec!r} and {model!r}")
         model = inline if model is None else model
         factory = registry.load(name)
+        option, is_option, _ = (inline or "").partition("=")
+        if is_option and option in inspect.signature(factory).parameters:
+            what = registry.kind
+            raise ConfigError(f"{what} {name}: what follows the colon is a model; for an option: --set {what}.{inline}")
         if model is not None and "model" not in inspect.signature(factory).parameters:
-            raise ConfigError(f"{registry.kind} {name} takes no model, got {model!r}")
+            raise ConfigError(f"{registry.kind} {name} takes no model, got {model!r}: ttc list {registry.kind}s")
         supply = {"engine": None, **({} if model is None else {"model": model})}
         arguments = bind(factory, params, supply=supply)
         return cls(registry.kind, name, model, factory, {k: v for k, v in arguments.items() if k not in supply})
@@ -51,7 +55,7 @@ class PartChoice:
         """Load the engine."""
         return cast("Engine", ENGINES.checked(self.name, self._create({})))
 
-    def create_scorer(self, engine: Engine) -> Scorer:
+    def create_scorer(self, engine: Engine | None) -> Scorer:
         """Load the scorer; `engine` goes to scorers that ask for it."""
         return cast("Scorer", SCORERS.checked(self.name, self._create({"engine": engine})))
 

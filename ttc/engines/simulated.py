@@ -10,7 +10,8 @@ Text looks like a model's: steps, then a boxed number.
 A step is its state's letter, filler, and a blank line. What a path will do is a function of its text and of the key of
 its draw, so any continuation of it, by any draw, agrees on what came before. Randomness is keyed by path and position
 like every other engine's, so the closed forms of search hold exactly in law. Its scorer is `ttc.scorers.simulated`;
-both know the presets good, hackable and weak. Left out: caches.
+both know the presets good, hackable and weak. Left out: caches; questions of a strategy's own (refine, aggregate,
+knockout), each of which is another question here, with an answer of its own.
 """
 
 from __future__ import annotations
@@ -25,11 +26,9 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ttc import seeds
-from ttc.config.signatures import checked_by
 from ttc.config.values import above, at_least, within
 from ttc.core import Completion, Path, Prompt, Sampling, UsageSink
 from ttc.engines.scripted import Script, ScriptedEngine
-from ttc.errors import ConfigError
 
 DELIMITER = "\n\n"
 GOOD, WRONG, DECEPTIVE = "g", "b", "d"
@@ -228,14 +227,7 @@ class SimulatedEngine(ScriptedEngine):
         return replace(completion, logprobs=tuple((values + [-0.5] * ids)[:ids]))
 
 
-def _check(model: str | None) -> None:
-    if model is not None:
-        raise ConfigError("engine simulated takes no model; set p and steps instead")
-
-
-@checked_by(_check)
 def simulated(
-    model: str | None = None,
     *,
     p: float | None = None,
     steps: int = 8,
@@ -255,7 +247,6 @@ def simulated(
     """Simulate a reasoner.
 
     Args:
-        model: ignored name, kept for the common signature of engines; must be absent.
         p: probability that a step is right; absent: by the level that the question names, else 0.8.
         steps: number of steps before the answer.
         preset: good, hackable or weak: how likely paths off track are to deceive the scorer (0, 0.03, 0.01 a step).

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ttc.config.signatures import checked_by
 from ttc.core import Prompt, Score, UsageSink
-from ttc.errors import ConfigError
 
 
 class ConstantScorer:
@@ -23,16 +21,6 @@ class ConstantScorer:
         """Nothing is kept."""
 
 
-def _check(model: str | None) -> None:
-    if model is not None:
-        raise ConfigError("scorer constant takes no model")
-
-
-@checked_by(_check)
-def constant(model: str | None = None) -> ConstantScorer:
-    """Give every path the same score.
-
-    Args:
-        model: must be absent.
-    """
+def constant() -> ConstantScorer:
+    """Give every path the same score."""
     return ConstantScorer()

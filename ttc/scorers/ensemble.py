@@ -12,14 +12,15 @@ none. Left out: worst-case and variance-penalised forms, and learning the weight
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from ttc.concurrent import gather
+from ttc.config.choices import PartChoice
 from ttc.config.plugins import read_scores
-from ttc.config.recipes import overrides, split_model
+from ttc.config.recipes import overrides
 from ttc.config.registry import SCORERS
-from ttc.config.signatures import bind, checked_by
+from ttc.config.signatures import checked_by
 from ttc.core import Engine, Path, Price, PricedScorer, Prompt, Score, Scorer, SearchAware, UsageSink, WholeAnswerScorer
 from ttc.errors import ConfigError
 from ttc.identity.digests import InnerPart, reads
@@ -95,14 +96,11 @@ class EnsembleScorer:
         return Score(value, tuple(steps))
 
 
-def _check(model: str | None, members: tuple[str, ...], weights: tuple[float, ...]) -> None:
-    if model is not None:
-        raise ConfigError("scorer ensemble takes no model: set scorer.members=prm:A,likelihood")
+def _check(members: tuple[str, ...], weights: tuple[float, ...]) -> None:
     if weights and len(weights) != len(members):
         raise ConfigError(f"ensemble: {len(weights)} weights for {len(members)} members")
     for spec in members:
-        name, params, supply = _parts(spec, None)
-        bind(SCORERS.load(name), params, supply=supply)
+        _member(spec)
 
 
 def _reads(*, members: tuple[str, ...], **_: object) -> list[InnerPart]:
@@ -112,7 +110,6 @@ def _reads(*, members: tuple[str, ...], **_: object) -> list[InnerPart]:
 @reads(_reads)
 @checked_by(_check)
 def ensemble(
-    model: str | None = None,
     *,
     members: tuple[str, ...],
     weights: tuple[float, ...] = (),
@@ -122,7 +119,6 @@ def ensemble(
     """Average several scorers.
 
     Args:
-        model: must be absent: each member names its own.
         members: NAME or NAME:MODEL each, with ?key=value&key=value for its parameters: prm:A,likelihood?measure=...
         weights: one a member; absent: equal.
         missing: abstain (a member without a verdict silences all) or renormalise (the others go on without it).
@@ -131,17 +127,13 @@ def ensemble(
     Raises:
         ConfigError: a member that cannot be made, or weights that do not fit.
     """
-    parts = (_parts(spec, engine) for spec in members)
-    scorers = [SCORERS.create(name, params, supply=supply) for name, params, supply in parts]
-    return EnsembleScorer(scorers, weights, missing)
+    return EnsembleScorer([_member(spec).create_scorer(engine) for spec in members], weights, missing)
 
 
-def _parts(spec: str, engine: Engine | None) -> tuple[str, Mapping[str, object], Mapping[str, object]]:
-    """Name, parameters and supply of a member."""
+def _member(spec: str) -> PartChoice:
+    """A member with its parameters, checked; raises ConfigError for what cannot be."""
     plain, params = _split(spec)
-    name, model = split_model(plain)
-    supply = {"engine": engine, **({} if model is None else {"model": model})}
-    return name, params, supply
+    return PartChoice.of(SCORERS, plain, params)
 
 
 def _split(spec: str) -> tuple[str, dict[str, str]]:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from ttc.config.signatures import checked_by, reads_logprobs
+from ttc.config.signatures import reads_logprobs
 from ttc.core import Engine, Prompt, Score, UsageSink
 from ttc.errors import ConfigError
 
@@ -40,15 +40,8 @@ class LikelihoodScorer:
         """Nothing is kept."""
 
 
-def _check(model: str | None) -> None:
-    if model is not None:
-        raise ConfigError("scorer likelihood takes no model: it reads the generator's own log-probabilities")
-
-
 @reads_logprobs
-@checked_by(_check)
 def likelihood(
-    model: str | None = None,
     *,
     engine: Engine | None = None,
     measure: Literal["mean_logprob", "self_certainty"] = "mean_logprob",
@@ -56,7 +49,6 @@ def likelihood(
     """Score a path by its own probability.
 
     Args:
-        model: must be absent: the generator's own numbers are used.
         engine: the generator's engine, supplied by the command line; checked, not used.
         measure: mean_logprob (geometric mean probability) or self_certainty (KL from uniform, nats).
 

@@ -80,7 +80,6 @@ class SimulatedScorer:
 
 
 def simulated(
-    model: str | None = None,
     *,
     preset: Literal["perfect", "good", "hackable", "weak"] = "perfect",
     signal: float | None = None,
@@ -89,13 +88,10 @@ def simulated(
     """Score paths of the `simulated` engine.
 
     Args:
-        model: must be absent.
         preset: perfect has no noise; good and hackable have signal 1.5 and noise 1, weak 0.5 and 1.5.
         signal: overrides the preset: logits between on track and off track, halved.
         noise: overrides the preset: standard deviation of the noise in logits; 0 is perfect.
     """
-    if model is not None:
-        raise ConfigError("scorer simulated takes no model; set signal and noise instead")
     usual_signal, usual_noise = _PRESETS[preset]
     noise_level = usual_noise if noise is None else noise
     if noise_level < 0:

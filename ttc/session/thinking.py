@@ -363,10 +363,8 @@ async def controlled(
         on_held("ids")
     while True:
         left, cause = _left(assembly, sampling.max_tokens, room, capabilities.max_context)
-        if left < 1:
-            return assembly.finish(engine, "length", cause)
-        if calls == max_calls:
-            return assembly.finish(engine, "length", OUT_OF_CALLS)
+        if left < 1 or calls == max_calls:
+            return assembly.finish(engine, "length", cause if left < 1 else OUT_OF_CALLS)
         calls += 1
         state, waits = split_prompt(assembly.prompt, capabilities), assembly.prompt.num_waits
         part = native or _segment_sampling(sampling, thinking, state, left, capabilities, answer_stops)
@@ -387,13 +385,9 @@ async def controlled(
         for report in reports:
             on_usage(recount(report, len(segment.token_ids) - num_kept))
         assembly.append(engine, segment, num_kept, forced)
-        if action == "done" and segment.stop_reason in answer_stops and not _in_answer(engine, assembly, answer_stops):
-            action = "continue"
-        if action == "done" and segment.stop_reason in rests and segment.stop_reason not in sampling.stop:
-            action = "continue"
-        if action == "done":
+        if action == "done" and not _goes_on(engine, assembly, segment, sampling, answer_stops, rests):
             return assembly.finish(engine, segment.finish_reason, segment.stop_reason)
-        if action == "continue":
+        if action in ("done", "continue"):
             continue
         if action == "handover" and thinking.at_cap == "stop":
             return assembly.finish(engine, "length", None)
@@ -447,6 +441,20 @@ def _ending(engine: Engine, thinking: Thinking, room: int | None, before: Sequen
     words = engine.encode(handover_of(thinking, engine.capabilities))
     fits = room is None or len(before) + len(words) < room
     return words if fits else engine.capabilities.think_close
+
+
+def _goes_on(
+    engine: Engine,
+    assembly: Assembly,
+    segment: Completion,
+    sampling: Sampling,
+    answer_stops: Collection[str],
+    rests: Collection[str],
+) -> bool:
+    """Whether what ended a segment is no end of the draw: a stop before the answer, or our look for a marker's rest."""
+    if segment.stop_reason in answer_stops:
+        return not _in_answer(engine, assembly, answer_stops)
+    return segment.stop_reason in rests and segment.stop_reason not in sampling.stop
 
 
 def _in_answer(engine: Engine, assembly: Assembly, stops: Collection[str]) -> bool:

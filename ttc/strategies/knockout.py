@@ -46,13 +46,11 @@ async def knockout(
     completions = await session.generate(prompt, n, scorer=scorer)
     candidates = [session.candidate(prompt, completion) for completion in completions]
     texts = {c.path: prompt.then(completion) for c, completion in zip(candidates, completions, strict=True)}
-    match = _Match(session, n, k, scorer, texts)
+    match = _Match(session, k, scorer, texts)
     field = [candidate for candidate in candidates if candidate.final is not None]
-    matches = 0
     while len(field) > 1:
         pairs = list(zip(field[::2], field[1::2], strict=False))
-        winners = await gather(match.play(pair, matches + i) for i, pair in enumerate(pairs))
-        matches += len(pairs)
+        winners = await gather(map(match.play, pairs))
         field = field[2 * len(pairs) :] + winners  # who had no rival is the first to have one
     return session.answer(field[0] if field else fallback(candidates), candidates)
 
@@ -60,27 +58,31 @@ async def knockout(
 class _Match:
     """Plays single matches; matches of one round run at once."""
 
-    def __init__(self, session: Session, n: int, k: int, scorer: Scorer | None, texts: Mapping[Path, Prompt]) -> None:
-        self._session, self._n, self._k, self._scorer, self._texts = session, n, k, scorer, texts
+    def __init__(self, session: Session, k: int, scorer: Scorer | None, texts: Mapping[Path, Prompt]) -> None:
+        self._session, self._k, self._scorer, self._texts = session, k, scorer, texts
 
-    async def play(self, pair: Sequence[Candidate], number: int) -> Candidate:
+    async def play(self, pair: Sequence[Candidate]) -> Candidate:
         """Return the winner; a match that budget or context have no room for is decided like a draw."""
         first, second = pair
         key = self._session.key
         if same_class(key(first.final or ""), key(second.final or "")):
             return min(pair, key=by_length)
-        lead = await (self._asked(pair, number) if self._scorer is None else self._scored(pair, self._scorer))
+        lead = await (self._asked(pair) if self._scorer is None else self._scored(pair, self._scorer))
         return first if lead > 0 else second if lead < 0 else min(pair, key=by_length)
 
     async def _scored(self, pair: Sequence[Candidate], scorer: Scorer) -> float:
         one, other = await self._session.score(scorer, [self._texts[candidate.path] for candidate in pair])
         return 0.0 if one.value is None or other.value is None else one.value - other.value
 
-    async def _asked(self, pair: Sequence[Candidate], number: int) -> float:
-        """Ask k times, the odd ones in the other order; the questions live beside the draws, at n + number."""
+    async def _asked(self, pair: Sequence[Candidate]) -> float:
+        """Ask k times, the odd ones in the other order.
+
+        The questions live below the first answer, at the number of the second one, so that two answers are compared by
+        the same draws whatever n is.
+        """
         question = compare(self._session.problem.messages, pair[0].text.strip(), pair[1].text.strip())
         votes = await gather(
-            self._ask(text, (*self._session.root, self._n + number, order), len(range(order, self._k, 2)))
+            self._ask(text, (*pair[0].path, pair[1].path[-1], order), len(range(order, self._k, 2)))
             for order, text in enumerate((question.one, question.other))
             if order < self._k
         )

@@ -14,7 +14,7 @@ from ttc.choosing.selection import fallback, tally, vote
 from ttc.config.values import above, at_most
 from ttc.core import Answer, Candidate, Problem
 from ttc.errors import ConfigError
-from ttc.session.draws import check_n
+from ttc.session.draws import MAX_SAMPLES, check_n
 from ttc.session.session import Session
 from ttc.session.thinking import Thinking
 
@@ -47,7 +47,7 @@ async def no_think_then_think(
     if votes and votes[0] / n >= agreement:
         return session.answer(vote(cheap, session.key), cheap, "agreed")
     on = session.thinking if session.thinking.template else replace(session.thinking, mode="on")
-    careful = await _sample(session, on, range(n, n + m))
+    careful = await _sample(session, on, range(MAX_SAMPLES, MAX_SAMPLES + m))  # the same ones, whatever n is
     candidates = [*cheap, *careful]
     leader = vote(careful, session.key) or vote(cheap, session.key) or fallback(candidates)
     return session.answer(leader, candidates, "escalated")
