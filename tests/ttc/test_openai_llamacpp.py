@@ -30,6 +30,7 @@ from ttc.engines.shared.tokens import StopRule
 from ttc.errors import ConfigError
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.session.door import run
+from ttc.session.thinking import Thinking
 from ttc.strategies.direct import direct
 from ttc.strategies.majority import majority
 from ttc.strategies.tree import tree
@@ -229,3 +230,11 @@ def _vote(make: Any) -> None:
         engine = openai(base_url=server.url)
         for question in ("1+1", "2+2", "3+3", "4+4", "5+5"):
             run(ask(question), engine=engine, strategy=partial(majority, n=5), seed=1)
+
+
+def test_an_empty_block_that_the_server_repeats_from_its_template_is_no_thought() -> None:
+    said = "<think>\n\n</think>\n\nso \\boxed{3}"  # llama-server with --reasoning-format none
+    with OpenAIServer(lambda: ScriptedEngine(lambda prompt, path, key: said), CHAT) as server:
+        off = Thinking(mode="off")
+        answer = run(ask(), engine=openai(base_url=server.url), strategy=direct, seed=3, thinking=off)
+    assert (answer.text.strip(), (answer.thinking or "").strip()) == ("so \\boxed{3}", "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.ttc import conformance as suite
 from tests.ttc.openai_server import Behaviour, Fault, OpenAIServer
-from tests.ttc.openai_setup import CHAT, TEACHER, ask, by_ids, once, talker, teacher_server
+from tests.ttc.openai_setup import CHAT, TEACHER, ask, by_ids, once, talker
 from ttc.config.choices import PartChoice
 from ttc.config.registry import ENGINES
 from ttc.core import FILTERED, Budget, Prompt, Sampling
@@ -30,12 +30,6 @@ from ttc.session.thinking import Thinking, split_text
 from ttc.strategies.direct import direct
 from ttc.strategies.majority import majority
 from ttc.strategies.tree import tree
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[OpenAIServer]:
-    with teacher_server() as server:
-        yield server
 
 
 def test_whole_answers_work_through_messages_on_the_plainest_endpoint() -> None:
