@@ -93,11 +93,11 @@ async def more_than_slots(engine: Any, url: str) -> str:
 
 
 async def cancelled(engine: Any, url: str) -> str:
-    """Cancelling a draw frees its slot."""
+    """Cancelling draws frees their slots."""
     sampling = Sampling(seed=5, temperature=4.0, max_tokens=1500)
     tasks = [
         asyncio.create_task(engine.generate(prompt(engine), sampling, range(at, at + 1), lambda usage: None))
-        for at in range(8)
+        for at in range(400)
     ]
     await asyncio.sleep(0.1)
     for task in tasks:
