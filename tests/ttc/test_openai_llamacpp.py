@@ -93,6 +93,11 @@ def test_what_the_server_tells_beside_its_api_is_known(server: OpenAIServer) -> 
     assert (body["top_k"], body["repeat_penalty"], body["stream"]) == (0, 1.0, False)
 
 
+def test_the_address_of_the_server_in_place_of_its_api_is_told(server: OpenAIServer) -> None:
+    with pytest.raises(ConfigError, match=rf"{server.url}$"):
+        openai(base_url=server.url.removesuffix("/v1"), tokenizer=TEACHER)
+
+
 @pytest.mark.parametrize("seeded", [True, False])
 def test_no_more_is_asked_at_once_than_there_are_slots(seeded: bool) -> None:
     with OpenAIServer(suite.embedded, replace(LLAMA, pause_s=0.05)) as server:
