@@ -18,7 +18,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Hundreds of tests start Python: each would compile the package and rewrite its assertions anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-long test-wheel test-cpus test-vllm test-sglang conformance mutants smollm2 lint format site nano bench gpu-nano gpu-train gpu-test gpu-bench clean
+.PHONY: demo test test-long test-wheel test-cpus test-vllm test-sglang test-llamacpp conformance mutants smollm2 lint format site nano bench gpu-nano gpu-train gpu-test gpu-bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.stamp-base
@@ -54,6 +54,10 @@ smollm2: $(SMOLLM2)/model.safetensors
 # The sglang engine against SGLang itself, on a CPU; makes an environment of its own (about 3 GB).
 test-sglang:
 	bash benchmarks/sglang_cpu/run.sh
+
+# The openai engine against llama.cpp's own server, which it builds (ten minutes).
+test-llamacpp: $(VENV)/.stamp-dev
+	PYTHON=$(BIN)/python bash benchmarks/llamacpp/run.sh
 
 # Clients of others against a real `ttc serve`, each in an environment of its own (about 4 GB): SDKs and schemas against
 # the packaged model, then agents and frameworks against a scripted one, in process and behind two kinds of server.

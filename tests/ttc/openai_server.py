@@ -189,6 +189,8 @@ class OpenAIServer:
         if self.die_after is not None and len(self.requests) >= self.die_after:
             self._stop.set()
             await asyncio.sleep(60)
+        if path == "/models" and self.behaviour.slots is not None:
+            path = "/v1/models"
         key = self.behaviour.key
         if key is not None and headers.get("authorization") != f"Bearer {key}":
             return self._json(writer, 401, _error(f"Incorrect API key provided: {headers.get('authorization')}"))
@@ -200,8 +202,9 @@ class OpenAIServer:
             card |= {} if self.behaviour.pricing is None else {"pricing": self.behaviour.pricing}
             card |= {} if self.behaviour.slots is None else {"owned_by": "llamacpp", "max_model_len": None}
             return self._json(writer, 200, [card] if self.behaviour.lists else {"object": "list", "data": [card]})
-        if path == "/props" and self.behaviour.slots is not None:
-            settings = {"n_ctx": self.behaviour.max_model_len, "params": {"top_k": 40, "top_p": 0.95}}
+        if path.startswith("/props") and self.behaviour.slots is not None:
+            is_named = path == f"/props?model={self.behaviour.model}"  # else a server of several models tells of none
+            settings = {"n_ctx": self.behaviour.max_model_len if is_named else 0, "params": {}}
             props = {"default_generation_settings": settings, "total_slots": self.behaviour.slots}
             return self._json(writer, 200, props | {"model_path": "served.gguf", "build_info": "b6000-abc"})
         if path == "/version" and method == "GET" and self.behaviour.root is not None:

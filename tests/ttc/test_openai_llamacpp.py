@@ -30,6 +30,7 @@ from ttc.engines.shared.tokens import StopRule
 from ttc.errors import ConfigError
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.session.door import run
+from ttc.session.thinking import Thinking
 from ttc.strategies.direct import direct
 from ttc.strategies.majority import majority
 from ttc.strategies.tree import tree
@@ -90,6 +91,11 @@ def test_what_the_server_tells_beside_its_api_is_known(server: OpenAIServer) -> 
     assert engine.served == {"model id": "served", "model file": "served.gguf", "llama.cpp version": "b6000-abc"}
     body = server.generations()[-1]
     assert (body["top_k"], body["repeat_penalty"], body["stream"]) == (0, 1.0, False)
+
+
+def test_the_address_of_the_server_in_place_of_its_api_is_told(server: OpenAIServer) -> None:
+    with pytest.raises(ConfigError, match=rf"{server.url}$"):
+        openai(base_url=server.url.removesuffix("/v1"), tokenizer=TEACHER)
 
 
 @pytest.mark.parametrize("seeded", [True, False])
@@ -229,3 +235,11 @@ def _vote(make: Any) -> None:
         engine = openai(base_url=server.url)
         for question in ("1+1", "2+2", "3+3", "4+4", "5+5"):
             run(ask(question), engine=engine, strategy=partial(majority, n=5), seed=1)
+
+
+def test_an_empty_block_that_the_server_repeats_from_its_template_is_no_thought() -> None:
+    said = "<think>\n\n</think>\n\nso \\boxed{3}"  # llama-server with --reasoning-format none
+    with OpenAIServer(lambda: ScriptedEngine(lambda prompt, path, key: said), CHAT) as server:
+        off = Thinking(mode="off")
+        answer = run(ask(), engine=openai(base_url=server.url), strategy=direct, seed=3, thinking=off)
+    assert (answer.text.strip(), (answer.thinking or "").strip()) == ("so \\boxed{3}", "")

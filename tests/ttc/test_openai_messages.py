@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -12,7 +12,9 @@ import pytest
 
 from tests.ttc import conformance as suite
 from tests.ttc.openai_server import Behaviour, Fault, OpenAIServer
-from tests.ttc.openai_setup import CHAT, TEACHER, ask, by_ids, once, talker, teacher_server
+from tests.ttc.openai_setup import CHAT, TEACHER, ask, by_ids, once, talker
+from ttc.config.choices import PartChoice
+from ttc.config.registry import ENGINES
 from ttc.core import FILTERED, Budget, Prompt, Sampling
 from ttc.engines.openai.chat import ChatDialect
 from ttc.engines.openai.engine import RemoteEngine
@@ -28,12 +30,6 @@ from ttc.session.thinking import Thinking, split_text
 from ttc.strategies.direct import direct
 from ttc.strategies.majority import majority
 from ttc.strategies.tree import tree
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[OpenAIServer]:
-    with teacher_server() as server:
-        yield server
 
 
 def test_whole_answers_work_through_messages_on_the_plainest_endpoint() -> None:
@@ -162,9 +158,12 @@ def test_search_runs_over_plain_text_where_ids_do_not_come_back() -> None:
     assert answer.usage.generated == sum(event.data["num_tokens"] for event in steps)
 
 
-def test_a_local_folder_can_be_ignored(server: OpenAIServer) -> None:
-    engine = openai(base_url=server.url, tokenizer="none")
-    assert not engine.capabilities.token_ids and engine.capabilities.max_context == 2048
+@pytest.mark.parametrize(("tokenizer", "takes_ids"), [("off", False), ("none", True)])  # none leaves a setting out
+def test_a_local_folder_can_be_ignored(tokenizer: str, takes_ids: bool) -> None:
+    with OpenAIServer(suite.embedded, Behaviour(model=TEACHER, max_model_len=2048)) as server:
+        settings = {"base_url": server.url, "tokenizer": tokenizer}
+        engine = PartChoice.of(ENGINES, "openai", settings, TEACHER).create_engine()
+    assert engine.capabilities.token_ids == takes_ids and engine.capabilities.max_context == 2048
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ from ttc.engines.shared.balance import Balancer, Retry, ServerState, Transient
 from ttc.engines.shared.text import LONG_TEXT, Text
 from ttc.engines.shared.tokens import OnTokens
 from ttc.errors import EngineError, Unsupported
-from ttc.session.thinking import OPEN
+from ttc.session.thinking import OPEN, split_text
 
 MOST_TOGETHER = 64
 """Most choices of one request."""
@@ -310,7 +310,8 @@ class RemoteEngine:
     def _completion(self, prompt: Prompt, draw: int, outcome: Outcome, usage: Usage) -> Completion:
         if outcome.finish_reason == "abort":
             self._ledger.note_end(str(outcome.stop_reason))
-        if prompt.think_state == "closed" and outcome.text.startswith(OPEN):
+        is_block = prompt.think_state == "closed" and outcome.text.startswith(OPEN)
+        if is_block and split_text(outcome.text, False).thinking.strip():  # the template's own is empty
             self._ledger.note_thought()
         return Completion(
             path=(*prompt.path, draw),

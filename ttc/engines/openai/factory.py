@@ -39,6 +39,8 @@ __all__ = ["openai"]
 OFFICIAL = "https://api.openai.com/v1"
 UNKNOWN_CONTEXT = 1 << 20
 KEY = "OPENAI_API_KEY"
+_NO_TOKENIZER = ("off", "none")
+"""What says that a folder is not to be read; where settings are written as text, `none` leaves the setting out."""
 
 
 def _reads(*, model: str | None, tokenizer: str | None, **_: object) -> list[ModelFolder]:
@@ -71,7 +73,7 @@ def openai(
         base_url: where the API is, http://127.0.0.1:8000/v1; several servers of the same model by commas. Absent: the
             environment's OPENAI_BASE_URL, else OpenAI's own.
         tokenizer: folder or hub id of the model's tokenizer and chat template, which makes exact token control
-            possible. Absent: the model where it is a folder; "none": messages only.
+            possible. Absent: the model where it is a folder; "off": messages only.
         api_key_env: environment variable that holds the key; the key itself is never stored.
         max_context: a limit below the server's own, in tokens.
         seeded: send every draw with a seed of its own, which makes draws reproducible where the server heeds seeds.
@@ -199,7 +201,7 @@ def _folder(model: str | None, tokenizer: str | None) -> Path | None:
     """The folder of the model's tokenizer, if one was named."""
     from ttc.engines.shared.folder import resolve
 
-    if tokenizer == "none" or (tokenizer is None and not (model and Path(model).expanduser().is_dir())):
+    if tokenizer in _NO_TOKENIZER or (tokenizer is None and not (model and Path(model).expanduser().is_dir())):
         return None
     return resolve(tokenizer or model or "")
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import combinations
 from typing import Any
+from urllib.parse import quote
 
 from ttc.core import Prices, Sampling, ThinkState
 from ttc.engines.openai.chat import PREFILL, STATES, switch_fields
@@ -116,11 +117,18 @@ def _version(client: SyncClient, url: str, card: Mapping[str, Any]) -> dict[str,
 
 
 def _of_llama(client: SyncClient, url: str, features: Features) -> Features:
-    """With what llama.cpp's own server tells beside its API; an older one, or a proxy before it, tells less."""
+    """With what llama.cpp's own server tells beside its API; an older one, or a proxy before it, tells less.
+
+    Raises:
+        ConfigError: the address is that of the server and not of its API, where completions have another form.
+    """
+    name = quote(features.model, safe="")  # a server may have several models
     try:
-        props = client.get(f"{url.removesuffix('/v1')}/props")
+        props = client.get(f"{url.removesuffix('/v1')}/props?model={name}")
     except (ConfigError, EngineError):
         props = {}
+    if props and not url.endswith("/v1"):
+        raise ConfigError(f"engine.base_url: the API of llama.cpp's server at {url} is {url}/v1")
     names = (("model file", "model_path"), (LLAMA_VERSION, "build_info"))
     return replace(
         features,

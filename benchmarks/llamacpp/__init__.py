@@ -1,0 +1,1 @@
+"""llama.cpp's own server on a CPU, behind the openai engine: `bash benchmarks/llamacpp/run.sh`."""
