@@ -237,7 +237,8 @@ def _saved(config: Any, layers: int, shape: tuple[int, int], autocast: bool) -> 
             continue
         return kept * (4 / dtype.itemsize) * (_BF16 if autocast else 1.0)
     raise ConfigError(
-        f"the memory of a model of the family {config.model_type} cannot be counted ({failure}); train it without a plan"
+        f"the memory of a model of the family {config.model_type} cannot be counted ({failure}): train it without a "
+        "plan"
     ) from failure
 
 
