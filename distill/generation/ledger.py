@@ -297,10 +297,12 @@ class AnswerLedger:
             if row is not None:
                 yield unit, _entry(unit.key, row)
 
-    def usages(self, keys: Container[str]) -> list[Usage]:
-        """What the answers of these units cost, in the order of keys; answers themselves are not read."""
-        rows = self._base.execute("SELECT key, usage FROM units WHERE state = 'done' ORDER BY key, max_tokens")
-        return [_usage(text) for key, text in rows if key in keys]
+    def usages(self, keys: Container[str]) -> list[tuple[Usage, int | None]]:
+        """What the answers of these units cost, and the caps that cut them; in the order of keys, answers not read."""
+        rows = self._base.execute(
+            "SELECT key, usage, max_tokens, finish_reason FROM units WHERE state = 'done' ORDER BY key, max_tokens"
+        )
+        return [(_usage(text), None if end == "stop" else cap) for key, text, cap, end in rows if key in keys]
 
     def verdict(self, entry: LedgerEntry, verifier: str, target: str) -> Verdict | None:
         """What a verifier (name and version) said of an entry held to a target (its digest); None: not asked yet."""

@@ -65,14 +65,19 @@ def cost_lines(plan: JobPlan) -> list[str]:
 
 
 def expected_cost(plan: JobPlan, ledger: AnswerLedger) -> str:
-    """What is still to be paid, by the mean of what is on the ledger; empty when nothing is, or nothing is left."""
+    """What is still to be paid, by the mean of what is on the ledger; empty when nothing is, or nothing is left.
+
+    An answer that a lower cap cut counts as one that the cap of now cuts.
+    """
     lines = []
     for teacher, units in units_by_teacher(plan):
         there = ledger.usages({unit.key for unit in units})
         missing = len(ledger.missing(units))
         if there and missing:
-            tokens = sum(usage.tokens for usage in there) / len(there)
-            flops = sum(usage.flops for usage in there) / len(there)
+            most = max(unit.max_tokens for unit in units)
+            shares = [most / cap if cap is not None and cap < most else 1.0 for _, cap in there]
+            tokens = sum(usage.tokens * share for (usage, _), share in zip(there, shares, strict=True)) / len(there)
+            flops = sum(usage.flops * share for (usage, _), share in zip(there, shares, strict=True)) / len(there)
             cost = f"{counted(missing, 'answer')} to make, about {missing * tokens:,.0f} tokens"
             lines.append(f"{teacher.name}: {cost}" + (f", {missing * flops:.2g} FLOPs" if flops else ""))
     return "; ".join(lines)

@@ -274,7 +274,10 @@ def test_raising_max_tokens_makes_only_cut_answers_anew(tmp_path, guesser, walke
     with AnswerLedger(folder / "ledger.sqlite") as ledger:
         cut, done = ledger.totals()["cut"], ledger.totals()["done"]
     assert 0 < cut < done
-    run_job(spec(guesser, walker, sampling={"max_tokens": 20}, smoke=0), folder, told.append)
+    longer = spec(guesser, walker, sampling={"max_tokens": 20}, smoke=0)
+    (line,) = [line for line in plan_job(longer, folder).cost if "to make, about" in line]
+    assert int(re.search(r"about (\d+) tokens", line)[1]) > 8 * cut  # an answer that 8 cut is longer than 8
+    run_job(longer, folder, told.append)
     assert f"teacher: {done - cut} answers were on the ledger, {cut} made now" in told
     with pytest.raises(ConfigError, match="max_tokens may not fall"):
         plan_job(short, folder)

@@ -167,3 +167,10 @@ def test_fine_tuning_with_adapters_learns_and_resumes_bit_for_bit(cipher_model, 
 def test_adapters_that_cannot_be_are_refused(given):
     with pytest.raises(ConfigError, match="lora"):
         make_stage("grpo", task=TASK, held_out=TASK, steps=1, lr=1e-3, **given)
+
+
+def test_a_pass_counts_tokens_where_rows_are_counted_too_and_takes_one_row_at_least():
+    assert Build().rows(100, "cpu") == 20  # 2,048 tokens
+    assert Build().rows(100, "cuda") == 163  # 16,384
+    assert Build(micro_tokens=400).rows(100, "cpu") == 4
+    assert Build().rows(5000, "cpu") == 1

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from transformers import Qwen2Config, Qwen3Config
 
 from tests import qwen_like
@@ -96,3 +97,14 @@ def test_the_command_measures_a_model_and_says_hours_of_every_stage(capsys: pyte
     assert "probe" not in capsys.readouterr().out
     assert main([*words, "--no-probe", "--memory", "0.001"]) == 3
     assert "DOES NOT FIT" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("family", ["Bloom", "OPT", "Mixtral", "Qwen3Moe"])
+def test_families_that_read_masks_otherwise_or_have_experts_are_planned_too(family: str) -> None:
+    sizes = {"vocab_size": 512, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    experts = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+    own = {"intermediate_size": 64, "num_key_value_heads": 4, "ffn_dim": 64, "word_embed_proj_dim": 64, "head_dim": 16}
+    config = getattr(transformers, f"{family}Config")(**sizes, **experts, **own)
+    (cost,) = planned("r1-zero", "1x80gb", config)
+    tokens = 8192  # of a pass
+    assert cost.memory["activations"] > 2 * 8 * 64 * tokens / 1e9  # some eight tensors of each of two layers

@@ -221,7 +221,8 @@ def test_held_out_pairs_are_ranked_per_token_where_the_loss_compares_per_token(c
 def test_an_update_does_not_depend_on_how_it_is_cut(cipher_model, loss):
     whole, told = update(moved(make_updater(cipher_model, **loss, likelihood=0.5)), [0, 1, 2])
     for micro_rows in (1, 2):  # two: the parts are not of one size
-        updater = moved(make_updater(cipher_model, **loss, likelihood=0.5, micro_rows=micro_rows))
+        build = Build(micro_tokens=micro_rows * 2 * 5)  # the longest side has 5 tokens
+        updater = moved(make_updater(cipher_model, **loss, likelihood=0.5, build=build))
         gradient, again = update(updater, [0, 1, 2])
         assert close(gradient, whole)
         assert again == pytest.approx(told, rel=ROUNDING)

@@ -87,8 +87,8 @@ class MarkedUpdater:
         self._pad_id, self._loss, self._build = pad_id, loss, build
         self._others = mismatched([row.example for row in rows])
         longest = max(len(row.example.prompt_ids) + len(row.example.token_ids) for row in rows)
-        self._micro = build.rows(longest, 32)
         self._device = next(model.parameters()).device
+        self._micro = build.rows(longest, self._device)
         share = fmean(row.good for row in rows)
         self._balance = {True: 0.5 / share, False: 0.5 / (1 - share)}
 

@@ -13,6 +13,7 @@ the traffic between devices.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -216,12 +217,33 @@ def activation_bytes(config: Any, fields: Mapping[str, Any], counts: ModelCounts
 
 
 def _saved(config: Any, layers: int, shape: tuple[int, int], autocast: bool) -> float:
-    """Bytes that a forward pass of `layers` layers keeps for the backward one, beside weights."""
+    """Bytes that a forward pass of `layers` layers keeps for the backward one, beside weights.
+
+    Raises:
+        ConfigError: the family's code computes in no way that can be counted without weights.
+    """
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register("ttc_counted", _counted_attention)
     AttentionMaskInterface.register("ttc_counted", lambda *given, **options: None)
-    model = _fake(config, layers).train()
+    square = (shape[0], 1, shape[1], shape[1])  # a mask that is there is not looked into; some families read rows alone
+    failure: Exception | None = None
+    # products that are grouped by experts exist for bf16 alone where there are no numbers
+    for dtype, mask in itertools.product((torch.float32, torch.bfloat16), (square, shape)):
+        try:
+            kept = _kept(_fake(config, layers).to(dtype).train(), shape, torch.zeros(mask, device="meta"))
+        except (RuntimeError, TypeError, ValueError) as exc:
+            failure = exc
+            continue
+        return kept * (4 / dtype.itemsize) * (_BF16 if autocast else 1.0)
+    raise ConfigError(
+        f"the memory of a model of the family {config.model_type} cannot be counted ({failure}): train it without a "
+        "plan"
+    ) from failure
+
+
+def _kept(model: Any, shape: tuple[int, int], mask: torch.Tensor) -> float:
+    """Bytes that a forward pass of a model without numbers keeps, beside its weights."""
     model.config._attn_implementation = "ttc_counted"
     storages: dict[int, int] = {}
 
@@ -233,12 +255,10 @@ def _saved(config: Any, layers: int, shape: tuple[int, int], autocast: bool) -> 
 
     held: list[torch.Tensor] = []
     ids = torch.zeros(shape, dtype=torch.long, device="meta")
-    mask = torch.zeros(shape[0], 1, shape[1], shape[1], device="meta")  # one that is there is not looked into
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         model.base_model(input_ids=ids, attention_mask=mask, use_cache=False)
     weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
-    total = float(sum(size for place, size in storages.items() if place not in weights))
-    return total * (_BF16 if autocast else 1.0)
+    return float(sum(size for place, size in storages.items() if place not in weights))
 
 
 _BF16 = 0.6

@@ -83,21 +83,20 @@ class PairUpdater:
         pad_id: int,
         loss: Callable[[Any], torch.Tensor],
         likelihood: float = 0.0,
-        micro_rows: int = 32,
         build: Build | None = None,
     ) -> None:
         """`likelihood` adds that much cross-entropy of the chosen completion per token.
 
-        `loss` is of pairs, or of single completions where the reference has mismatched ones. `micro_rows` pairs are
-        computed at once, unless `build` bounds their tokens.
+        `loss` is of pairs, or of single completions where the reference has mismatched ones. `build` bounds the tokens
+        of a pass, which is of whole pairs.
         """
         self._build = build or Build()
         longest = max((len(s.prompt_ids) + len(s.token_ids) for p in pairs for s in (p.chosen, p.rejected)), default=1)
         self.model, self.optimiser, self.pairs, self.reference = model, optimiser, pairs, reference
         self._pad_id, self._loss, self._likelihood = pad_id, loss, likelihood
-        self._micro = self._build.rows(2 * longest, micro_rows)
         self._others = mismatched([pair.chosen for pair in pairs]) if reference.mismatched is not None else []
         self._device = next(model.parameters()).device
+        self._micro = self._build.rows(2 * longest, self._device)
 
     def step(self, rows: Sequence[int]) -> dict[str, float]:
         """Update on the pairs of these numbers; nats, shares and norms.

@@ -145,7 +145,7 @@ class _Prm:
         if self.build.lora:
             self.build.adapt(model.network, setting.seed, getattr(model.network, "score", None))
         optimiser = self.build.optimiser(model.network, self.course.schedule)
-        most = self.build.rows(max(len(row.ids) for row in train), self.course.rows)
+        most = self.build.rows(max(len(row.ids) for row in train), device)
 
         def update(rows: Sequence[int]) -> dict[str, float]:
             model.network.train()

@@ -124,7 +124,7 @@ class _RewardModel:
             checkpoint_layers(model)
         optimiser = self.build.optimiser(model, self.course.schedule)
         longest = max(len(s.prompt_ids) + len(s.token_ids) for pair in train for s in (pair.chosen, pair.rejected))
-        most = self.build.rows(2 * longest, self.course.rows)
+        most = self.build.rows(2 * longest, setting.device)
 
         def update(rows: Sequence[int]) -> dict[str, float]:
             model.train()

@@ -401,9 +401,9 @@ class Build:
         """AdamW over what is trained of `model`."""
         return Optimiser(model, schedule, world=world, weight_decay=self.weight_decay, clip=self.clip_norm)
 
-    def rows(self, longest: int, usual: int) -> int:
-        """Rows of `longest` tokens that one pass takes where passes are counted in rows: `usual`, or what fits."""
-        return usual if self.micro_tokens is None else max(self.micro_tokens // max(longest, 1), 1)
+    def rows(self, longest: int, device: str | torch.device) -> int:
+        """Rows of `longest` tokens that one pass takes, where passes are counted in rows: one at least."""
+        return max(pass_tokens(self.micro_tokens, torch.device(device)) // max(longest, 1), 1)
 
     def computing(self, device: torch.device) -> torch.autocast:
         """The context that every pass runs in: bf16 with `autocast`, where the device multiplies it."""
