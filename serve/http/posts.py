@@ -353,9 +353,9 @@ class _JobReply:
         finally:
             _note(scope, job)
             if self._service.config.log_prompts:
-                asked = self._request
-                said = {"prompts": asked.prompts} if asked.raw else {"messages": [dump(one) for one in asked.messages]}
-                scope[NOTES].update(said)
+                request = self._request
+                turns = [dump(message) for message in request.messages]
+                scope[NOTES].update({"prompts": request.prompts} if request.raw else {"messages": turns})
 
     async def _send(self, job: ActiveRequest, send: Send) -> None:
         if job.plan.request.stream:

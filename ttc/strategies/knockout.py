@@ -51,8 +51,8 @@ async def knockout(
     matches = 0
     while len(field) > 1:
         pairs = list(zip(field[::2], field[1::2], strict=False))
-        asked = [await match.questions(pair, matches + i) for i, pair in enumerate(pairs)]
-        winners = await gather(match.play(pair, prompts) for pair, prompts in zip(pairs, asked, strict=True))
+        questions = [await match.questions(pair, matches + i) for i, pair in enumerate(pairs)]
+        winners = await gather(match.play(pair, prompts) for pair, prompts in zip(pairs, questions, strict=True))
         matches += len(pairs)
         field = field[2 * len(pairs) :] + winners  # who had no rival is the first to have one
     return session.answer(field[0] if field else fallback(candidates), candidates)

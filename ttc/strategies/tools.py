@@ -55,8 +55,8 @@ async def tools(
     kit = session.shared(Kit(tools))
     writing = MARKUPS[markup](list(kit.values()))
     instruction = Message("system", writing.instruct)
-    told = (instruction, *problem.messages)
-    root = await session.ask(told, session.root) if instruct else session.render()
+    turns = (instruction, *problem.messages)
+    root = await session.ask(turns, session.root) if instruct else session.render()
     play = functools.partial(run_episode, tools=kit, markup=writing, limits=limits)
     # Under a budget one after another: side by side, all might be cut where the first could have been finished.
     if session.limited:
