@@ -2,9 +2,11 @@
 
 Until the head of a request is complete it has `header_s` seconds and `max_header_bytes` bytes, counted before they are
 parsed, since the parser's work on one long line grows with its square. A body that nobody reads any more is let in up
-to a limit, and not longer than a head. More connections than `max_connections` are turned away at once, and so is a
-head that could be read in two ways: without a Host or with two, with two keys, older than HTTP/1.0. Refusals are the
-JSON of the other ones, and the connection ends with them. Cost: an addition for each packet, one timer a request.
+to a limit, and not longer than a head; so is what stands beside a body: the sizes of its chunks, and lines behind the
+last one (trailers), which are dropped, for they would be headers that nobody has checked. More connections than
+`max_connections` are turned away at once, and so is a head that could be read in two ways: without a Host or with two,
+with two keys, older than HTTP/1.0. Refusals are the JSON of the other ones, and the connection ends with them. Cost: an
+addition for each packet, one timer a request.
 
 Left out: limits by address, since whoever stands behind a proxy shares one.
 """
@@ -24,6 +26,8 @@ else:
     HttpToolsProtocol = object  # `bounded` puts uvicorn's behind it
 
 MAX_HEADERS = 128
+BESIDE = 9
+"""Bytes that one byte of a body pays for, itself included: a chunk of one byte has five beside it."""
 SINGLE = (b"host", b"authorization", b"x-api-key", b"content-length", b"content-type")
 """Headers that say something once."""
 
@@ -37,7 +41,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Take what uvicorn gives."""
         super().__init__(*args, **options)
         self._timer: asyncio.TimerHandle | None = None
-        self._size = self._unread = 0
+        self._size = self._unread = self._beside = 0
         self._in_head, self._refused = True, False
 
     def connection_made(self, transport: Any) -> None:
@@ -64,14 +68,30 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._size > self.settings.max_header_bytes + len(data):  # what came before was a head alone
                 self._refuse(self._too_large())
                 return
+        else:
+            self._beside += len(data)
         super().data_received(data)
+        if not (self._in_head or self._refused):
+            self._bound_rest()
+
+    def _bound_rest(self) -> None:
+        """End a body with too much beside it; and in time one that goes on when it has its answer."""
+        if self._beside > self.settings.max_header_bytes:
+            self._end()
+        elif self.cycle.response_complete and self._timer is None:
+            self._wait()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a line of the head, and none behind the body."""
+        if self._in_head:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Let a head in that is of a size and of one meaning."""
         if self._refused:
             return
         self._stop_waiting()
-        self._in_head, self._unread = False, 0
+        self._in_head, self._unread, self._beside = False, 0, 0
         fault = self._fault()
         if fault is None:
             super().on_headers_complete()
@@ -82,10 +102,9 @@ class BoundedProtocol(HttpToolsProtocol):
         """Take a part of the body; of one that nobody reads any more, so much and so long."""
         if self._refused:
             return
+        self._beside -= BESIDE * len(body)
         if self.cycle.response_complete:
             self._unread += len(body)
-            if self._timer is None:
-                self._wait()
             if self._unread > self.settings.max_header_bytes:
                 self._end()
         super().on_body(body)

@@ -1,8 +1,9 @@
 """Bodies of requests: JSON read with care, the base of every request model, and refusals that name the field.
 
 A dialect describes what it accepts as a pydantic model; FastAPI checks bodies against it and shows it in the OpenAPI
-document. Values are strict (a number is no text), unknown fields are refused with the nearest known, integers may be
-written as 3.0. A field whose `x-reason` says why it is limited has that reason in the message of its refusals.
+document. Values are strict (a number is no text), unknown fields that are not null are refused with the nearest known,
+integers may be written as 3.0. A field whose `x-reason` says why it is limited has that reason in the message of its
+refusals.
 """
 
 from __future__ import annotations
@@ -67,11 +68,16 @@ class RequestBody(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _few(cls, value: Any) -> Any:
-        """Leave all unknown fields but one out of a body that is full of them: each would cost an error."""
-        if cls.model_config["extra"] != "forbid" or not isinstance(value, dict) or len(value) <= len(cls.model_fields):
+        """Leave unknown fields out that are null, which ask for nothing, and all but one that are not.
+
+        Each would cost an error, and some clients send every field of their API, whether or not it is set.
+        """
+        if cls.model_config["extra"] != "forbid" or not isinstance(value, dict):
+            return value
+        if len(value) <= len(cls.model_fields) and None not in value.values():
             return value
         fields = _fields_of(cls)
-        unknown = next(name for name in value if name not in fields)
+        unknown = next((name for name, item in value.items() if name not in fields and item is not None), None)
         return {name: item for name, item in value.items() if name in fields or name == unknown}
 
 

@@ -524,7 +524,7 @@ def shown_tools(engine: Engine, messages: Sequence[Message], thinking: Thinking,
 def _check_form(form: AnswerForm, request: ServeRequest, strategy: str) -> None:
     """Refuse by name what cannot go together with functions or JSON."""
     if form.held and strategy not in WHOLE:
-        why = f"strategy {strategy} draws an answer in pieces, which no grammar can hold: ask for one of {WHOLE}"
+        why = f"strategy {strategy} draws an answer in pieces, which no grammar can hold: ask for {' or '.join(WHOLE)}"
         raise unsupported("ttc.strategy", f"{form.field}: {why}")
     if request.prefill is not None:
         name = request.prefill_field
@@ -633,7 +633,8 @@ def _check_forward(request: ServeRequest, strategy: str, able: bool, name: str) 
         counted = wish.budget_field if wish.budget is not None else "min_thinking_tokens"
         raise unsupported(counted, f"{counted} cannot be held together with {field}: leave one out")
     if strategy not in FORWARDED_BY:
-        raise unsupported("ttc.strategy", f"strategy {strategy} cannot honour {field}: ask for one of {FORWARDED_BY}")
+        able_ones = " or ".join(FORWARDED_BY)
+        raise unsupported("ttc.strategy", f"strategy {strategy} cannot honour {field}: ask for {able_ones}")
     _check_behind(request, name)
     for on, other in ((request.logprobs, "logprobs"), (request.return_token_ids, "return_token_ids")):
         if on:

@@ -18,9 +18,15 @@ from typing import Any
 
 import httpx2
 import pytest
+from fastapi import FastAPI
 
-from serve.operator.config import ServeLimits
+from serve.http.app import DIALECTS
+from serve.http.guard import AccessGuard
+from serve.http.posts import add_posts
+from serve.operator.config import ServeConfig, ServeLimits
 from serve.running.admission import FairGate
+from serve.running.catalogue import Catalogue
+from serve.running.service import InferenceService
 from tests.serve.running import Running, chat, running, scripted, served
 from tests.serve.slow import GatedEngine, SlowEngine, until
 from tests.serve.streams import chunks_of
@@ -306,6 +312,29 @@ def test_a_long_prompt_is_rendered_once_and_beside_the_event_loop(fields: dict[s
 
 async def _name_of_thread() -> str:
     return threading.current_thread().name
+
+
+def test_a_long_body_is_read_beside_the_event_loop() -> None:
+    threads: list[int] = []
+
+    def parse(body: Any) -> Any:
+        threads.append(threading.get_ident())
+        return DIALECTS[0].parse(body)
+
+    model, app = served(scripted()), FastAPI()
+    config = ServeConfig(models=(model.spec,), default=model.name)
+    service = InferenceService(config, Catalogue(config, {model.name: model}))
+    add_posts(app, service, [dataclasses.replace(DIALECTS[0], parse=parse)])
+    transport = httpx2.ASGITransport(app=AccessGuard(app, service.keys))
+
+    async def ask() -> None:
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            for size in (10, 1 << 17):
+                reply = await client.post("/v1/chat/completions", json=chat(metadata={"note": "x" * size}))
+                assert reply.json()["choices"][0]["message"]["content"] == "hello there"
+
+    asyncio.run(ask())
+    assert threads[0] == threading.get_ident() != threads[1]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such limit")

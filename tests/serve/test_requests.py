@@ -406,6 +406,7 @@ def test_a_choice_that_is_too_long_for_its_key_is_refused_by_the_field_that_says
         {"min_tokens": 0, "stop_token_ids": [], "include_stop_str_in_output": False, "bad_words": [], "echo": False},
         {"use_beam_search": False, "length_penalty": 1.0, "priority": 0, "return_tokens_as_token_ids": False},
         {"guided_json": None, "structured_outputs": None, "regex": None, "prompt_logprobs": None, "documents": None},
+        {"moderation": None, "speed": None, "thinking": {"type": "adaptive", "display": None}},
         {"separate_reasoning": True, "stream_reasoning": True, "truncate_prompt_tokens": None, "request_id": "a"},
         {"response_format": {"type": "text"}, "tools": [], "modalities": ["text"]},
         {"thinking": {"type": "adaptive"}},

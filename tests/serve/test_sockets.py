@@ -251,6 +251,36 @@ def test_a_body_after_a_refusal_is_read_only_so_far(server: Running) -> None:
                 client.sendall(b"x" * 65536)
 
 
+@pytest.mark.parametrize(
+    "line", [b"A: bbbbbbbb\r\n", b"a" * 64, b"1;aaaaaaaa\r\nx\r\n"], ids=["trailers", "a line", "chunks"]
+)
+@pytest.mark.parametrize("key", [b"", KEY])
+def test_what_stands_beside_a_body_is_read_only_so_far(server: Running, key: bytes, line: bytes) -> None:
+    begin = b"" if line.startswith(b"1;") else b"0\r\n"
+    with socket.create_connection(address(server), timeout=10) as client:
+        client.sendall(POST + key + b"Transfer-Encoding: chunked\r\n\r\n" + begin)
+        with pytest.raises(OSError):
+            for _ in range(1000):
+                client.sendall(line * 1000)
+
+
+def test_a_drip_behind_a_refused_body_ends_at_its_time(server: Running) -> None:
+    with socket.create_connection(address(server), timeout=10) as client:
+        client.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\n")
+        assert status(client.recv(4096)) == 401
+        with pytest.raises(OSError):
+            for _ in range(50):
+                client.sendall(b"A: b\r\n")
+                time.sleep(0.1)
+
+
+def test_lines_behind_a_body_are_no_headers() -> None:
+    with running(served(scripted())) as server:
+        for host, behind, expected in ((b"localhost", b"evil.example", 200), (b"evil.example", b"localhost", 421)):
+            head = POST.replace(b"localhost", host) + b"Transfer-Encoding: chunked\r\n\r\n"
+            assert status(sent(server, head + chunk(BODY) + b"0\r\nHost: " + behind + b"\r\n\r\n")) == expected
+
+
 KEYLESS = [
     ({"host": "evil.example"}, 421),
     ({"host": "localhost.evil.example"}, 421),

@@ -235,7 +235,7 @@ _UNSURE = re.compile(
     r"larger|higher|bigger|above|from|exceed\w*|at (?:most|least)|up to|between|among|one of|any of|either|maybe|"
     r"perhaps|possibly|probably|might|could|may be|unless|somewhere|in the range|ranges?|twice|thrice|double|triple|"
     r"half of|a third of|square of|cube of|times|plus|minus|percent of|multiple of|unlikely|unclear|unknown|"
-    r"nicht|keine?|no es|est pas|não|non è|не|pas|niet|geen|inte|není|nie|nu|nem|δεν|όχι|לא|אינ[הו]|bukan|không|"
+    r"nicht|keine?|no es|est pas|não|non è|не|pas|niet|geen|inte|není|nie|nem|δεν|όχι|לא|אינ[הו]|bukan|không|"
     r"(?:menor|mayor|menos|más|maior|mais|minore|maggiore) (?:que|de|do que|di)|(?:kleiner|größer|weniger|mehr) als|"
     r"(?:plus|moins) de|меньше|больше|"
     r"wrong|incorrect|except|excluding|other than|all(?: \w+){0,4} but|without(?=[\s$\\(]*\Z))\b"
