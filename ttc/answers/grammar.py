@@ -72,7 +72,7 @@ WORDS = {"pi": "pi", "theta": "theta", "alpha": "alpha", "beta": "beta", "lambda
 """Words that are symbols."""
 INFINITY = frozenset({"inf", "infinity", "infty", "oo", "Infinity"})
 CURRENCIES = frozenset({"USD", "EUR", "GBP", "JPY", "INR"})
-IN_SEVERAL_UNITS = frozenset({"time", "length", "mass"})
+IN_SEVERAL_UNITS = frozenset({"time", "length", "mass", "money:usd"})
 """Dimensions of which one amount is said in several units side by side."""
 SETS = {"(": ")", "[": "]", r"\{": r"\}", r"\langle": r"\rangle"}
 """Opening bracket to closing one."""

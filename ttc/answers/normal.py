@@ -76,6 +76,18 @@ def multiples(left: Term, right: Term, positive: bool) -> Ternary:
     return scale > 0 if positive else True
 
 
+def line(node: Term, name: str) -> tuple[Fraction, Fraction] | tuple[None, None]:
+    """The a and b of a x + b, where an expression in one variable is that."""
+    try:
+        top, bottom = _Forms().quotient(node)
+    except TooLong:
+        return None, None
+    slope = ((f"s:{name}", Fraction(1)),)
+    if set(bottom) != {_ONE} or not set(top) <= {slope, _ONE} or slope not in top:
+        return None, None
+    return top[slope] / bottom[_ONE], top.get(_ONE, Fraction(0)) / bottom[_ONE]
+
+
 def solved(node: Term, name: str) -> Term | None:
     """What a variable is where `node` is zero, which has it once, with a number before it; None where it has not."""
     try:
