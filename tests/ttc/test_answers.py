@@ -589,6 +589,13 @@ def test_a_last_sentence_may_give_the_answer_first(text: str, final: str | None)
     assert extract(text, "math").final == final
 
 
+def test_a_value_that_a_reason_ends_with_is_the_answer_itself() -> None:
+    assert extract("Answer: it shrinks by a factor of 4, so 1/4", "math").final is None
+    assert extract("Answer: it shrinks by a factor of 4... so 1/4.", "math").final is None
+    assert extract("The answer is 4, so we are done.", "math").final == "4"
+    assert extract("The answer is 4, so 4.", "math").final == "4"
+
+
 @pytest.mark.parametrize(
     ("text", "final"),
     [

@@ -587,3 +587,41 @@ def test_a_reaction_is_its_molecules_on_both_sides() -> None:
     right = [r"\ce{Fe^3+ + e^- -> Fe^2+}", r"\mathrm{Fe^{3+} + e^- \to Fe^{2+}}"]
     assert misjudged(r"Fe^{3+} + e^- \to Fe^{2+}", right, [r"Fe^{2+} \to Fe^{3+} + e^-"]) == {}
     assert misjudged(r"\mathrm{CH_4}", [r"\text{CH}_4 \text{ (methane)}"], [r"\text{CH}_3 \text{ (methyl)}"]) == {}
+
+
+def test_a_quantity_that_books_name_may_stand_before_its_value() -> None:
+    right = [
+        r"\operatorname{rank}(A)=2",
+        r"\text{rank }A=2",
+        r"\dim V=2",
+        r"\deg p = 2",
+        r"\sigma^2=2",
+        r"\mathrm{Var}(X)=2",
+    ]
+    assert misjudged("2", right, [r"\operatorname{rank}(A)=3", r"2\dim V=2", r"\dim V + 1 = 2"]) == {}
+    assert misjudged("4.76", [r"\text{pH}=4.76", r"\text{pH} \approx 4.76"], [r"\text{pH}=4.67"]) == {}
+    assert misjudged(r"E(X)=\frac72", [r"\mathbb{E}[X]=\frac72", "3.5"], [r"\mathbb{E}[X]=\frac73"]) == {}
+    partial = [r"\frac{\partial f}{\partial x}=2xy+3", "f_x=2xy+3", "f_x(x,y)=2xy+3"]
+    assert misjudged("2xy+3", partial, [r"\frac{\partial f}{\partial x}=2xy", "f_x(1,2)=2xy+4"]) == {}
+    assert misjudged("(2x, 3y^2)", [r"\nabla f=(2x,3y^2)", r"\nabla f(x,y)=(2x,3y^2)"], [r"\nabla f=(3y^2,2x)"]) == {}
+    assert misjudged("F_{n+1}", ["a_n=F_{n+1}", "F_{n + 1}"], ["F_{n-1}", "F_n+1", "F_{n+2}"]) == {}
+
+
+def test_the_order_of_what_has_none_does_not_count() -> None:
+    assert misjudged(r"\gcd(a,b)=1", [r"\gcd(b,a)=1"], [r"\gcd(a,b)=2", r"\gcd(a,c)=1"]) == {}
+    assert misjudged(r"a \le b \le c", [r"c \ge b \ge a", r"a\leq b\leq c"], ["a<b<c", r"c \le b \le a"]) == {}
+
+
+def test_a_complex_number_has_a_polar_form_with_and_without_functions() -> None:
+    right = [r"4\operatorname{cis}\frac{\pi}{6}", r"4(\cos\frac{\pi}{6}+i\sin\frac{\pi}{6})", r"2\sqrt3+2i"]
+    assert (
+        misjudged(r"4e^{i\pi/6}", right, [r"4\operatorname{cis}60^\circ", r"4\cos\frac{\pi}{6}", r"4e^{-i\pi/6}"]) == {}
+    )
+    assert misjudged("e^2", ["e^2"], [r"e^2\cos 0"]) == {}
+
+
+def test_farads_hertz_and_arabic_marks_are_read() -> None:
+    assert misjudged(r"2\,\mu\text{F}", [r"2\times10^{-6}\text{ F}"], [r"2\times10^{-9}\text{ F}"]) == {}
+    assert misjudged(r"20^\circ F", ["20 F"], [r"20\text{ farads}"]) == {}
+    assert misjudged(r"440\text{ Hz}", [r"440\ \mathrm{s^{-1}}"], [r"440\text{ s}", r"44\ \mathrm{s^{-1}}"]) == {}
+    assert misjudged("2.5", ["٢٫٥"], ["٥٫٢", "٢٥"]) == {}

@@ -278,6 +278,10 @@ _DENIED = re.compile(
     re.IGNORECASE,
 )
 """What follows a box that is not the answer: `is wrong`, `, which is clearly not`, `cannot be right`."""
+_SO_VALUE = re.compile(
+    r"[.,]{0,3}\s+so\s+(?:it\s+is\s+|that\s+is\s+)?(?P<value>[-$\\\d][^\s,;]{0,60}?)[.!]?\s*(?:\n|\Z)", re.IGNORECASE
+)
+"""A value that a reason ends with, which is the answer itself then: `a factor of 4, so 1/4`."""
 _TAKEN_BACK = re.compile(
     r"\b(?:wait|no, (?:wait|that)|(?:that|this|which|it) (?:is|was|seems) (?:wrong|incorrect|not (?:right|correct))|"
     r"that['’]s (?:wrong|incorrect|not (?:right|correct))|I (?:made|make) (?:a|an) (?:mistake|error)|I was wrong|"
@@ -620,7 +624,7 @@ def last_phrase(same: Callable[[str, str], bool], hedge: Hedge, trim: Callable[[
                 hit = found(text, begin + place[0], begin + place[1], "phrase")
                 question_mark = end is not None and end[0] in "?？"
                 around = unsure(clause[: place[0]], clause[place[1] :])
-                other = _OR_VALUE.match(clause, place[1])
+                other = _OR_VALUE.match(clause, place[1]) or (end and _SO_VALUE.match(window, end.start()))
                 around |= bool(other and hit.final and not same(_closed(other["value"]), hit.final))
                 doubtful = question_mark or around or _TAKEN_BACK.search(text, begin, begin + _AFTER)
                 return Extraction(None, hit.span, "phrase", "hedge") if doubtful else hit

@@ -417,7 +417,9 @@ def _relation(node: Term) -> Term:
         return Term("named", (name, shape(operands[1])))
     if set(operators) == {"="}:
         return _equation(operands, node)
-    return _interval(operators, operands) or Term("rel", node.args)
+    if len(operators) > 1 and set(operators) <= {">", ">="}:
+        operators, operands = tuple(_FLIP[operator] for operator in reversed(operators)), operands[::-1]
+    return _interval(operators, operands) or Term("rel", (operators, *operands))
 
 
 def _approximation(operators: tuple[str, ...], operands: list[Term]) -> Term:
@@ -521,9 +523,23 @@ def _name(node: Term) -> str:
     if node.op == "mul" and len(node.args) == 2 and node.args[0].op == "sym" and node.args[0].args[0] in _FUNCTIONS:
         value = exact(node.args[1])
         return "" if value is None else f"{node.args[0].args[0]}({value})"
+    if (
+        node.op == "mul"
+        and len(node.args) == 2
+        and node.args[1].op == "seq"
+        and (letter := _function_name(node.args[0]))
+    ):
+        arguments = [_name(item) for item in node.args[1].args[2:]]
+        return f"{letter}({','.join(arguments)})" if all(arguments) else ""
     if node.op == "seq" and node.args[0] == "(" and all(_name(item) for item in node.args[2:]):
         return "(" + ",".join(_name(item) for item in node.args[2:]) + ")"
     return ""
+
+
+def _function_name(node: Term) -> str:
+    """The letter of a function of several variables: f, or f_x for its derivative."""
+    name = str(node.args[0]) if node.op == "sym" else ""
+    return name if name[:1] in _FUNCTIONS and name[:1] else ""
 
 
 def _is_product(name: str, value: Term) -> bool:

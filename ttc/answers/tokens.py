@@ -37,7 +37,7 @@ _SYMBOLS = {
     "“": '"', "”": '"', "‘": "'", "’": "'", "′": "'", "，": ",", "；": ";", "：": ":", "（": "(", "）": ")",
     "€": " EUR ", "£": " GBP ", "¥": " JPY ", "￥": " JPY ", "₹": " INR ", "¢": " cents ",
     "…": r"\dots ", "⋯": r"\dots ", "\u200b": "", "\ufeff": "", "\u2061": "", "\u2062": "", "\u2063": ",",
-    "\u2009": r"\,", "\u202f": r"\,",
+    "\u2009": r"\,", "\u202f": r"\,", "٫": ".", "٬": ",",
 }  # fmt: skip
 _TABLE = str.maketrans(_SYMBOLS)
 _SUPER = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ", "0123456789+-()ni", strict=True))
@@ -135,10 +135,15 @@ _TITLE = re.compile(
     r"(?P<words>ANS(?:WER)?|[A-Za-z]*[a-z][A-Za-z' ]{1,60}?)\s*"
     r"(?:(?:[:=]|\b(?:is|are)\s?:?)\s*\}|\}\s*[:=])"
     r"|(?:\\Pr|P|\\(?:mathbb|mathrm|text|operatorname)\{P\})\s*\((?=[^()]*(?:[=|A-Z<>]|\\(?:mid|cap|cup|text)))[^()]{1,60}\)\s*="
+    r"|(?:\\(?:text|textrm|mathrm|operatorname|mathbb)\s*\{\s*(?:rank|nullity|dim|deg|tr|Var|Cov|SD|E|pH|pOH)\s*\}"
+    r"|\\(?:dim|deg)(?![A-Za-z])|pO?H)\s*(?:\([^()=]{1,40}\)|\[[^\[\]=]{1,40}\]|\s?[A-Za-z](?![A-Za-z]))?\s*"
+    r"(?:=|\\approx(?![A-Za-z]))"
+    r"|(?:\\sigma\s*\^\s*\{?2\}?|\\nabla\s*[A-Za-z](?:\([^()=]{1,20}\))?"
+    r"|\\frac\s*\{\s*\\partial\s*(?:\^\s*\{?\d\}?)?\s*[A-Za-z]\s*\}\s*\{\s*\\partial[^{}=]{1,40}\})\s*="
     r")\s*(?=[-\d.$({A-Za-z\\])(?!.*[,;].*[:=])",
     re.DOTALL,
 )
-"""What a value is said to be before it: the total, the probability of an event, or nothing but an equals sign."""
+"""What a value is said to be before it: the total, the chance of an event, a rank, or nothing but an equals sign."""
 _NO_TITLE = frozenset(
     {"not", "no", "never", "cannot", "twice", "thrice", "half", "double", "triple", "wrong", "incorrect"}
 )
@@ -215,6 +220,13 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     (r"\notin", re.compile(r"\\notin(?![A-Za-z])"), r"\\in \\mathbb{R}\\setminus "),
     (r"\equiv", re.compile(r"([A-Za-z]\s?\([a-z]\)\s*)\\equiv(?![A-Za-z])(?!.*mod)"), r"\1="),
     (r"\times", re.compile(r"(?<=\d)\s*\\times\s*\Z"), ""),
+    (
+        "s",
+        re.compile(
+            r"(?<=\d)(?:\s|\\[ ,;:])*\\(?:text|mathrm)\s?\{\s*s\s*(?:\^\s?\{?\s?-1\s?\}?\s*\}|\}\s*\^\s?\{?\s?-1\s?\}?)"
+        ),
+        r" \\text{Hz}",
+    ),
     ("E", re.compile(r"(?<=\d)\s*\\(?:text|mathrm)\s?\{\s*E\s*\}\s*([-+]?\d{1,4})(?!\d)"), r"e\1"),
     (
         "base",

@@ -306,6 +306,8 @@ class Comparison:
 
     def _relations(self, left: Term, right: Term) -> Ternary:
         first, second = _difference(left), _difference(right)
+        if len(left.args) == len(right.args) > 3 and left.args[0] == right.args[0]:
+            return all_of([self.scalars(a, b) for a, b in zip(left.args[1:], right.args[1:], strict=True)])
         if first is None or second is None or first[0] != second[0]:
             return False
         positive = first[0] not in ("=", "!=")
@@ -636,20 +638,22 @@ def _conversion(first: str, second: str) -> tuple[Fraction, Fraction] | None:
     if left.dimension and right.dimension:
         if left.dimension == right.dimension and left.factor and right.factor:
             return left.factor, right.factor
-        charges = _in_coulombs(first), _in_coulombs(second)
-        return None if charges == (first, second) else _conversion(*charges)
+        electric = _electric(first), _electric(second)
+        return None if electric == (first, second) else _conversion(*electric)
     if _measures(first) != _measures(second):
         return None
     words = unit_words(first), unit_words(second)
     return (Fraction(1), Fraction(1)) if words[0] & words[1] or {"unit"} in words else None
 
 
-_CHARGE = re.compile(r"(?<![A-Za-z])C(?![A-Za-z])")
+_ELECTRIC = {"C": "coulomb", "F": "farad"}
 
 
-def _in_coulombs(text: str) -> str:
-    """A unit with its C as coulombs, which is read as a degree Celsius first."""
-    return text if "degree" in text else _CHARGE.sub("coulomb", text)
+def _electric(text: str) -> str:
+    """A unit with its C as coulombs and its F as farads, which are read as degrees first."""
+    if "degree" in text:
+        return text
+    return re.sub(r"(?<![A-Za-z])[CF](?![A-Za-z])", lambda match: _ELECTRIC[match[0]], text)
 
 
 def _measures(text: str) -> list[set[str]]:
