@@ -607,6 +607,16 @@ def test_a_quantity_that_books_name_may_stand_before_its_value() -> None:
     assert misjudged("F_{n+1}", ["a_n=F_{n+1}", "F_{n + 1}"], ["F_{n-1}", "F_n+1", "F_{n+2}"]) == {}
 
 
+def test_an_equation_that_holds_for_all_values_is_no_answer_to_another() -> None:
+    tautologies = ["x=x", "0=0", "x^2-5x+6=(x-2)(x-3)", r"\sin^2x+\cos^2x=1", "y+x=x+y"]
+    assert misjudged("2x-3y+z=7", ["z=7-2x+3y"], tautologies) == {}
+    assert misjudged("(x-1)^2+(y+2)^2=9", ["x^2-2x+y^2+4y=4"], tautologies) == {}
+    assert misjudged(r"\sin x+y=3", [r"2\sin x+2y=6"], tautologies) == {}
+    assert misjudged("x^2+y^2<4", ["4>y^2+x^2"], ["x-x<0", "0<1", r"-\sin^2x-\cos^2x<0"]) == {}
+    identity = r"\sin^2x+\cos^2x=1"
+    assert misjudged(identity, [r"\cos^2x+\sin^2x=1"], [r"y\sin x=3", "x=x", r"\sin^2x+\cos^2x=2"]) == {}
+
+
 def test_the_order_of_what_has_none_does_not_count() -> None:
     assert misjudged(r"\gcd(a,b)=1", [r"\gcd(b,a)=1"], [r"\gcd(a,b)=2", r"\gcd(a,c)=1"]) == {}
     assert misjudged(r"a \le b \le c", [r"c \ge b \ge a", r"a\leq b\leq c"], ["a<b<c", r"c \le b \le a"]) == {}

@@ -63,7 +63,9 @@ def multiples(left: Term, right: Term, positive: bool) -> Ternary:
         (first, below), (second, under) = forms.quotient(left), forms.quotient(right)
     except TooLong:
         return None
-    if set(below) != {_ONE} or set(under) != {_ONE} or not first or not second:
+    if not first or not second:
+        return None if first or second else True
+    if set(below) != {_ONE} or set(under) != {_ONE}:
         return None
     if not (_independent(first) and _independent(second)):
         return None

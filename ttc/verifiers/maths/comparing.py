@@ -306,8 +306,10 @@ class Comparison:
 
     def _relations(self, left: Term, right: Term) -> Ternary:
         first, second = _difference(left), _difference(right)
-        if len(left.args) == len(right.args) > 3 and left.args[0] == right.args[0]:
-            return all_of([self.scalars(a, b) for a, b in zip(left.args[1:], right.args[1:], strict=True)])
+        if left.args[0] == right.args[0]:
+            sides = all_of([self.scalars(a, b) for a, b in zip(left.args[1:], right.args[1:], strict=True)])
+            if sides or first is None:
+                return sides
         if first is None or second is None or first[0] != second[0]:
             return False
         positive = first[0] not in ("=", "!=")
