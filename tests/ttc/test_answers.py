@@ -572,6 +572,12 @@ def test_an_answer_is_read_in_every_language_that_it_can_be_denied_in(said: str,
     ("text", "final"),
     [
         ("Thus 17 is the answer.", "17"),
+        ("The answer, therefore, is 17.", "17"),
+        ("Answer: 17 (that is, 15 + 2)", "17"),
+        ("We subtract. The solution is x ≥ 5.", "x ≥ 5"),
+        ("答:一共42元。", "42"),
+        ("الإجابة النهائية: ١٥", "١٥"),
+        ("Итак, ответ равен 8.", "8"),
         ("We add them. So $17$ is our final answer.", "$17$"),
         ("Therefore, **17** is the correct answer!", "**17**"),
         ("Thus 17 is the answer to the first part.", None),
@@ -581,6 +587,13 @@ def test_an_answer_is_read_in_every_language_that_it_can_be_denied_in(said: str,
 )
 def test_a_last_sentence_may_give_the_answer_first(text: str, final: str | None) -> None:
     assert extract(text, "math").final == final
+
+
+def test_a_value_that_a_reason_ends_with_is_the_answer_itself() -> None:
+    assert extract("Answer: it shrinks by a factor of 4, so 1/4", "math").final is None
+    assert extract("Answer: it shrinks by a factor of 4... so 1/4.", "math").final is None
+    assert extract("The answer is 4, so we are done.", "math").final == "4"
+    assert extract("The answer is 4, so 4.", "math").final == "4"
 
 
 @pytest.mark.parametrize(
@@ -610,6 +623,8 @@ def test_a_mark_of_exclamation_ends_a_sentence_where_nothing_else_is_a_factorial
         ("Output: 3\nExplanation: it runs once.", "3"),
         ("The program prints:\n```\na\nb\n```", "a\nb"),
         ("It prints `abc`.", "`abc`"),
+        ("The loop ends. The result is `[0, 1]`.", "`[0, 1]`"),
+        ("Final output: [0, 1]", "[0, 1]"),
         ("### Output\n```\nabc\n```", "abc"),
         ("He buys 5 books and returns 3.\nThat is all.", None),
     ],

@@ -514,3 +514,124 @@ def test_a_base_a_date_and_a_change_are_read_in_words() -> None:
     assert misjudged(r"\Delta H = -5", ["-5"], [r"\Delta S = -5", "5"]) == {}
     assert misjudged("4", [r"\text{a factor of }4"], [r"\text{a factor of }5", r"\text{half of }4"]) == {}
     assert misjudged(r"[-2,1]\cup[3,4]", [r"[-2,1]\bigcup[3,4]"], [r"[-2,1]\bigcap[3,4]"]) == {}
+
+
+def test_signs_of_tex_stand_for_what_they_show() -> None:
+    interval = r"(-\infty,-2)\cup(3,\infty)"
+    assert misjudged(interval, [r"x \notin [-2,3]"], [r"x \notin (-2,3)", r"x \in [-2,3]", r"x \notin [-3,2]"]) == {}
+    assert (
+        misjudged(r"\frac{a+b}{2}", [r"{a+b}\over 2", r"\mathbf{\frac{a+b}{2}}"], [r"a+{b \over 2}", r"{a-b}\over 2"])
+        == {}
+    )
+    assert misjudged(r"\langle 1,-2,3\rangle", [r"\left<1,-2,3\right>"], [r"\left<1,2,3\right>"]) == {}
+    assert misjudged(r"6.02\times10^{23}", [r"6.02\text{E}23", r"6.02\text{E}+23"], [r"6.02\text{E}22"]) == {}
+    assert misjudged("4", [r"4\times"], [r"5\times", r"4\times 2"]) == {}
+    assert misjudged("4210_{5}", [r"4210_{\text{base }5}", r"4210_{\text{base 5}}"], [r"4210_{\text{base }6}"]) == {}
+    right = [r"\text{All real numbers except } 2", r"\text{all real numbers except } x=2"]
+    assert misjudged(r"\mathbb{R}\setminus\{2\}", right, [r"\text{All real numbers except } 3"]) == {}
+    assert (
+        misjudged(
+            r"9.8\,\mathrm{m/s^2}", [r"9.80~\frac{\mathrm{m}}{\mathrm{s}^2}"], [r"9.8\,\frac{\mathrm{m}}{\mathrm{s}}"]
+        )
+        == {}
+    )
+    assert misjudged(r"10\ \Omega", [r"10\ \text{Ω}", r"0.01\text{ kΩ}"], [r"10\text{ kΩ}"]) == {}
+    assert (
+        misjudged("f(x)=0, f(x)=x", [r"f(x) \equiv 0 \text{ and } f(x)=x"], [r"f(x) \equiv 1 \text{ and } f(x)=x"])
+        == {}
+    )
+
+
+def test_a_share_may_be_said_in_per_cent_behind_an_equals_sign() -> None:
+    right = [r"\frac38 = 37.5\%", r"\frac38\approx 37.5\%", "0.375 = 37.5%"]
+    assert misjudged(r"\frac{3}{8}", right, [r"\frac38 = 38\%", r"\frac38 = 3.75\%", r"\frac58 = 62.5\%"]) == {}
+    question = "What is the probability of a six?"
+    assert misjudged(r"\frac16", [r"1/6\approx 16.67\%"], [r"1/6\approx 61.67\%", r"16\%"], question) == {}
+    assert misjudged("24", ["4!=24"], ["4!", "4!=25", r"4 \ne 24"]) == {}
+
+
+def test_a_letter_before_words_is_the_name_of_an_option_unless_the_gold_is_a_letter() -> None:
+    assert misjudged(r"\text{ellipse}", [r"\text{(E) ellipse}"], [r"\text{(E) circle}", r"\text{not an ellipse}"]) == {}
+    assert misjudged(r"\text{(C) red}", [r"\text{(C) red}"], [r"\text{(B) red}"]) == {}
+    assert misjudged(r"\text{(C)}", [r"\text{(C)}\ 12", "C"], [r"\text{(B)}\ C", r"\text{(D)}\ C"]) == {}
+
+
+def test_a_verdict_is_met_by_one_with_its_reason() -> None:
+    right = [r"\text{yes, it is possible}", "Yes", r"\text{Yes, because 4 is even}"]
+    assert (
+        misjudged(r"\text{Yes}", right, [r"\text{no, it is not}", r"\text{Yes or no}", r"\text{yes, if n is even}"])
+        == {}
+    )
+
+
+def test_a_progression_is_a_residue_class() -> None:
+    assert misjudged(r"n \equiv 1 \pmod{6}", ["n=6k+1", "n = 6m - 5"], ["n=6k-1", "n=3k+1", "n=6k", "k=6n+1"]) == {}
+    assert misjudged("n=6k+1", [r"n \equiv 1 \pmod 6", "n=1+6k"], [r"n \equiv 5 \pmod 6", r"n \equiv 1 \pmod 3"]) == {}
+
+
+def test_inverse_functions_and_functions_called_y_have_names() -> None:
+    inverse = r"f^{-1}(x)=\frac{x+3}{2}"
+    right = [r"\frac{x+3}{2}", r"f^{-1}(y)=\frac{y+3}{2}", r"y=\frac{x+3}{2}"]
+    assert (
+        misjudged(inverse, right, [r"f^{-1}(x)=\frac{x-3}{2}", "f(x)=2x-3", r"f(x)=\frac{x+3}{2}", r"\frac{2}{x+3}"])
+        == {}
+    )
+    assert misjudged("y=Ce^{2x}", ["y(x)=Ce^{2x}", "Ce^{2x}"], ["y(x)=e^{2x}", "y(x)=Ce^{x}"]) == {}
+    assert misjudged("yx=5", ["xy=5"], ["y=5", "x=5"]) == {}
+
+
+def test_a_reaction_is_its_molecules_on_both_sides() -> None:
+    right = [r"\ce{2H2 + O2 -> 2H2O}", r"\mathrm{2H_2+O_2\rightarrow 2H_2O}", r"O_2 + 2H_2 \to 2H_2O"]
+    wrong = [r"H_2 + O_2 \to H_2O", r"2H_2O \to 2H_2 + O_2", r"2H_2 + O_2 \to 2H_2O_2", "2H_2 + O_2"]
+    assert misjudged(r"2H_2 + O_2 \to 2H_2O", right, wrong) == {}
+    right = [r"\ce{Fe^3+ + e^- -> Fe^2+}", r"\mathrm{Fe^{3+} + e^- \to Fe^{2+}}"]
+    assert misjudged(r"Fe^{3+} + e^- \to Fe^{2+}", right, [r"Fe^{2+} \to Fe^{3+} + e^-"]) == {}
+    assert misjudged(r"\mathrm{CH_4}", [r"\text{CH}_4 \text{ (methane)}"], [r"\text{CH}_3 \text{ (methyl)}"]) == {}
+
+
+def test_a_quantity_that_books_name_may_stand_before_its_value() -> None:
+    right = [
+        r"\operatorname{rank}(A)=2",
+        r"\text{rank }A=2",
+        r"\dim V=2",
+        r"\deg p = 2",
+        r"\sigma^2=2",
+        r"\mathrm{Var}(X)=2",
+    ]
+    assert misjudged("2", right, [r"\operatorname{rank}(A)=3", r"2\dim V=2", r"\dim V + 1 = 2"]) == {}
+    assert misjudged("4.76", [r"\text{pH}=4.76", r"\text{pH} \approx 4.76"], [r"\text{pH}=4.67"]) == {}
+    assert misjudged(r"E(X)=\frac72", [r"\mathbb{E}[X]=\frac72", "3.5"], [r"\mathbb{E}[X]=\frac73"]) == {}
+    partial = [r"\frac{\partial f}{\partial x}=2xy+3", "f_x=2xy+3", "f_x(x,y)=2xy+3"]
+    assert misjudged("2xy+3", partial, [r"\frac{\partial f}{\partial x}=2xy", "f_x(1,2)=2xy+4"]) == {}
+    assert misjudged("(2x, 3y^2)", [r"\nabla f=(2x,3y^2)", r"\nabla f(x,y)=(2x,3y^2)"], [r"\nabla f=(3y^2,2x)"]) == {}
+    assert misjudged("F_{n+1}", ["a_n=F_{n+1}", "F_{n + 1}"], ["F_{n-1}", "F_n+1", "F_{n+2}"]) == {}
+
+
+def test_an_equation_that_holds_for_all_values_is_no_answer_to_another() -> None:
+    tautologies = ["x=x", "0=0", "x^2-5x+6=(x-2)(x-3)", r"\sin^2x+\cos^2x=1", "y+x=x+y"]
+    assert misjudged("2x-3y+z=7", ["z=7-2x+3y"], tautologies) == {}
+    assert misjudged("(x-1)^2+(y+2)^2=9", ["x^2-2x+y^2+4y=4"], tautologies) == {}
+    assert misjudged(r"\sin x+y=3", [r"2\sin x+2y=6"], tautologies) == {}
+    assert misjudged("x^2+y^2<4", ["4>y^2+x^2"], ["x-x<0", "0<1", r"-\sin^2x-\cos^2x<0"]) == {}
+    identity = r"\sin^2x+\cos^2x=1"
+    assert misjudged(identity, [r"\cos^2x+\sin^2x=1"], [r"y\sin x=3", "x=x", r"\sin^2x+\cos^2x=2"]) == {}
+
+
+def test_the_order_of_what_has_none_does_not_count() -> None:
+    assert misjudged(r"\gcd(a,b)=1", [r"\gcd(b,a)=1"], [r"\gcd(a,b)=2", r"\gcd(a,c)=1"]) == {}
+    assert misjudged(r"a \le b \le c", [r"c \ge b \ge a", r"a\leq b\leq c"], ["a<b<c", r"c \le b \le a"]) == {}
+
+
+def test_a_complex_number_has_a_polar_form_with_and_without_functions() -> None:
+    right = [r"4\operatorname{cis}\frac{\pi}{6}", r"4(\cos\frac{\pi}{6}+i\sin\frac{\pi}{6})", r"2\sqrt3+2i"]
+    assert (
+        misjudged(r"4e^{i\pi/6}", right, [r"4\operatorname{cis}60^\circ", r"4\cos\frac{\pi}{6}", r"4e^{-i\pi/6}"]) == {}
+    )
+    assert misjudged("e^2", ["e^2"], [r"e^2\cos 0"]) == {}
+
+
+def test_farads_hertz_and_arabic_marks_are_read() -> None:
+    assert misjudged(r"2\,\mu\text{F}", [r"2\times10^{-6}\text{ F}"], [r"2\times10^{-9}\text{ F}"]) == {}
+    assert misjudged(r"20^\circ F", ["20 F"], [r"20\text{ farads}"]) == {}
+    assert misjudged(r"440\text{ Hz}", [r"440\ \mathrm{s^{-1}}"], [r"440\text{ s}", r"44\ \mathrm{s^{-1}}"]) == {}
+    assert misjudged("2.5", ["٢٫٥"], ["٥٫٢", "٢٥"]) == {}

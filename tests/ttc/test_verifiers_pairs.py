@@ -21,9 +21,19 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "least"), [("math", 1300), ("choice", 80), ("exact", 100)])
-def test_an_answer_counts_where_a_careful_grader_would_let_it(name: str, least: int) -> None:
-    rows = [row for row in ROWS if row["verifier"] == name]
+@pytest.mark.parametrize(
+    ("name", "part", "least"),
+    [
+        ("math", 0, 2000),
+        ("math", 1, 2000),
+        ("choice", 0, 140),
+        ("choice", 1, 140),
+        ("exact", 0, 170),
+        ("exact", 1, 170),
+    ],
+)
+def test_an_answer_counts_where_a_careful_grader_would_let_it(name: str, part: int, least: int) -> None:
+    rows = [row for row in ROWS if row["verifier"] == name][part::2]
     assert len(rows) >= least
 
     async def judged() -> list[Verdict]:

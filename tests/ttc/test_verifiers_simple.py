@@ -66,6 +66,10 @@ def test_choices_are_compared_by_letter(text: str, status: str) -> None:
         "Let's go with C.",
         "This matches option C.",
         "The answer is the letter C.",
+        "Based on this, I choose C.",
+        "La respuesta correcta es la C.",
+        "A resposta é a letra C.",
+        "Vậy đáp án đúng là C.",
     ],
 )
 def test_a_sentence_that_takes_a_letter_is_an_answer(text: str) -> None:

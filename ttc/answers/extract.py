@@ -278,6 +278,10 @@ _DENIED = re.compile(
     re.IGNORECASE,
 )
 """What follows a box that is not the answer: `is wrong`, `, which is clearly not`, `cannot be right`."""
+_SO_VALUE = re.compile(
+    r"[.,]{0,3}\s+so\s+(?:it\s+is\s+|that\s+is\s+)?(?P<value>[-$\\\d][^\s,;]{0,60}?)[.!]?\s*(?:\n|\Z)", re.IGNORECASE
+)
+"""A value that a reason ends with, which is the answer itself then: `a factor of 4, so 1/4`."""
 _TAKEN_BACK = re.compile(
     r"\b(?:wait|no, (?:wait|that)|(?:that|this|which|it) (?:is|was|seems) (?:wrong|incorrect|not (?:right|correct))|"
     r"that['’]s (?:wrong|incorrect|not (?:right|correct))|I (?:made|make) (?:a|an) (?:mistake|error)|I was wrong|"
@@ -457,10 +461,10 @@ _FOREIGN = re.compile(
     r"|đáp\s(?:án|số)(?:\s(?:đúng|cuối\scùng))?|antwoord|svar(?:et)?|odpověď|răspuns(?:ul)?|válasz|απάντηση|відповідь"
     r"|ה?תשובה|جواب|پاسخ|উত্তর|(?:end)?ergebnis|résultat|resultado|risultato|результат)"
     r"(?:\s(?:final\w*|correct[ae]|akhir\w*))?\**\s?"
-    r"(?:(?:(?<=\s)(?:es|est|ist|lautet|é|è|adalah|là|is|är|je|este|to|είναι|היא)\b\s*)?[:：=]|"
-    r"(?<=\s)(?:es|est|ist|lautet|é|è|adalah|là|is|är|je|este|to|είναι|היא)(?=\s))"
+    r"(?:(?:(?<=\s)(?:es|est|ist|lautet|é|è|adalah|là|is|är|je|este|to|είναι|היא|равен|равна)\b\s*)?[:：=]|"
+    r"(?<=\s)(?:es|est|ist|lautet|é|è|adalah|là|is|är|je|este|to|είναι|היא|равен|равна)(?=\s))"
     r"|\bist\sdie\s(?:(?:richtige|korrekte|endgültige|gesuchte)\s)?antwort\b\s*:?(?=\s?[-\d$*\\])"
-    r"|(?:答え|正解|解答)\s?[は:：]|(?:정답|답)\s?[은:：]|(?:الإجابة|الجواب)\s?(?:هو|هي|[:：])|उत्तर\s?(?:है\s?)?[:：]|उत्तर\s(?=[-\d$*\\])|คำตอบ\s?(?:คือ|[:：])"
+    r"|(?:答え|正解|解答)\s?[は:：]|(?:정답|답)\s?[은:：]|(?:الإجابة|الجواب)(?:\s(?:النهائي|الصحيح)ة?)?\s?(?:هو|هي|[:：])|उत्तर\s?(?:है\s?)?[:：]|उत्तर\s(?=[-\d$*\\])|คำตอบ\s?(?:คือ|[:：])"
     r")\**\s*",
     re.IGNORECASE,
 )
@@ -468,20 +472,22 @@ _FOREIGN = re.compile(
 _PHRASE = re.compile(
     r"(?:\b(?:(?:final|correct|right|best)\s+(?:result|solution|option|choice)"
     r"|(?<!wrong )(?<!incorrect )(?<!false )(?<!mistaken )(?<!least likely )answers?(?:\s(?:choice|option))?"
-    r"(?:\sto\s(?:the|this|that|your)\s(?:question|problem))?|\bmy\s(?:choice|pick|selection))\**\s*"
+    r"(?:\sto\s(?:the|this|that|your)\s(?:question|problem))?|\bmy\s(?:choice|pick|selection))\**"
+    r"(?:,\s(?:therefore|then|thus|hence|finally|of\scourse|in\sfact),)?\s*"
     r"(?:(?:is|are|equals|would be|should be|must be)"
     r"(?:\s+(?:therefore|thus|then|simply|just|equal to|approximately|about"
     r"|clearly|obviously|indeed|definitely|certainly"
     r"|(?:option|choice)(?!\s(?-i:[AI]\s+[a-z]))))*"
     r"\s*:?|[:：=]|(?:comes|turns|works) out to(?: be)?\b)"
-    r"|\bfinal(?:\s+(?:value|number|total))?\**\s*[:：]"
+    r"|\bfinal(?:\s+(?:value|number|total|output|result))?\**\s*[:：]"
     r"|\bthe\s+(?:only\s+|required\s+|desired\s+)?"
     r"(?:largest|smallest|greatest|least(?! likely)|maximum|minimum|highest|lowest|total|sum)\b"
     r"[^.\n:]{0,60}?\s(?:is|are|equals)\b\s*:?(?=(?:[^\n.!?]|[.](?=\d)){1,80}[.!?]?\s*\Z)"
     r"|(?:^[ \t]*|(?<=[.!?:]\s)|(?<=\bso\s)|(?<=\bso,\s)|(?<=(?:thus|ence|fore)\s)|(?<=(?:thus|ence|fore),\s))"
     r"the\s+(?:result|solution|value)\b[^.\n:]{0,60}?\s(?:is|are|equals)\s"
-    r"(?=\**(?:\$[^$\n]{1,80}\$|[-$\d][^\s,]{0,40})(?:\s[A-Za-z]{2,14})?\**[.!]?\s*\Z)"
-    r"|(?:最终)?(?:答案|结果|选项)\s*(?:就是|应该是|等于|是|为|[:：])+"
+    r"(?=\**(?:\$[^$\n]{1,80}\$|[-$\d][^\s,]{0,40}|[a-z]\s?(?:[=<>≤≥]|\\[lg]eq?)\s?[^\s,]{1,40}|`[^`\n]{1,200}`)"
+    r"(?:\s[A-Za-z]{2,14})?\**[.!]?\s*\Z)"
+    r"|^[ \t]*答\s?[:：]\s*(?:一共|总共|共)?有?|(?:最终)?(?:答案|结果|选项)\s*(?:就是|应该是|等于|是|为|[:：])+"
     r"|^[ \t]*(?:#{1,6}[ \t]*)?\**(?:the\s+)?(?:final\s+)?(?:answer|output|result)\**:?\**[ \t]*\n\s*"
     r"(?=```|[^\n]{1,200}\s*\Z)"
     r"|(?:\bthe\s+(?:final\s+)?output\b[^.\n:]{0,60}?\s(?:is|will\sbe|would\sbe)"
@@ -496,14 +502,15 @@ _PHRASE = re.compile(
 _PHRASE_WORDS = (
     "answer", "result", "solution", "option", "choice", "final", "largest", "smallest", "greatest", "least",
     "maximum", "minimum", "highest", "lowest", "total", "sum", "value", "ans", "pick", "selection",
-    "output", "prints", "returns", "evaluates", "答案", "结果", "选项", ":", "：",
+    "output", "prints", "returns", "evaluates", "答", "结果", "选项", ":", "：",
 )  # fmt: skip
 """A text without one of these has no phrase."""
 _AS_READ = str.maketrans("ſı", "si", "\u0307")
 """Letters as patterns that ignore case take them; the dot is what `lower` leaves of an İ."""
 _CLAUSE_END = re.compile(
     r"\n|(?:(?<!\bRs)[.?]|(?<!\d)!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor),?\s+\(?(?:because|since|so|which|where|as)\b"
-    r"|\s\((?:at|attained|achieved|reached|occurring)\s[^()\n]{1,60}\)(?=[\s*]*[.!]?[\s*]*(?:\n|\Z))"
+    r"|\s\((?:at|attained|achieved|reached|occurring|that is,?|i\.e\.,?|namely)\s[^()\n]{1,60}\)"
+    r"(?=[\s*]*[.!]?[\s*]*(?:\n|\Z))"
 )
 """The end of the clause that a phrase begins: a line, a full stop, a reason, `, since`, a place, `(at x = 3)`."""
 _DISPLAY = re.compile(r"\$\$.{1,4000}?\$\$|\\\[.{1,4000}?\\\]", re.DOTALL)
@@ -617,7 +624,7 @@ def last_phrase(same: Callable[[str, str], bool], hedge: Hedge, trim: Callable[[
                 hit = found(text, begin + place[0], begin + place[1], "phrase")
                 question_mark = end is not None and end[0] in "?？"
                 around = unsure(clause[: place[0]], clause[place[1] :])
-                other = _OR_VALUE.match(clause, place[1])
+                other = _OR_VALUE.match(clause, place[1]) or (end and _SO_VALUE.match(window, end.start()))
                 around |= bool(other and hit.final and not same(_closed(other["value"]), hit.final))
                 doubtful = question_mark or around or _TAKEN_BACK.search(text, begin, begin + _AFTER)
                 return Extraction(None, hit.span, "phrase", "hedge") if doubtful else hit

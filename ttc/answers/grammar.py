@@ -72,7 +72,7 @@ WORDS = {"pi": "pi", "theta": "theta", "alpha": "alpha", "beta": "beta", "lambda
 """Words that are symbols."""
 INFINITY = frozenset({"inf", "infinity", "infty", "oo", "Infinity"})
 CURRENCIES = frozenset({"USD", "EUR", "GBP", "JPY", "INR"})
-IN_SEVERAL_UNITS = frozenset({"time", "length", "mass"})
+IN_SEVERAL_UNITS = frozenset({"time", "length", "mass", "money:usd"})
 """Dimensions of which one amount is said in several units side by side."""
 SETS = {"(": ")", "[": "]", r"\{": r"\}", r"\langle": r"\rangle"}
 """Opening bracket to closing one."""
@@ -787,7 +787,8 @@ class _Grammar:
         if name in SEVERAL:
             self._skip_range()
             inside = self._sequence("(") if self.accept("(") else self.group()
-            node = Term("fn", (name, *(inside.args[2:] if inside.op == "seq" else (inside,))))
+            items = inside.args[2:] if inside.op == "seq" else (inside,)
+            node = Term("fn", (name, *sorted(items, key=repr)))
         elif self.peek.text in ("(", "{", "["):
             node = Term("fn", (name, self.group()))
         else:
@@ -980,4 +981,8 @@ def _name(node: Term) -> str:
         return str(node.args[0])
     if node.op == "mul":
         return "".join(_name(child) for child in node.children())
+    if node.op == "neg":
+        return f"-{_name(node.args[0])}"
+    if node.op == "add":
+        return "+".join(map(_name, node.args)).replace("+-", "-")
     raise Unparsed("a subscript that is not a name")

@@ -41,7 +41,7 @@ from ttc.answers.extract import (
 from ttc.answers.grammar import parse
 from ttc.answers.keys import expression_key, math_key, same_class
 from ttc.answers.nodes import UNITS
-from ttc.answers.shapes import hashed, shape, text_key
+from ttc.answers.shapes import hashed, shape, text_key, undressed
 from ttc.answers.tokens import Alternatives, Unparsed, in_words, plain
 from ttc.errors import UnknownName
 
@@ -333,7 +333,8 @@ _EXPRESSION_RULES = (last_box(_same_by(expression_key), math_hedge), *_MATH_RULE
 
 # -- letters: (C), C., option C, each with the letter cut out; a second letter beside it is a hedge --------------------
 _LETTER = re.compile(
-    r"(?:\\text(?:bf)?\s*\{|\\mathrm\s*\{|\\mathbf\s*\{|\\\(|[\"'*`$(\[]|\boption\b|\bchoice\b|\banswer\b|\bletter\b|\s)*"
+    r"(?:\\text(?:bf)?\s*\{|\\mathrm\s*\{|\\mathbf\s*\{|\\\(|[\"'*`$(\[]|\boption\b|\bchoice\b|\banswer\b|\bletter\b"
+    r"|\b(?:la|el|die|opción|(?:a\s)?(?:opção|letra)|lettera|lettre|buchstabe)\b|\s)*"
     r"(?P<letter>[A-Za-zＡ-Ｚ])(?![A-Za-z]|['’][A-Za-z])(?P<rest>.*)\Z",
     re.DOTALL | re.IGNORECASE,
 )
@@ -465,7 +466,7 @@ _VERDICTS = tuple(
     for sentence in (
         rf"{_START}{_SO}?(?i:only\s+)?{_CHOSEN}"
         r"\s+is\s+(?:the\s+)?(?:(?:correct|right|best)(?:\s+(?:one|answer|option|choice))?|answer)",
-        rf"{_START}{_SO}?(?i:(?:(?:I|we)(?:\s+would|\s+will|['’](?:d|ll|m)|\s+am)?\s+|let['’]s\s+)?"
+        rf"{_CLAUSE_START}{_SO}?(?i:(?:(?:I|we)(?:\s+would|\s+will|['’](?:d|ll|m)|\s+am)?\s+|let['’]s\s+)?"
         rf"(?:choose|pick|select|go(?:ing)?\s+with)\s+){_CHOSEN}",
         rf"{_START}{_SO}?(?i:(?:(?:it|this|that)\s+(?:is|must\s+be|matches|corresponds\s+to)|it['’]s"
         rf"|(?:the\s+)?(?:(?:correct|right)\s+)?letter\s+is)\s+){_CHOSEN}",
@@ -532,6 +533,37 @@ _VERDICT_FIRST = re.compile(
 
 def _verdict_first(text: str, start: int) -> Hit:
     return found(text, start, len(text), "bare") if _VERDICT_FIRST.fullmatch(text, start) else None
+
+
+OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
+"""Verdicts, each with the other one."""
+_REASONED = re.compile(
+    r"(?P<verdict>\w+)(?:\s*[,;:.!(]|\s+[-–—]|\s*—|\s+(?=because\b|since\b|as\b))(?P<reason>.*)", re.DOTALL
+)
+"""A word, and behind a mark or `because` its reason: "No, because 4 is even", "Yes (7 is prime)"."""
+_NO_REASON = re.compile(r"\s*(?:\d+\s*\Z|(?:only\s)?(?:if|when|unless|for|in|but|or|and|not)\b)", re.IGNORECASE)
+"""What begins no reason: "No. 5", "Yes, if n > 2"."""
+_DOUBTED = re.compile(
+    r"\b(?:actually|however|otherwise|sorry|maybe|perhaps|unsure|not sure|unknown|unclear|i mean|"
+    r"(?:can ?not|can['’]t|don['’]t) (?:answer|tell|say|know|decide))\b",
+    re.IGNORECASE,
+)
+"""What takes a verdict back: "No, sorry", "No. Actually, it is"."""
+_DETERMINER = re.compile(r"\bno\b(?=\s+(?!if\b|when\b|for\b)[a-z])", re.IGNORECASE)
+"""The no of "Yes, no other number works"."""
+
+
+def verdict_of(text: str) -> str:
+    """The verdict that a text gives with its reason: the No of "No, because 4 is even"; else the text itself."""
+    words = undressed(text).replace("*", "")
+    match = _REASONED.fullmatch(words)
+    other = OPPOSITES.get(match["verdict"].casefold()) if match else None
+    if match is None or other is None or _NO_REASON.match(match["reason"]):
+        return text
+    if _DOUBTED.search(match["reason"]) or taken_back(words):
+        return text
+    reason = _DETERMINER.sub("", match["reason"])
+    return text if re.search(rf"\b{other}\b", reason, re.IGNORECASE) else match["verdict"]
 
 
 _usual_exact = usual_rules(_same_by(text_key), lambda _final: False, _trim_words, _only_line, tag_is_answer=True)

@@ -426,7 +426,9 @@ _MEASURES: Mapping[str, Sequence[tuple[str, str]]] = {
     "length^2*mass/current*time^3": [
         ("1", "V volt volts"), ("1000", "kV kilovolt kilovolts"), ("1/1000", "mV millivolt millivolts"),
     ],
-    "length^2*mass/current^2*time^3": [("1", "ohm ohms"), ("1000", "kohm"), ("1e6", "Mohm")],
+    "length^2*mass/current^2*time^3": [
+        ("1", "ohm ohms Ω"), ("1000", "kohm kΩ"), ("1e6", "Mohm MΩ"),
+    ],
     "mass/length*time^2": [
         ("1", "Pa pascal pascals"), ("1000", "kPa kilopascal kilopascals"),
         ("1e6", "MPa megapascal megapascals"), ("1e9", "GPa gigapascal gigapascals"), ("1e5", "bar bars"),

@@ -63,7 +63,9 @@ def multiples(left: Term, right: Term, positive: bool) -> Ternary:
         (first, below), (second, under) = forms.quotient(left), forms.quotient(right)
     except TooLong:
         return None
-    if set(below) != {_ONE} or set(under) != {_ONE} or not first or not second:
+    if not first or not second:
+        return None if first or second else True
+    if set(below) != {_ONE} or set(under) != {_ONE}:
         return None
     if not (_independent(first) and _independent(second)):
         return None
@@ -74,6 +76,18 @@ def multiples(left: Term, right: Term, positive: bool) -> Ternary:
         return None if any(name[0] == "p" for mono in first for name, _ in mono) else False
     scale = ratios.pop() * under[_ONE] / below[_ONE]
     return scale > 0 if positive else True
+
+
+def line(node: Term, name: str) -> tuple[Fraction, Fraction] | tuple[None, None]:
+    """The a and b of a x + b, where an expression in one variable is that."""
+    try:
+        top, bottom = _Forms().quotient(node)
+    except TooLong:
+        return None, None
+    slope = ((f"s:{name}", Fraction(1)),)
+    if set(bottom) != {_ONE} or not set(top) <= {slope, _ONE} or slope not in top:
+        return None, None
+    return top[slope] / bottom[_ONE], top.get(_ONE, Fraction(0)) / bottom[_ONE]
 
 
 def solved(node: Term, name: str) -> Term | None:

@@ -417,7 +417,9 @@ def _relation(node: Term) -> Term:
         return Term("named", (name, shape(operands[1])))
     if set(operators) == {"="}:
         return _equation(operands, node)
-    return _interval(operators, operands) or Term("rel", node.args)
+    if len(operators) > 1 and set(operators) <= {">", ">="}:
+        operators, operands = tuple(_FLIP[operator] for operator in reversed(operators)), operands[::-1]
+    return _interval(operators, operands) or Term("rel", (operators, *operands))
 
 
 def _approximation(operators: tuple[str, ...], operands: list[Term]) -> Term:
@@ -437,6 +439,8 @@ def _near(left: Term, right: Term) -> bool:
 
     if left.symbols() or right.symbols():
         return bool(_name(left))
+    if right.op == "quantity" and right.args[1] == "%" and left.op != "quantity":
+        return _near(Term("mul", (left, num(100))), right.args[0])
     first, second = exact(left), exact(right)
     decimal = right.args[0] if right.op == "neg" else right
     places = _places(decimal)
@@ -468,7 +472,7 @@ def _equation(operands: list[Term], node: Term) -> Term:
     first, last = operands[0], operands[-1]
     if first.op == "sym" and any(first.symbols() & operand.symbols() for operand in operands[1:]):
         return Term("rel", node.args)  # n = n + 1 gives n no value
-    if (name := _name(first)) and _consistent(operands[1:]):
+    if (name := _name(first)) and _consistent(operands[1:]) and not _is_product(name, last):
         return Term("named", (name, shape(last)))
     if len(operands) == 2 and (name := _name(last)) and not _lone_letter(first):
         return Term("named", (name, shape(first)))
@@ -498,9 +502,10 @@ def _lone_letter(node: Term) -> bool:
 
 
 def _consistent(operands: list[Term]) -> bool:
-    """Whether all sides that are rational have one value: 5 + 3 = 8 is, 8 = 9 is not."""
-    values = {exact(_lift_unit(operand)[0]) for operand in operands} - {None}
-    return len(values) <= 1
+    """Whether all sides that are rational have one value: 5 + 3 = 8 is, 3/8 = 37.5 % is, 8 = 9 is not."""
+    sides = [(exact(inner), name) for inner, name in map(_lift_unit, operands)]
+    as_values = {value / 100 if name == "%" else value for value, name in sides if value is not None}
+    return len({value for value, _ in sides} - {None}) <= 1 or len(as_values) == 1
 
 
 def _name(node: Term) -> str:
@@ -511,13 +516,42 @@ def _name(node: Term) -> str:
         letter, argument = (str(arg.args[0]) for arg in node.args)
         if letter == "Delta":
             return f"Delta {argument}"
-        return f"{letter}({argument})" if letter[0] in "fghFGHPpQqaST" else ""
+        is_function = letter[0] in "fghFGHPpQqaST" or (letter.rstrip("'") == "y" and argument in ("x", "t"))
+        return f"{letter}({argument})" if is_function else ""
+    if node.op == "mul" and len(node.args) == 2 and _is_inverse(node.args[0]) and node.args[1].op == "sym":
+        return f"{node.args[0].args[0].args[0]}^-1({node.args[1].args[0]})"
     if node.op == "mul" and len(node.args) == 2 and node.args[0].op == "sym" and node.args[0].args[0] in _FUNCTIONS:
         value = exact(node.args[1])
         return "" if value is None else f"{node.args[0].args[0]}({value})"
+    if (
+        node.op == "mul"
+        and len(node.args) == 2
+        and node.args[1].op == "seq"
+        and (letter := _function_name(node.args[0]))
+    ):
+        arguments = [_name(item) for item in node.args[1].args[2:]]
+        return f"{letter}({','.join(arguments)})" if all(arguments) else ""
     if node.op == "seq" and node.args[0] == "(" and all(_name(item) for item in node.args[2:]):
         return "(" + ",".join(_name(item) for item in node.args[2:]) + ")"
     return ""
+
+
+def _function_name(node: Term) -> str:
+    """The letter of a function of several variables: f, or f_x for its derivative."""
+    name = str(node.args[0]) if node.op == "sym" else ""
+    return name if name[:1] in _FUNCTIONS and name[:1] else ""
+
+
+def _is_product(name: str, value: Term) -> bool:
+    """Whether y(x) is y times x, as in y x = 5, where nothing hangs on x."""
+    letter, _, argument = name.partition("(")
+    return bool(argument) and letter.rstrip("'") == "y" and argument[:-1] not in value.symbols()
+
+
+def _is_inverse(node: Term) -> bool:
+    """The inverse of a function: f^{-1}."""
+    is_power = node.op == "pow" and node.args[0].op == "sym" and node.args[0].args[0] in _FUNCTIONS
+    return is_power and exact(node.args[1]) == -1
 
 
 def _two_bounds(node: Term) -> Term:

@@ -37,7 +37,7 @@ _SYMBOLS = {
     "“": '"', "”": '"', "‘": "'", "’": "'", "′": "'", "，": ",", "；": ";", "：": ":", "（": "(", "）": ")",
     "€": " EUR ", "£": " GBP ", "¥": " JPY ", "￥": " JPY ", "₹": " INR ", "¢": " cents ",
     "…": r"\dots ", "⋯": r"\dots ", "\u200b": "", "\ufeff": "", "\u2061": "", "\u2062": "", "\u2063": ",",
-    "\u2009": r"\,", "\u202f": r"\,",
+    "\u2009": r"\,", "\u202f": r"\,", "٫": ".", "٬": ",",
 }  # fmt: skip
 _TABLE = str.maketrans(_SYMBOLS)
 _SUPER = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ", "0123456789+-()ni", strict=True))
@@ -73,13 +73,14 @@ _CALCULATED = re.compile(r"<<[^<>]*>>")
 """The calculation that GSM8K writes before its result: 4*2=<<4*2=8>>8."""
 _NESTED_BOX = re.compile(
     r"\\(?:f?box(?:ed)?|underline|bm|boldsymbol|ensuremath|textcolor\s*\{[a-z]{1,20}\}|color\s*\{[a-z]{1,20}\}(?=\s*\{)"
-    r"|(?:mathbf|mathrm|textbf)(?=\s*\{\s*[A-Za-z]\s*=))\s*\{"
+    r"|(?:mathbf|mathrm|textbf)(?=\s*\{\s*(?:[A-Za-z]\s*=|\\[dtc]?frac|\\sqrt)))\s*\{"
 )
 r"""A box, a line, bold face or a colour around a formula, up to its brace: `\boxed{`, `\textcolor{red}{`."""
 _LOOKS = re.compile(r"\\(?:tiny|small|large|Large|LARGE|huge|Huge|normalsize|color\s*\{[a-z]{1,20}\})(?![A-Za-z{])")
 """Sizes and colours, which mean nothing."""
 _UNIT_FRACTION = re.compile(
-    r"\\frac\s*\{\s*\\text\s*\{([A-Za-z ]{1,20})\}\s*\}\s*\{\s*\\text\s*\{([A-Za-z ]{1,20})\}(\^\{?[23]\}?)?\s*\}"
+    r"\\frac\s*\{\s*\\(?:text|mathrm)\s*\{([A-Za-z ]{1,20})\}\s*\}"
+    r"\s*\{\s*\\(?:text|mathrm)\s*\{([A-Za-z ]{1,20})\}(\^\{?[23]\}?)?\s*\}"
 )
 r"""A unit as a fraction of units: `\frac{\text{m}}{\text{s}^2}`."""
 _STYLED_TEXT = re.compile(r"\\(?:mathbf|mathrm|textbf|boldsymbol)\s*\{\s*(\\text\s*\{[^{}]*\})\s*\}")
@@ -134,10 +135,15 @@ _TITLE = re.compile(
     r"(?P<words>ANS(?:WER)?|[A-Za-z]*[a-z][A-Za-z' ]{1,60}?)\s*"
     r"(?:(?:[:=]|\b(?:is|are)\s?:?)\s*\}|\}\s*[:=])"
     r"|(?:\\Pr|P|\\(?:mathbb|mathrm|text|operatorname)\{P\})\s*\((?=[^()]*(?:[=|A-Z<>]|\\(?:mid|cap|cup|text)))[^()]{1,60}\)\s*="
-    r")\s*(?=[-\d.$(A-Za-z\\])(?!.*[,;].*[:=])",
+    r"|(?:\\(?:text|textrm|mathrm|operatorname|mathbb)\s*\{\s*(?:rank|nullity|dim|deg|tr|Var|Cov|SD|E|pH|pOH)\s*\}"
+    r"|\\(?:dim|deg)(?![A-Za-z])|pO?H)\s*(?:\([^()=]{1,40}\)|\[[^\[\]=]{1,40}\]|\s?[A-Za-z](?![A-Za-z]))?\s*"
+    r"(?:=|\\approx(?![A-Za-z]))"
+    r"|(?:\\sigma\s*\^\s*\{?2\}?|\\nabla\s*[A-Za-z](?:\([^()=]{1,20}\))?"
+    r"|\\frac\s*\{\s*\\partial\s*(?:\^\s*\{?\d\}?)?\s*[A-Za-z]\s*\}\s*\{\s*\\partial[^{}=]{1,40}\})\s*="
+    r")\s*(?=[-\d.$({A-Za-z\\])(?!.*[,;].*[:=])",
     re.DOTALL,
 )
-"""What a value is said to be before it: the total, the probability of an event, or nothing but an equals sign."""
+"""What a value is said to be before it: the total, the chance of an event, a rank, or nothing but an equals sign."""
 _NO_TITLE = frozenset(
     {"not", "no", "never", "cannot", "twice", "thrice", "half", "double", "triple", "wrong", "incorrect"}
 )
@@ -168,6 +174,8 @@ _FRAC = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 r"""Fractions in a size of their own: `\dfrac`, `\tfrac`."""
 _OVER = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*?)\\over(?![A-Za-z])((?:[^{}]|\{[^{}]*\})*)\}")
 """A fraction as TeX writes it, {1 \\over 2}."""
+_OVER_ALL = re.compile(r"\A([^=<>]*?)\\over(?![A-Za-z])([^=<>]*)\Z")
+"""Such a fraction as the whole answer, without braces around it."""
 
 
 def _in_unit(match: re.Match[str]) -> str:
@@ -209,6 +217,22 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ),
     ("big", re.compile(r"\\big(c[au]p)(?![A-Za-z])"), r"\\\1"),
     ("a factor of", re.compile(r"\A\s*\\(?:text|mathrm)\s?\{\s*(?:by )?a factor of\s*\}"), ""),
+    (r"\notin", re.compile(r"\\notin(?![A-Za-z])"), r"\\in \\mathbb{R}\\setminus "),
+    (r"\equiv", re.compile(r"([A-Za-z]\s?\([a-z]\)\s*)\\equiv(?![A-Za-z])(?!.*mod)"), r"\1="),
+    (r"\times", re.compile(r"(?<=\d)\s*\\times\s*\Z"), ""),
+    (
+        "s",
+        re.compile(
+            r"(?<=\d)(?:\s|\\[ ,;:])*\\(?:text|mathrm)\s?\{\s*s\s*(?:\^\s?\{?\s?-1\s?\}?\s*\}|\}\s*\^\s?\{?\s?-1\s?\}?)"
+        ),
+        r" \\text{Hz}",
+    ),
+    ("E", re.compile(r"(?<=\d)\s*\\(?:text|mathrm)\s?\{\s*E\s*\}\s*([-+]?\d{1,4})(?!\d)"), r"e\1"),
+    (
+        "base",
+        re.compile(r"_\s*\{\s*\\(?:text|mathrm)\s?\{\s*base\s*(?:\}\s*(\d{1,2})|(\d{1,2})\s*\})\s*\}"),
+        r"_{\1\2}",
+    ),
     ("arrow", re.compile(r"\\(?:long)?rightarrow(?![A-Za-z])"), r"\\to "),
     ("d", _LEIBNIZ, _primed),
     ("pounds", re.compile(r"\\pounds(?![A-Za-z])"), " GBP "),
@@ -217,6 +241,8 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ("\\", re.compile(r"\\(?:backslash|smallsetminus)(?![A-Za-z])"), r"\\setminus "),
     ("{", re.compile(r"\A\{\s*([A-Za-z])(\s*(?:\||:|\\mid|\\in)(?![A-Za-z]).*)\}\Z", re.DOTALL), r"\\{\1\2\\}"),
     ("US", re.compile(r"(?<![A-Za-z])US(?=\s?\\?\$\s?\d)"), ""),
+    ("left<", re.compile(r"\\left\s?<"), r"\\langle "),
+    ("right>", re.compile(r"\\right\s?>"), r"\\rangle "),
     ("<", re.compile(r"\A(\$*|\\[(\[])\s*<([^<>]*,[^<>]*)>\s*(\$*|\\[)\]])\Z"), r"\1\\langle \2\\rangle \3"),
     ("math", re.compile(r"\\([ij])math(?![A-Za-z])"), r"\1"),
     (r"\R", re.compile(r"\\R(?![A-Za-z])"), r"\\mathbb{R}"),
@@ -244,7 +270,7 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     (r"\gt", re.compile(r"\\(?:gt)(?![A-Za-z])"), ">"),
     ("<=", re.compile(r"<="), r"\\le "),
     (">=", re.compile(r">="), r"\\ge "),
-    ("!=", re.compile(r"!="), r"\\ne "),
+    ("!=", re.compile(r"(?<!\d)!=|!=(?!\s*\d)"), r"\\ne "),
     ("brace", re.compile(r"\\(?:lbrace)(?![A-Za-z])"), r"\\{"),
     ("brace", re.compile(r"\\(?:rbrace)(?![A-Za-z])"), r"\\}"),
     ("vert", re.compile(r"\\(?:lvert|rvert|vert)(?![A-Za-z])"), "|"),
@@ -257,7 +283,8 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
         "except",
         re.compile(
             r"\A(?P<text>\\text\{)?(?:x is )?all real numbers,? except (?:for )?(?:x\s*=)?"
-            r"(?P<closed>\})?(?P<points>.*?)(?(text)(?(closed)|\}))\Z"
+            r"(?P<closed>\})?(?:\s*x\s*=)?(?P<points>.*?)(?(text)(?(closed)|\}))\Z",
+            re.IGNORECASE,
         ),
         r"\\mathbb{R}\\setminus\\{\g<points>\\}",
     ),
@@ -308,7 +335,8 @@ def _with_plain_numbers(text: str) -> str:
 def _with_plain_commands(text: str) -> str:
     """One command for each thing that has several: fractions, binomial coefficients, moduli, primes and `_ALIASES`."""
     text = _FRAC.sub(r"\\frac", text)
-    text = _OVER.sub(r"\\frac{\1}{\2}", text) if r"\over" in text else text
+    if r"\over" in text:
+        text = _OVER_ALL.sub(r"\\frac{\1}{\2}", _OVER.sub(r"\\frac{\1}{\2}", text))
     if "C" in text and "_" in text:
         text = _CHOSEN_FROM.sub(_binomial, _CHOSEN.sub(_binomial, text))
     if "mod" in text:
@@ -414,7 +442,7 @@ def _rewritten(text: str) -> str:
     """What is seldom: looks, angles in minutes, repeating decimals; each is sought only where its sign stands."""
     if "\\" in text:
         text = _STYLED_TEXT.sub(r"\1", _LOOKS.sub("", text))
-    if r"\frac" in text and "text" in text:
+    if r"\frac" in text and ("text" in text or "mathrm" in text):
         text = _UNIT_FRACTION.sub(r"\\text{\1}/\\text{\2}\3", text)
     if "dot" in text or "..." in text:
         text = _CYCLE.sub(r"\1\\overline{\g<cycle>}", _DOTTED.sub(r"\\overline{\1\2\3}", text))
@@ -652,14 +680,33 @@ _CHEMICAL = re.compile(
     r"(?:\^(?:(?P<size>[2-9]?)(?P<sign>[-+])|(?P<before>[-+])(?P<after>[2-9])))?"
 )
 """A molecule or an ion by its elements, each with how often it stands there: H2SO4, Ca(OH)2, Fe^3+."""
+_IN_BRACKETS = re.compile(r"\\(?:text|mathrm)\s?\{\s*\([A-Za-z ]{3,30}\)\s*\}\s*\Z")
+"""The name of a molecule behind its formula: `CH_4 \\text{ (methane)}`."""
+_ARROW, _PLUS = re.compile(r"\\to(?![A-Za-z])|->|→"), re.compile(r"(?<![\^\d])\+|(?<=\d)\+(?=\d?[A-Ze(])|(?<=[-+])\+")
 _CHEMICAL_MARKS = re.compile(r"\\(?:text|mathrm|ce|rm)(?![A-Za-z])|[{}_\s]")
-MAX_DESIGNATION = 64
-"""Characters of the longest date, code or chemical formula."""
+MAX_REACTION, MAX_DESIGNATION = 250, 64
+"""Characters of the longest reaction, and of the longest date, code or chemical formula."""
 
 
 def chemical(text: str) -> str:
-    """A chemical formula in one spelling; empty for anything else."""
-    match = _CHEMICAL.fullmatch(_CHEMICAL_MARKS.sub("", text))
+    """A chemical formula or a reaction in one spelling; empty for anything else."""
+    bare = _CHEMICAL_MARKS.sub("", _ARROW.sub("->", _IN_BRACKETS.sub("", text)))
+    sides = bare.split("->")
+    if len(sides) == 1:
+        return _molecule(bare)
+    terms = [[_times_molecule(term) for term in _PLUS.split(side)] for side in sides]
+    return "->".join("+".join(sorted(side)) for side in terms) if all(map(all, terms)) else ""
+
+
+def _times_molecule(text: str) -> str:
+    """A molecule or an atom with its number: 2H2O, 4Fe."""
+    number, formula = re.fullmatch(r"(\d{0,2})(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    spelling = _molecule(formula) or (formula if re.fullmatch(rf"(?:{_ATOMS})+|e\^-", formula) else "")
+    return spelling and number.removeprefix("1" if number == "1" else "") + spelling
+
+
+def _molecule(text: str) -> str:
+    match = _CHEMICAL.fullmatch(text)
     if match is None:
         return ""
     sign = match["sign"] or match["before"] or ""
@@ -673,7 +720,7 @@ def designation(text: str) -> str:
     """
     if styled := _IN_TEXT.fullmatch(text):
         text = styled[1].strip()
-    if len(text) > MAX_DESIGNATION:
+    if len(text) > (MAX_REACTION if "->" in text or r"\to" in text else MAX_DESIGNATION):
         return ""
     if "\\" in text:
         return chemical(text) or _date(" ".join(_IN_TEXT.sub(r" \1 ", text).split()))

@@ -14,35 +14,16 @@ Args:
 
 from __future__ import annotations
 
-import re
 import unicodedata
 
 from ttc.answers import Extraction, extract
-from ttc.answers.extract import taken_back
+from ttc.answers.kinds import verdict_of
 from ttc.answers.shapes import QUOTES, literal_spelling, undressed
 from ttc.core import Target
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card
 
 VERSION = "7"
-
-
-OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
-"""Verdicts, each with the other one."""
-_REASONED = re.compile(
-    r"(?P<verdict>\w+)(?:\s*[,;:.!(]|\s+[-–—]|\s*—|\s+(?=because\b|since\b|as\b))(?P<reason>.*)", re.DOTALL
-)
-"""A word, and behind a mark or `because` its reason: "No, because 4 is even", "Yes (7 is prime)"."""
-_ELSE = re.compile(r"\s*(?:\d+\s*\Z|(?:only\s)?(?:if|when|unless|for|in|but|or|and|not)\b)", re.IGNORECASE)
-"""What begins no reason: "No. 5", "Yes, if n > 2"."""
-_DOUBT = re.compile(
-    r"\b(?:actually|however|otherwise|sorry|maybe|perhaps|unsure|not sure|unknown|unclear|i mean|"
-    r"(?:can ?not|can['’]t|don['’]t) (?:answer|tell|say|know|decide))\b",
-    re.IGNORECASE,
-)
-"""What takes a verdict back: "No, sorry", "No. Actually, it is"."""
-_DETERMINER = re.compile(r"\bno\b(?=\s+(?!if\b|when\b|for\b)[a-z])", re.IGNORECASE)
-"""The no of "Yes, no other number works"."""
 
 
 def exact(*, case_sensitive: bool = False, whole_text: bool = False, allow_truncated: bool = False) -> ExactVerifier:
@@ -100,16 +81,3 @@ class ExactVerifier(AnswerVerifier):
         seen = "".join(char for char in undressed(text) if unicodedata.category(char) != "Cf")
         words = literal_spelling(" ".join(unicodedata.normalize("NFKC", seen).split()).strip(QUOTES).rstrip("."))
         return words if self._case_sensitive else words.casefold()
-
-
-def verdict_of(text: str) -> str:
-    """The verdict that a text gives with its reason: the No of "No, because 4 is even"; else the text itself."""
-    words = undressed(text).replace("*", "")
-    match = _REASONED.fullmatch(words)
-    other = OPPOSITES.get(match["verdict"].casefold()) if match else None
-    if match is None or other is None or _ELSE.match(match["reason"]):
-        return text
-    if _DOUBT.search(match["reason"]) or taken_back(words):
-        return text
-    reason = _DETERMINER.sub("", match["reason"])
-    return text if re.search(rf"\b{other}\b", reason, re.IGNORECASE) else match["verdict"]

@@ -40,8 +40,9 @@ from ttc.answers import Extraction, extract
 from ttc.answers.extract import MAX_BOXES, OR_WORD
 from ttc.answers.grammar import MAX_PRODUCT_WORD, parse
 from ttc.answers.keys import spelling_key
+from ttc.answers.kinds import OPPOSITES, verdict_of
 from ttc.answers.nodes import CONSTANTS, Term, duration, exact, unit
-from ttc.answers.shapes import shape
+from ttc.answers.shapes import shape, text_key
 from ttc.answers.tokens import TooLarge, Unparsed, plain
 from ttc.config.values import at_least
 from ttc.core import Form, Status, Submission, Target, Verdict
@@ -296,13 +297,17 @@ def weigh(
         return True, "spelled"
     if (letter := _LABELLED.fullmatch(gold)) and not letter["value"].strip(" }"):
         chosen = _LABELLED.fullmatch(answer)
-        if chosen and chosen["letter"] == letter["letter"] and not _NO_VALUE.search(chosen["value"]):
+        if chosen and chosen["letter"] != letter["letter"]:
+            return False, "different"
+        if chosen and not _NO_VALUE.search(chosen["value"]):
             return True, "letter"
     first, second = _shape(left), _shape(right)
     if first is None:
         return None, ""
     if first.op == "base" and right.upper() == first.args[0] and asks_base(question, first.args[1]):
         return True, "digits"  # 1011 for 1011_2, where the question says in which base
+    if first.op == "text" and text_key(left) in OPPOSITES:
+        second = _shape(_plain(verdict_of(right)))  # Yes, with a reason
     if second is None:
         return False, UNPARSED
     first, second = _as_product(left, first, right, second), _as_product(right, second, left, first)

@@ -181,7 +181,19 @@ def _unevaluated(golds: list[Term], answers: list[Term]) -> bool:
     if any(exact(node) is not None and not numeral(node) for node in values):
         return False  # the gold is left as an expression too
     allowed = _SURDS | _related(frozenset().union(*map(_functions, values)))
+    allowed |= {"sin", "cos"} if any(map(_in_polar_form, values)) else set()
     return any(not (_functions(node) <= allowed) or _plain_sum(node) for node in answers)
+
+
+def _in_polar_form(node: Term) -> bool:
+    """Whether a number is written as r e^{i t}, for which r cis t may stand."""
+    imaginary = Term("sym", ("i",))
+    here = node.op == "pow" and node.args[0] == Term("sym", ("e",)) and _holds(node.args[1], imaginary)
+    return here or any(map(_in_polar_form, node.children()))
+
+
+def _holds(node: Term, part: Term) -> bool:
+    return node == part or any(_holds(child, part) for child in node.children())
 
 
 def numeral(node: Term) -> bool:

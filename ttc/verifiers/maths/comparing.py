@@ -113,7 +113,7 @@ class Comparison:
             "ratio": self._ratios,
             "rel": self._relations,
             "residue": self._residues,
-            "text": lambda a, b: word_key(a) == word_key(b),
+            "text": lambda a, b: word_key(a) in (word_key(b), _unlabelled(word_key(b))),
         }
         rule = rules.get(left.op)
         return rule(left, right) if rule else False
@@ -306,6 +306,10 @@ class Comparison:
 
     def _relations(self, left: Term, right: Term) -> Ternary:
         first, second = _difference(left), _difference(right)
+        if left.args[0] == right.args[0]:
+            sides = all_of([self.scalars(a, b) for a, b in zip(left.args[1:], right.args[1:], strict=True)])
+            if sides or first is None:
+                return sides
         if first is None or second is None or first[0] != second[0]:
             return False
         positive = first[0] not in ("=", "!=")
@@ -391,6 +395,9 @@ _INTEGERS = frozenset("klmnt")
 def read_residues(gold: Term, answer: Term, question: str) -> tuple[Term, Term]:
     """A residue beside a number: 3 answers 3 mod 7, and 3 mod 7 answers 3 in a `question` on a remainder by 7."""
     body = answer.args[1] if answer.op == "named" else answer
+    if "residue" in (gold.op, body.op) or (gold.op == "named" and gold.args[1].op == "residue"):
+        gold, answer = _progression(gold), _progression(answer)
+        body = answer.args[1] if answer.op == "named" else answer
     if gold.op == "residue" and body.op == "scalar":
         return gold.args[0], answer
     if question and gold.op == "scalar" and body.op == "residue" and body.args[0].op == "scalar":
@@ -398,6 +405,21 @@ def read_residues(gold: Term, answer: Term, question: str) -> tuple[Term, Term]:
         if least is not None and least == exact(body.args[0].args[0]) and _has_modulus(question, body.args[1]):
             return gold, body.args[0]  # 10 mod 7 is no remainder
     return gold, answer
+
+
+def _progression(node: Term) -> Term:
+    """Numbers n = 6k + 1 as the residue class that they are; all else as it is."""
+    if node.op != "named" or node.args[1].op != "scalar":
+        return node
+    inner = node.args[1].args[0]
+    letter = next(iter(inner.symbols()), "")
+    from ttc.answers.normal import line  # seldom needed
+
+    slope, start = line(inner, letter) if letter in _INTEGERS and len(inner.symbols()) == 1 else (None, None)
+    if slope is None or start is None or slope.denominator != 1 or start.denominator != 1 or abs(slope) < 2:
+        return node
+    parts = Term("scalar", (num(start % abs(slope)),)), Term("scalar", (num(abs(slope)),))
+    return Term("named", (node.args[0], Term("residue", parts)))
 
 
 def _has_modulus(question: str, modulus: Term) -> bool:
@@ -525,6 +547,11 @@ def any_of(values: Sequence[Ternary]) -> Ternary:
     return True if True in values else None if None in values else False
 
 
+def _unlabelled(words: str) -> str:
+    """Words without the letter of a choice before them: (E) ellipse."""
+    return re.sub(r"\A\([a-j]\)\s+(?=\w{3})", "", words)
+
+
 def _counts(items: Sequence[Term]) -> Mapping[Term, int]:
     return Counter(items)
 
@@ -613,20 +640,22 @@ def _conversion(first: str, second: str) -> tuple[Fraction, Fraction] | None:
     if left.dimension and right.dimension:
         if left.dimension == right.dimension and left.factor and right.factor:
             return left.factor, right.factor
-        charges = _in_coulombs(first), _in_coulombs(second)
-        return None if charges == (first, second) else _conversion(*charges)
+        electric = _electric(first), _electric(second)
+        return None if electric == (first, second) else _conversion(*electric)
     if _measures(first) != _measures(second):
         return None
     words = unit_words(first), unit_words(second)
     return (Fraction(1), Fraction(1)) if words[0] & words[1] or {"unit"} in words else None
 
 
-_CHARGE = re.compile(r"(?<![A-Za-z])C(?![A-Za-z])")
+_ELECTRIC = {"C": "coulomb", "F": "farad"}
 
 
-def _in_coulombs(text: str) -> str:
-    """A unit with its C as coulombs, which is read as a degree Celsius first."""
-    return text if "degree" in text else _CHARGE.sub("coulomb", text)
+def _electric(text: str) -> str:
+    """A unit with its C as coulombs and its F as farads, which are read as degrees first."""
+    if "degree" in text:
+        return text
+    return re.sub(r"(?<![A-Za-z])[CF](?![A-Za-z])", lambda match: _ELECTRIC[match[0]], text)
 
 
 def _measures(text: str) -> list[set[str]]:

@@ -164,9 +164,11 @@ class Digits(Decide):
     def proportional(self, left: Term, right: Term, positive: bool) -> Ternary:
         """Whether left = c * right for one constant c (of positive sign): left(p) right(q) = left(q) right(p)."""
         points = [point for point in self._points(left, right) if _defined(left, right, point)]
-        if len(points) < _NEEDED + 1:
-            return None
-        base = points[0]
+        # What is zero everywhere, as x = x says, is a multiple of everything, and says nothing.
+        others = [point for point in points if not (_is_zero(left, point) or _is_zero(right, point))]
+        if len(others) < _NEEDED + 1:
+            return False if len(points) > _NEEDED else None
+        base = others[0]
         if not all(_vanishes(functools.partial(_cross, left, right, base, other)) for other in points[1:]):
             return False
         signs = {_sign(left, base) * _sign(right, base)}
@@ -309,6 +311,10 @@ def _vanishes(difference: Callable[[], Any]) -> bool:
 
 def _cross(left: Term, right: Term, base: dict[str, Any], other: dict[str, Any]) -> Any:
     return _value(left, base) * _value(right, other) - _value(left, other) * _value(right, base)
+
+
+def _is_zero(node: Term, point: dict[str, Any]) -> bool:
+    return _vanishes(functools.partial(_value, node, point))
 
 
 def _shift(left: Term, right: Term, base: dict[str, Any], other: dict[str, Any]) -> Any:
