@@ -98,7 +98,9 @@ class PoolEngine:
         return Capabilities(model="replay", max_context=1 << 30, token_ids=False, schedule_invariant=True)
 
     def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
-        """The one prompt that was drawn from."""
+        """The one prompt that was drawn from; refused for draws that think otherwise than those."""
+        if thinking is not None:
+            raise ConfigError("a replay thinks as the recorded run did; a strategy that asks otherwise needs a new run")
         return Prompt(text="", token_ids=None, messages=tuple(messages))
 
     def encode(self, text: str) -> tuple[int, ...]:

@@ -115,6 +115,8 @@ def test_a_token_budget_holds_in_a_replay(pool: Path, tmp_path: Path) -> None:
         (("tree",), "cannot ask anything new|token ids|holds"),
         (("first_finished", "--n", "4"), "token ids"),
         (("aggregate", "--n", "4"), "cannot ask anything new"),
+        (("no_think_then_think:n=1",), "thinks as the recorded run did"),
+        (("budget_forcing",), "thinks as the recorded run did"),
         (("majority", "--scorer", "simulated"), "recorded scores"),
     ],
 )
