@@ -6,7 +6,8 @@ They compare the problems that the runs share. No model is needed.
     ttc compare runs/majority runs/tree        the second minus the first
     ttc compare runs/seed1 runs/seed2          strategies over both seeds, where the runs differ by nothing else
 
-Each line is second minus first in points of accuracy, with its 95 % interval, the exact McNemar p-value, the same after
+Each line is second minus first in points of accuracy, with its 95 % interval, the exact McNemar p-value (where clusters
+or several seeds make more than right and wrong of a problem, that of flipping the signs of their sums), the same after
 Holm's correction over all lines, and how much the second spent of the first's tokens and FLOPs.
 """
 
