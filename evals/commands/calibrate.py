@@ -61,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
     source = {
         "runs": [digest(config) for config in configs],
         "weights": sorted(weights),
+        "drawn": [{name: config.get(name) for name in ("sampling", "thinking")} for config in configs],
         "problems": sorted(questions_of(record.problem for record in records)),
     }
     plan = fit(runs, pilot=args.pilot, seed=args.seed, source=source)
