@@ -87,9 +87,9 @@ def pool_of(record: Record) -> dict[int, RecordedDraw]:
 class PoolEngine:
     """Hands out recorded draws; knows no text, no ids and no other prompt."""
 
-    def __init__(self, pool: Mapping[int, RecordedDraw]) -> None:
-        """`pool` is one problem's."""
-        self._pool = pool
+    def __init__(self, pool: Mapping[int, RecordedDraw], temperature: float) -> None:
+        """`pool` is one problem's, drawn at `temperature`."""
+        self._pool, self._temperature = pool, temperature
         self._counters = Usage()
 
     @property
@@ -98,7 +98,9 @@ class PoolEngine:
         return Capabilities(model="replay", max_context=1 << 30, token_ids=False, schedule_invariant=True)
 
     def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
-        """The one prompt that was drawn from."""
+        """The one prompt that was drawn from; refused for draws that think otherwise than those."""
+        if thinking is not None:
+            raise ConfigError("a replay thinks as the recorded run did; a strategy that asks otherwise needs a new run")
         return Prompt(text="", token_ids=None, messages=tuple(messages))
 
     def encode(self, text: str) -> tuple[int, ...]:
@@ -113,6 +115,11 @@ class PoolEngine:
         """Return recorded draws; one that is longer than `sampling.max_tokens` is cut, and is then no answer."""
         if prompt.path or prompt.text:
             raise ConfigError("a replay cannot ask anything new; only strategies over whole samples can be replayed")
+        if sampling.temperature != self._temperature:
+            raise ConfigError(
+                f"the recorded draws are of temperature {self._temperature:g}, not {sampling.temperature:g}: leave the "
+                "strategy's temperature out, or make a new run"
+            )
         return [self._drawn(number, sampling.max_tokens, on_usage) for number in draws]
 
     def _drawn(self, number: int, max_tokens: int, on_usage: UsageSink) -> Completion:
@@ -171,7 +178,12 @@ class PoolSession(Session):
     ) -> None:
         """See `Session`; `pool` is the problem's."""
         super().__init__(
-            problem, PoolEngine(pool), answers=kind_of(problem.kind), seed=seed, sampling=sampling, budget=budget
+            problem,
+            PoolEngine(pool, sampling.temperature),
+            answers=kind_of(problem.kind),
+            seed=seed,
+            sampling=sampling,
+            budget=budget,
         )
         self._pool = pool
 

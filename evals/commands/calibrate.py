@@ -16,14 +16,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evals.allocation.calibrate import fit, halves, read_pools, routes, worth
+from evals.allocation.calibrate import Pools, fit, halves, read_pools, routes, worth
 from evals.numbers.statistics import mean_interval
 from evals.numbers.summary import cluster_of
 from evals.run_folder import CONTENTS, digest, read_run
-from ttc.allocation.plan import questions_of, save_plan, weights_in
+from ttc.allocation.plan import Plan, questions_of, save_plan, weights_in
 from ttc.cli.parts import check_writable
 from ttc.config.values import at_least, check_seed, counted
 from ttc.errors import ConfigError
@@ -60,16 +61,22 @@ def run(args: argparse.Namespace) -> int:
     source = {
         "runs": [digest(config) for config in configs],
         "weights": sorted(weights),
+        "drawn": [{name: config.get(name) for name in ("sampling", "thinking")} for config in configs],
         "problems": sorted(questions_of(record.problem for record in records)),
     }
     plan = fit(runs, pilot=args.pilot, seed=args.seed, source=source)
     save_plan(plan, args.out)
+    _tell(args.out, plan, runs, clusters, pilot=args.pilot, seed=args.seed)
+    return 0
+
+
+def _tell(out: Path, plan: Plan, runs: Sequence[Pools], clusters: Mapping[str, str], *, pilot: int, seed: int) -> None:
+    """Print what the plan holds, and what it is worth; `clusters` are those of all problems of the runs."""
     problems = routes(runs)[0].by_id
     states = sum(len(rung) for route in plan.routes for rung in route.rungs)
     print(
         f"{counted(len(problems), 'problem')}, {counted(len(plan.routes), 'route')}, {counted(states, 'state')}, "
-        f"{counted(plan.spent, 'token')} of calibration: "
-        f"{args.out}"
+        f"{counted(plan.spent, 'token')} of calibration: {out}"
     )
     if len(problems) < len(clusters):
         left_out = counted(len(clusters) - len(problems), "problem")
@@ -77,16 +84,15 @@ def run(args: argparse.Namespace) -> int:
     if len({clusters[name] for name in problems}) < MIN_POOLS:
         few = f"fewer than {MIN_POOLS} problems, variants of one counted once"
         print(f"  {few}: what the plan is worth cannot be cross-fitted", file=sys.stderr)
-        return 0
-    least = max(half.first for half, _ in halves(runs, seed=args.seed, pilot=args.pilot))
+        return
+    least = max(half.first for half, _ in halves(runs, seed=seed, pilot=pilot))
     most = max(pools.spent for pools in routes(runs)) / len(problems)
     for tokens in (MARGIN * least * 2**i for i in range(ROWS)):
         if tokens > MARGIN**2 * most:
             break
-        right, spent = worth(runs, tokens, pilot=args.pilot, seed=args.seed)
-        accuracy = mean_interval(right, [clusters[name] for name in problems], seed=args.seed)
+        right, spent = worth(runs, tokens, pilot=pilot, seed=seed)
+        accuracy = mean_interval(right, [clusters[name] for name in problems], seed=seed)
         print(
             f"  tokens={tokens:7.0f}  accuracy {100 * accuracy.value:.1f} % "
             f"({100 * accuracy.low:.1f} to {100 * accuracy.high:.1f}), {sum(spent) / len(spent):.0f} tokens spent"
         )
-    return 0

@@ -6,7 +6,8 @@ They compare the problems that the runs share. No model is needed.
     ttc compare runs/majority runs/tree        the second minus the first
     ttc compare runs/seed1 runs/seed2          strategies over both seeds, where the runs differ by nothing else
 
-Each line is second minus first in points of accuracy, with its 95 % interval, the exact McNemar p-value, the same after
+Each line is second minus first in points of accuracy, with its 95 % interval, the exact McNemar p-value (where clusters
+or several seeds make more than right and wrong of a problem, that of flipping the signs of their sums), the same after
 Holm's correction over all lines, and how much the second spent of the first's tokens and FLOPs.
 """
 
@@ -23,7 +24,7 @@ from typing import Any
 from evals.numbers.compare import RunComparison, Side, compare_all
 from evals.numbers.summary import IDENTITY, SUMMARY, counted_apart, read_summary, total_usage
 from evals.report.runs import labels
-from evals.run_folder import Run, read_run
+from evals.run_folder import CONTENTS, Run, read_run
 from ttc.config.values import check_seed, counted
 from ttc.core import Record
 
@@ -65,16 +66,17 @@ def _runs(folder: Path) -> list[tuple[Mapping[str, Any], Sequence[Record]]]:
     if not (folder / SUMMARY).is_file():
         run = read_run(folder)
         return [(_entry(run), run.records)]
-    return [(entry, read_run(folder / str(entry.get("records", "."))).records) for entry in read_summary(folder)]
+    runs = [(entry, read_run(folder / str(entry.get("records", ".")))) for entry in read_summary(folder)]
+    return [({**entry, CONTENTS: run.config.get(CONTENTS)}, run.records) for entry, run in runs]
 
 
 def _over_seeds(
     runs: Sequence[tuple[Mapping[str, Any], Sequence[Record]]],
 ) -> list[tuple[Mapping[str, Any], Sequence[Record]]]:
-    """The runs, those that differ by their seeds alone as one; as they are where nothing else would be left."""
+    """The runs, those of one content that differ by their seeds alone as one; as they are where one would be left."""
     groups: dict[str, dict[object, tuple[Mapping[str, Any], Sequence[Record]]]] = {}
     for number, (entry, records) in enumerate(runs):
-        name = json.dumps([entry.get(key) for key in IDENTITY if key != "seed"], default=str)
+        name = json.dumps([entry.get(key) for key in (*IDENTITY, CONTENTS) if key != "seed"], default=str)
         seed = entry.get("seed")
         if seed in groups.get(name, {}):  # the same run again, which stands for itself
             name = f"{number} {name}"
@@ -93,7 +95,7 @@ def _entry(run: Run) -> dict[str, Any]:
     """What the summary of a run will say of its identity once it is finished."""
     config = run.config
     sampling, params = config.get("sampling") or {}, config.get("params") or {}
-    own = {name: config.get(name) for name in IDENTITY}
+    own = {name: config.get(name) for name in (*IDENTITY, CONTENTS)}
     usage = asdict(total_usage(run.records))
     return {**own, "n": params.get("n"), "temperature": sampling.get("temperature"), "usage": usage}
 

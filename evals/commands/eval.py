@@ -223,30 +223,30 @@ def evaluate(options: EvalOptions, out: Path) -> tuple[int, list[Result]]:
 
 
 def _tell_of_plans(experiment: Experiment) -> None:
-    """Say of a plan that it was calibrated with other weights, or on the problems that it is to be measured on."""
+    """Say of plans why what they expect does not hold here, or what is measured not elsewhere."""
     for arm in experiment.arms:
         path = arm.choice.params.get("plan")
-        if not isinstance(path, str):
-            continue
-        from ttc.allocation.plan import load_plan, questions_of, weights_in
+        for doubt in _doubts_of_plan(path, experiment) if isinstance(path, str) else ():
+            print(f"{arm.choice.label}: {path} was calibrated {doubt}", file=sys.stderr)
 
-        source = load_plan(path).source
-        there, here = source.get("weights"), weights_in(part_contents(experiment.engine))
-        if there and here and here.isdisjoint(there):
-            print(
-                f"{arm.choice.label}: {path} was calibrated with other weights than this model's; "
-                "make one of a run of this model: ttc calibrate RUN",
-                file=sys.stderr,
-            )
-        questions = questions_of(item.problem for item in experiment.items)
-        known = len(questions.intersection(source.get("problems", ())))
-        if known:
-            print(
-                f"{arm.choice.label}: {path} was calibrated on {known} of the {counted(len(questions), 'problem')} "
-                "that it is measured on, so the accuracy is not that of new ones; make a plan of a run on others "
-                "(--problems-seed, where the task makes its own)",
-                file=sys.stderr,
-            )
+
+def _doubts_of_plan(path: str, experiment: Experiment) -> Iterator[str]:
+    from ttc.allocation.plan import load_plan, questions_of, weights_in
+
+    source = load_plan(path).source
+    there, here = source.get("weights"), weights_in(part_contents(experiment.engine))
+    if there and here and here.isdisjoint(there):
+        yield "with other weights than this model's; make one of a run of this model: ttc calibrate RUN"
+    drawn = {"sampling": dump(experiment.sampling), "thinking": dump(experiment.thinking)}
+    if drawn not in source.get("drawn", [drawn]):
+        yield "on draws of other sampling or thinking, so the tokens and the accuracy it expects are not this run's"
+    questions = questions_of(item.problem for item in experiment.items)
+    known = len(questions.intersection(source.get("problems", ())))
+    if known:
+        yield (
+            f"on {known} of the {counted(len(questions), 'problem')} that it is measured on, so the accuracy is not "
+            "that of new ones; make a plan of a run on others (--problems-seed, where the task makes its own)"
+        )
 
 
 def plan(options: EvalOptions, out: Path) -> Experiment:

@@ -55,7 +55,8 @@ class RecordedRun:
         values = {key: value for key, value in config["sampling"].items() if key in fields}
         for name in ("stop", "stop_token_ids"):
             values[name] = tuple(values.get(name) or ())
-        self.sampling = Sampling(**values)
+        own = (config.get("params") or {}).get("temperature")  # of the strategy, which overrides the run's
+        self.sampling = Sampling(**(values if own is None else {**values, "temperature": own}))
 
     @property
     def usual_temperature(self) -> float | None:

@@ -1,7 +1,7 @@
 """Paired comparison of runs on the problems they share.
 
 Every pair (first, second) is compared as second minus first: difference of accuracy with a paired, clustered interval,
-exact McNemar on the problems that only one of them solved (on their clusters, where those hold several), and
+exact McNemar on the problems that only one of them solved (sign flips of sums, where there are clusters or seeds), and
 Holm's correction over all pairs of the comparison (Dror et al. 2018, arXiv:1809.01448, on why paired). A comparison at
 equal FLOPs sets the cheaper side higher first: the baseline's vote is taken at the smallest k of its pool that costs
 at least as much as the other run.

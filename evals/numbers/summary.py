@@ -266,50 +266,50 @@ _KINDS: Mapping[str, Callable[[Sequence[Vote], int, np.random.Generator], float]
 }
 
 
-def _width(found: RunTotals, config: Mapping[str, Any]) -> int:
+def _width(totals: RunTotals, config: Mapping[str, Any]) -> int:
     """Return the strategy's n, or where it has none the most candidates that a problem had."""
     n = (config.get("params") or {}).get("n")
     if n is not None:
         return int(n)
-    return 1 if found.most is None else found.most
+    return 1 if totals.most is None else totals.most
 
 
-def _curve(records: Sequence[Record], found: RunTotals, seed: int) -> list[dict[str, Any]]:
-    ladder = powers_of_two(found.pool_size)
+def _curve(records: Sequence[Record], totals: RunTotals, seed: int) -> list[dict[str, Any]]:
+    ladder = powers_of_two(totals.pool_size)
     if len(ladder) < 2:
         return []
-    kinds = _kinds_of(found)
+    kinds = _kinds_of(totals)
     grid = [(kind, k) for kind in kinds for k in ladder]
     dice = [np.random.default_rng(seed) for _ in grid]
-    values = np.zeros((len(grid), found.problems))
+    values = np.zeros((len(grid), totals.problems))
     for column, record in enumerate(records):
         pool = votes(record)
         for row, (kind, k) in enumerate(grid):
             values[row, column] = _KINDS[kind](pool, k, dice[row]) if pool else 0.0
     points = []
     for start, kind in zip(range(0, len(grid), len(ladder)), kinds, strict=True):
-        intervals = mean_intervals(values[start : start + len(ladder)].T, found.clusters, seed=seed)
-        points += [_point(kind, k, interval, found) for k, interval in zip(ladder, intervals, strict=True)]
+        intervals = mean_intervals(values[start : start + len(ladder)].T, totals.clusters, seed=seed)
+        points += [_point(kind, k, interval, totals) for k, interval in zip(ladder, intervals, strict=True)]
     return points
 
 
-def _kinds_of(found: RunTotals) -> tuple[str, ...]:
-    if found.lowest is None:
+def _kinds_of(totals: RunTotals) -> tuple[str, ...]:
+    if totals.lowest is None:
         return ("pass", "majority")
-    return ("pass", "majority", "best_of_n") if found.lowest < 0 else ("pass", "majority", "best_of_n", "weighted")
+    return ("pass", "majority", "best_of_n") if totals.lowest < 0 else ("pass", "majority", "best_of_n", "weighted")
 
 
-def _point(kind: str, k: int, interval: Interval, found: RunTotals) -> dict[str, Any]:
-    usage, blind = found.usage, kind in ("pass", "majority")
-    part = k * found.solved / (found.candidates * found.problems)  # of all draws, for a problem that may have failed
-    is_mixed = found.beside or (blind and (usage.scored or usage.judged))
+def _point(kind: str, k: int, interval: Interval, totals: RunTotals) -> dict[str, Any]:
+    usage, blind = totals.usage, kind in ("pass", "majority")
+    part = k * totals.solved / (totals.candidates * totals.problems)  # of all draws, for a problem that may have failed
+    is_mixed = totals.beside or (blind and (usage.scored or usage.judged))
     return {
         "kind": kind,
         "k": k,
         "accuracy": interval.value,
         "low": interval.low,
         "high": interval.high,
-        "tokens": ((usage.generated if blind else usage.tokens) - found.beside) * part,
+        "tokens": ((usage.generated if blind else usage.tokens) - totals.beside) * part,
         "flops": None if is_mixed or not usage.flops else usage.flops * part,
     }
 
@@ -318,10 +318,10 @@ def _by_k(curve: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
     return {str(point["k"]): point["accuracy"] for point in curve if point["kind"] == kind}
 
 
-def _by_difficulty(found: RunTotals, seed: int) -> dict[str, dict[str, Any]]:
+def _by_difficulty(totals: RunTotals, seed: int) -> dict[str, dict[str, Any]]:
     """Return accuracy per difficulty; empty where there are fewer than two."""
     groups: dict[str, tuple[list[float], list[str]]] = {}
-    for right, cluster, name in zip(found.right, found.clusters, found.difficulties, strict=True):
+    for right, cluster, name in zip(totals.right, totals.clusters, totals.difficulties, strict=True):
         rights, clusters = groups.setdefault(name, ([], []))
         rights.append(right)
         clusters.append(cluster)

@@ -140,6 +140,11 @@ def test_the_command_sets_no_seed_against_another_where_strategies_ran_with_seve
     assert told.count(" minus ") == 1 and "majority, 2 seeds minus direct, 2 seeds, 3 shared problems" in told
     assert compare_command(argparse.Namespace(runs=folders[:2], seed=0, json=False)) == 0
     assert "direct, seed=2 minus direct, seed=1" in capsys.readouterr().out
+    other = folders[0] / "run.json"
+    config = {**json.loads(other.read_text())["config"], "contents": {"weights of model m": "other"}}
+    other.write_text(json.dumps({"digest": digest(config), "config": config}))
+    assert compare_command(argparse.Namespace(runs=folders, seed=0, json=False)) == 0
+    assert "direct, seed=2 minus direct, seed=1" in capsys.readouterr().out
 
 
 def test_runs_that_cannot_be_compared_are_refused() -> None:

@@ -255,6 +255,8 @@ def test_a_plan_that_is_measured_on_the_problems_it_was_calibrated_on_is_told(
     assert "plan.json was calibrated on 6 of the 9 problems that it is measured on" in capsys.readouterr().err
     main([*command, "--problems-seed", "1", "--out", "other"])
     assert "calibrated on" not in capsys.readouterr().err
+    main([*command, "--problems-seed", "1", "--temperature", "0.3", "--out", "colder"])
+    assert "plan.json was calibrated on draws of other sampling or thinking" in capsys.readouterr().err
 
 
 def test_what_a_server_says_of_its_model_stands_in_the_run_and_another_server_does_not_continue_it(

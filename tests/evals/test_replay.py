@@ -115,6 +115,9 @@ def test_a_token_budget_holds_in_a_replay(pool: Path, tmp_path: Path) -> None:
         (("tree",), "cannot ask anything new|token ids|holds"),
         (("first_finished", "--n", "4"), "token ids"),
         (("aggregate", "--n", "4"), "cannot ask anything new"),
+        (("no_think_then_think:n=1",), "thinks as the recorded run did"),
+        (("budget_forcing",), "thinks as the recorded run did"),
+        (("direct:temperature=0",), "draws are of temperature 0.8, not 0"),
         (("majority", "--scorer", "simulated"), "recorded scores"),
     ],
 )
@@ -123,6 +126,14 @@ def test_what_cannot_be_replayed_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
         replayed(pool, tmp_path / "out", *strategy)
+
+
+def test_a_replay_of_greedy_answers_is_called_greedy(tmp_path: Path) -> None:
+    evaluate(tmp_path / "pool", "direct:temperature=0")
+    replayed(tmp_path / "pool", tmp_path / "out", "direct:temperature=0")
+    replayed(tmp_path / "pool", tmp_path / "again", "direct")
+    settings = [read_run(tmp_path / name).config["settings"] for name in ("out", "again")]
+    assert settings == [{"temperature": 0.0}] * 2
 
 
 def test_a_pool_without_scores_or_one_that_was_stopped_is_refused(tmp_path: Path) -> None:

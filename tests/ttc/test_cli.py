@@ -281,6 +281,12 @@ def test_a_file_or_a_folder_that_no_position_takes_is_told_its_option(
         assert f"is one too many; did you mean {option} {place}?" in capsys.readouterr().err
 
 
+def test_a_strategy_that_no_position_takes_is_told_its_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["eval", "--strategy", "direct", "majority:n=4"])
+    assert "is one too many; did you mean --strategy majority:n=4?" in capsys.readouterr().err
+
+
 def test_an_output_below_a_file_is_refused_before_work(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from dataclasses import replace
 from functools import partial
 
@@ -18,11 +19,15 @@ from ttc.scorers.constant import constant
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.session.solve import solve
 from ttc.session.thinking import Thinking
+from ttc.strategies.adaptive import adaptive
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.budget_forcing import budget_forcing
+from ttc.strategies.confidence import confidence
 from ttc.strategies.direct import direct
+from ttc.strategies.first_finished import first_finished
 from ttc.strategies.knockout import knockout
 from ttc.strategies.majority import majority
+from ttc.strategies.no_think_then_think import no_think_then_think
 from ttc.strategies.tree import tree
 
 
@@ -220,3 +225,33 @@ def test_a_knockout_reads_no_verdict_in_a_thought_under_marks_of_the_models_own(
 
     answer = asyncio.run(solve(ask("q"), engine=Own(), strategy=partial(knockout, n=2), seed=0))
     assert answer.final == "7", "no verdict, so the shorter answer goes on"
+
+
+DEEPER = {
+    "majority": [majority, {"n": 4}, {"n": 9}],
+    "adaptive": [adaptive, {"n": 4}, {"n": 9}],
+    "confidence": [partial(confidence, warmup=2, keep=1, consensus=2), {"n": 4}, {"n": 9}],
+    "first_finished": [partial(first_finished, m=2), {"n": 4}, {"n": 9}],
+    "best_of_n": [partial(best_of_n, scorer=simulated_scorer(noise=1.0)), {"n": 4}, {"n": 9}],
+    "knockout": [knockout, {"n": 4}, {"n": 9}],
+    "no_think_then_think, cheap": [partial(no_think_then_think, agreement=1), {"n": 3}, {"n": 6}],
+    "no_think_then_think, careful": [partial(no_think_then_think, agreement=1), {"m": 3}, {"m": 6}],
+    "tree": [partial(tree, scorer=simulated_scorer(noise=1.0)), {"n": 4}, {"n": 8}],
+}
+
+
+@pytest.mark.parametrize("strategy", DEEPER)
+def test_a_larger_n_only_adds_to_what_was_drawn(strategy: str) -> None:
+    function, fewer, more = DEEPER[strategy]
+
+    def drawn(parameters) -> dict[Path, str]:
+        engine, texts = simulated(p=0.8, confidence=1.0), defaultdict(str)
+        answer = asyncio.run(solve(ask("q"), engine=engine, strategy=partial(function, **parameters), seed=3))
+        for event in answer.trace:
+            texts[event.path] += event.data["text"] if event.kind == "generate" else ""
+        return texts
+
+    few, many = drawn(fewer), drawn(more)
+    shared = [path for path in few if path in many]
+    assert len(shared) >= 3 and len(many) > len(few)
+    assert all(few[path].startswith(many[path]) or many[path].startswith(few[path]) for path in shared)

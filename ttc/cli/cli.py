@@ -36,7 +36,7 @@ from ttc import __version__
 from ttc.cli.own import check_own, damage_text
 from ttc.cli.process import leave_quietly, reader_is_gone, terminated_alike
 from ttc.config.plugins import blamed, described, leaf
-from ttc.config.registry import ENGINES, SCORERS, plugins
+from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, plugins
 from ttc.config.signatures import options_of
 from ttc.config.values import nearest
 from ttc.durable import FULL
@@ -273,7 +273,8 @@ def _refuse(argument: str, parser: argparse.ArgumentParser) -> NoReturn:
     """Name an argument that no option and no position takes."""
     if not argument.startswith("-"):
         path = Path(argument).expanduser()
-        option = "--task" if path.is_file() else "--model" if path.is_dir() else ""
+        is_strategy = argument.partition(":")[0] in STRATEGIES.names()
+        option = "--strategy" if is_strategy else "--task" if path.is_file() else "--model" if path.is_dir() else ""
         hint = f"; did you mean {option} {argument}?" if option in parser._option_string_actions else ""
         parser.error(f"argument {argument!r} is one too many{hint}")
     name = argument.partition("=")[0]
