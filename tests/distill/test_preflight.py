@@ -24,7 +24,8 @@ ON_POLICY = {"name": "p", "method": "on_policy", "seed": 1, "task": f"{TASK},spl
 REJECTION = {**ON_POLICY, "method": "rejection", "n": 1}
 ROWS = (
     "context", "disk", "end_of_text", "memory", "normaliser", "own_samples", "packing", "padding", "prompts",
-    "self_test", "special_tokens", "stop_tokens", "template", "thinking", "tokenizer", "training", "truncation",
+    "sampling", "self_test", "special_tokens", "stop_tokens", "template", "thinking", "tokenizer", "training",
+    "truncation",
 )  # fmt: skip
 
 
@@ -56,6 +57,20 @@ def refusal(findings, check):
     finding = findings[check]
     assert not finding.ok and finding.fix
     return f"{finding.text} -> {finding.fix}"
+
+
+def test_what_a_teachers_authors_recommend_is_said_unless_the_spec_says_how_to_draw(pair, tmp_path):
+    teacher = Path(shutil.copytree(pair[1], tmp_path / "teacher"))
+    edit(teacher, "generation_config.json", temperature=0.6, top_p=0.95)
+
+    def said(place, **more):
+        finding = found(pair[0], place, tmp_path, REJECTION, **more)["sampling"]
+        assert finding.ok
+        return finding.text
+
+    assert "for what its authors recommend set [sampling] temperature = 0.6, top_p = 0.95" in said(teacher)
+    assert said(teacher, sampling={"temperature": 1.0}) == "answers are drawn as [sampling] says"
+    assert said(pair[1]) == "answers are drawn as the tasks say"
 
 
 @pytest.mark.parametrize("table", [ON_POLICY, REJECTION], ids=["on_policy", "rejection"])
