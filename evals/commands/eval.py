@@ -237,15 +237,15 @@ def _doubts_of_plan(path: str, experiment: Experiment) -> Iterator[str]:
     there, here = source.get("weights"), weights_in(part_contents(experiment.engine))
     if there and here and here.isdisjoint(there):
         yield "with other weights than this model's; make one of a run of this model: ttc calibrate RUN"
-    drawn = {"sampling": dump(experiment.sampling), "thinking": dump(experiment.thinking)}
-    if drawn not in source.get("drawn", [drawn]):
+    how = {"sampling": dump(experiment.sampling), "thinking": dump(experiment.thinking)}
+    if how not in source.get("drawn", [how]):
         yield "on draws of other sampling or thinking, so the tokens and the accuracy it expects are not this run's"
     questions = questions_of(item.problem for item in experiment.items)
-    known = len(questions.intersection(source.get("problems", ())))
-    if known:
+    num_shared = len(questions.intersection(source.get("problems", ())))
+    if num_shared:
         yield (
-            f"on {known} of the {counted(len(questions), 'problem')} that it is measured on, so the accuracy is not "
-            "that of new ones; make a plan of a run on others (--problems-seed, where the task makes its own)"
+            f"on {num_shared} of the {counted(len(questions), 'problem')} that it is measured on, so the accuracy is "
+            "not that of new ones; make a plan of a run on others (--problems-seed, where the task makes its own)"
         )
 
 

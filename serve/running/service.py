@@ -176,14 +176,14 @@ class _Attempt:
     @property
     def counts(self) -> TokenCounts:
         """What it cost, where nothing of it is returned."""
-        spent = self.usage
+        usage = self.usage
         return TokenCounts(
-            prompt=self.num_tokens - spent.tokens + spent.scored,
-            completion=spent.generated + spent.judged,
-            reasoning=spent.thinking,
-            rejected=spent.generated,
-            scored=spent.scored,
-            judged=spent.judged,
+            prompt=self.num_tokens - usage.tokens + usage.scored,
+            completion=usage.generated + usage.judged,
+            reasoning=usage.thinking,
+            rejected=usage.generated,
+            scored=usage.scored,
+            judged=usage.judged,
         )
 
     @property

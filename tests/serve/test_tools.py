@@ -331,7 +331,9 @@ def test_a_large_schema_is_read_beside_the_event_loop_and_a_larger_one_not_at_al
         inner = {"type": "object", "properties": {f"p{number}": {} for number in range(num)}}
         wish = {"name": "x", "strict": True, "schema": {"type": "object", "properties": {"a": {"items": inner}}}}
         form = {"type": "json_schema", "json_schema": wish}
-        return server.ask(chat("hi", response_format=form, logprobs=True, top_logprobs=1)).json()["error"]
+        vote = {"strategy": "majority", "n": 2}  # which tells no likeliest tokens: refused once the schema is read
+        body = chat("hi", response_format=form, logprobs=True, top_logprobs=1, ttc=vote)
+        return server.ask(body).json()["error"]
 
     assert ask(4)["param"] == "top_logprobs" and len(threads) == 1
     running = asyncio.run_coroutine_threadsafe(_thread(), server.loop).result(5)

@@ -415,15 +415,15 @@ def _from_turns(row: Mapping[str, Any], where: str) -> dict[str, Any]:
     if _as_turns(fields.get("prompt")) and "messages" not in fields:
         fields["messages"] = fields.pop("prompt")
     prompt = fields.get("prompt")
-    asked = fields.get("messages") if prompt is None else [{"role": "user", "content": prompt}]
+    question = fields.get("messages") if prompt is None else [{"role": "user", "content": prompt}]
     for name, thought in _ANSWERS.items():
         turns = _as_turns(fields.get(name))
         if not turns:
             continue
         *before, last = turns
-        if asked is None and before:
-            asked = fields["messages"] = before
-        if before and before != asked:
+        if question is None and before:
+            question = fields["messages"] = before
+        if before and before != question:
             raise RecordError(f"{where}: the turns of {name} before its last one are not the prompt")
         if last["role"] != "assistant" or not isinstance(last.get("content"), str):
             raise RecordError(f"{where}: the last turn of {name} must be the assistant's, with a text as its content")

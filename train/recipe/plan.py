@@ -231,11 +231,11 @@ def _saved(config: Any, layers: int, shape: tuple[int, int], autocast: bool) -> 
     # products that are grouped by experts exist for bf16 alone where there are no numbers
     for dtype, mask in itertools.product((torch.float32, torch.bfloat16), (square, shape)):
         try:
-            kept = _kept(_fake(config, layers).to(dtype).train(), shape, torch.zeros(mask, device="meta"))
+            num_bytes = _kept(_fake(config, layers).to(dtype).train(), shape, torch.zeros(mask, device="meta"))
         except (RuntimeError, TypeError, ValueError) as exc:
             failure = exc
             continue
-        return kept * (4 / dtype.itemsize) * (_BF16 if autocast else 1.0)
+        return num_bytes * (4 / dtype.itemsize) * (_BF16 if autocast else 1.0)
     raise ConfigError(
         f"the memory of a model of the family {config.model_type} cannot be counted ({failure}): train it without a "
         "plan"

@@ -23,6 +23,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any
 
 from ttc.answers.grammar import parse, parse_expression
@@ -140,24 +141,27 @@ _SAMPLES = 3
 def _fingerprint(node: Term) -> str:
     """The value of an expression at three fixed points, to nine digits; empty where it has none."""
     values = _values(node)
-    known = [value for value in values if value is not None]
-    if any(not TINY < abs(value) < float("inf") for value in known):
+    numbers = [value for value in values if value is not None]
+    if any(not TINY < abs(value) < float("inf") for value in numbers):
         return ""
-    if not node.symbols() and known and (short := _short_rational(known[0])) is not None:
+    if not node.symbols() and numbers and (short := _short_rational(numbers[0])) is not None:
         return str(short)
-    return _joined(values) if known else ""
+    return _joined(values) if numbers else ""
 
 
-def _values(node: Term) -> list[Any]:
-    """What an expression is at the fixed points, one for a constant; None where it has no value."""
+def _values(node: Term, fixed: Mapping[str, float] = MappingProxyType({})) -> list[Any]:
+    """What an expression is at the fixed points, one for a constant; None where it has no value.
+
+    `fixed` gives some of its variables a value.
+    """
     from mpmath import fp  # type: ignore[import-untyped]
 
-    names = sorted(node.symbols())
+    names = sorted(node.symbols() - fixed.keys())
     values = list[Any]()
     for sample in range(_SAMPLES if names else 1):
         # The points depend on the names alone, so equal functions get equal keys however they are written; nine digits
         # are few enough to hide rounding, and many enough that different functions do not meet at all three points.
-        point = {name: _coordinate(name, sample) for name in names}
+        point = {name: _coordinate(name, sample) for name in names} | dict(fixed)
         try:
             values.append(approximate(node, point, fp))
         except (ArithmeticError, ValueError, TypeError, RecursionError):
@@ -241,14 +245,25 @@ def _matrix_key(rows: Iterable[Iterable[Term]]) -> str:
 def _equation_key(left: Term, right: Term) -> str:
     """An equation whatever stands on which side: 2x - y = 3 is y = 2x - 3; empty where it has no values."""
     zero = Term("add", (left, Term("neg", (right,))))
-    from ttc.answers.normal import solved  # most answers are no equations
-
-    if (of_x := solved(zero, "y")) is not None and "x" in zero.symbols():
-        return _value_key(of_x)
+    if {"x", "y"} <= zero.symbols() and (of_y := _solved(zero, "y")):
+        return _joined(of_y)
     first, *others = _values(zero)
     if not others or any(value is None or not TINY < abs(value) < float("inf") for value in (first, *others)):
         return ""
     return "=" + _joined(other / first for other in others)
+
+
+def _solved(zero: Term, name: str) -> list[float]:
+    """What a variable is at the fixed points of the others; empty where it does not stand in a line, alone."""
+    at = [_values(zero, {name: value}) for value in (0.0, 1.0, 2.0)]
+    if any(value is None for values in at for value in values):
+        return []
+    slopes = [second - first for first, second in zip(at[0], at[1], strict=True)]
+    bends = [third - second for second, third in zip(at[1], at[2], strict=True)]
+    if not slopes[0] or any(abs(other - slopes[0]) > 1e-9 * abs(slopes[0]) for other in (*slopes, *bends)):
+        return []
+    values = [-first / slopes[0] for first in at[0]]
+    return values if all(TINY < abs(value) < float("inf") for value in values) else []
 
 
 def _relation_key(node: Term) -> str:

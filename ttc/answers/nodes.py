@@ -86,8 +86,8 @@ def constant_of(node: Term) -> str:
     """The name of the constant of integration in a sum, a term by itself that stands nowhere else; empty without."""
     items = node.args if node.op == "add" else ()
     names = [str(item.args[0]) for item in items if item.op == "sym" and _CONSTANTS.fullmatch(str(item.args[0]))]
-    used = [item for item in items if names and names[0] in item.symbols()]
-    return names[0] if len(names) == len(used) == 1 else ""
+    places = [item for item in items if names and names[0] in item.symbols()]
+    return names[0] if len(names) == len(places) == 1 else ""
 
 
 MAX_BITS = 14_000

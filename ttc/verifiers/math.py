@@ -274,13 +274,13 @@ _BOUND_OR_PERIOD = re.compile(r"[<>]|\\(?:le|ge|ne|in|pi)(?![A-Za-z])")
 
 def _without_domain(gold: str, answer: str) -> str:
     """An answer without what its letter runs over, where the gold does not say it either."""
-    said = _QUALIFIED.fullmatch(answer) if "\\" in answer or "," in answer else None
-    if said is None or not (said["words"] or said["bound"]) or _QUALIFIED.fullmatch(gold):
+    match = _QUALIFIED.fullmatch(answer) if "\\" in answer or "," in answer else None
+    if match is None or not (match["words"] or match["bound"]) or _QUALIFIED.fullmatch(gold):
         return answer
-    value, bound = said["value"], said["bound"] or ""
-    if bound.startswith(r"\ne") and r"\frac" not in value:
+    value, limits = match["value"], match["bound"] or ""
+    if limits.startswith(r"\ne") and r"\frac" not in value:
         return answer  # c x^2 without c = 0 is another family
-    uses = re.search(rf"(?<![A-Za-z\\]){said['letter']}(?![A-Za-z])", value)
+    uses = re.search(rf"(?<![A-Za-z\\]){match['letter']}(?![A-Za-z])", value)
     return value if uses and not _BOUND_OR_PERIOD.search(value) else answer
 
 

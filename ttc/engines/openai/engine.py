@@ -235,9 +235,9 @@ class RemoteEngine:
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
         """See `ttc.core.Engine`."""
         self._dialect.check(prompt, sampling)
-        done = await gather(self._draw(prompt, sampling, draw, on_usage, None) for draw in draws)
-        self._ledger.note_draws(done)
-        return done
+        completions = await gather(self._draw(prompt, sampling, draw, on_usage, None) for draw in draws)
+        self._ledger.note_draws(completions)
+        return completions
 
     def counters(self) -> Usage:
         """See `ttc.core.Engine`: our own counts; the probe at the start is not in them."""

@@ -130,8 +130,8 @@ def logprobs_of(
     is_whole = is_known and (bool(rows) or len(values) == len(ids))
     if not is_whole or not all(isinstance(value, int | float) for value in values):
         return None
-    known = dict(zip(places, map(float, values), strict=False))
-    return [known.get(at) for at in range(len(ids))]
+    values_at = dict(zip(places, map(float, values), strict=False))
+    return [values_at.get(at) for at in range(len(ids))]
 
 
 def _as_id(token: object) -> int:
