@@ -23,10 +23,12 @@ from ttc.config.registry import POLICIES, STRATEGIES
 from ttc.core import Answer, Budget, Engine, Path, Problem, Prompt, Sampling, Strategy
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.simulated import simulated, truth
+from ttc.scorers.constant import constant
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.session.solve import solve
 from ttc.session.thinking import Thinking
 from ttc.strategies.direct import direct
+from ttc.strategies.tree import tree
 
 MULTIPLES = (1, 2, 3, 5, 8, 13)
 NEEDS: dict[str, dict[str, Any]] = {
@@ -218,6 +220,33 @@ def test_every_strategy_answers_in_the_time_of_one_answer(subject: str, engine: 
         answer, took = answer_in(subject, timed(ENGINES[engine]()), multiple * price + 0.01)
         assert answer.final is not None, multiple
         assert took <= multiple * price + 0.02
+
+
+def test_a_wide_search_answers_in_the_time_of_one_answer_where_draws_slow_each_other_down() -> None:
+    """As on a CPU: a draw alone takes 0.1 s, and one of 64 in one batch 6.4 s."""
+    engine, live = suite.talkative(), 0
+
+    async def wait(path: tuple[int, ...]) -> None:
+        nonlocal live
+        live += 1
+        for _ in range(10):
+            await asyncio.sleep(0.01 * live)
+        live -= 1
+
+    engine._wait = wait  # type: ignore[method-assign]
+    clock = Clock()
+    work = solve(
+        suite.problems(1)[0],
+        engine=engine,
+        strategy=functools.partial(tree, n=64, scorer=constant()),
+        seed=6,
+        sampling=Sampling(max_tokens=400),
+        budget=Budget(seconds=0.5),
+        clock=lambda: clock.now,
+    )
+    with asyncio.Runner(loop_factory=lambda: Jumping(clock)) as runner:
+        answer = runner.run(work)
+    assert answer.final is not None and clock.now < 0.6
 
 
 TIMED = suite.STRATEGIES | suite.THINKING_STRATEGIES
