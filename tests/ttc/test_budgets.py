@@ -20,6 +20,7 @@ from tests.oracles.tools import SIGMAS
 from tests.ttc import conformance as suite
 from tests.ttc.questions import ask
 from ttc.config.registry import POLICIES, STRATEGIES
+from ttc.config.signatures import options_of
 from ttc.core import Answer, Budget, Engine, Path, Problem, Prompt, Sampling, Strategy
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.simulated import simulated, truth
@@ -28,7 +29,6 @@ from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.session.solve import solve
 from ttc.session.thinking import Thinking
 from ttc.strategies.direct import direct
-from ttc.strategies.tree import tree
 
 MULTIPLES = (1, 2, 3, 5, 8, 13)
 NEEDS: dict[str, dict[str, Any]] = {
@@ -222,9 +222,14 @@ def test_every_strategy_answers_in_the_time_of_one_answer(subject: str, engine: 
         assert took <= multiple * price + 0.02
 
 
-def test_a_wide_search_answers_in_the_time_of_one_answer_where_draws_slow_each_other_down() -> None:
+WIDE = [name for name in STRATEGIES.names() if "n" in options_of(STRATEGIES.load(name))]
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_a_wide_strategy_answers_in_the_time_of_one_answer_where_draws_slow_each_other_down(name: str) -> None:
     """As on a CPU: a draw alone takes 0.1 s, and one of 64 in one batch 6.4 s."""
-    engine, live = suite.talkative(), 0
+    engine, live, strategy = suite.talkative(), 0, STRATEGIES.load(name)
+    scorer = {"scorer": constant()} if "scorer" in inspect.signature(strategy).parameters else {}
 
     async def wait(path: tuple[int, ...]) -> None:
         nonlocal live
@@ -238,7 +243,7 @@ def test_a_wide_search_answers_in_the_time_of_one_answer_where_draws_slow_each_o
     work = solve(
         suite.problems(1)[0],
         engine=engine,
-        strategy=functools.partial(tree, n=64, scorer=constant()),
+        strategy=functools.partial(strategy, n=64, **scorer),
         seed=6,
         sampling=Sampling(max_tokens=400),
         budget=Budget(seconds=0.5),

@@ -11,16 +11,12 @@ surely pays for the whole search leaves the search as it is without a budget. Re
 The length of the first path stands for all. Level by level a search compares what is left with what its live paths need
 to their end: it goes on with all of them, or with fewer, or it stops scoring and finishes the best as they are.
 
-Under a budget in seconds alone the first path has the engine to itself for at most a quarter of the time. On a CPU it
-is done long before, where in one batch with a wide search nothing might be; on a GPU the two take the same time in one
-batch, so a first path that is not done by then goes on beside the search. Cost: at most the budget. Left out: sharing
-the first path's steps with the search, lengths by depth, later paths.
+Under a budget in seconds alone the first path is drawn beside the search, and has the session's head start.
+Cost: at most the budget. Left out: sharing the first path's steps with the search, lengths by depth, later paths.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -104,8 +100,6 @@ class Pace:
         return Course(max(int(min(finished, width)), 1), guided=False)
 
 
-HEAD_START = 0.25
-"""Share of a budget in seconds for which a first path runs alone."""
 LEAST_WIDTH = 3
 """Paths from which on guidance pays: a vote of unscored samples, twice as many, is as good as a search of two."""
 
@@ -167,20 +161,8 @@ class _Search:
         return await self._score(leaves) if self._can_score_all(leaves) else leaves
 
     async def side_by_side(self, n: int) -> list[Node]:
-        """The first path, and after its head start the search of all others beside it."""
-        is_open = asyncio.Event()
-
-        async def first() -> list[Node]:
-            leaves = await self._open()
-            is_open.set()
-            return leaves
-
-        async def others() -> list[Node]:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(is_open.wait(), HEAD_START * self.session.seconds_left)
-            return await self._grow(n - 1, 1)
-
-        work = [first()] + ([others()] if n > 1 else [])
+        """The first path beside the search of all others."""
+        work = [self._open()] + ([self._grow(n - 1, 1)] if n > 1 else [])
         return [leaf for leaves in await gather(work) for leaf in leaves]
 
     def _width(self, most: int) -> int:

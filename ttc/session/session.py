@@ -7,11 +7,13 @@ awaiting task aborts the requests in the engine.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import copy
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -60,6 +62,8 @@ from ttc.session.thinking import (
 )
 
 T = TypeVar("T")
+HEAD_START = 0.2
+"""Share of a budget in seconds for which the first draw may run alone."""
 _MARK = re.compile(r"[<\[].+[>\]]", re.DOTALL)
 """A token that may be one of control."""
 Shared: TypeAlias = dict[Callable[[], Any], Any]
@@ -96,6 +100,29 @@ _UNPAID = Score(None, note="the budget does not cover its scoring")
 _TOO_LATE = Score(None, note="budget.seconds ended its scoring")
 _SCORED_TOGETHER = 16
 """Prompts of one call to a scorer while a clock runs: what it has scored when time is up is kept."""
+
+
+class _HeadStart:
+    """Lets the first draw of a problem run alone, where the seconds are counted, until a share of them is gone.
+
+    In one batch with many others it may be slower than alone by as many times, on a CPU: then nothing is finished in
+    the time of one answer. On a GPU that share is lost to the others, at most.
+    """
+
+    def __init__(self) -> None:
+        self._is_taken, self._over = False, asyncio.Event()
+
+    async def run(self, work: Callable[[], Awaitable[T]], seconds: float) -> T:
+        """Run a draw that has so many seconds: at once, or when the first one lets it."""
+        if self._is_taken:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._over.wait(), HEAD_START * seconds)
+            return await work()
+        self._is_taken = True
+        try:
+            return await work()
+        finally:
+            self._over.set()
 
 
 class Session:
@@ -145,6 +172,7 @@ class Session:
         self._draws = DrawBook()
         self._prefixes = OwnPrefixes()
         self._finished_draws: dict[Path, tuple[Prompt, Completion]] = {}
+        self._head_start = _HeadStart()
         """Draws that the model or a stop string ended, with their prompts: in hand when the budget ends."""
         self._scores: dict[Path, Score] = {}
         self._candidates: dict[Path, Candidate] = {}
@@ -488,10 +516,10 @@ class Session:
         seconds = self._meter.seconds_left
         if seconds is None:
             return await self._draw(prompt, leased, draws, thinking, lease.max_calls)
-        each = (
-            self._draw(prompt, leased, range(draw, draw + 1), thinking, lease.max_calls) for draw in draws
+        works = (
+            partial(self._draw, prompt, leased, range(draw, draw + 1), thinking, lease.max_calls) for draw in draws
         )  # a request each, so that one can end without the others
-        completions = await gather_until(each, seconds)
+        completions = await gather_until((self._head_start.run(work, seconds) for work in works), seconds)
         return [completion for part in completions if part is not None for completion in part]
 
     async def _draw(
