@@ -26,7 +26,7 @@ from fractions import Fraction
 from typing import Any
 
 from ttc.answers.grammar import parse, parse_expression
-from ttc.answers.nodes import Term, approximate, constant_of, duration, exact, known_unit, unit
+from ttc.answers.nodes import Term, approximate, constant_of, duration, exact, holds, known_unit, renamed, unit
 from ttc.answers.shapes import TINY, by_clock, hashed, least_residue, matrix_rows, shape, word_key
 from ttc.answers.tokens import MAX_CHARS, TooLarge, Unparsed, plain
 
@@ -198,6 +198,8 @@ def _member_key(node: Term) -> str:
 
 
 _AXES = (["x", "y"], ["x", "y", "z"])
+_ROOT = re.compile(r"(?<=\A[xz])_\d\Z|(?<=\Alambda)_\d\Z")
+"""The number of one of several solutions, which are in no order."""
 
 
 def _set_key(node: Term) -> str:
@@ -206,7 +208,9 @@ def _set_key(node: Term) -> str:
     point = {item.args[0]: shape_key(item.args[1]) for item in node.args if item.op == "named"}
     if len(point) == len(node.args) and sorted(point) in _AXES:
         return f"({','.join(point[name] for name in sorted(point))})"
-    return shape_key(time) if time else "{" + "|".join(sorted({_member_key(item) for item in node.args})) + "}"
+    if len(point) == len(node.args) > 1 and len({_ROOT.sub("", name) for name in point} - {"", *point}) == 1:
+        return "{" + "|".join(sorted(point.values())) + "}"
+    return shape_key(time) if time else "{" + "|".join(sorted(map(_member_key, node.args))) + "}"
 
 
 def _interval_key(node: Term) -> str:
@@ -226,6 +230,19 @@ def _residue_key(node: Term) -> str:
     whole = least_residue(node)
     residue = shape_key(node.args[0]) if whole is None else str(whole)
     return " mod ".join((residue, *map(shape_key, node.args[1:2])))
+
+
+_INTEGERS = frozenset("klmnt")
+
+
+def _named_key(name: str, body: Term) -> str:
+    """What is said of a name: without it, but for z = 7 - 2x; the integer of a period may have any letter."""
+    symbols = body.symbols()
+    if name in ("x", "z") and body.op == "scalar" and symbols and symbols <= {"x", "y", "z"}:
+        return _relation_key(Term("rel", (("=",), Term("sym", (name,)), body.args[0])))
+    if len(symbols) == 1 and symbols <= _INTEGERS and holds(body, Term("sym", ("pi",))):
+        body = renamed(body, next(iter(symbols)), "k")
+    return shape_key(body)
 
 
 def _brackets_key(node: Term) -> str:
@@ -266,7 +283,7 @@ def _relation_key(node: Term) -> str:
 _KEY_RULES: Mapping[str, Callable[[Term], str]] = {
     "scalar": lambda node: _value_key(node.args[0]),
     "quantity": lambda node: _value_key(node.args[0]),
-    "named": lambda node: shape_key(node.args[1]),
+    "named": lambda node: _named_key(*node.args),
     "duration": lambda node: _value_key(node.args[0]),
     "set": _set_key,
     "tuple": lambda node: "(" + ",".join(_member_key(item) for item in node.args) + ")",
