@@ -141,7 +141,7 @@ def _fingerprint(node: Term) -> str:
     """The value of an expression at three fixed points, to nine digits; empty where it has none."""
     values = _values(node)
     known = [value for value in values if value is not None]
-    if any(not TINY < abs(value) < float("inf") for value in known):
+    if not all(map(_is_sizable, known)):
         return ""
     if not node.symbols() and known and (short := _short_rational(known[0])) is not None:
         return str(short)
@@ -150,19 +150,23 @@ def _fingerprint(node: Term) -> str:
 
 def _values(node: Term) -> list[Any]:
     """What an expression is at the fixed points, one for a constant; None where it has no value."""
+    # The points depend on the names alone, so equal functions get equal keys however they are written; nine digits are
+    # few enough to hide rounding, and many enough that different functions do not meet at all three points.
+    return [_value_at(node, point) for point in _points(node.symbols())]
+
+
+def _points(names: Iterable[str]) -> list[dict[str, float]]:
+    listed = sorted(names)
+    return [{name: _coordinate(name, sample) for name in listed} for sample in range(_SAMPLES if listed else 1)]
+
+
+def _value_at(node: Term, point: Mapping[str, float]) -> Any:
     from mpmath import fp  # type: ignore[import-untyped]
 
-    names = sorted(node.symbols())
-    values = list[Any]()
-    for sample in range(_SAMPLES if names else 1):
-        # The points depend on the names alone, so equal functions get equal keys however they are written; nine digits
-        # are few enough to hide rounding, and many enough that different functions do not meet at all three points.
-        point = {name: _coordinate(name, sample) for name in names}
-        try:
-            values.append(approximate(node, point, fp))
-        except (ArithmeticError, ValueError, TypeError, RecursionError):
-            values.append(None)
-    return values
+    try:
+        return approximate(node, point, fp)
+    except (ArithmeticError, ValueError, TypeError, RecursionError):
+        return None
 
 
 def _joined(values: Iterable[Any]) -> str:
@@ -258,14 +262,30 @@ def _matrix_key(rows: Iterable[Iterable[Term]]) -> str:
 def _equation_key(left: Term, right: Term) -> str:
     """An equation whatever stands on which side: 2x - y = 3 is y = 2x - 3; empty where it has no values."""
     zero = Term("add", (left, Term("neg", (right,))))
-    from ttc.answers.normal import solved  # most answers are no equations
-
-    if (of_x := solved(zero, "y")) is not None and "x" in zero.symbols():
-        return _value_key(of_x)
+    if {"x", "y"} <= zero.symbols() and (heights := _heights(zero)):
+        return _joined(heights)
     first, *others = _values(zero)
-    if not others or any(value is None or not TINY < abs(value) < float("inf") for value in (first, *others)):
+    if not others or not all(map(_is_sizable, (first, *others))):
         return ""
     return "=" + _joined(other / first for other in others)
+
+
+def _heights(zero: Term) -> list[Any]:
+    """The y of a line or a plane, on which `zero` is zero, at the fixed points; nothing for other curves."""
+    heights, slopes = list[Any](), list[Any]()
+    for point in _points(zero.symbols()):
+        at = [_value_at(zero, point | {"y": y}) for y in (0.0, 1.0, 2.0)]
+        if None in at or abs(at[2] - 2 * at[1] + at[0]) > TINY * max(map(abs, at)):
+            return []
+        slopes.append(at[1] - at[0])
+        if not _is_sizable(slopes[-1]) or abs(slopes[-1] - slopes[0]) > TINY * max(map(abs, at)):
+            return []
+        heights.append(-at[0] / slopes[0])
+    return heights if all(map(_is_sizable, heights)) else []
+
+
+def _is_sizable(value: Any) -> bool:
+    return value is not None and TINY < abs(value) < float("inf")
 
 
 def _relation_key(node: Term) -> str:
