@@ -2,8 +2,9 @@ r"""Find the final answer in a text, without looking at any target.
 
 The cascade, per kind of answer, first hit wins: the last `\boxed{..}` (or `\fbox`), the last `<answer>` tag, the last
 `####`, the `"answer"` of a JSON object that ends the text, the last answer phrase ("the answer is", "Final:", "答案是",
-"A:", "Respuesta:", "The largest n is"), the text itself when it is nothing but an answer, and, for the kind `number`
-only, the last number. Only text after the thinking block counts, and marks of the end of a turn do not.
+"A:", "Respuesta:", "The largest n is", "Output:"), for mathematics a last sentence such as "So 5 is the answer", the
+text itself when it is nothing but an answer, and, for the kind `number` only, the last number. Only text after the
+thinking block counts, and marks of the end of a turn do not.
 
 The sentence is read: alternatives ("1 or 4", two distinct boxes), denials ("is not 5", "\boxed{5} is wrong"), bounds
 ("less than 5", "between 3 and 10"), doubts ("5 or so", "maybe", "the answer is 5?") and words that make another number
