@@ -576,6 +576,7 @@ def test_an_answer_is_read_in_every_language_that_it_can_be_denied_in(said: str,
     ("text", "final"),
     [
         ("Thus 17 is the answer.", "17"),
+        ("So we get $17$ as the final answer.", "$17$"),
         ("The answer, therefore, is 17.", "17"),
         ("Answer: 17 (that is, 15 + 2)", "17"),
         ("We subtract. The solution is x ≥ 5.", "x ≥ 5"),
