@@ -203,6 +203,10 @@ def test_a_vote_joins_one_amount_in_two_units(finals: tuple[str, ...], number: i
     ("one", "others"),
     [
         (["y=2x-3", "2x-y=3", "2x - y - 3 = 0", "y+3=2x"], ["y=2x+3", "2x+y=3"]),
+        (["2x-3y+z=7", "z=7-2x+3y", "2x-3y+z-7=0"], ["z=7+2x+3y", "7-2x+3y=0"]),
+        ([r"x=\frac{\pi}{4}+k\pi", r"x=\frac\pi4+n\pi, n\in\mathbb{Z}"], [r"x=\frac\pi4", r"x=\frac\pi4+2k\pi"]),
+        (["x_1=3, x_2=5", "x=5, x=3", "3, 5"], ["x_1=3, x_2=6", "a_1=3, a_2=5"]),
+        (["2,2,5", "5,2,2"], ["2,5", "2,5,5", "2,2,2,5"]),
         (["x^2+y^2=4", "x^2+y^2-4=0", "4=y^2+x^2"], ["x^2+y^2=2", "x^2-y^2=4"]),
         (["(1,2)", "x=1, y=2", "y=2, x=1", r"x=1 \text{ and } y=2"], ["(2,1)", "x=2, y=1", r"x=1 \text{ or } y=2"]),
         ([r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", "[[1,2],[3,4]]"], ["[[1,3],[2,4]]"]),
@@ -572,6 +576,7 @@ def test_an_answer_is_read_in_every_language_that_it_can_be_denied_in(said: str,
     ("text", "final"),
     [
         ("Thus 17 is the answer.", "17"),
+        ("So we get $17$ as the final answer.", "$17$"),
         ("The answer, therefore, is 17.", "17"),
         ("Answer: 17 (that is, 15 + 2)", "17"),
         ("We subtract. The solution is x ≥ 5.", "x ≥ 5"),

@@ -469,6 +469,7 @@ def test_a_derivative_has_one_name_in_every_notation() -> None:
         "3x^2",
     ]
     assert misjudged("f'(x)=3x^2", right, ["y=3x^2", "f''(x)=3x^2", r"\frac{d^2y}{dx^2}=3x^2", "f'(x)=3x"]) == {}
+    assert misjudged(r"\frac{dV}{dt} = 36\pi", [r"36\pi", r"V'(t)=36\pi"], [r"12\pi", r"V(t)=36\pi"]) == {}
     assert misjudged("f''(x)=6x", [r"\frac{d^2y}{dx^2}=6x", "y''=6x"], ["y'=6x"]) == {}
 
 

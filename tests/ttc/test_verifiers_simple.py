@@ -103,7 +103,9 @@ def test_a_sentence_that_only_mentions_a_letter_is_none(text: str) -> None:
     assert judge(choice(), "C", text).status == "no_answer"
 
 
-@pytest.mark.parametrize("formula", ["c+d", "C+D", "c^2", "C_1", "c-d", "dc/dx", "c = 3", "C(x)", "c/d"])
+@pytest.mark.parametrize(
+    "formula", ["c+d", "C+D", "c^2", "C_1", "c-d", "dc/dx", "c = 3", "C(x)", "c/d", r"c\pm d", r"C \le 3"]
+)
 def test_a_letter_of_a_formula_is_no_choice(formula: str) -> None:
     for text in (rf"\boxed{{{formula}}}", f"The answer is {formula}."):
         assert not judge(choice(), "C", text).correct, text

@@ -2,8 +2,9 @@ r"""Find the final answer in a text, without looking at any target.
 
 The cascade, per kind of answer, first hit wins: the last `\boxed{..}` (or `\fbox`), the last `<answer>` tag, the last
 `####`, the `"answer"` of a JSON object that ends the text, the last answer phrase ("the answer is", "Final:", "答案是",
-"A:", "Respuesta:", "The largest n is"), the text itself when it is nothing but an answer, and, for the kind `number`
-only, the last number. Only text after the thinking block counts, and marks of the end of a turn do not.
+"A:", "Respuesta:", "The largest n is", "Output:"), for mathematics a last sentence such as "So 5 is the answer", the
+text itself when it is nothing but an answer, and, for the kind `number` only, the last number. Only text after the
+thinking block counts, and marks of the end of a turn do not.
 
 The sentence is read: alternatives ("1 or 4", two distinct boxes), denials ("is not 5", "\boxed{5} is wrong"), bounds
 ("less than 5", "between 3 and 10"), doubts ("5 or so", "maybe", "the answer is 5?") and words that make another number
@@ -471,7 +472,7 @@ _FOREIGN = re.compile(
 )
 """The phrases of other languages before an answer: `Respuesta final: `, `La réponse est `, `答えは`."""
 _PHRASE = re.compile(
-    r"(?:\b(?:(?:final|correct|right|best)\s+(?:result|solution|option|choice)"
+    r"(?:\b(?:(?:final|correct|right|best)\s+(?:result|solution|option|choice|statement)"
     r"|(?<!wrong )(?<!incorrect )(?<!false )(?<!mistaken )(?<!least likely )answers?(?:\s(?:choice|option))?"
     r"(?:\sto\s(?:the|this|that|your)\s(?:question|problem))?|\bmy\s(?:choice|pick|selection))\**"
     r"(?:,\s(?:therefore|then|thus|hence|finally|of\scourse|in\sfact),)?\s*"
@@ -503,7 +504,7 @@ _PHRASE = re.compile(
 _PHRASE_WORDS = (
     "answer", "result", "solution", "option", "choice", "final", "largest", "smallest", "greatest", "least",
     "maximum", "minimum", "highest", "lowest", "total", "sum", "value", "ans", "pick", "selection",
-    "output", "prints", "returns", "evaluates", "答", "结果", "选项", ":", "：",
+    "statement", "output", "prints", "returns", "evaluates", "答", "结果", "选项", ":", "：",
 )  # fmt: skip
 """A text without one of these has no phrase."""
 _AS_READ = str.maketrans("ſı", "si", "\u0307")
@@ -592,9 +593,9 @@ def _unexclaimed(clause: str, before: str) -> str:
 
 
 _ANSWER_BEHIND = re.compile(
-    r"(?:\A|[.!?:\n]\s*|\b(?:so|thus|hence|therefore),?\s+)"
+    r"(?:\A|[.!?:\n]\s*|\b(?:so|thus|hence|therefore),?\s+)(?:we\s(?:get|have|find|obtain)\s+)?"
     r"(?P<value>\*\*[^*\n]{1,80}\*\*|\$[^$\n]{1,80}\$|\\\([^\n]{1,80}?\\\)|[-−]?\$?\d[\d,./]{0,40}%?)\s+"
-    r"is\s+(?:the|our|my)\s+(?:final\s+|correct\s+|desired\s+|required\s+)?answer[.!]?\s*\Z",
+    r"(?:is|as)\s+(?:the|our|my)\s+(?:final\s+|correct\s+|desired\s+|required\s+)?answer[.!]?\s*\Z",
     re.IGNORECASE,
 )
 """A last sentence that gives the answer first: `Thus 17 is the answer.`"""

@@ -23,11 +23,10 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from types import MappingProxyType
 from typing import Any
 
 from ttc.answers.grammar import parse, parse_expression
-from ttc.answers.nodes import Term, approximate, constant_of, duration, exact, known_unit, unit
+from ttc.answers.nodes import Term, approximate, constant_of, duration, exact, holds, known_unit, renamed, unit
 from ttc.answers.shapes import TINY, by_clock, hashed, least_residue, matrix_rows, shape, word_key
 from ttc.answers.tokens import MAX_CHARS, TooLarge, Unparsed, plain
 
@@ -142,31 +141,32 @@ def _fingerprint(node: Term) -> str:
     """The value of an expression at three fixed points, to nine digits; empty where it has none."""
     values = _values(node)
     numbers = [value for value in values if value is not None]
-    if any(not TINY < abs(value) < float("inf") for value in numbers):
+    if not all(map(_is_sizable, numbers)):
         return ""
     if not node.symbols() and numbers and (short := _short_rational(numbers[0])) is not None:
         return str(short)
     return _joined(values) if numbers else ""
 
 
-def _values(node: Term, fixed: Mapping[str, float] = MappingProxyType({})) -> list[Any]:
-    """What an expression is at the fixed points, one for a constant; None where it has no value.
+def _values(node: Term) -> list[Any]:
+    """What an expression is at the fixed points, one for a constant; None where it has no value."""
+    # The points depend on the names alone, so equal functions get equal keys however they are written; nine digits are
+    # few enough to hide rounding, and many enough that different functions do not meet at all three points.
+    return [_value_at(node, point) for point in _points(node.symbols())]
 
-    `fixed` gives some of its variables a value.
-    """
+
+def _points(names: Iterable[str]) -> list[dict[str, float]]:
+    listed = sorted(names)
+    return [{name: _coordinate(name, sample) for name in listed} for sample in range(_SAMPLES if listed else 1)]
+
+
+def _value_at(node: Term, point: Mapping[str, float]) -> Any:
     from mpmath import fp  # type: ignore[import-untyped]
 
-    names = sorted(node.symbols() - fixed.keys())
-    values = list[Any]()
-    for sample in range(_SAMPLES if names else 1):
-        # The points depend on the names alone, so equal functions get equal keys however they are written; nine digits
-        # are few enough to hide rounding, and many enough that different functions do not meet at all three points.
-        point = {name: _coordinate(name, sample) for name in names} | dict(fixed)
-        try:
-            values.append(approximate(node, point, fp))
-        except (ArithmeticError, ValueError, TypeError, RecursionError):
-            values.append(None)
-    return values
+    try:
+        return approximate(node, point, fp)
+    except (ArithmeticError, ValueError, TypeError, RecursionError):
+        return None
 
 
 def _joined(values: Iterable[Any]) -> str:
@@ -202,6 +202,8 @@ def _member_key(node: Term) -> str:
 
 
 _AXES = (["x", "y"], ["x", "y", "z"])
+_ROOT = re.compile(r"(?<=\A[xz])_\d\Z|(?<=\Alambda)_\d\Z")
+"""The number of one of several solutions, which are in no order."""
 
 
 def _set_key(node: Term) -> str:
@@ -210,7 +212,9 @@ def _set_key(node: Term) -> str:
     point = {item.args[0]: shape_key(item.args[1]) for item in node.args if item.op == "named"}
     if len(point) == len(node.args) and sorted(point) in _AXES:
         return f"({','.join(point[name] for name in sorted(point))})"
-    return shape_key(time) if time else "{" + "|".join(sorted({_member_key(item) for item in node.args})) + "}"
+    if len(point) == len(node.args) > 1 and len({_ROOT.sub("", name) for name in point} - {"", *point}) == 1:
+        return "{" + "|".join(sorted(point.values())) + "}"
+    return shape_key(time) if time else "{" + "|".join(sorted(map(_member_key, node.args))) + "}"
 
 
 def _interval_key(node: Term) -> str:
@@ -232,6 +236,19 @@ def _residue_key(node: Term) -> str:
     return " mod ".join((residue, *map(shape_key, node.args[1:2])))
 
 
+_INTEGERS = frozenset("klmnt")
+
+
+def _named_key(name: str, body: Term) -> str:
+    """What is said of a name: without it, but for z = 7 - 2x; the integer of a period may have any letter."""
+    symbols = body.symbols()
+    if name in ("x", "z") and body.op == "scalar" and symbols and symbols <= {"x", "y", "z"}:
+        return _relation_key(Term("rel", (("=",), Term("sym", (name,)), body.args[0])))
+    if len(symbols) == 1 and symbols <= _INTEGERS and holds(body, Term("sym", ("pi",))):
+        body = renamed(body, next(iter(symbols)), "k")
+    return shape_key(body)
+
+
 def _brackets_key(node: Term) -> str:
     """A list in its order; a list of lists is a matrix."""
     rows = matrix_rows(node)
@@ -245,25 +262,30 @@ def _matrix_key(rows: Iterable[Iterable[Term]]) -> str:
 def _equation_key(left: Term, right: Term) -> str:
     """An equation whatever stands on which side: 2x - y = 3 is y = 2x - 3; empty where it has no values."""
     zero = Term("add", (left, Term("neg", (right,))))
-    if {"x", "y"} <= zero.symbols() and (of_y := _solved(zero, "y")):
-        return _joined(of_y)
+    if {"x", "y"} <= zero.symbols() and (heights := _heights(zero)):
+        return _joined(heights)
     first, *others = _values(zero)
-    if not others or any(value is None or not TINY < abs(value) < float("inf") for value in (first, *others)):
+    if not others or not all(map(_is_sizable, (first, *others))):
         return ""
     return "=" + _joined(other / first for other in others)
 
 
-def _solved(zero: Term, name: str) -> list[float]:
-    """What a variable is at the fixed points of the others; empty where it does not stand in a line, alone."""
-    at = [_values(zero, {name: value}) for value in (0.0, 1.0, 2.0)]
-    if any(value is None for values in at for value in values):
-        return []
-    slopes = [second - first for first, second in zip(at[0], at[1], strict=True)]
-    bends = [third - second for second, third in zip(at[1], at[2], strict=True)]
-    if not slopes[0] or any(abs(other - slopes[0]) > 1e-9 * abs(slopes[0]) for other in (*slopes, *bends)):
-        return []
-    values = [-first / slopes[0] for first in at[0]]
-    return values if all(TINY < abs(value) < float("inf") for value in values) else []
+def _heights(zero: Term) -> list[Any]:
+    """The y of a line or a plane, on which `zero` is zero, at the fixed points; nothing for other curves."""
+    heights, slopes = list[Any](), list[Any]()
+    for point in _points(zero.symbols()):
+        at = [_value_at(zero, point | {"y": y}) for y in (0.0, 1.0, 2.0)]
+        if None in at or abs(at[2] - 2 * at[1] + at[0]) > TINY * max(map(abs, at)):
+            return []
+        slopes.append(at[1] - at[0])
+        if not _is_sizable(slopes[-1]) or abs(slopes[-1] - slopes[0]) > TINY * max(map(abs, at)):
+            return []
+        heights.append(-at[0] / slopes[0])
+    return heights if all(map(_is_sizable, heights)) else []
+
+
+def _is_sizable(value: Any) -> bool:
+    return value is not None and TINY < abs(value) < float("inf")
 
 
 def _relation_key(node: Term) -> str:
@@ -281,7 +303,7 @@ def _relation_key(node: Term) -> str:
 _KEY_RULES: Mapping[str, Callable[[Term], str]] = {
     "scalar": lambda node: _value_key(node.args[0]),
     "quantity": lambda node: _value_key(node.args[0]),
-    "named": lambda node: shape_key(node.args[1]),
+    "named": lambda node: _named_key(*node.args),
     "duration": lambda node: _value_key(node.args[0]),
     "set": _set_key,
     "tuple": lambda node: "(" + ",".join(_member_key(item) for item in node.args) + ")",

@@ -377,8 +377,11 @@ _DENIED = re.compile(
 """What says right behind a letter that it is not the one: `B is wrong`."""
 _HALF_WIDTH = {ord(letter) + 0xFEE0: letter for letter in string.ascii_letters}
 """Full-width letters to those of ASCII."""
-_IN_FORMULA = re.compile(r"\s?[+^_]\s?[\w{\\]|[-/*][a-z]{1,2}(?![A-Za-z])|\s?=|\([a-z]\)")
-"""What makes a letter part of a formula: a+b, b^2, D_1, a-b, E = mc, B(x)."""
+_IN_FORMULA = re.compile(
+    r"\s?[+^_]\s?[\w{\\]|[-/*][a-z]{1,2}(?![A-Za-z])|\s?=|\([a-z]\)"
+    r"|\s?\\(?:pm|mp|times|cdot|div|frac|sqrt|le|ge|leq|geq|ne|neq|in|to|approx)(?![A-Za-z])"
+)
+r"""What makes a letter part of a formula: a+b, b^2, D_1, a-b, E = mc, B(x), `a \pm b`."""
 
 
 def choice_letter(final: str) -> tuple[str, bool]:

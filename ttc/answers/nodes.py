@@ -78,6 +78,18 @@ def many(op: str, items: list[Term]) -> Term:
     return items[0] if len(items) == 1 else Term(op, tuple(items))
 
 
+def holds(node: Term, part: Term) -> bool:
+    """Whether `part` stands at or below `node`."""
+    return node == part or any(holds(child, part) for child in node.children())
+
+
+def renamed(node: Term, name: str, other: str) -> Term:
+    """A tree with another name for one of its variables."""
+    if node == Term("sym", (name,)):
+        return Term("sym", (other,))
+    return Term(node.op, tuple(renamed(arg, name, other) if isinstance(arg, Term) else arg for arg in node.args))
+
+
 _CONSTANTS = re.compile(r"C(?:_[01])?|[cK](?:_1)?|k")
 """What a constant of integration is called."""
 

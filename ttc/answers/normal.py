@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import TypeAlias
 
-from ttc.answers.nodes import Term, exact, num
+from ttc.answers.nodes import Term, exact
 
 Ternary: TypeAlias = bool | None
 Monomial: TypeAlias = tuple[tuple[str, Fraction], ...]
@@ -88,21 +88,6 @@ def line(node: Term, name: str) -> tuple[Fraction, Fraction] | tuple[None, None]
     if set(bottom) != {_ONE} or not set(top) <= {slope, _ONE} or slope not in top:
         return None, None
     return top[slope] / bottom[_ONE], top.get(_ONE, Fraction(0)) / bottom[_ONE]
-
-
-def solved(node: Term, name: str) -> Term | None:
-    """What a variable is where `node` is zero, which has it once, with a number before it; None where it has not."""
-    try:
-        top, bottom = _Forms().quotient(node)
-    except TooLong:
-        return None
-    symbol = f"s:{name}"
-    having = [mono for mono in top if any(symbol == atom for atom, _ in mono)]
-    inside = any(repr(symbol) in atom for mono in top for atom, _ in mono)
-    if having != [((symbol, Fraction(1)),)] or inside or set(bottom) != {_ONE}:
-        return None
-    factor = num(-bottom[_ONE] / top[having[0]])
-    return Term("add", (Term("sym", (name,)), Term("mul", (factor, node))))
 
 
 def has_like_terms(node: Term) -> bool:

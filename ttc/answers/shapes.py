@@ -516,7 +516,8 @@ def _name(node: Term) -> str:
         letter, argument = (str(arg.args[0]) for arg in node.args)
         if letter == "Delta":
             return f"Delta {argument}"
-        is_function = letter[0] in "fghFGHPpQqaST" or (letter.rstrip("'") == "y" and argument in ("x", "t"))
+        is_function = letter[0] in "fghFGHPpQqaST" or (letter.strip("'") == "y" and argument in ("x", "t"))
+        is_function |= letter.endswith("'") and letter[0] != "y"
         return f"{letter}({argument})" if is_function else ""
     if node.op == "mul" and len(node.args) == 2 and _is_inverse(node.args[0]) and node.args[1].op == "sym":
         return f"{node.args[0].args[0].args[0]}^-1({node.args[1].args[0]})"

@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from ttc.answers.grammar import parse
-from ttc.answers.nodes import Term, exact, num
+from ttc.answers.nodes import Term, exact, holds, num
 from ttc.answers.shapes import shape
 from ttc.answers.tokens import ONES, Unparsed, plain
 from ttc.core import Form, Target
@@ -188,12 +188,8 @@ def _unevaluated(golds: list[Term], answers: list[Term]) -> bool:
 def _in_polar_form(node: Term) -> bool:
     """Whether a number is written as r e^{i t}, for which r cis t may stand."""
     imaginary = Term("sym", ("i",))
-    here = node.op == "pow" and node.args[0] == Term("sym", ("e",)) and _holds(node.args[1], imaginary)
+    here = node.op == "pow" and node.args[0] == Term("sym", ("e",)) and holds(node.args[1], imaginary)
     return here or any(map(_in_polar_form, node.children()))
-
-
-def _holds(node: Term, part: Term) -> bool:
-    return node == part or any(_holds(child, part) for child in node.children())
 
 
 def numeral(node: Term) -> bool:

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
-from ttc.answers.nodes import UNITS, Term, constant_of, duration, exact, many, num, unit, unit_words
+from ttc.answers.nodes import UNITS, Term, constant_of, duration, exact, holds, many, num, renamed, unit, unit_words
 from ttc.answers.shapes import by_clock, entries, in_letters, least_residue, matrix_rows, word_key
 
 Ternary: TypeAlias = bool | None
@@ -203,7 +203,7 @@ class Comparison:
         if all(argument.isalpha() for argument in arguments) and arguments[0] != arguments[1]:
             if arguments[0] in bodies[1].symbols() or arguments[1] in bodies[0].symbols():
                 return False
-            bodies[1] = _renamed(bodies[1], arguments[1], arguments[0])
+            bodies[1] = renamed(bodies[1], arguments[1], arguments[0])
         return self.same(bodies[0], bodies[1])
 
     def _times(self, left: Term, right: Term) -> Ternary:
@@ -386,7 +386,7 @@ def read_turns(gold: Term, answer: Term, question: str) -> Term:
         return answer
     if not _has_pi(gold) and any(re.search(rf"(?<![A-Za-z]){letter}(?![A-Za-z])", question) for letter in own | other):
         return answer
-    return _renamed(answer, *other, *own)
+    return renamed(answer, *other, *own)
 
 
 _INTEGERS = frozenset("klmnt")
@@ -627,7 +627,7 @@ def _in_radians(node: Term, name: str) -> bool:
 
 
 def _has_pi(node: Term) -> bool:
-    return node == _PI or any(map(_has_pi, node.children()))
+    return holds(node, _PI)
 
 
 def _scaled(node: Term, factor: Fraction) -> Term:
@@ -701,13 +701,6 @@ def _equation(node: Term) -> Term | None:
     return None
 
 
-def _renamed(node: Term, name: str, other: str) -> Term:
-    """A tree with another name for one of its variables."""
-    if node == Term("sym", (name,)):
-        return Term("sym", (other,))
-    return Term(node.op, tuple(_renamed(arg, name, other) if isinstance(arg, Term) else arg for arg in node.args))
-
-
 _ABSORBS = re.compile(r"C(?:_[01])?")
 """Names that are hardly ever given to anything else: + C takes up any other constant."""
 
@@ -717,7 +710,7 @@ def _with_constant(node: Term, gold: Term) -> Term:
     own, other = constant_of(gold), constant_of(node)
     if not own or not other or own == "k" or own in node.symbols() or other in gold.symbols():
         return node
-    return _renamed(node, other, own)
+    return renamed(node, other, own)
 
 
 def _absorbing(gold: Term, answer: Term) -> bool:
