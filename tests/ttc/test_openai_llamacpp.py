@@ -93,6 +93,15 @@ def test_what_the_server_tells_beside_its_api_is_known(server: OpenAIServer) -> 
     assert (body["top_k"], body["repeat_penalty"], body["stream"]) == (0, 1.0, False)
 
 
+def test_stop_ids_go_to_the_server_as_text_where_no_other_token_holds_it(server: OpenAIServer) -> None:
+    engine = by_ids(server)
+    (close,), (digit,) = engine.capabilities.think_close, engine.encode("1")
+    (drawn,) = once(engine, max_tokens=200, stop_token_ids=(digit, close))
+    body = server.generations()[-1]
+    assert body["stop"] == body["preserved_tokens"] == ["</think>"]
+    assert drawn.stop_reason == digit and drawn.usage.overrun > 0  # it ran on to the end of its thought
+
+
 def test_the_address_of_the_server_in_place_of_its_api_is_told(server: OpenAIServer) -> None:
     with pytest.raises(ConfigError, match=rf"{server.url}$"):
         openai(base_url=server.url.removesuffix("/v1"), tokenizer=TEACHER)
