@@ -88,6 +88,7 @@ def test_thinking_is_capped_by_ids_as_on_a_server_that_streams_them(server: Open
 def test_what_the_server_tells_beside_its_api_is_known(server: OpenAIServer) -> None:
     engine = by_ids(server)
     assert engine.capabilities.max_context == 2048 and engine.features.slots == 2
+    assert engine.capabilities.max_concurrency == 4  # more problems would push each other out of its cache
     assert engine.served == {"model id": "served", "model file": "served.gguf", "llama.cpp version": "b6000-abc"}
     body = server.generations()[-1]
     assert (body["top_k"], body["repeat_penalty"], body["stream"]) == (0, 1.0, False)
