@@ -88,9 +88,19 @@ def test_thinking_is_capped_by_ids_as_on_a_server_that_streams_them(server: Open
 def test_what_the_server_tells_beside_its_api_is_known(server: OpenAIServer) -> None:
     engine = by_ids(server)
     assert engine.capabilities.max_context == 2048 and engine.features.slots == 2
+    assert engine.capabilities.max_concurrency == 4  # more problems would push each other out of its cache
     assert engine.served == {"model id": "served", "model file": "served.gguf", "llama.cpp version": "b6000-abc"}
     body = server.generations()[-1]
     assert (body["top_k"], body["repeat_penalty"], body["stream"]) == (0, 1.0, False)
+
+
+def test_stop_ids_go_to_the_server_as_text_where_no_other_token_holds_it(server: OpenAIServer) -> None:
+    engine = by_ids(server)
+    (close,), (digit,) = engine.capabilities.think_close, engine.encode("1")
+    (drawn,) = once(engine, max_tokens=200, stop_token_ids=(digit, close))
+    body = server.generations()[-1]
+    assert body["stop"] == body["preserved_tokens"] == ["</think>"]
+    assert drawn.stop_reason == digit and drawn.usage.overrun > 0  # it ran on to the end of its thought
 
 
 def test_the_address_of_the_server_in_place_of_its_api_is_told(server: OpenAIServer) -> None:

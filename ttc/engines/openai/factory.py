@@ -81,8 +81,8 @@ def openai(
             Commands without --seed choose False.
         logprobs: ask for the log-probabilities of what is drawn. Commands without --seed choose False where no strategy
             and no scorer reads them.
-        max_in_flight: most requests at once; further ones wait here.
-        max_concurrency: most problems at once, where the caller does not say.
+        max_in_flight: most requests at once; further ones wait here. llama.cpp's server gets as many as it has slots.
+        max_concurrency: most problems at once, where the caller does not say; two for each slot of llama.cpp's server.
         attempts: most attempts of one request, the first included; only transient failures are tried again.
         retry_s: no attempt starts so many seconds after the first failure.
         connect_s: seconds to wait for a connection.
@@ -113,6 +113,9 @@ def openai(
             stacklevel=2,
         )
     features = replace(features, seeds=features.seeds and seeded, logprobs=features.logprobs and logprobs)
+    if features.slots is not None:  # more requests wait there in silence, more problems lose their prefixes
+        num_slots = features.slots * len(urls)
+        max_in_flight, max_concurrency = min(max_in_flight, num_slots), min(max_concurrency, 2 * num_slots)
     context = features.max_context or (local.max_context if local else None) or UNKNOWN_CONTEXT
     capabilities = Capabilities(
         model=features.model,
@@ -121,8 +124,6 @@ def openai(
         certainty=False,
         max_concurrency=max_concurrency,
     )
-    if features.slots is not None:  # what waits there waits in silence, and would count as dead
-        max_in_flight = min(max_in_flight, features.slots * len(urls))
     connection = Connection(urls, access, Retry(attempts, retry_s, silent_again=silent_again), max_in_flight)
     return _engine(features, capabilities, connection, local)
 

@@ -6,8 +6,8 @@ answers to a grammar. Stops are checked here as well, id by id, so a server that
 `overrun`) but changes no result.
 
 llama.cpp's server gives the ids of an answer that came whole (`__verbose.tokens`); its streams leave out a token that
-ends within a character. It stops at strings only, so a stop id goes there as its text; where other tokens spell that
-text, the answer is not finished.
+ends within a character. It stops at strings only, so a marker among the stop ids goes there as its text (the text of
+another id stands within other tokens, too); where other tokens spell that text, the answer is not finished.
 
 Log-probabilities of given ids (`ScoringEngine`) need vLLM's `prompt_logprobs`. With `prompt_logprobs: k` the server
 also gives its k likeliest tokens at every place, which is what distillation asks a teacher; servers allow 20 unless
@@ -52,6 +52,7 @@ class IdsDialect:
     def __init__(self, text: Text, features: Features, max_context: int) -> None:
         """`max_context` is the server's limit in tokens."""
         self._text, self._features, self._max_context = text, features, max_context
+        self._added = frozenset(text.tokenizer.added_tokens_decoder) if features.verbose else frozenset[int]()
 
     def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
         """Apply the folder's chat template."""
@@ -73,7 +74,7 @@ class IdsDialect:
         fields |= {"prompt": list(prompt.token_ids or ()), "add_special_tokens": False, "return_token_ids": True}
         fields |= {"include_stop_str_in_output": True} if self._features.extras else {}
         if self._features.verbose:
-            markers = [self._text.decode([token]) for token in sampling.stop_token_ids]
+            markers = [self._text.decode([token]) for token in sampling.stop_token_ids if token in self._added]
             fields |= {"return_tokens": True, "stop": [*sampling.stop, *markers], "preserved_tokens": markers}
         if self._features.logprobs and sampling.logprobs:
             fields["logprobs"] = num_logprobs(self._features)
