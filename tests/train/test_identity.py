@@ -85,7 +85,7 @@ def cut(folder):
     """A run that was stopped in its second update, with a checkpoint of the first."""
 
     def stop(text):
-        if text.startswith("step 2:"):
+        if text.startswith("step 2 of"):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
