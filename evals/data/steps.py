@@ -4,7 +4,8 @@ A line of a file is {"id", "problem", "steps": [text, ...]} with one kind of lab
 null), "mistake_index" (first wrong step from 0, null for none) or "label" (the same with -1 for none, as in
 ProcessBench), or none yet; behind a first wrong step nothing is known. "group" or "task" names its part of the data,
 "target" is for checkers that need one. A line of PRM800K (Lightman et al. 2023, arXiv:2305.20050) is read as it was
-published: the steps that were gone on from, and the wrong one that ended them.
+published: the steps that were gone on from, and the wrong one that ended them. So is one of TRL's data sets: {"prompt",
+"completions": [text, ...], "labels": [true, false, ...]}.
 
 Process reward models score all steps of a solution at once; scorers without step scores (outcome models, judges,
 ensembles of them) are asked about every prefix. Every token is on the ledger of the row's session.
@@ -204,6 +205,8 @@ def _of_prm800k(data: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _row(data: Mapping[str, Any], where: str, number: int) -> Labelled:
     if isinstance(data.get("label"), dict) and isinstance(data.get("question"), dict):
         data = _of_prm800k(data, where)
+    if "completions" in data and "steps" not in data:  # as TRL calls them
+        data = {**data, "steps": data["completions"], "problem": data.get("prompt")}
     steps, problem = data.get("steps"), data.get("problem")
     if not isinstance(problem, str) or not problem.strip():
         raise RecordError(f"{where}: problem: expected a non-empty string, got {problem!r}")
@@ -240,7 +243,7 @@ def _labels(data: Mapping[str, Any], num: int, where: str) -> Iterator[float | N
     value = data[fields[0]]
     if fields[0] == "labels":
         right = isinstance(value, list) and len(value) == num
-        if not right or not all(each is None or (_is_number(each) and 0 <= each <= 1) for each in value):
+        if not right or not all(each is None or _is_share(each) for each in value):
             raise RecordError(f"{where}: labels: expected {num} numbers in [0, 1] or null, got {value!r}")
         yield from (None if each is None else float(each) for each in value)
         return
@@ -251,5 +254,5 @@ def _labels(data: Mapping[str, Any], num: int, where: str) -> Iterator[float | N
         yield 1.0 if index < first else 0.0 if index == first else None
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value <= 1  # true and false among them

@@ -186,6 +186,7 @@ def test_sampled_solutions_are_cut_into_steps_labelled_and_read_back(tmp_path: P
         ({"label": -1}, (1.0, 1.0, 1.0)),
         ({"label": 0}, (0.0, None, None)),
         ({"labels": [1, 0.25, None]}, (1.0, 0.25, None)),
+        ({"labels": [True, False, None]}, (1.0, 0.0, None)),
         ({}, (None, None, None)),
     ],
 )
@@ -313,6 +314,14 @@ def test_the_labels_of_bigbench_mistake_are_read() -> None:
     assert len(rows) == 2186
     assert sum(None in row.labels or 0.0 in row.labels for row in rows) == 1708
     assert {row.group for row in rows} >= {"multistep_arithmetic", "word_sorting"}
+
+
+def test_a_line_of_trls_step_data_is_read_as_it_was_published(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    row = {"prompt": "1+1?", "completions": ["one more", "is two"], "labels": [True, False]}
+    path.write_text(json.dumps(row) + "\n")
+    (read,) = read_labelled(path)
+    assert (read.problem.messages[-1].content, read.steps, read.labels) == ("1+1?", ("one more", "is two"), (1.0, 0.0))
 
 
 @pytest.mark.parametrize("field", ["id", "cluster"])

@@ -102,8 +102,8 @@ class Text:
         """Apply the chat template. Raises ConfigError when the model has none or refuses the messages."""
         if not self._tokenizer.chat_template:
             raise ConfigError(
-                f"{self._folder} has no chat template: use an instruction-tuned model or add chat_template.jinja; ttc "
-                "train adapt MODEL --out DIR writes one"
+                f"{self._folder} has no chat template: use an instruction-tuned model, add chat_template.jinja, or "
+                "make a copy that has one: ttc train adapt MODEL --out DIR"
             )
         turns, offer, spelled = self._spelled(messages, tools)
         options: dict[str, Any] = {} if thinking is None else dict.fromkeys(SWITCHES, thinking)
