@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from serve.http.app import configure_logs
-from serve.operator.config import HttpSettings
+from serve.operator.config import HttpSettings, ServeLimits
 from serve.operator.keys import key_from_secret
 from tests.serve.running import Running, chat, running, scripted, served
 
@@ -279,6 +279,21 @@ def test_lines_behind_a_body_are_no_headers() -> None:
         for host, behind, expected in ((b"localhost", b"evil.example", 200), (b"evil.example", b"localhost", 421)):
             head = POST.replace(b"localhost", host) + b"Transfer-Encoding: chunked\r\n\r\n"
             assert status(sent(server, head + chunk(BODY) + b"0\r\nHost: " + behind + b"\r\n\r\n")) == expected
+
+
+def test_a_client_that_takes_nothing_of_any_reply_is_let_go_in_time() -> None:
+    keys, num = [key_from_secret("alice", SECRET)], 2000
+    with running(served(scripted()), keys=keys, limits=ServeLimits(stall_s=0.3)) as server, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(10)
+        client.connect(address(server))
+        client.sendall(b"GET /playground/panel.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * num)
+        time.sleep(2)
+        whole = b""
+        with contextlib.suppress(OSError):
+            while part := client.recv(1 << 20):
+                whole += part
+        assert whole.count(b"HTTP/1.1 200") < num, "the rest waited for it"
 
 
 KEYLESS = [
