@@ -4,9 +4,10 @@ Until the head of a request is complete it has `header_s` seconds and `max_heade
 parsed, since the parser's work on one long line grows with its square. A body that nobody reads any more is let in up
 to a limit, and not longer than a head; so is what stands beside a body: the sizes of its chunks, and lines behind the
 last one (trailers), which are dropped, for they would be headers that nobody has checked. A client that takes nothing
-of its replies for `stall_s` is let go. More connections than `max_connections` are turned away at once, and so is a
-head that could be read in two ways: without a Host or with two, with two keys, older than HTTP/1.0. Refusals are the
-JSON of the other ones, and the connection ends with them. Cost: an addition for each packet, one timer a request.
+of its replies for `stall_s` is let go, and so is one that sends many requests ahead of the first reply. More
+connections than `max_connections` are turned away at once, and so is a head that could be read in two ways: without a
+Host or with two, with two keys, older than HTTP/1.0. Refusals are the JSON of the other ones, and the connection ends
+with them. Cost: an addition for each packet, one timer a request.
 
 Left out: limits by address, since whoever stands behind a proxy shares one.
 """
@@ -26,6 +27,8 @@ else:
     HttpToolsProtocol = object  # `bounded` puts uvicorn's behind it
 
 MAX_HEADERS = 128
+MAX_WAITING = 32
+"""Requests of a connection that wait for the reply to an earlier one, which few clients send: each takes memory."""
 BESIDE = 9
 """Bytes that one byte of a body pays for, itself included: a chunk of one byte has five beside it."""
 SINGLE = (b"host", b"authorization", b"x-api-key", b"content-length", b"content-type")
@@ -112,10 +115,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_waiting()
         self._in_head, self._unread, self._beside = False, 0, 0
         fault = self._fault()
-        if fault is None:
+        if fault is not None:
+            self._refuse(fault)
+        elif len(self.pipeline) < MAX_WAITING:
             super().on_headers_complete()
         else:
-            self._refuse(fault)
+            self._end()
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body; of one that nobody reads any more, so much and so long."""

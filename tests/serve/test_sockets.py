@@ -17,6 +17,7 @@ from serve.http.app import configure_logs
 from serve.operator.config import HttpSettings, ServeLimits
 from serve.operator.keys import key_from_secret
 from tests.serve.running import Running, chat, running, scripted, served
+from ttc.engines.scripted import ScriptedEngine
 
 SECRET = "a-secret-of-alice"
 SETTINGS = HttpSettings(max_header_bytes=8192, header_s=1.0, max_connections=40)
@@ -281,19 +282,30 @@ def test_lines_behind_a_body_are_no_headers() -> None:
             assert status(sent(server, head + chunk(BODY) + b"0\r\nHost: " + behind + b"\r\n\r\n")) == expected
 
 
-def test_a_client_that_takes_nothing_of_any_reply_is_let_go_in_time() -> None:
-    keys, num = [key_from_secret("alice", SECRET)], 2000
-    with running(served(scripted()), keys=keys, limits=ServeLimits(stall_s=0.3)) as server, socket.socket() as client:
+def test_a_client_that_takes_nothing_of_a_reply_is_let_go_in_time() -> None:
+    num, length = 16, 500_000
+    limits = ServeLimits(stall_s=0.3, max_tokens=1 << 20, default_max_tokens=1 << 20, max_total_tokens=1 << 26)
+    engine = ScriptedEngine(lambda prompt, path, key: "x" * length)
+    with running(served(engine), limits=limits) as server, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.settimeout(10)
+        client.settimeout(20)
         client.connect(address(server))
-        client.sendall(b"GET /playground/panel.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * num)
-        time.sleep(2)
-        whole = b""
+        body = json.dumps(chat(n=num)).encode()
+        client.sendall(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        assert client.recv(9) == b"HTTP/1.1 "
+        time.sleep(1.5)
+        taken = 0
         with contextlib.suppress(OSError):
             while part := client.recv(1 << 20):
-                whole += part
-        assert whole.count(b"HTTP/1.1 200") < num, "the rest waited for it"
+                taken += len(part)
+        assert 0 < taken < num * length, "the rest waited for it"
+
+
+def test_only_so_many_requests_of_a_connection_wait_for_the_reply_to_an_earlier_one(server: Running) -> None:
+    few, many = (sent(server, (GET + b"\r\n") * num) for num in (20, 2000))
+    assert few.count(b"HTTP/1.1 200") == 20
+    assert many.count(b"HTTP/1.1 200") < 100
+    assert status(sent(server, GET + b"\r\n")) == 200
 
 
 KEYLESS = [
