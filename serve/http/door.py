@@ -15,6 +15,7 @@ Left out: limits by address, since whoever stands behind a proxy shares one.
 from __future__ import annotations
 
 import asyncio
+import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 else:
     HttpToolsProtocol = object  # `bounded` puts uvicorn's behind it
 
+_UPGRADE = re.compile(rb"\r\nupgrade(?=:)", re.IGNORECASE)
+"""Java's client and `curl --http2` ask for HTTP/2 in every request. A server may stay with HTTP/1.1, but the parser
+drops the body of a request that asks, so it is not shown the header."""
 MAX_HEADERS = 128
 MAX_WAITING = 32
 """Requests of a connection that wait for the reply to an earlier one, which few clients send: each takes memory."""
@@ -90,6 +94,10 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._size > self.settings.max_header_bytes + len(data):  # what came before was a head alone
                 self._refuse(self._too_large())
                 return
+            end = data.find(b"\r\n\r\n")
+            upgrade = _UPGRADE.search(data, 0, len(data) if end < 0 else end)
+            if upgrade is not None:
+                data = data[: upgrade.start()] + b"\r\nx-asked" + data[upgrade.end() :]
         else:
             self._beside += len(data)
         super().data_received(data)

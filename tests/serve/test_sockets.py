@@ -308,6 +308,21 @@ def test_only_so_many_requests_of_a_connection_wait_for_the_reply_to_an_earlier_
     assert status(sent(server, GET + b"\r\n")) == 200
 
 
+@pytest.mark.parametrize("parts", [1, 2], ids=["one packet", "two packets"])
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
+def test_a_request_that_asks_for_another_protocol_is_answered_in_this_one(
+    server: Running, protocol: bytes, parts: int
+) -> None:
+    ask = (KEY.strip(), b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: " + protocol, b"HTTP2-Settings: AAEAAEAA")
+    head, end, body = posted(*ask, body=json.dumps(chat("hi") | {"user": "\nupgrade: x"}).encode()).partition(b"{")
+    with socket.create_connection(address(server), timeout=10) as client:
+        for _ in range(2):
+            for part in (head, end + body) if parts == 2 else (head + end + body,):
+                client.sendall(part)
+                time.sleep(0.05)
+            assert b"hello there" in client.recv(65536)
+
+
 KEYLESS = [
     ({"host": "evil.example"}, 421),
     ({"host": "localhost.evil.example"}, 421),
