@@ -343,7 +343,7 @@ async def serve(
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=5,
             ws="none",
-            http=bounded(config.http),
+            http=bounded(config.http, config.limits.stall_s),
         )
     )
     await catalogue.prove()

@@ -3,10 +3,11 @@
 Until the head of a request is complete it has `header_s` seconds and `max_header_bytes` bytes, counted before they are
 parsed, since the parser's work on one long line grows with its square. A body that nobody reads any more is let in up
 to a limit, and not longer than a head; so is what stands beside a body: the sizes of its chunks, and lines behind the
-last one (trailers), which are dropped, for they would be headers that nobody has checked. More connections than
-`max_connections` are turned away at once, and so is a head that could be read in two ways: without a Host or with two,
-with two keys, older than HTTP/1.0. Refusals are the JSON of the other ones, and the connection ends with them. Cost: an
-addition for each packet, one timer a request.
+last one (trailers), which are dropped, for they would be headers that nobody has checked. A client that takes nothing
+of its replies for `stall_s` is let go, and so is one that sends many requests ahead of the first reply. More
+connections than `max_connections` are turned away at once, and so is a head that could be read in two ways: without a
+Host or with two, with two keys, older than HTTP/1.0. Refusals are the JSON of the other ones, and the connection ends
+with them. Cost: an addition for each packet, one timer a request.
 
 Left out: limits by address, since whoever stands behind a proxy shares one.
 """
@@ -14,6 +15,7 @@ Left out: limits by address, since whoever stands behind a proxy shares one.
 from __future__ import annotations
 
 import asyncio
+import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,12 @@ if TYPE_CHECKING:
 else:
     HttpToolsProtocol = object  # `bounded` puts uvicorn's behind it
 
+_UPGRADE = re.compile(rb"\r\nupgrade(?=:)", re.IGNORECASE)
+"""Java's client and `curl --http2` ask for HTTP/2 in every request. A server may stay with HTTP/1.1, but the parser
+drops the body of a request that asks, so it is not shown the header."""
 MAX_HEADERS = 128
+MAX_WAITING = 32
+"""Requests of a connection that wait for the reply to an earlier one, which few clients send: each takes memory."""
 BESIDE = 9
 """Bytes that one byte of a body pays for, itself included: a chunk of one byte has five beside it."""
 SINGLE = (b"host", b"authorization", b"x-api-key", b"content-length", b"content-type")
@@ -36,11 +43,13 @@ class BoundedProtocol(HttpToolsProtocol):
     """One connection; `bounded` makes the class that has uvicorn's parts and the settings."""
 
     settings = HttpSettings()
+    stall_s = 60.0
 
     def __init__(self, *args: Any, **options: Any) -> None:
         """Take what uvicorn gives."""
         super().__init__(*args, **options)
         self._timer: asyncio.TimerHandle | None = None
+        self._last: asyncio.TimerHandle | None = None
         self._size = self._unread = self._beside = 0
         self._in_head, self._refused = True, False
 
@@ -53,9 +62,26 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timer too."""
+        """Forget the timers too."""
         self._stop_waiting()
+        self._keep()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Let a client that takes nothing go in time: what it was sent waits here for it."""
+        super().pause_writing()
+        self._drop_later()
+
+    def resume_writing(self) -> None:
+        """Go on with one that takes something again."""
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self._keep()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection, be there something that it has not taken."""
+        super().timeout_keep_alive_handler()
+        self._drop_later()
 
     def data_received(self, data: bytes) -> None:
         """Count what belongs to a head, then parse."""
@@ -68,6 +94,10 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._size > self.settings.max_header_bytes + len(data):  # what came before was a head alone
                 self._refuse(self._too_large())
                 return
+            end = data.find(b"\r\n\r\n")
+            upgrade = _UPGRADE.search(data, 0, len(data) if end < 0 else end)
+            if upgrade is not None:
+                data = data[: upgrade.start()] + b"\r\nx-asked" + data[upgrade.end() :]
         else:
             self._beside += len(data)
         super().data_received(data)
@@ -93,10 +123,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_waiting()
         self._in_head, self._unread, self._beside = False, 0, 0
         fault = self._fault()
-        if fault is None:
+        if fault is not None:
+            self._refuse(fault)
+        elif len(self.pipeline) < MAX_WAITING:
             super().on_headers_complete()
         else:
-            self._refuse(fault)
+            self._end()
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body; of one that nobody reads any more, so much and so long."""
@@ -172,10 +204,21 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refused = True
         self._stop_waiting()
         self.transport.close()
+        self._drop_later()
+
+    def _drop_later(self) -> None:
+        """End the connection in `stall_s`, whatever it has not taken, which a close would wait for without end."""
+        if self._last is None:
+            self._last = self.loop.call_later(self.stall_s, self.transport.abort)
+
+    def _keep(self) -> None:
+        if self._last is not None:
+            self._last.cancel()
+            self._last = None
 
 
-def bounded(settings: HttpSettings) -> type[BoundedProtocol]:
-    """The protocol under these settings, as uvicorn takes it: a class."""
+def bounded(settings: HttpSettings, stall_s: float) -> type[BoundedProtocol]:
+    """The protocol under these settings, as uvicorn takes it: a class. A client may take nothing for `stall_s`."""
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as Parsed
 
-    return type("Bounded", (BoundedProtocol, Parsed), {"settings": settings})
+    return type("Bounded", (BoundedProtocol, Parsed), {"settings": settings, "stall_s": stall_s})

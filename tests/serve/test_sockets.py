@@ -14,9 +14,10 @@ import httpx2
 import pytest
 
 from serve.http.app import configure_logs
-from serve.operator.config import HttpSettings
+from serve.operator.config import HttpSettings, ServeLimits
 from serve.operator.keys import key_from_secret
 from tests.serve.running import Running, chat, running, scripted, served
+from ttc.engines.scripted import ScriptedEngine
 
 SECRET = "a-secret-of-alice"
 SETTINGS = HttpSettings(max_header_bytes=8192, header_s=1.0, max_connections=40)
@@ -279,6 +280,47 @@ def test_lines_behind_a_body_are_no_headers() -> None:
         for host, behind, expected in ((b"localhost", b"evil.example", 200), (b"evil.example", b"localhost", 421)):
             head = POST.replace(b"localhost", host) + b"Transfer-Encoding: chunked\r\n\r\n"
             assert status(sent(server, head + chunk(BODY) + b"0\r\nHost: " + behind + b"\r\n\r\n")) == expected
+
+
+def test_a_client_that_takes_nothing_of_a_reply_is_let_go_in_time() -> None:
+    num, length = 16, 500_000
+    limits = ServeLimits(stall_s=0.3, max_tokens=1 << 20, default_max_tokens=1 << 20, max_total_tokens=1 << 26)
+    engine = ScriptedEngine(lambda prompt, path, key: "x" * length)
+    with running(served(engine), limits=limits) as server, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(20)
+        client.connect(address(server))
+        body = json.dumps(chat(n=num)).encode()
+        client.sendall(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        assert client.recv(9) == b"HTTP/1.1 "
+        time.sleep(1.5)
+        taken = 0
+        with contextlib.suppress(OSError):
+            while part := client.recv(1 << 20):
+                taken += len(part)
+        assert 0 < taken < num * length, "the rest waited for it"
+
+
+def test_only_so_many_requests_of_a_connection_wait_for_the_reply_to_an_earlier_one(server: Running) -> None:
+    few, many = (sent(server, (GET + b"\r\n") * num) for num in (20, 2000))
+    assert few.count(b"HTTP/1.1 200") == 20
+    assert many.count(b"HTTP/1.1 200") < 100
+    assert status(sent(server, GET + b"\r\n")) == 200
+
+
+@pytest.mark.parametrize("parts", [1, 2], ids=["one packet", "two packets"])
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
+def test_a_request_that_asks_for_another_protocol_is_answered_in_this_one(
+    server: Running, protocol: bytes, parts: int
+) -> None:
+    ask = (KEY.strip(), b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: " + protocol, b"HTTP2-Settings: AAEAAEAA")
+    head, end, body = posted(*ask, body=json.dumps(chat("hi") | {"user": "\nupgrade: x"}).encode()).partition(b"{")
+    with socket.create_connection(address(server), timeout=10) as client:
+        for _ in range(2):
+            for part in (head, end + body) if parts == 2 else (head + end + body,):
+                client.sendall(part)
+                time.sleep(0.05)
+            assert b"hello there" in client.recv(65536)
 
 
 KEYLESS = [
