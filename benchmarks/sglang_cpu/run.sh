@@ -4,7 +4,7 @@
 #   bash benchmarks/sglang_cpu/run.sh [MODEL_FOLDER [RESULT.json]]
 # MODEL_FOLDER: the packaged teacher, or a small Llama-like instruct model (see benchmarks/smollm2.py). SGLANG_VENV picks
 # the environment, PYTHON the interpreter that makes it (3.11). COST=1 measures what the engine costs beside bare requests
-# instead (cost.py). On Linux, PyPI's torch is the CUDA build: set
+# instead (cost.py, with COST_OPTIONS). On Linux, PyPI's torch is the CUDA build: set
 # PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu for the first run.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -41,7 +41,9 @@ for _ in $(seq 150); do
   sleep 2
 done
 if [ -n "${COST:-}" ]; then
-  "$venv/bin/python" -m benchmarks.sglang_cpu.cost "$model" --url "http://127.0.0.1:$port" ${result:+--out "$result"}
+  # shellcheck disable=SC2086
+  "$venv/bin/python" -m benchmarks.sglang_cpu.cost "$model" --url "http://127.0.0.1:$port" ${result:+--out "$result"} \
+    ${COST_OPTIONS:-}
   exit
 fi
 failed=0
