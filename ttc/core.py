@@ -535,7 +535,8 @@ class Capabilities:
     was trained to answer after when its thinking is cut (None: the toolkit's default). `cache_block` is the number of
     tokens by which the prefix cache counts: of a prompt, what lies beyond the last whole block before its last token is
     computed again. `recommended` are the settings of sampling, by their names in `Sampling`, that the model's authors
-    state in its generation_config.json.
+    state in its generation_config.json. `draws_share_time`: draws at once slow each other down, as on a CPU; elsewhere
+    many take about as long as one.
     """
 
     model: str
@@ -553,6 +554,7 @@ class Capabilities:
     max_concurrency: int = 64
     cache_block: int = 1
     recommended: tuple[tuple[str, float], ...] = ()
+    draws_share_time: bool = False
 
     def flops(self, num_new: int, num_before: int) -> float:
         """As of `ModelShape.flops`; 0 for a model whose shape is not known."""

@@ -12,6 +12,7 @@ import inspect
 import itertools
 import selectors
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,8 +22,9 @@ from tests.ttc import conformance as suite
 from tests.ttc.questions import ask
 from ttc.config.registry import POLICIES, STRATEGIES
 from ttc.config.signatures import options_of
-from ttc.core import Answer, Budget, Engine, Path, Problem, Prompt, Sampling, Strategy
+from ttc.core import Answer, Budget, Capabilities, Engine, Path, Problem, Prompt, Sampling, Strategy
 from ttc.engines.scripted import ScriptedEngine
+from ttc.engines.shared.wrapped import Wrapped
 from ttc.engines.simulated import simulated, truth
 from ttc.scorers.constant import constant
 from ttc.scorers.simulated import simulated as simulated_scorer
@@ -222,13 +224,21 @@ def test_every_strategy_answers_in_the_time_of_one_answer(subject: str, engine: 
         assert took <= multiple * price + 0.02
 
 
+class Crowded(Wrapped):
+    """An engine as on a CPU."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(self._engine.capabilities, draws_share_time=True)
+
+
 WIDE = [name for name in STRATEGIES.names() if "n" in options_of(STRATEGIES.load(name))]
 
 
 @pytest.mark.parametrize("name", WIDE)
 def test_a_wide_strategy_answers_in_the_time_of_one_answer_where_draws_slow_each_other_down(name: str) -> None:
     """As on a CPU: a draw alone takes 0.1 s, and one of 64 in one batch 6.4 s."""
-    engine, live, strategy = suite.talkative(), 0, STRATEGIES.load(name)
+    engine, live, strategy = Crowded(suite.talkative()), 0, STRATEGIES.load(name)
     scorer = {"scorer": constant()} if "scorer" in inspect.signature(strategy).parameters else {}
 
     async def wait(path: tuple[int, ...]) -> None:
@@ -238,7 +248,7 @@ def test_a_wide_strategy_answers_in_the_time_of_one_answer_where_draws_slow_each
             await asyncio.sleep(0.01 * live)
         live -= 1
 
-    engine._wait = wait  # type: ignore[method-assign]
+    engine._engine._wait = wait  # type: ignore[attr-defined]
     clock = Clock()
     work = solve(
         suite.problems(1)[0],

@@ -109,6 +109,7 @@ def test_the_engine_offers_all_the_optional_protocols(engine) -> None:
     for protocol in (StreamingEngine, LogprobEngine, TopLogprobEngine, WeightSync):
         assert isinstance(engine, protocol)
     assert engine.capabilities.think_open == (259,) and engine.capabilities.eos_ids == (258,)
+    assert engine.capabilities.draws_share_time
 
 
 def test_rendering_knows_whether_the_think_block_is_open(engine) -> None:

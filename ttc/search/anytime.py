@@ -11,7 +11,7 @@ surely pays for the whole search leaves the search as it is without a budget. Re
 The length of the first path stands for all. Level by level a search compares what is left with what its live paths need
 to their end: it goes on with all of them, or with fewer, or it stops scoring and finishes the best as they are.
 
-Under a budget in seconds alone the first path is drawn beside the search, and has the session's head start.
+Under a budget in seconds alone the first path is drawn beside the search; on a CPU it has the session's head start.
 Cost: at most the budget. Left out: sharing the first path's steps with the search, lengths by depth, later paths.
 """
 

@@ -62,8 +62,8 @@ from ttc.session.thinking import (
 )
 
 T = TypeVar("T")
-HEAD_START = 0.2
-"""Share of a budget in seconds for which the first draw may run alone."""
+HEAD_START = 0.25
+"""Share of a budget in seconds for which the first draw may run alone where draws share time."""
 _MARK = re.compile(r"[<\[].+[>\]]", re.DOTALL)
 """A token that may be one of control."""
 Shared: TypeAlias = dict[Callable[[], Any], Any]
@@ -103,10 +103,10 @@ _SCORED_TOGETHER = 16
 
 
 class _HeadStart:
-    """Lets the first draw of a problem run alone, where the seconds are counted, until a share of them is gone.
+    """Lets the first draw of a problem run alone until a share of its seconds is gone.
 
-    In one batch with many others it may be slower than alone by as many times, on a CPU: then nothing is finished in
-    the time of one answer. On a GPU that share is lost to the others, at most.
+    On a CPU it may be slower in one batch with many others by as many times: then nothing is finished in the time of
+    one answer.
     """
 
     def __init__(self) -> None:
@@ -519,7 +519,9 @@ class Session:
         works = (
             partial(self._draw, prompt, leased, range(draw, draw + 1), thinking, lease.max_calls) for draw in draws
         )  # a request each, so that one can end without the others
-        completions = await gather_until((self._head_start.run(work, seconds) for work in works), seconds)
+        if self.capabilities.draws_share_time:
+            works = (partial(self._head_start.run, work, seconds) for work in works)
+        completions = await gather_until((work() for work in works), seconds)
         return [completion for part in completions if part is not None for completion in part]
 
     async def _draw(

@@ -151,6 +151,7 @@ class EmbeddedEngine(StreamingTokenEngine):
             handover=text.handover,
             shape=dims.model_shape(dims.vocab),
             max_concurrency=max_batch,
+            draws_share_time=scheduler.body.device.type == "cpu",
             extras=frozenset(_extras(scheduler)),
         )
         super().__init__(text, capabilities)
