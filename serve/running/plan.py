@@ -588,9 +588,9 @@ def with_extras(
         extras |= {} if grammar is None else {"grammar": grammar}
         if request.form.held:
             sampling = replace(sampling, stop=())  # the grammar ends text at them, and no call and no JSON
-    if request.top_logprobs and not request.echo:  # else they are read with those of the prompt
-        extras["top_logprobs"] = request.top_logprobs
     supported = extras_of(model.engine.capabilities)
+    if request.top_logprobs and ("top_logprobs" in supported or not request.echo):  # else read with those of the prompt
+        extras["top_logprobs"] = request.top_logprobs
     if "top_logprobs" in extras and "top_logprobs" not in supported:
         name = request.top_logprobs_field
         why = f"the engine of model {model.name} tells the log-probability of the sampled token alone: send 0"

@@ -32,6 +32,7 @@ from ttc.core import (
     Top,
     TopLogprobEngine,
     Usage,
+    extras_of,
 )
 from ttc.session.thinking import split
 
@@ -102,7 +103,7 @@ async def _choice(
             emit(events.AnswerDelta(index, prompt.text))
         answer = await session.attempt(plan.call)
         if request.echo and request.logprobs:
-            echo, tops = await _echoed(plan, prompt, _drawn(session, answer), charge)
+            echo, tops = await _echoed(plan, prompt, _untold(plan, session, answer, prompt), charge)
             own.tops.update(tops)
     finally:
         session.close()
@@ -191,10 +192,16 @@ def _strips(request: ServeRequest) -> bool:
     return not request.raw and request.prefill is None
 
 
-def _drawn(session: WatchedSession, answer: Answer) -> tuple[int, ...]:
-    """The ids of the draw that was chosen."""
+def _untold(plan: RequestPlan, session: WatchedSession, answer: Answer, prompt: Prompt) -> tuple[int, ...]:
+    """The ids of the draw that was chosen, where the engine has not told their likeliest ones while it sampled.
+
+    One less than the context has room for: to read ids, a server must sample one more.
+    """
+    capabilities = plan.model.engine.capabilities
     pieces = session.along(_chosen(answer) or ())
-    return pieces[-1].ids if pieces else ()
+    if not pieces or "top_logprobs" in extras_of(capabilities):
+        return ()
+    return pieces[-1].ids[: max(capabilities.max_context - len(prompt.token_ids or ()) - 1, 0)]
 
 
 async def _echoed(
@@ -202,7 +209,7 @@ async def _echoed(
 ) -> tuple[tuple[events.TokenLogprob, ...], Mapping[int, Top]]:
     """Every token of the prompt with its log-probability, the first has none; by position, the likeliest tokens.
 
-    Those of the draw, too: not every engine tells them while it samples.
+    Those of `drawn`, which come behind it, too.
     """
     engine, ids, k = plan.model.engine, prompt.token_ids or (), plan.request.top_logprobs
     values: tuple[float, ...] = ()

@@ -15,7 +15,10 @@ from serve.running.plan import OPEN_ENDED
 from tests.serve.running import Running, chat, running, served
 from tests.serve.streams import chunks_of, same, streamed, whole
 from tests.serve.thinker import ANSWER, THOUGHT, think
+from tests.ttc import conformance as suite
 from tests.ttc.conformance import exact_prm
+from tests.ttc.openai_server import OpenAIServer
+from tests.ttc.openai_setup import by_ids
 from ttc.core import Message, Path, Prompt
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.scripted import ScriptedEngine
@@ -403,3 +406,16 @@ def test_control_tokens_in_anybodys_text_are_text(nano: Running, role: str) -> N
 def test_a_prompt_without_control_tokens_is_encoded_as_one_text(nano: Running) -> None:
     prompt = nano.engine.render([Message("user", "12+30*2\n\n  x")], None)
     assert prompt.token_ids == nano.engine.encode(prompt.text)
+
+
+def test_echo_behind_a_server_that_scores_ids_tells_what_the_model_itself_does(nano: Running) -> None:
+    ids = list(nano.engine.encode("1+1=2 and 7*7"))
+    body = {"model": "m", "prompt": ids, "max_tokens": 3, "temperature": 0, "seed": 1, "logprobs": 2, "echo": True}
+    wanted = nano.ask(body, COMPLETIONS).json()["choices"][0]["logprobs"]
+    with OpenAIServer(suite.embedded) as behind, running(served(by_ids(behind))) as server:
+        rows = server.ask(body, COMPLETIONS).json()["choices"][0]["logprobs"]
+    assert rows["tokens"] == wanted["tokens"] and len(rows["tokens"]) == len(ids) + 3
+    # The one behind computes in batch-invariant mode, so its sums in bf16 are rounded otherwise.
+    assert rows["token_logprobs"][1:] == pytest.approx(wanted["token_logprobs"][1:], abs=0.15)
+    for told, own in zip(rows["top_logprobs"][1:], wanted["top_logprobs"][1:], strict=True):
+        assert len(told) in (2, 3) and max(told.values()) == pytest.approx(max(own.values()), abs=0.15)
