@@ -24,6 +24,7 @@ from ttc.core import (
     FILTERED,
     Answer,
     Candidate,
+    Event,
     LogprobEngine,
     Path,
     Problem,
@@ -103,7 +104,7 @@ async def _choice(
             emit(events.AnswerDelta(index, prompt.text))
         answer = await session.attempt(plan.call)
         if request.echo and request.logprobs:
-            echo, tops = await _echoed(plan, prompt, _untold(plan, session, answer, prompt), charge)
+            echo, tops = await _echoed(plan, prompt, _untold(plan, session, prompt), charge)
             own.tops.update(tops)
     finally:
         session.close()
@@ -192,13 +193,13 @@ def _strips(request: ServeRequest) -> bool:
     return not request.raw and request.prefill is None
 
 
-def _untold(plan: RequestPlan, session: WatchedSession, answer: Answer, prompt: Prompt) -> tuple[int, ...]:
+def _untold(plan: RequestPlan, session: WatchedSession, prompt: Prompt) -> tuple[int, ...]:
     """The ids of the draw that was chosen, where the engine has not told their likeliest ones while it sampled.
 
     One less than the context has room for: to read ids, a server must sample one more.
     """
     capabilities = plan.model.engine.capabilities
-    pieces = session.along(_chosen(answer) or ())
+    pieces = session.along(_chosen(session.trace) or ())
     if not pieces or "top_logprobs" in extras_of(capabilities):
         return ()
     return pieces[-1].ids[: max(capabilities.max_context - len(prompt.token_ids or ()) - 1, 0)]
@@ -239,9 +240,9 @@ def _likeliest(decode: Callable[[Sequence[int]], str], top: Top) -> tuple[events
     return tuple(events.TokenLogprob(decode([token]), logprob) for token, logprob in top)
 
 
-def _chosen(answer: Answer) -> Path | None:
+def _chosen(trace: Sequence[Event]) -> Path | None:
     """The place of the draw that was returned."""
-    return next((event.path for event in reversed(answer.trace) if event.kind == "select"), None)
+    return next((event.path for event in reversed(trace) if event.kind == "select"), None)
 
 
 def _close(
@@ -249,7 +250,7 @@ def _close(
 ) -> tuple[_Choice, list[events.AnswerDelta]]:
     """Count a finished choice and build what is sent of it; the pieces of its answer, with their log-probabilities."""
     request = plan.request
-    path = _chosen(answer)
+    path = _chosen(answer.trace)
     winner = next((candidate for candidate in answer.candidates if candidate.path == path), None)
     thinking = answer.thinking.lstrip() if _strips(request) else answer.thinking
     tokens = _Tokens(plan, session, [] if path is None else session.along(path), own.tops)
@@ -458,7 +459,7 @@ def _result(plan: RequestPlan, choices: Sequence[_Choice]) -> dict[str, Any]:
     """The `ttc` object of the reply: of its first choice, with the usage of all."""
     first = choices[0]
     candidates = first.answer.candidates
-    path = _chosen(first.answer)
+    path = _chosen(first.answer.trace)
     result = plan.report(
         final=first.answer.final,
         candidates=[_candidate(candidate, plan) for candidate in candidates],

@@ -345,7 +345,7 @@ def test_echo_tells_the_likeliest_token_in_the_place_of_each_of_the_prompt(nano:
     for number, (token, value, top) in enumerate(
         list(zip(rows["tokens"], rows["token_logprobs"], rows["top_logprobs"], strict=True))[1:]
     ):
-        assert top[token] == value <= max(top.values()) and len(top) <= 2
+        assert top[token] == value <= max(top.values()) and len(top) in (1, 2)
         greedy = {**fields, "prompt": list(ids[: number + 1]), "logprobs": 0, "echo": False}
         (drawn,) = nano.ask(greedy, COMPLETIONS).json()["choices"]
         # What lm-eval asks: is the token the one that the model would have said?
