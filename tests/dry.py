@@ -145,5 +145,5 @@ PROGRAMS: Mapping[str, Act] = {
     "python": _python,
     "python3": _python,
     "bash": _bash,
-    **dict.fromkeys(("git", "cd", "source", "curl", "vllm", "pytest", "sha256sum"), _elsewhere),
+    **dict.fromkeys(("git", "cd", "source", "curl", "vllm", "llama-server", "pytest", "sha256sum"), _elsewhere),
 }
