@@ -46,6 +46,7 @@ from ttc.cli.parts import (
     StrategyOptions,
     ThinkingOptions,
     check_writable,
+    chooses_sampling,
     is_reproducible,
     resolve_budget,
     resolve_engine,
@@ -53,7 +54,6 @@ from ttc.cli.parts import (
     resolve_scorer,
     resolve_strategies,
     resolve_thinking,
-    says_how,
     strategies,
     without_seeds,
 )
@@ -204,7 +204,7 @@ def evaluate(options: EvalOptions, out: Path) -> tuple[int, list[Result]]:
     if experiment.task.note:
         print(f"{experiment.task.name}: {experiment.task.note}", file=sys.stderr)
     _tell_of_plans(experiment)
-    usual = None if says_how(options) else experiment.sampling
+    usual = None if chooses_sampling(options) else experiment.sampling
     with closing(ProgressReport(len(experiment.items), len(experiment.arms), usual)) as progress:
         results = asyncio.run(
             execute(

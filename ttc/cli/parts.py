@@ -281,8 +281,8 @@ def resolve_sampling(options: SamplingOptions, default: Sampling) -> Sampling:
     return replace(default, **{name: value for name, value in values.items() if value is not None})
 
 
-def says_how(options: SamplingOptions) -> bool:
-    """Whether they say how likely tokens are drawn."""
+def chooses_sampling(options: SamplingOptions) -> bool:
+    """Whether they choose a temperature or a cut."""
     return any(value is not None for value in (options.temperature, options.top_p, options.top_k))
 
 
