@@ -75,6 +75,9 @@ class Decoder(Protocol):
 class Batch:
     """The rows of a decoder and the jobs that wait for them."""
 
+    tells_likeliest = True
+    """Whether the likeliest tokens can be told beside a drawn one."""
+
     def __init__(
         self,
         body: Body,

@@ -66,8 +66,6 @@ class Scheduler:
     ) -> None:
         """`make_batch` is that of the decoder: `Batch`, or `DeviceBatch` where rows are kept on the device."""
         self.body = body
-        self.tells_likeliest = make_batch is Batch
-        """Whether the likeliest tokens can be told beside a drawn one: a step on a device hands out that one alone."""
         self._decode_text, self._threads = decode_text, threads
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._outbox = Outbox()
@@ -80,6 +78,11 @@ class Scheduler:
         self._thread = threading.Thread(target=self._run, name="ttc-embedded", daemon=True)
         self._thread.start()
         gc.freeze()
+
+    @property
+    def tells_likeliest(self) -> bool:
+        """See `Batch.tells_likeliest`."""
+        return self._batch.tells_likeliest
 
     # -- called from event loops -------------------------------------------------------------------------------------
 

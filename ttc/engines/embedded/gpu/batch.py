@@ -23,6 +23,7 @@ __all__ = ["DeviceBatch"]
 class DeviceBatch(Batch):
     """A `Batch` over a `DeviceBody` and a `DeviceDecoder`."""
 
+    tells_likeliest = False  # a step on a device hands out the drawn one alone
     _body: DeviceBody
     _decoder: DeviceDecoder  # type: ignore[assignment]  # its rows are draws
 
