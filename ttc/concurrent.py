@@ -12,8 +12,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -186,6 +186,25 @@ async def gather_until(coroutines: Iterable[Coroutine[Any, Any, T]], seconds: fl
     if failed:
         failed[0].result()
     return [None if task.cancelled() else task.result() for task in tasks]
+
+
+class HeadStart:
+    """Lets the first of several works run alone for a while, where all at once would slow each other down."""
+
+    def __init__(self) -> None:
+        self._is_taken, self._over = False, asyncio.Event()
+
+    async def run(self, work: Callable[[], Awaitable[T]], seconds: float) -> T:
+        """Run the first work at once; a further one when the first has ended, or after `seconds`."""
+        if self._is_taken:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._over.wait(), seconds)
+            return await work()
+        self._is_taken = True
+        try:
+            return await work()
+        finally:
+            self._over.set()
 
 
 async def settle(futures: Iterable[asyncio.Future[Any]]) -> None:

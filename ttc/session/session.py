@@ -7,19 +7,17 @@ awaiting task aborts the requests in the engine.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import copy
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from ttc.choosing.selection import Select, choose, fallback, num_unweighed, vote
-from ttc.concurrent import gather, gather_until
+from ttc.concurrent import HeadStart, gather, gather_until
 from ttc.config.plugins import call_strategy, read_scores
 from ttc.core import (
     Answer,
@@ -102,29 +100,6 @@ _SCORED_TOGETHER = 16
 """Prompts of one call to a scorer while a clock runs: what it has scored when time is up is kept."""
 
 
-class _HeadStart:
-    """Lets the first draw of a problem run alone until a share of its seconds is gone.
-
-    On a CPU it may be slower in one batch with many others by as many times: then nothing is finished in the time of
-    one answer.
-    """
-
-    def __init__(self) -> None:
-        self._is_taken, self._over = False, asyncio.Event()
-
-    async def run(self, work: Callable[[], Awaitable[T]], seconds: float) -> T:
-        """Run a draw that has so many seconds: at once, or when the first one lets it."""
-        if self._is_taken:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._over.wait(), HEAD_START * seconds)
-            return await work()
-        self._is_taken = True
-        try:
-            return await work()
-        finally:
-            self._over.set()
-
-
 class Session:
     """What a strategy receives besides the problem.
 
@@ -172,7 +147,7 @@ class Session:
         self._draws = DrawBook()
         self._prefixes = OwnPrefixes()
         self._finished_draws: dict[Path, tuple[Prompt, Completion]] = {}
-        self._head_start = _HeadStart()
+        self._head_start = HeadStart()
         """Draws that the model or a stop string ended, with their prompts: in hand when the budget ends."""
         self._scores: dict[Path, Score] = {}
         self._candidates: dict[Path, Candidate] = {}
@@ -519,8 +494,8 @@ class Session:
         works = (
             partial(self._draw, prompt, leased, range(draw, draw + 1), thinking, lease.max_calls) for draw in draws
         )  # a request each, so that one can end without the others
-        if self.capabilities.draws_share_time:
-            works = (partial(self._head_start.run, work, seconds) for work in works)
+        if self.capabilities.draws_share_time:  # in one batch with many others nothing might be finished in time
+            works = (partial(self._head_start.run, work, HEAD_START * seconds) for work in works)
         completions = await gather_until((work() for work in works), seconds)
         return [completion for part in completions if part is not None for completion in part]
 
