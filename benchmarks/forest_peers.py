@@ -65,10 +65,10 @@ def race(
         folder = endless(str(model), Path(scratch))
         workers = others.workers(names, folder, threads)
         for worker in workers.values():
-            worker.ask(n=4, ragged=False, tokens=4, turn=0)
+            worker.ask(n=4, ragged=False, tokens=4, turn=0, cuts={})
         for turn in range(rounds):
             for name, worker in workers.items():
-                answer = worker.ask(n=n, ragged=ragged, tokens=TOKENS, turn=turn)
+                answer = worker.ask(n=n, ragged=ragged, tokens=TOKENS, turn=turn, cuts={})
                 rates = {"wall": answer["tokens"] / answer["seconds"], "cpu": answer["tokens"] / answer["cpu_seconds"]}
                 best[name] = {unit: max(rate, best.get(name, rates)[unit]) for unit, rate in rates.items()}
         for worker in workers.values():

@@ -238,6 +238,8 @@ MAX_TOKENS = 10_000_000
 class Sampling:
     """How to draw. `temperature` 0 is greedy; `max_tokens` caps the sampled tokens of one draw (injected excluded).
 
+    `top_k`, `top_p` and `min_p` cut off the unlikely: `min_p` (0 is off) what has less than that share of the
+    likeliest token's probability, all after the temperature.
     A completion stops at the first token after which its text contains a `stop` string, or at one of
     `stop_token_ids`, or at the model's end of sequence; `stop` strings stay in the completion. `seed` keys the
     randomness together with the path and the token position; None only where temperature is 0.
@@ -251,6 +253,7 @@ class Sampling:
     stop_token_ids: tuple[int, ...] = ()
     seed: int | None = None
     logprobs: bool = False
+    min_p: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
@@ -258,6 +261,7 @@ class Sampling:
             (0 <= self.temperature <= 100, "temperature", "a number >= 0 and <= 100"),
             (0 < self.top_p <= 1, "top_p", "in (0, 1]"),
             (self.top_k is None or 1 <= self.top_k <= MAX_TOKENS, "top_k", f"None, or >= 1 and <= {MAX_TOKENS}"),
+            (0 <= self.min_p <= 1, "min_p", ">= 0 and <= 1"),
             (1 <= self.max_tokens <= MAX_TOKENS, "max_tokens", f">= 1 and <= {MAX_TOKENS}"),
             (all(self.stop), "stop", "non-empty strings"),
         ]
@@ -535,8 +539,9 @@ class Capabilities:
     was trained to answer after when its thinking is cut (None: the toolkit's default). `cache_block` is the number of
     tokens by which the prefix cache counts: of a prompt, what lies beyond the last whole block before its last token is
     computed again. `recommended` are the settings of sampling, by their names in `Sampling`, that the model's authors
-    state in its generation_config.json. `draws_share_time`: draws at once slow each other down, as on a CPU; elsewhere
-    many take about as long as one.
+    state in its generation_config.json, and `unapplied` the penalties that they state, which only a request to the
+    endpoint can ask for. `draws_share_time`: draws at once slow each other down, as on a CPU; elsewhere many take about
+    as long as one.
     """
 
     model: str
@@ -554,6 +559,7 @@ class Capabilities:
     max_concurrency: int = 64
     cache_block: int = 1
     recommended: tuple[tuple[str, float], ...] = ()
+    unapplied: tuple[tuple[str, float], ...] = ()
     draws_share_time: bool = False
 
     def flops(self, num_new: int, num_before: int) -> float:

@@ -50,6 +50,12 @@ class ProgressReport:
 
     def loaded(self, capabilities: Capabilities) -> None:
         """Say what the model's authors recommend where the usual sampling is something else."""
+        for name, value in capabilities.unapplied:
+            tqdm.write(
+                f"the authors of {capabilities.model} recommend {name}={value:g} (generation_config.json); "
+                "no draw of this run is made with a penalty",
+                file=sys.stderr,
+            )
         usual = self._usual
         if usual is None or usual == capabilities.as_recommended(usual):
             return

@@ -131,8 +131,8 @@ class ChoiceFields(OtherServersFields):
     ignore_eos: Literal[False] | None = with_reason(f"the model ends its text itself; {_UNHEARD}")
     keep_alive: None = with_reason(f"models stay loaded here; {_UNHEARD}")
     cache_salt: StopText | None = Field(None, description=_SOME)
-    min_p: Annotated[float, Ge(0), Le(0)] | None = with_reason(
-        f"min_p is not supported, use top_p or top_k; {_UNHEARD}"
+    min_p: Annotated[float, Ge(0), Le(1)] | None = Field(
+        None, description="Least share of the likeliest token's probability; 0 is off."
     )
     logit_bias: _Nothing | None = with_reason(f"biases are not supported; {_UNHEARD}")
     best_of: None = with_reason("best-of-n is ttc: {strategy: 'best_of_n', n: ...}")
@@ -148,6 +148,7 @@ class SamplingRequest:
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    min_p: float | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     max_tokens_field: str = "max_tokens"
@@ -225,6 +226,7 @@ def request_of(
         temperature=body.temperature,
         top_p=body.top_p,
         top_k=top_k_of(body),
+        min_p=None if several is None else several.min_p,
         max_tokens=max_tokens,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         max_tokens_field=max_tokens_field,

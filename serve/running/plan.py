@@ -409,6 +409,7 @@ def _sampling(wish: SamplingRequest, max_tokens: int, model: ServedModel) -> Sam
         temperature=usual.temperature if wish.temperature is None else wish.temperature,
         top_p=usual.top_p if wish.top_p is None else wish.top_p,
         top_k=usual.top_k if wish.top_k is None else wish.top_k or None,
+        min_p=usual.min_p if wish.min_p is None else wish.min_p,
     )
 
 

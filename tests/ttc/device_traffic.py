@@ -97,6 +97,7 @@ class Traffic:
             stop_ids=draw.choice([(), (3, 7, 11), tuple(range(8))]),
             wants_logprobs=draw.random() < 0.5,
             masked=draw.random() < 0.15,
+            min_p=draw.choice([0.0, 0.0, 0.2]),
         )
         ticket = self.step.start(start)
         self.live[ticket] = self.texts[ticket] = Text(prompt, start, pages)
@@ -192,6 +193,7 @@ def expected_token(scores: torch.Tensor, start: RowStart, position: int, shift: 
     probs = torch.softmax(scores / start.temperature, -1)
     values = probs.sort(descending=True).values[: start.top_k or None]
     inside = (values.cumsum(0) - values < start.top_p * values.sum()) & (values > 0)
-    weights = torch.where(probs >= values[inside][-1], probs, 0.0)
+    least = torch.maximum(values[inside][-1], start.min_p * values[0])
+    weights = torch.where(probs >= least, probs, 0.0)
     edges = weights.cumsum(0)
     return min(int((edges <= (uniform(start.key, position) + shift) * edges[-1]).sum()), len(edges) - 1)

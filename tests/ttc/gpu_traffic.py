@@ -125,6 +125,7 @@ class BatchTraffic:
             max_tokens=chance.choice([1, 3, 12, 50]),
             logprobs=chance.random() < 0.5,
             guide=chance.choice([None, None, None, Residues]),
+            min_p=chance.choice([0.0, 0.0, 0.2]),
         )
         self.texts.append(ids)
         self.live.append(new)
@@ -157,7 +158,7 @@ class BatchTraffic:
         settings, prompt = draw.request.sampling, draw.request.ids
         logits, _ = self.model.run([*prompt, *draw.ids])
         start = RowStart(
-            0, 0, 0, (), 1, draw.key, settings.temperature, settings.top_p, settings.top_k or 0
+            0, 0, 0, (), 1, draw.key, settings.temperature, settings.top_p, settings.top_k or 0, settings.min_p
         )  # fmt: skip
         guide = draw.request.make_guide and Residues()
         for number, (token, scores) in enumerate(zip(draw.ids, logits[len(prompt) - 1 :], strict=False)):

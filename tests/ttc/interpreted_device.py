@@ -171,6 +171,7 @@ def settings(num: int, vocab: int) -> list[RowStart]:
             temperature=float(random.choice([0.0, 0.3, 0.7, 1.0, 1.5])),
             top_k=int(random.choice([0, 1, 5, 40, vocab, 2 * vocab])),
             top_p=float(random.choice([1.0, 0.95, 0.5, 0.05])),
+            min_p=float(random.choice([0.0, 0.0, 0.05, 1.0])),
             wants_logprobs=bool(i % 2),
         )
         for i in range(num)
@@ -192,13 +193,15 @@ def test_a_draw_is_that_of_the_engines_own_sampler(
     put(buffers, starts)
     KERNEL_OPS.survey(buffers, weights)
     KERNEL_OPS.draw(buffers, weights)
-    columns = {name: [getattr(start, name) for start in starts] for name in ("temperature", "top_p", "top_k", "key")}
+    names = ("temperature", "top_p", "top_k", "min_p", "key")
+    columns = {name: [getattr(start, name) for start in starts] for name in names}
     expected = sample(
         buffers.logits[:num],
         Rows(
             np.array(columns["temperature"], np.float32),
             np.array(columns["top_p"], np.float32),
             np.array(columns["top_k"], np.int64),
+            np.array(columns["min_p"], np.float32),
             np.array(columns["key"], np.uint64),
             np.array([start.position + 1 for start in starts], np.uint64),
             wants_logprobs=True,
@@ -235,6 +238,7 @@ def drawn_tokens(weights: StepWeights, logits: list[float], num: int, **changes:
         ({"top_k": 3, "top_p": 0.6}, 16, {0, 1, 2}),  # 0 has half of the three
         ({"top_p": 0.4}, 4, {0}),
         ({"top_k": 4}, 24, {0, 1, 2, 3}),
+        ({"min_p": 0.4}, 16, {0, 1, 2}),
         ({"temperature": 0.0}, 2, {0}),
     ],
 )

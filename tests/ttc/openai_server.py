@@ -485,6 +485,7 @@ def _sampling(body: Mapping[str, Any], behaviour: Behaviour) -> Sampling:
         temperature=body.get("temperature", 1.0),
         top_p=body.get("top_p", 1.0),
         top_k=top_k if top_k is not None and top_k > 0 else None,
+        min_p=body.get("min_p", 0.0),
         max_tokens=body[behaviour.limit_field],
         stop=tuple(body.get("stop") or ()),
         stop_token_ids=tuple(body.get("stop_token_ids") or ()) if behaviour.heeds_stop_ids else (),

@@ -192,6 +192,7 @@ class Machine:
             temperature=given["temperature"],
             top_p=given["top_p"],
             top_k=None if given["top_k"] == -1 else given["top_k"],
+            min_p=given["min_p"],
             max_tokens=given["max_new_tokens"],
             stop=() if late else tuple(given["stop"]),
             stop_token_ids=tuple(given["stop_token_ids"]),

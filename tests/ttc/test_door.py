@@ -39,7 +39,14 @@ def test_an_empty_question_is_refused(question: Any) -> None:
 
 
 VALUES = {
-    **{"stop": "('a',)", "stop_token_ids": "(3,)", "logprobs": "True", "top_p": "1", "temperature": "0.8"},
+    **{
+        "stop": "('a',)",
+        "stop_token_ids": "(3,)",
+        "logprobs": "True",
+        "top_p": "1",
+        "min_p": "0.1",
+        "temperature": "0.8",
+    },
     **{"flops": "1e15", "device": "'cpu'", "dtype": "'float32'", "base_url": "'http://127.0.0.1:9/v1'"},
 }
 

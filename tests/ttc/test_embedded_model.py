@@ -377,11 +377,12 @@ def test_invariance_holds_here_and_is_refused_where_it_does_not(folder, monkeypa
         check(body)
 
 
-def settings_rows(count: int, temperature=1.0, top_p=1.0, top_k=0, seed=0) -> Rows:
+def settings_rows(count: int, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, seed=0) -> Rows:
     return Rows(
         temperature=np.full(count, temperature, np.float32),
         top_p=np.full(count, top_p, np.float32),
         top_k=np.full(count, top_k, np.int64),
+        min_p=np.full(count, min_p, np.float32),
         keys=np.array([seeds.derive(seed, (i,)) for i in range(count)], np.uint64),
         positions=np.full(count, 9, np.uint64),
         wants_logprobs=True,
@@ -405,16 +406,22 @@ def test_sampling_inverts_the_cumulative_distribution_at_the_uniform_of_key_and_
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(0, 10_000), st.sampled_from([0, 1, 3, 40]), st.sampled_from([0.05, 0.5, 0.9, 1.0]))
-def test_top_k_and_top_p_keep_exactly_the_tokens_of_their_definition(seed, top_k, top_p) -> None:
+@given(
+    st.integers(0, 10_000),
+    st.sampled_from([0, 1, 3, 40]),
+    st.sampled_from([0.05, 0.5, 0.9, 1.0]),
+    st.sampled_from([0.0, 0.02, 0.5, 1.0]),
+)
+def test_top_k_top_p_and_min_p_keep_the_tokens_of_their_definition(seed, top_k, top_p, min_p) -> None:
     vocab = 1000
     logits = torch.randn(8, vocab, generator=torch.Generator().manual_seed(seed)) * 2
-    tokens = sample(logits, settings_rows(8, top_k=top_k, top_p=top_p, seed=seed)).tokens
+    tokens = sample(logits, settings_rows(8, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)).tokens
     for i, token in enumerate(tokens):
         probs, order = torch.softmax(logits[i].double(), -1).sort(descending=True)
         probs, order = probs[: top_k or vocab], order[: top_k or vocab]
         before = (probs.cumsum(-1) - probs) / (probs.sum() if top_k else 1.0)
-        assert token in order[before < top_p + 1e-6].tolist()
+        kept = (before < top_p + 1e-6) & (probs >= (min_p - 1e-6) * probs[0])
+        assert token in order[kept].tolist()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -427,6 +434,7 @@ def test_the_coldest_draws_are_greedy(dtype: torch.dtype, temperature: float, to
         temperature=np.array([heat(temperature)], np.float32),
         top_p=np.array([1.0], np.float32),
         top_k=np.array([top_k], np.int64),
+        min_p=np.array([0.0], np.float32),
         keys=np.array([1], np.uint64),
         positions=np.array([5], np.uint64),
         wants_logprobs=False,

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -253,7 +254,8 @@ kernels.norm(2, 32, x.numpy(), torch.ones(16).numpy(), 0.0, out.numpy())
 def rows_of(count: int, temperature: list[float], logprobs: bool = True) -> Rows:
     numbers = np.arange(count, dtype=np.uint64)
     temperatures = np.resize(np.array(temperature, np.float32), count)
-    return Rows(temperatures, np.ones(count, np.float32), np.zeros(count, np.int64), numbers, numbers, logprobs)
+    off = np.zeros(count, np.float32)
+    return Rows(temperatures, 1 - off, np.zeros(count, np.int64), off, numbers, numbers, logprobs)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -272,6 +274,46 @@ def test_draws_are_those_of_the_cumulative_sum_and_forbidden_tokens_are_never_dr
     same = drawn.tokens == right.tokens
     assert drawn.logprobs is not None and right.logprobs is not None
     np.testing.assert_allclose(drawn.logprobs[same], right.logprobs[same], atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("vocab", [2, 300, 5000])
+def test_cut_draws_are_those_of_the_sorted_probabilities(
+    dtype: torch.dtype, vocab: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logits = torch.randn(300, vocab).mul(2).to(dtype)
+    logits[::7] = logits[::7].round()  # tokens tied with the last that is kept
+    logits[:, :: 3 if vocab > 2 else 2] = -torch.inf
+    chance = np.random.default_rng(1)
+    rows = replace(
+        rows_of(300, [1.0, 0.7, 0.0, 3.0]),
+        top_k=chance.choice([0, 1, 5, 100, vocab, 2 * vocab], 300),
+        top_p=chance.choice(np.array([1.0, 0.95, 0.5, 1e-3, 1 - 1e-7], np.float32), 300),
+        min_p=chance.choice(np.array([0.0, 0.1, 1.0], np.float32), 300),
+    )
+    drawn = sample(logits, rows)
+    monkeypatch.setattr(sampler, "native", lambda *_: None)
+    assert (drawn.tokens == sample(logits, rows).tokens).mean() >= 0.99  # at an edge either neighbour is right
+
+
+@pytest.mark.parametrize(
+    ("cuts", "kept"),
+    [
+        ({"top_k": 2}, {1, 400, 401}),  # two are tied for the second place
+        ({"top_k": 1}, {1}),
+        ({"top_k": 3, "top_p": 0.6}, {1, 400, 401}),  # the first has half of the three
+        ({"top_p": 0.3}, {1}),
+        ({"min_p": 0.3}, {1, 400, 401, 700}),
+        ({"min_p": 0.4}, {1, 400, 401}),
+        ({"top_k": 300, "min_p": 1.0}, {1}),
+    ],
+)
+def test_compiled_cuts_keep_what_their_definitions_say(cuts: dict[str, float], kept: set[int]) -> None:
+    logits = torch.full((400, 900), -20.0)
+    logits[:, [1, 400, 401, 700, 5]] = torch.tensor([2.0, 1.3, 1.3, 0.9, 0.2])
+    rows = rows_of(400, [1.0])
+    values = {name: np.full(400, value, getattr(rows, name).dtype) for name, value in cuts.items()}
+    assert set(sample(logits, replace(rows, **values)).tokens.tolist()) == kept
 
 
 def test_self_certainty_is_the_divergence_from_uniform_and_a_greedy_draw_the_first_of_equals() -> None:

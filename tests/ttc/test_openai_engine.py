@@ -75,6 +75,13 @@ def test_raising_max_tokens_only_extends(server: OpenAIServer) -> None:
         assert b.token_ids[:5] == a.token_ids and a.finish_reason == "length"
 
 
+@pytest.mark.parametrize("cut", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}])
+def test_the_tightest_cuts_leave_the_greedy_draw_alone(server: OpenAIServer, cut: dict[str, float]) -> None:
+    (greedy,) = once(by_ids(server), range(1), temperature=0.0)
+    drawn = once(by_ids(server), range(3), temperature=5.0, **cut)
+    assert {one.token_ids for one in drawn} == {greedy.token_ids}
+
+
 def test_a_continued_draw_gets_other_random_numbers_than_its_beginning_and_the_same_ones_every_time(
     server: OpenAIServer,
 ) -> None:

@@ -156,14 +156,14 @@ def test_draws_are_keyed_by_path_and_go_out_one_by_one(shared: Shared) -> None:
 
     async def body(engine: Any) -> list[dict[str, Any]]:
         before = len(machine.requests)
-        await draw(engine, range(3), temperature=0.7, top_p=0.9, top_k=5)
+        await draw(engine, range(3), temperature=0.7, top_p=0.9, top_k=5, min_p=0.1)
         await draw(engine, range(1), temperature=0.0)
         return machine.requests[before:]
 
     *sampled, greedy = with_engine(url, body)
     params = [request["sampling_params"] for request in sampled]
     assert len({p["sampling_seed"] for p in params}) == 3 and all(0 <= p["sampling_seed"] < 1 << 63 for p in params)
-    assert [(p["temperature"], p["top_p"], p["top_k"]) for p in params] == [(0.7, 0.9, 5)] * 3
+    assert [(p["temperature"], p["top_p"], p["top_k"], p["min_p"]) for p in params] == [(0.7, 0.9, 5, 0.1)] * 3
     assert all("n" not in p and p["repetition_penalty"] == 1.0 for p in params)
     assert len({request["rid"] for request in sampled}) == 3
     assert "sampling_seed" not in greedy["sampling_params"] and greedy["sampling_params"]["top_k"] == -1

@@ -214,6 +214,13 @@ def test_sampled_tokens_follow_the_models_own_distribution(teacher: Any) -> None
         assert abs(seen[token] - number * probability) < 5 * spread + 3, (token, seen[token], number * probability)
 
 
+@pytest.mark.parametrize("cut", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}])
+def test_the_tightest_cuts_leave_the_greedy_draw_alone(teacher: Any, cut: dict[str, float]) -> None:
+    (greedy,) = draw(teacher, range(1), temperature=0.0, max_tokens=8)
+    drawn = draw(teacher, range(3), temperature=2.0, max_tokens=8, **cut)
+    assert {one.token_ids for one in drawn} == {greedy.token_ids}
+
+
 def test_continued_draws_are_as_diverse_as_fresh_ones(teacher: Any) -> None:
     """A draw resumed in pieces must not repeat the random numbers of its start."""
     first = draw(teacher, range(40), temperature=2.0, max_tokens=1)

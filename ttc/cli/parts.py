@@ -125,6 +125,10 @@ class SamplingOptions:
         None, "sample from the likeliest tokens of this total share", metavar="P", group="sampling"
     )
     top_k: int | None = option(None, "sample from the K likeliest tokens", metavar="K", group="sampling")
+    min_p: float | None = option(
+        None, "sample from tokens with at least this share of the likeliest one's probability", metavar="P",
+        group="sampling",
+    )  # fmt: skip
     max_tokens: int | None = option(None, "cap on one sample, thinking included", metavar="TOKENS", group="sampling")
     seed: int | None = option(
         None, "what all random draws are keyed by (default: a new one, which is shown)", group="sampling"
@@ -283,7 +287,7 @@ def resolve_sampling(options: SamplingOptions, default: Sampling) -> Sampling:
 
 def chooses_sampling(options: SamplingOptions) -> bool:
     """Whether they choose a temperature or a cut."""
-    return any(value is not None for value in (options.temperature, options.top_p, options.top_k))
+    return any(value is not None for value in (options.temperature, options.top_p, options.top_k, options.min_p))
 
 
 def as_recommended(sampling: Sampling, options: SamplingOptions, capabilities: Capabilities) -> Sampling:

@@ -167,9 +167,10 @@ def _warm_up(make_decoder: Callable[[Body], Decoder], body: Body) -> None:
     decoder = make_decoder(body)
     for _ in range(2):
         decoder.add(body.pool.segment(start))
-    logits, ones = body.logits(decoder.step([0, 0])), np.ones(2)
-    temperature, top_p, zeros = ones.astype(np.float32), ones.astype(np.float32), np.zeros(2, np.uint64)
-    sample(logits, Rows(temperature, top_p, np.zeros(2, np.int64), zeros, zeros, wants_logprobs=True))
+    logits = body.logits(decoder.step([0, 0]))
+    off, numbers = np.zeros(2, np.float32), np.zeros(2, np.uint64)
+    rows = Rows(1 - off, 1 - off, np.zeros(2, np.int64), off, numbers, numbers, wants_logprobs=True)
+    sample(logits, rows)
     for row in (1, 0):
         decoder.remove(row)
 

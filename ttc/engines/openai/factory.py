@@ -148,7 +148,7 @@ def _engine(
     if local is None:
         return RemoteEngine(ChatDialect(features), features, capabilities, connection, None)
     text = local.text
-    capabilities = replace(capabilities, shape=local.shape, recommended=text.recommended)
+    capabilities = replace(capabilities, shape=local.shape, recommended=text.recommended, unapplied=text.unapplied)
     if features.ids:
         capabilities = replace(
             capabilities,

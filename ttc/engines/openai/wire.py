@@ -114,6 +114,7 @@ def shared_fields(sampling: Sampling, seed: int | None, features: Features) -> d
         "stop": list(sampling.stop) or None,
         "stream_options": {"include_usage": True} if features.usage and features.streams else None,
         "top_k": sampling.top_k,
+        "min_p": sampling.min_p or None,
     }
     if features.extras:
         fields |= {"min_p": 0.0, "skip_special_tokens": False, "stop_token_ids": list(sampling.stop_token_ids)}

@@ -24,7 +24,7 @@ from ttc.errors import ConfigError, EngineError, Unsupported
 MAX_STOPS = 32
 """Stop strings that SGLang takes in one request."""
 
-_NEUTRAL = {"min_p": 0.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0}
+_NEUTRAL = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0}
 """Stated in every request, so that a server's own `preferred_sampling_params` cannot change the distribution."""
 
 
@@ -78,6 +78,7 @@ def draw_body(ids: Sequence[int], sampling: Sampling, key: int) -> dict[str, Jso
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": -1 if sampling.top_k is None else sampling.top_k,
+        "min_p": sampling.min_p,
         "max_new_tokens": sampling.max_tokens,
         "stop": list(sampling.stop),
         "stop_token_ids": list(sampling.stop_token_ids),

@@ -213,6 +213,7 @@ def fields_of(sampling: Sampling, path: Path, ids: Sequence[int], capabilities: 
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k or 0,
+        "min_p": sampling.min_p,
         "max_tokens": sampling.max_tokens,
         "seed": seeds.derive(sampling.seed or 0, path, len(ids)) >> 1 if is_random else None,
         "stop": list(sampling.stop),

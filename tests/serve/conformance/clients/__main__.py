@@ -31,7 +31,7 @@ ROOT = HERE.parents[3]
 STORE = pathlib.Path(os.environ.get("CONFORMANCE_DIR", ROOT / "build" / "conformance")) / "clients"
 MODEL = "actor"
 LIMIT_S = 400
-IGNORED = "http.ignore=ignore_eos,min_p,logit_bias,keep_alive"
+IGNORED = "http.ignore=ignore_eos,logit_bias,keep_alive"
 
 
 @dataclass(frozen=True, slots=True)

@@ -447,6 +447,7 @@ def _table(draws: Sequence[LiveDraw]) -> Rows:
         temperature=np.array([heat(s.temperature) for s in settings], np.float32),
         top_p=np.array([s.top_p for s in settings], np.float32),
         top_k=np.array([s.top_k or 0 for s in settings], np.int64),
+        min_p=np.array([s.min_p for s in settings], np.float32),
         keys=np.array([draw.key for draw in draws], np.uint64),
         positions=np.array([draw.position + 1 for draw in draws], np.uint64),
         wants_logprobs=any(s.logprobs for s in settings),

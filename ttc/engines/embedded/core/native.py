@@ -60,6 +60,8 @@ _BLOCK = 256
 """Tokens whose weights are summed first, in `draw`."""
 _LOW, _HIGH = np.float32(-87.0), np.float32(88.0)
 _ZERO, _ONE, _HALF, _HIDDEN = np.float32(0), np.float32(1), np.float32(0.5), np.float32(-1e30)
+_LEAST = np.float32(1e-38)
+"""Below every weight but 0."""
 
 
 _MATH = {"reassoc", "contract", "arcp", "nsz"}
@@ -606,9 +608,79 @@ def _highest(row: Any) -> Any:
     return _float_of(np.uint32(_ordered(peak)))
 
 
+@_inlined
+def _weight(logit: Any, peak: Any, inverse: Any) -> Any:
+    """What a stored logit weighs beside `peak`, the highest: in [0, 1]."""
+    score = (_wide(logit) - peak) * inverse
+    return _exp(score) if score >= _LOW else _ZERO
+
+
+@_compiled
+def _least(weights: Any, count: int, goal: Any, low: Any, by_mass: bool) -> Any:
+    """The largest t, `low` or above, with `goal` at t and above: of the mass of `count` weights, or of their number.
+
+    Both fall with t, so it is searched among the bit patterns of fp32: no sort.
+    """
+    at, above = _bits_of(low), np.int32(0x3F900000)  # 1.125: no weight is as large
+    while above - at > 1:
+        middle = (at + above) >> np.int32(1)
+        pivot = _float_of(np.uint32(middle))
+        held: Any = 0.0
+        for j in range(count):
+            unit = weights[j] if by_mass else _ONE
+            held += unit if weights[j] >= pivot else _ZERO
+        if held >= goal:
+            at = middle
+        else:
+            above = middle
+    return _float_of(np.uint32(at))
+
+
+@_compiled
+def _bound(crests: Any, total: Any, vocab: int, top_k: int, top_p: Any, min_p: Any) -> Any:
+    """A weight below which surely nothing is kept, from each block's highest and the whole mass; above 0."""
+    least = min_p
+    if top_k:
+        count = len(crests)
+        least = _least(crests, count, np.float64(top_k), _ZERO, False) if top_k <= count else _ZERO
+    elif top_p < _ONE:
+        least = np.float32(0.999 * (1.0 - top_p) * total / vocab)  # all below it have less than is left out
+    return max(least, _LEAST)
+
+
+@_compiled
+def _cut(weights: Any, ids: Any, count: int, total: Any, top_k: int, top_p: Any, min_p: Any) -> Any:
+    """Move what top-k, then top-p, then min-p keep to the front; returns how many that are, and their mass.
+
+    `count` weights, and their ids, hold all that may be kept; `total` is all mass.
+    """
+    low, mass = _ZERO, total
+    if top_k:
+        low = _least(weights, count, np.float64(top_k), _ZERO, False)
+        mass, rest = 0.0, top_k  # of exactly k tokens: those above the last, and as many of its weight as are missing
+        for j in range(count):
+            if weights[j] > low:
+                mass += weights[j]
+                rest -= 1
+        mass += rest * low
+    if top_p < _ONE:
+        low = _least(weights, count, top_p * mass, low, True)
+    low = max(low, min_p)  # the highest weighs 1
+    size, mass = 0, 0.0
+    for j in range(count):
+        if weights[j] >= low:
+            weights[size], ids[size] = weights[j], ids[j]
+            mass += weights[j]
+            size += 1
+    return size, mass
+
+
 @_Rows
 @_compiled
-def draw(start: int, stop: int, logits: Any, inverse: Any, shares: Any, edges: Any, tokens: Any) -> None:
+def draw(
+    start: int, stop: int, logits: Any, inverse: Any, top_k: Any, top_p: Any, min_p: Any, shares: Any, edges: Any,
+    tokens: Any
+) -> None:  # fmt: skip
     """A token for each row of logits (B, V) by inverse CDF: blocks first, then inside one.
 
     Args:
@@ -616,40 +688,58 @@ def draw(start: int, stop: int, logits: Any, inverse: Any, shares: Any, edges: A
         stop: the row behind the last.
         logits: bf16 or fp32; what is -inf is never drawn.
         inverse: (B) fp32, of temperatures; 0 for the first of the likeliest.
+        top_k: (B), 0 is off.
+        top_p: (B) fp32, 1 is off.
+        min_p: (B) fp32, 0 is off.
         shares: (B) fp64, uniform numbers.
         edges: (B, blocks of 256 tokens) fp64, scratch.
         tokens: (B), what is drawn.
     """
+    vocab, num_blocks = logits.shape[1], edges.shape[1]
+    crests, weights, ids = np.empty(num_blocks, np.float32), np.empty(vocab, np.float32), np.empty(vocab, np.int32)
     for i in range(start, stop):
         row, sums = logits[i], edges[i]
         peak, tokens[i] = _highest(row), 0
         if inverse[i] == _ZERO:
-            for j in range(len(row)):
+            for j in range(vocab):
                 if _wide(row[j]) == peak:
                     tokens[i] = j
                     break
             continue
         total: Any = 0.0
-        for b in range(len(sums)):
+        for b in range(num_blocks):
             block = row[b * _BLOCK : (b + 1) * _BLOCK]
             mass = _ZERO
             for j in range(len(block)):
-                score = (_wide(block[j]) - peak) * inverse[i]
-                mass += _exp(score) if score >= _LOW else _ZERO
+                mass += _weight(block[j], peak, inverse[i])
             total += mass
             sums[b] = total
-        goal, b = shares[i] * total, 0
-        while b < len(sums) - 1 and sums[b] <= goal:
-            b += 1
-        block = row[b * _BLOCK : (b + 1) * _BLOCK]
-        below: Any = sums[b - 1] if b else 0.0
-        for j in range(len(block)):
-            score = (_wide(block[j]) - peak) * inverse[i]
-            if score >= _LOW:
-                tokens[i] = b * _BLOCK + j
-                below += _exp(score)
-                if below > goal:
-                    break
+        limit = top_k[i] if top_k[i] < vocab else 0
+        cuts = limit > 0 or top_p[i] < _ONE or min_p[i] > _ZERO
+        first, last, least, below, goal = 0, num_blocks, _LEAST, 0.0, shares[i] * total
+        if cuts:
+            for b in range(num_blocks):
+                crests[b] = _weight(_highest(row[b * _BLOCK : (b + 1) * _BLOCK]), peak, inverse[i])
+            least = _bound(crests, total, vocab, limit, top_p[i], min_p[i])
+        else:
+            while first < num_blocks - 1 and sums[first] <= goal:
+                first += 1
+            last, below = first + 1, sums[first - 1] if first else 0.0
+        count = 0
+        for b in range(first, last):
+            if not cuts or crests[b] >= least:
+                block = row[b * _BLOCK : (b + 1) * _BLOCK]
+                for j in range(len(block)):
+                    weights[count], ids[count] = _weight(block[j], peak, inverse[i]), b * _BLOCK + j
+                    count += 1 if weights[count] >= least else 0
+        if cuts:
+            count, total = _cut(weights, ids, count, total, limit, top_p[i], min_p[i])
+            goal = shares[i] * total
+        for j in range(count):
+            tokens[i] = ids[j]
+            below += weights[j]
+            if below > goal:
+                break
 
 
 @_Rows

@@ -1,9 +1,9 @@
 """Draw one token per row by inverse CDF, with the uniform number that belongs to (draw key, token position).
 
-Order of the filters: temperature, then top-k, then top-p; tokens tied with the last kept one are kept. The raw
-model's log-probability and self-certainty (Kang et al. 2025, arXiv 2502.18581: KL(uniform || model)) come from one
-more pass over the logits. Exponential noise (Gumbel) would cost one random number per vocabulary entry; this costs one
-per row.
+Order of the filters: temperature, then top-k, then top-p, then min-p (Nguyen et al. 2024, arXiv 2407.01082), as in
+transformers and SGLang; tokens tied with the last kept one are kept. The raw model's log-probability and self-certainty
+(Kang et al. 2025, arXiv 2502.18581: KL(uniform || model)) come from one more pass over the logits. Exponential noise
+(Gumbel) would cost one random number per vocabulary entry; this costs one per row.
 """
 
 from __future__ import annotations
@@ -42,11 +42,15 @@ def heat(temperature: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Per-row settings, all of shape (B): `top_k` 0 and `top_p` 1 mean off; `keys` are uint64, positions absolute."""
+    """Per-row settings, all of shape (B); `keys` are uint64, positions absolute.
+
+    `top_k` 0, `top_p` 1 and `min_p` 0 mean off.
+    """
 
     temperature: npt.NDArray[np.float32]
     top_p: npt.NDArray[np.float32]
     top_k: npt.NDArray[np.int64]
+    min_p: npt.NDArray[np.float32]
     keys: npt.NDArray[np.uint64]
     positions: npt.NDArray[np.uint64]
     wants_logprobs: bool
@@ -89,7 +93,7 @@ def _with_tops(
 
 def _draw(logits: torch.Tensor, rows: Rows) -> SampledTokens:
     kernels = native(logits.device, logits.dtype)
-    if kernels is not None and not ((rows.top_k > 0) | (rows.top_p < 1)).any():
+    if kernels is not None:
         return _compiled(logits, rows, kernels)
     plain = logits = logits.float()
     if rows.guides:
@@ -112,14 +116,15 @@ def _draw(logits: torch.Tensor, rows: Rows) -> SampledTokens:
 
 
 def _compiled(logits: torch.Tensor, rows: Rows, kernels: ModuleType) -> SampledTokens:
-    """The same without filters, over the logits as they are: no probability is written down."""
+    """The same over the logits as they are, compiled: no probability is written down, and nothing is sorted."""
     num, vocab = logits.shape
     greedy = rows.temperature == 0
     inverse = np.where(greedy, 0.0, 1.0 / np.where(greedy, 1.0, rows.temperature)).astype(np.float32)
     guided = _guided(logits, rows.guides) if rows.guides else logits
     shares = uniforms(rows.keys, rows.positions)
     tokens, edges = np.empty(num, np.int64), np.empty((num, -(-vocab // _BLOCK)))
-    kernels.draw(num, logits.numel(), kernels.array(guided), inverse, shares, edges, tokens)
+    cuts = (rows.top_k, rows.top_p, rows.min_p)
+    kernels.draw(num, logits.numel(), kernels.array(guided), inverse, *cuts, shares, edges, tokens)
     if not rows.wants_logprobs:
         return SampledTokens(tokens, None, None)
     logprobs, certainty = np.empty((2, num), np.float32)
@@ -142,15 +147,17 @@ def _probabilities(logits: torch.Tensor, rows: Rows, greedy: npt.NDArray[np.bool
         inverse = 1.0 / np.where(greedy, 1.0, rows.temperature)
         logits = logits * torch.from_numpy(inverse.astype(np.float32)).to(logits.device)[:, None]
     probs = torch.softmax(logits, -1)
-    filtered = np.flatnonzero(((rows.top_k > 0) | (rows.top_p < 1)) & ~greedy)
+    filtered = np.flatnonzero(((rows.top_k > 0) | (rows.top_p < 1) | (rows.min_p > 0)) & ~greedy)
     if len(filtered):
         index = torch.from_numpy(filtered).to(logits.device)
-        probs[index] = _filter(probs[index], rows.top_k[filtered], rows.top_p[filtered])
+        probs[index] = _filter(probs[index], rows.top_k[filtered], rows.top_p[filtered], rows.min_p[filtered])
     return probs
 
 
-def _filter(probs: torch.Tensor, top_k: npt.NDArray[np.int64], top_p: npt.NDArray[np.float32]) -> torch.Tensor:
-    """Zero what top-k and top-p exclude, by a threshold per row; widens the sorted part until it suffices."""
+def _filter(
+    probs: torch.Tensor, top_k: npt.NDArray[np.int64], top_p: npt.NDArray[np.float32], min_p: npt.NDArray[np.float32]
+) -> torch.Tensor:
+    """Zero what the filters exclude, by a threshold per row; widens the sorted part until it suffices."""
     vocab = probs.shape[1]
     limit = torch.from_numpy(np.where(top_k > 0, np.minimum(top_k, vocab), vocab)).to(probs.device)[:, None]
     share = torch.from_numpy(top_p).to(probs.device)[:, None].double()
@@ -167,7 +174,8 @@ def _filter(probs: torch.Tensor, top_k: npt.NDArray[np.int64], top_p: npt.NDArra
             break
         width = min(vocab, width * 8)
     count = inside.sum(-1, keepdim=True).clamp_(min=1)
-    threshold = values.gather(1, count - 1)
+    least = torch.from_numpy(min_p).to(probs.device)[:, None] * values[:, :1]
+    threshold = torch.maximum(values.gather(1, count - 1), least)
     return probs.masked_fill(probs < threshold, 0.0)
 
 

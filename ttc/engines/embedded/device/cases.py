@@ -82,7 +82,7 @@ def _draw(name: str) -> Case:
         _i32="masks inputs state positions turn output",
         i32="stride words vocab ahead all_rows num_blocks",
     )
-    names = ("INVERSE", "TOP_P", "TOP_K", "KEY", "WANTS", "MASK", "STOPS", "NUM_STOPS")
+    names = ("INVERSE", "TOP_P", "TOP_K", "MIN_P", "KEY", "WANTS", "MASK", "STOPS", "NUM_STOPS")
     sizes = {name: getattr(record, name) for name in names}
     sizes |= {"NUM_STATS": NUM_STATS, "BLOCK": BLOCK, "BLOCKS": 128, "PIVOTS": 8}
     return _case(name, draw_row, types, sizes, LAUNCH)

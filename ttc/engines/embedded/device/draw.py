@@ -1,11 +1,12 @@
 """The second pass of the sampler: one token per row, its log-probability where wanted, stop test, next position.
 
-The definition is that of `ttc.engines.embedded.core.sampler`: temperature, then top-k, then top-p; tokens tied with the
-last kept one are kept; the inverse of the cumulative weights at the row's own uniform number. There is no sort: the
-weight of the last kept token is the largest t for which as much as is wanted lies at t and above, and both the count
-and the mass above t fall with t, so t is searched among the bit patterns of fp32, eight pivots a pass, ten passes. A
-pass skips blocks whose maximum lies below what is still in question: after a few, nearly all. Rows without top-k and
-top-p skip the search. Sums over blocks are fp64, in fixed order: no atomics, so a row's draw never depends on others.
+The definition is that of `ttc.engines.embedded.core.sampler`: temperature, then top-k, then top-p, then min-p; tokens
+tied with the last kept one are kept; the inverse of the cumulative weights at the row's own uniform number. There is no
+sort: the weight of the last kept token is the largest t for which as much as is wanted lies at t and above, and both
+the count and the mass above t fall with t, so t is searched among the bit patterns of fp32, eight pivots a pass, ten
+passes. A pass skips blocks whose maximum lies below what is still in question: after a few, nearly all. Rows without
+top-k and top-p skip the search; min-p needs none, since the highest weighs 1. Sums over blocks are fp64, in fixed
+order: no atomics, so a row's draw never depends on others.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,import-untyped"
@@ -15,7 +16,7 @@ import triton
 import triton.language as tl
 
 from ttc.engines.embedded.device.buffers import NUM_STATS, WARPS, StepBuffers
-from ttc.engines.embedded.device.rows import INVERSE, KEY, MASK, NUM_STOPS, STOPS, TOP_K, TOP_P, WANTS
+from ttc.engines.embedded.device.rows import INVERSE, KEY, MASK, MIN_P, NUM_STOPS, STOPS, TOP_K, TOP_P, WANTS
 from ttc.engines.embedded.device.shape import StepWeights
 from ttc.engines.embedded.device.survey import allowed
 from ttc.engines.embedded.device.uniform import uniform_of
@@ -161,6 +162,7 @@ def _sample(
     KEY: tl.constexpr,
     TOP_P: tl.constexpr,
     TOP_K: tl.constexpr,
+    MIN_P: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,
     PIVOTS: tl.constexpr,
@@ -170,12 +172,14 @@ def _sample(
     peak = tl.load(stats + number, mask=number < num_blocks, other=float("-inf"))
     mass = tl.load(stats + num_blocks + number, mask=number < num_blocks, other=0.0) * tl.exp(peak - top)
     top_p, top_k = tl.load(record + TOP_P).to(tl.float32, bitcast=True), tl.load(record + TOP_K)
-    floor = tl.full((), 0.0, tl.float32)
+    floor = tl.load(record + MIN_P).to(tl.float32, bitcast=True)
     if (top_p < 1.0) | (top_k > 0):
         total = tl.sum(mass.to(tl.float64), 0)
-        floor = _floor(
+        least = _floor(
             logits, masks, slot, words, vocab, inverse, top, stats, num_blocks, total, top_k, top_p, BLOCK, PIVOTS
         )
+        floor = tl.maximum(floor, least)
+    if floor > 0.0:
         mass = tl.zeros((BLOCKS,), tl.float32)
         for block in range(0, num_blocks):
             if tl.exp(tl.load(stats + block) - top) * 1.001 >= floor:
@@ -213,6 +217,7 @@ def draw_row(
     INVERSE: tl.constexpr,
     TOP_P: tl.constexpr,
     TOP_K: tl.constexpr,
+    MIN_P: tl.constexpr,
     KEY: tl.constexpr,
     WANTS: tl.constexpr,
     MASK: tl.constexpr,
@@ -256,6 +261,7 @@ def draw_row(
                 KEY,
                 TOP_P,
                 TOP_K,
+                MIN_P,
                 BLOCK,
                 BLOCKS,
                 PIVOTS,
@@ -301,6 +307,7 @@ def draw(buffers: StepBuffers, weights: StepWeights) -> None:
         INVERSE=INVERSE,
         TOP_P=TOP_P,
         TOP_K=TOP_K,
+        MIN_P=MIN_P,
         KEY=KEY,
         WANTS=WANTS,
         MASK=MASK,

@@ -156,7 +156,7 @@ def _allowed(buffers: StepBuffers) -> torch.Tensor:
 
 
 def _filtered(probs: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    """Zero what top-k, then top-p exclude; tokens tied with the last kept one stay."""
+    """Zero what top-k, then top-p, then min-p exclude; tokens tied with the last kept one stay."""
     vocab = probs.shape[1]
     top_k, top_p = inputs[:, record.TOP_K], _floats(inputs[:, record.TOP_P]).double()
     limited = (top_k > 0) & (top_k < vocab)
@@ -167,5 +167,7 @@ def _filtered(probs: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
     whole = torch.where(limited, mass.sum(-1), 1.0)
     inside = ((before < (top_p * whole)[:, None]) | (top_p >= 1)[:, None]) & (mass > 0)
     last = values.gather(1, inside.sum(-1, keepdim=True).clamp(min=1) - 1)
-    unfiltered = (~limited & (top_p >= 1))[:, None]
+    min_p = _floats(inputs[:, record.MIN_P]).double()[:, None]
+    last = torch.maximum(last, min_p * values[:, :1])
+    unfiltered = (~limited & (top_p >= 1))[:, None] & (min_p == 0)
     return torch.where((probs >= last) | unfiltered, probs, 0.0)

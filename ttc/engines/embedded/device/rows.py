@@ -18,9 +18,9 @@ from ttc.errors import ConfigError
 
 __all__ = ["FIELDS", "NUM_STOPS", "RowStart", "write"]
 
-TICKET, TOKEN, POSITION, FIRST, LIMIT, INVERSE, TOP_P, TOP_K, KEY, WANTS, MASK, SLOT, STOPS = (
-    *(0, 1, 2, 3, 4, 5, 6, 7),
-    *(8, 10, 11, 12, 13),
+TICKET, TOKEN, POSITION, FIRST, LIMIT, INVERSE, TOP_P, TOP_K, MIN_P, KEY, WANTS, MASK, SLOT, STOPS = (
+    *(0, 1, 2, 3, 4, 5, 6, 7, 8),
+    *(9, 11, 12, 13, 14),
 )
 NUM_STOPS = 8
 FIELDS = STOPS + NUM_STOPS
@@ -34,8 +34,8 @@ class RowStart:
     `token` is the newest one, at the absolute `position`, its keys not yet written; `pages` hold the keys from
     position `first` on. Where `slot` (page * PAGE + offset) is not -1, the keys of `token` alone go there, before
     `first`: all draws of a prompt share the place of its last token. Tokens are sampled up to the absolute position
-    `limit`, the last one that the row may have. `top_k` 0 and `top_p` 1 mean off, `temperature` 0 greedy; `key` is the
-    draw's. A `masked` row waits for `constrain` before each token.
+    `limit`, the last one that the row may have. `top_k` 0, `top_p` 1 and `min_p` 0 mean off, `temperature` 0 greedy;
+    `key` is the draw's. A `masked` row waits for `constrain` before each token.
     """
 
     token: int
@@ -47,6 +47,7 @@ class RowStart:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
     stop_ids: tuple[int, ...] = ()
     wants_logprobs: bool = False
     masked: bool = False
@@ -65,7 +66,7 @@ def write(record: npt.NDArray[np.int32], row: RowStart, ticket: int) -> None:
     words = record.view(np.uint32)
     record[[TICKET, TOKEN, POSITION, FIRST]] = ticket, row.token, row.position, row.first
     inverse = 0.0 if row.temperature == 0 else np.float32(1.0) / np.float32(row.temperature)
-    record[[INVERSE, TOP_P]] = np.array([inverse, row.top_p], np.float32).view(np.int32)
+    record[[INVERSE, TOP_P, MIN_P]] = np.array([inverse, row.top_p, row.min_p], np.float32).view(np.int32)
     record[[TOP_K, WANTS, MASK, SLOT]] = row.top_k, row.wants_logprobs, -1, row.slot
     words[KEY], words[KEY + 1] = row.key & 0xFFFFFFFF, row.key >> 32
     record[STOPS:FIELDS] = -1

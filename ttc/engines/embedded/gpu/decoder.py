@@ -84,6 +84,7 @@ class DeviceDecoder:
                 temperature=heat(sampling.temperature),
                 top_p=sampling.top_p,
                 top_k=sampling.top_k or 0,
+                min_p=sampling.min_p,
                 stop_ids=tuple(sorted(rule.final))[:NUM_STOPS],  # the host finds the others
                 wants_logprobs=sampling.logprobs,
                 masked=draw.guide is not None,
