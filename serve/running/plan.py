@@ -663,7 +663,7 @@ def _check_counted(extras: Collection[str], strategy: str, control: Thinking, *,
     if strategy not in WHOLE:
         why = f"strategy {strategy} draws an answer in several requests"
     elif control.active:
-        why = "a thought under a budget and its answer are several requests (send thinking_budget = 0, or no budget)"
+        why = "a thought under a budget and its answer are several requests (send thinking_budget = 0)"
     elif apart:
         why = "a thought and an answer with stop strings are two requests (leave stop out, or send thinking_budget = 0)"
     else:

@@ -352,6 +352,13 @@ def test_echo_tells_the_likeliest_token_in_the_place_of_each_of_the_prompt(nano:
         assert (value == max(top.values())) == (drawn["logprobs"]["tokens"] == [token])
 
 
+def test_an_own_model_heeds_penalties(nano: Running) -> None:
+    ask = chat("12+30*2", temperature=0, thinking_budget=0)
+    plain, lowered = (nano.ask(ask | fields).json()["choices"][0] for fields in ({}, {"repetition_penalty": 10}))
+    assert plain["message"] != lowered["message"]
+    assert nano.ask(ask | {"frequency_penalty": 2, "presence_penalty": -2}).status_code == 200
+
+
 def test_an_own_model_tells_the_likeliest_tokens_of_its_answer(nano: Running) -> None:
     body = chat("12+30*2", logprobs=True, top_logprobs=2, seed=4, max_tokens=60, temperature=0)
     items = nano.ask(body).json()["choices"][0]["logprobs"]["content"]

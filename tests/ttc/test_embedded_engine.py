@@ -286,6 +286,24 @@ def test_logprobs_equal_those_the_engine_gives_to_the_same_ids(engine) -> None:
     asyncio.run(go())
 
 
+def test_penalties_count_the_draw_and_the_prompt_of_each_request_alone(engine) -> None:
+    prompt = ask(engine, "probabilities")
+
+    async def drawn(**penalty: float) -> tuple[int, ...]:
+        sampling = ExtraSampling(temperature=0.0, max_tokens=30, **penalty)
+        return (await engine.generate(prompt, sampling, range(1), lambda _: None))[0].token_ids
+
+    async def go() -> None:
+        plain, each, both, again = await asyncio.gather(
+            drawn(), drawn(frequency_penalty=1e4), drawn(repetition_penalty=1e4, presence_penalty=1e4), drawn()
+        )
+        assert plain == again and len(set(plain)) < len(plain)
+        assert len(set(each)) == len(each) and set(each) & set(prompt.token_ids)
+        assert len(set(both)) == len(both) and not set(both) & set(prompt.token_ids)
+
+    asyncio.run(go())
+
+
 def test_the_likeliest_tokens_stand_in_order_beside_given_ones_and_drawn_ones(engine) -> None:
     prompt = ask(engine, "probabilities")
     usages: list[Usage] = []

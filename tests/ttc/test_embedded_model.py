@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -18,7 +19,7 @@ from ttc.engines.embedded.core import invariant, model, paged
 from ttc.engines.embedded.core.invariant import PAD_ROWS, BlockedPrefix, InvariantDecoder, blocked_attention, check
 from ttc.engines.embedded.core.model import load_body
 from ttc.engines.embedded.core.paged import PagedDecoder
-from ttc.engines.embedded.core.sampler import Rows, heat, sample
+from ttc.engines.embedded.core.sampler import Penalty, Rows, heat, sample
 from ttc.engines.embedded.core.weights import Linear, read_tensors
 from ttc.engines.embedded.gpu.budget import stored_numbers
 from ttc.engines.shared import compute
@@ -440,6 +441,31 @@ def test_the_coldest_draws_are_greedy(dtype: torch.dtype, temperature: float, to
         wants_logprobs=False,
     )
     assert sample(logits, row).tokens.tolist() == [1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("factor", "once", "each", "lowered"),
+    [
+        (2.0, 0.0, 0.0, [2.0, -2.0, 1.5, 3.0]),  # of prompt and draw: below 0 it multiplies
+        (1.0, 0.5, 0.0, [4.0, -1.5, 2.5, 3.0]),  # of the draw alone
+        (1.0, 0.0, 0.25, [4.0, -1.5, 2.75, 3.0]),
+        (2.0, 0.5, 0.25, [2.0, -3.0, 0.75, 3.0]),
+    ],
+)
+def test_penalties_are_those_of_their_definition_and_of_their_row_alone(
+    dtype: torch.dtype, factor: float, once: float, each: float, lowered: list[float]
+) -> None:
+    logits = torch.tensor([[4.0, -1.0, 3.0, 3.0]] * 2, dtype=dtype)
+    penalty = Penalty(prompt=(0, 0, 2), drawn=(1, 2, 1), factor=factor, once=once, each=each)
+    row = logits[0].clone()
+    penalty.lower(row)
+    assert row.tolist() == lowered
+    rows = replace(settings_rows(2), penalties=(penalty, None), temperature=np.zeros(2, np.float32))
+    drawn = sample(logits, rows)
+    assert drawn.tokens.tolist() == [int(np.argmax(lowered)), 0]
+    plain = torch.log_softmax(logits[0].double(), -1)
+    assert drawn.logprobs[0] == pytest.approx(float(plain[drawn.tokens[0]]), abs=1e-3), "the model's own"
 
 
 def test_greedy_takes_the_lowest_id_of_equal_maxima_also_beside_sampled_rows() -> None:

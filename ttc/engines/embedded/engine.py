@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ttc import seeds
@@ -126,11 +126,8 @@ def embedded(
     return EmbeddedEngine(model or "nano-teacher", text, scheduler, max_batch, invariant)
 
 
-def _extras(scheduler: Scheduler) -> Iterator[str]:
-    if importlib.util.find_spec("llguidance"):
-        yield "grammar"
-    if scheduler.tells_likeliest:
-        yield "top_logprobs"
+def _extras(scheduler: Scheduler) -> frozenset[str]:
+    return scheduler.extras | ({"grammar"} if importlib.util.find_spec("llguidance") else set())
 
 
 class EmbeddedEngine(StreamingTokenEngine):
@@ -152,7 +149,7 @@ class EmbeddedEngine(StreamingTokenEngine):
             shape=dims.model_shape(dims.vocab),
             max_concurrency=max_batch,
             draws_share_time=scheduler.body.device.type == "cpu",
-            extras=frozenset(_extras(scheduler)),
+            extras=_extras(scheduler),
         )
         super().__init__(text, capabilities)
         self._scheduler = scheduler

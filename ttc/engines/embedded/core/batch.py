@@ -17,12 +17,13 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from ttc.core import PENALTIES, ExtraSampling
 from ttc.engines.embedded.core.cache import PrefixTree
 from ttc.engines.embedded.core.model import Body
 from ttc.engines.embedded.core.pool import PAGE, Segment
 from ttc.engines.embedded.core.prefill import CHUNK, advance, memory_errors
 from ttc.engines.embedded.core.requests import GenerateRequest, Job, LiveDraw, PromptRow, num_top
-from ttc.engines.embedded.core.sampler import Rows, SampledTokens, heat, sample
+from ttc.engines.embedded.core.sampler import Penalty, Rows, SampledTokens, heat, sample
 from ttc.engines.embedded.core.tenants import Tenants
 from ttc.engines.shared.compute import alone, free_memory
 
@@ -75,8 +76,8 @@ class Decoder(Protocol):
 class Batch:
     """The rows of a decoder and the jobs that wait for them."""
 
-    tells_likeliest = True
-    """Whether the likeliest tokens can be told beside a drawn one."""
+    extras = frozenset({*PENALTIES, "top_logprobs"})
+    """What its draws honour of `ttc.core.ExtraSampling`; a grammar is the engine's."""
 
     def __init__(
         self,
@@ -443,6 +444,7 @@ class Batch:
 def _table(draws: Sequence[LiveDraw]) -> Rows:
     """The sampler's settings for `draws`, whose next token is at position + 1 of the newest."""
     settings = [draw.request.sampling for draw in draws]
+    penalties = tuple(map(_penalty, draws))
     return Rows(
         temperature=np.array([heat(s.temperature) for s in settings], np.float32),
         top_p=np.array([s.top_p for s in settings], np.float32),
@@ -452,5 +454,17 @@ def _table(draws: Sequence[LiveDraw]) -> Rows:
         positions=np.array([draw.position + 1 for draw in draws], np.uint64),
         wants_logprobs=any(s.logprobs for s in settings),
         num_top=tuple(map(num_top, settings)) if any(map(num_top, settings)) else (),
+        penalties=penalties if any(penalties) else (),
         guides=tuple(draw.guide for draw in draws) if any(draw.guide is not None for draw in draws) else (),
     )
+
+
+def _penalty(draw: LiveDraw) -> Penalty | None:
+    """What lowers the logits of tokens that the draw's text has; None where nothing does."""
+    sampling = draw.request.sampling
+    if not isinstance(sampling, ExtraSampling):
+        return None
+    factor, once, each = sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty
+    if (factor, once, each) == (1, 0, 0):
+        return None
+    return Penalty(draw.request.ids, draw.ids, factor, once, each)

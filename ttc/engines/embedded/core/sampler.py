@@ -1,9 +1,10 @@
 """Draw one token per row by inverse CDF, with the uniform number that belongs to (draw key, token position).
 
-Order of the filters: temperature, then top-k, then top-p, then min-p (Nguyen et al. 2024, arXiv 2407.01082), as in
-transformers and SGLang; tokens tied with the last kept one are kept. The raw model's log-probability and self-certainty
-(Kang et al. 2025, arXiv 2502.18581: KL(uniform || model)) come from one more pass over the logits. Exponential noise
-(Gumbel) would cost one random number per vocabulary entry; this costs one per row.
+Penalties change logits first, then grammars forbid tokens. Order of the filters: temperature, then top-k, then top-p,
+then min-p (Nguyen et al. 2024, arXiv 2407.01082), as in transformers and SGLang; tokens tied with the last kept one are
+kept. The raw model's log-probability and self-certainty (Kang et al. 2025, arXiv 2502.18581: KL(uniform || model)) come
+from one more pass over the logits. Exponential noise (Gumbel) would cost one random number per vocabulary entry; this
+costs one per row.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ttc.seeds import uniforms
 if TYPE_CHECKING:
     from ttc.engines.embedded.core.guide import Guide
 
-__all__ = ["Rows", "SampledTokens", "heat", "sample"]
+__all__ = ["Penalty", "Rows", "SampledTokens", "heat", "sample"]
 
 _BLOCK = 256
 """Probabilities are summed in blocks of this many tokens first: a long cumulative sum is slow on a CPU."""
@@ -38,6 +39,31 @@ _COLDEST = 1e-30
 def heat(temperature: float) -> float:
     """`temperature` as it can be divided by, 0 (greedy) for the smallest."""
     return temperature if temperature >= _COLDEST else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Penalty:
+    """What lowers the logits of tokens that stand in a text already, as in vLLM.
+
+    `factor` divides those above 0, and multiplies others, of tokens of the prompt or the draw (Keskar et al. 2019,
+    arXiv 1909.05858); `once` and `each` are taken from those of tokens that the draw has, `each` for each time.
+    """
+
+    prompt: Sequence[int]
+    drawn: Sequence[int]
+    factor: float
+    once: float
+    each: float
+
+    def lower(self, logits: torch.Tensor) -> None:
+        """Change the logits (V) of the next token."""
+        if self.factor != 1:
+            ids = torch.tensor([*self.prompt, *self.drawn], device=logits.device).unique()
+            values = logits[ids].float()
+            logits[ids] = torch.where(values > 0, values / self.factor, values * self.factor).to(logits.dtype)
+        if self.drawn:
+            ids, counts = torch.tensor(self.drawn, device=logits.device).unique(return_counts=True)
+            logits[ids] -= (self.once + self.each * counts).to(logits.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +82,8 @@ class Rows:
     wants_logprobs: bool
     num_top: tuple[int, ...] = ()
     """How many of the likeliest tokens each row wants beside its own; empty where none does."""
+    penalties: tuple[Penalty | None, ...] = ()
+    """What lowers each row's logits; empty where nothing does."""
     guides: tuple[Guide | None, ...] = ()
     """What each row must follow; empty where none must."""
 
@@ -95,9 +123,8 @@ def _draw(logits: torch.Tensor, rows: Rows) -> SampledTokens:
     kernels = native(logits.device, logits.dtype)
     if kernels is not None:
         return _compiled(logits, rows, kernels)
-    plain = logits = logits.float()
-    if rows.guides:
-        logits = _guided(logits, rows.guides)
+    plain = logits.float()
+    logits = _steered(plain, rows)
     greedy = rows.temperature == 0
     if greedy.all():
         tokens = logits.argmax(-1)  # the first of equal maxima
@@ -120,11 +147,10 @@ def _compiled(logits: torch.Tensor, rows: Rows, kernels: ModuleType) -> SampledT
     num, vocab = logits.shape
     greedy = rows.temperature == 0
     inverse = np.where(greedy, 0.0, 1.0 / np.where(greedy, 1.0, rows.temperature)).astype(np.float32)
-    guided = _guided(logits, rows.guides) if rows.guides else logits
     shares = uniforms(rows.keys, rows.positions)
     tokens, edges = np.empty(num, np.int64), np.empty((num, -(-vocab // _BLOCK)))
     cuts = (rows.top_k, rows.top_p, rows.min_p)
-    kernels.draw(num, logits.numel(), kernels.array(guided), inverse, *cuts, shares, edges, tokens)
+    kernels.draw(num, logits.numel(), kernels.array(_steered(logits, rows)), inverse, *cuts, shares, edges, tokens)
     if not rows.wants_logprobs:
         return SampledTokens(tokens, None, None)
     logprobs, certainty = np.empty((2, num), np.float32)
@@ -132,10 +158,15 @@ def _compiled(logits: torch.Tensor, rows: Rows, kernels: ModuleType) -> SampledT
     return SampledTokens(tokens, logprobs, certainty)
 
 
-def _guided(logits: torch.Tensor, guides: Sequence[Guide | None]) -> torch.Tensor:
-    """`logits` (B, V) without the tokens that the row's guide does not allow now."""
+def _steered(logits: torch.Tensor, rows: Rows) -> torch.Tensor:
+    """`logits` (B, V) as each row's penalty lowers them, without the tokens that its guide does not allow now."""
+    if not (rows.penalties or rows.guides):
+        return logits
     logits = logits.clone()
-    for row, guide in zip(logits, guides, strict=True):
+    for row, penalty in zip(logits, rows.penalties, strict=False):  # of penalties and guides, one may be empty
+        if penalty is not None:
+            penalty.lower(row)
+    for row, guide in zip(logits, rows.guides, strict=False):
         if guide is not None:
             row.masked_fill_(~torch.from_numpy(guide.mask(len(row))).to(row.device), -math.inf)
     return logits

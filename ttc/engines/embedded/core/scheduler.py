@@ -80,9 +80,9 @@ class Scheduler:
         gc.freeze()
 
     @property
-    def tells_likeliest(self) -> bool:
-        """See `Batch.tells_likeliest`."""
-        return self._batch.tells_likeliest
+    def extras(self) -> frozenset[str]:
+        """See `Batch.extras`."""
+        return self._batch.extras
 
     # -- called from event loops -------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ __all__ = ["DeviceBatch"]
 class DeviceBatch(Batch):
     """A `Batch` over a `DeviceBody` and a `DeviceDecoder`."""
 
-    tells_likeliest = False  # a step on a device hands out the drawn one alone
+    extras = frozenset()  # a step on a device hands out the drawn token alone, and keeps no count of those before
     _body: DeviceBody
     _decoder: DeviceDecoder  # type: ignore[assignment]  # its rows are draws
 
