@@ -32,7 +32,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from ttc.answers.grammar import HALVES_AT_TWELVE, INFINITY
-from ttc.answers.nodes import CONSTANTS, Term, approximate, exact, known_unit, num
+from ttc.answers.nodes import CONSTANTS, Term, approximate, exact, known_unit, many, num
 from ttc.answers.tokens import MAX_CHARS
 
 _REALS = frozenset(
@@ -166,6 +166,28 @@ def _with_letters(node: Term) -> Term:
         symbols = [Term("sym", (letter,)) for letter in letters]
         factors += [*symbols[:-1], Term("pow", (symbols[-1], num(int(power)))) if power else symbols[-1]]
     return Term("mul", tuple(factors))
+
+
+def _scaled(node: Term) -> Term:
+    """A number times a matrix or a vector, entry by entry: 1/5 (3, 4) is (3/5, 4/5); any other product as it is."""
+    top, below = node.args if node.op == "div" else (node, None)
+    factors = list(top.args) if top.op in ("mul", "neg") else [top]
+    blocks = [item for item in factors if item.op == "matrix" or (item.op == "seq" and item.args[:2] == ("(", ")"))]
+    rest = [item for item in factors if item not in blocks[:1]]
+    if len(blocks) != 1 or any(item.symbols() or item.has("matrix", "seq", "pm") for item in (*rest, below or num(1))):
+        return _scalar(node)
+    sign = [num(-1)] if top.op == "neg" else []
+
+    def entry(item: Term) -> Term:
+        product = many("mul", [*sign, *rest, item])
+        whole = Term("div", (product, below)) if below else product
+        value = exact(whole)
+        return shape(whole if value is None else num(value))
+
+    (block,) = blocks
+    if block.op == "matrix":
+        return Term("matrix", tuple(tuple(map(entry, row)) for row in block.args))
+    return Term("tuple", tuple(map(entry, block.args[2:])))
 
 
 # -- brackets and lists ------------------------------------------------------------------------------------------------
@@ -519,6 +541,8 @@ def _name(node: Term) -> str:
         is_function = letter[0] in "fghFGHPpQqaST" or (letter.strip("'") == "y" and argument in ("x", "t"))
         is_function |= letter.endswith("'") and letter[0] != "y"
         return f"{letter}({argument})" if is_function else ""
+    if node.op == "pow" and node.args[0].op == "sym" and str(node.args[0].args[0]).isupper():
+        return f"{node.args[0].args[0]}^-1" if exact(node.args[1]) == -1 else ""
     if node.op == "mul" and len(node.args) == 2 and _is_inverse(node.args[0]) and node.args[1].op == "sym":
         return f"{node.args[0].args[0].args[0]}^-1({node.args[1].args[0]})"
     if node.op == "mul" and len(node.args) == 2 and node.args[0].op == "sym" and node.args[0].args[0] in _FUNCTIONS:
@@ -617,7 +641,7 @@ def _between(operators: tuple[str, ...], first: Term, last: Term) -> tuple[Term,
 
 _SHAPE_RULES: Mapping[str, Callable[[Term], Term]] = {
     "seq": _sequence, "pow": lambda node: _transpose(node) or _scalar(node), "list": _list,
-    "union": _union, "rel": _relation, "meet": _two_bounds,
+    "union": _union, "rel": _relation, "meet": _two_bounds, **dict.fromkeys(("mul", "div", "neg"), _scaled),
     "matrix": lambda node: Term("matrix", tuple(tuple(shape(cell) for cell in row) for row in node.args)),
     "without": _without, "mod": _modular, "cases": lambda node: Term("cases", tuple(map(shape, node.args))),
     "case": lambda node: Term("case", tuple(map(shape, node.args))),

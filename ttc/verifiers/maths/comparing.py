@@ -189,7 +189,10 @@ class Comparison:
 
     # -- structures ------------------------------------------------------------------------------------------------
     def _named(self, left: Term, right: Term) -> Ternary:
+        left, right = _with_index(left, right)
         names = [node.args[0] if node.op == "named" else "" for node in (left, right)]
+        if _names_another(left, right) or _names_another(right, left):
+            return False
         if "rel" in (left.op, right.op):
             equations = [_equation(node) for node in (left, right)]
             both = equations[0] is not None and equations[1] is not None
@@ -390,6 +393,23 @@ def read_turns(gold: Term, answer: Term, question: str) -> Term:
 
 
 _INTEGERS = frozenset("klmnt")
+
+
+_ARBITRARY = re.compile(r"[CcKk](?:_\{?\d\}?)?|[AB]")
+_DIFFERENTIAL = re.compile(r"\bdifferential equation|[a-z]'|\\frac\s?\{\s?d|\bd[a-z]\s?/\s?d[a-z]|\\dot", re.IGNORECASE)
+
+
+def read_constants(gold: Term, answer: Term, question: str) -> Term:
+    """The arbitrary constants of a solution by the gold's letters, where a question has a differential equation."""
+    own, other = sorted(gold.symbols() - answer.symbols()), sorted(answer.symbols() - gold.symbols())
+    if not own or len(own) != len(other) or not all(map(_ARBITRARY.fullmatch, (*own, *other))):
+        return answer
+    given = {letter for letter in (*own, *other) if re.search(rf"(?<![A-Za-z\\]){letter}(?![A-Za-z])", question)}
+    if given or not _DIFFERENTIAL.search(question):
+        return answer
+    for letter, name in zip(other, own, strict=True):
+        answer = renamed(answer, letter, name)
+    return answer
 
 
 def read_residues(gold: Term, answer: Term, question: str) -> tuple[Term, Term]:
@@ -665,6 +685,27 @@ def _measures(text: str) -> list[set[str]]:
     return known if any(known[1:]) else known[:1]
 
 
+_INDEXED = re.compile(r"(?P<head>[A-Za-z])_(?P<index>[a-z])")
+
+
+def _with_index(left: Term, right: Term) -> tuple[Term, Term]:
+    """Two terms of a sequence by one index: a_k = 3k - 2 beside a_n = 3n - 2."""
+    first, second = (_INDEXED.fullmatch(node.args[0]) if node.op == "named" else None for node in (left, right))
+    if not first or not second or first["head"] != second["head"]:
+        return left, right
+    own, other = first["index"], second["index"]
+    bodies = left.args[1], right.args[1]
+    is_used = own in bodies[0].symbols() and other not in bodies[0].symbols() and own != other
+    return left, Term("named", (left.args[0], renamed(bodies[1], other, own))) if is_used else right
+
+
+def _names_another(node: Term, other: Term) -> bool:
+    """Whether a list says something of another letter than the one that `node` is about: x = 1, y = 2 beside x."""
+    if node.op != "named" or len(node.args[0]) != 1 or other.op not in ("set", "union"):
+        return False
+    return any(item.op == "named" and item.args[0].partition("_")[0] != node.args[0] for item in other.args)
+
+
 _BOUND = re.compile(r"_(?:max|min)(?:imum)?\Z")
 """What marks the largest or smallest value of a letter."""
 
@@ -676,7 +717,7 @@ def _same_name(first: str, second: str) -> bool:
         return False
     is_y = "y" in (head.rstrip("'"), other_head.rstrip("'")) and head.count("'") == other_head.count("'")
     if is_y and bool(argument) != bool(other_argument):
-        return True
+        return "y)" not in (argument, other_argument)
     return head in (other_head, _BOUND.sub("", other_head)) or _BOUND.sub("", head) == other_head
 
 
