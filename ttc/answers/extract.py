@@ -445,7 +445,7 @@ def _one_clause(between: str) -> bool:
 
 # -- tags, hashes, phrases ---------------------------------------------------------------------------------------------
 _TAG = re.compile(
-    r"<(answer|final_answer|final)>(?P<value>.*?)(?:</\1>|\Z)|\[ANSWER\](?P<bracketed>.*?)\[/ANSWER\]",
+    r"<(answer|final_answer|final)>(?P<value>.*?)(?:</\1>|\Z)|\[ANSWER\](?P<bracketed>.*?)(?:\[/ANSWER\]|\Z)",
     re.DOTALL | re.IGNORECASE,
 )
 """`<answer>5</answer>`, of which the end may be missing, and `[ANSWER] 5 [/ANSWER]`."""

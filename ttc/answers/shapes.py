@@ -650,6 +650,34 @@ _SHAPE_RULES: Mapping[str, Callable[[Term], Term]] = {
 }  # fmt: skip
 
 
+# -- vectors over axes -------------------------------------------------------------------------------------------------
+AXES = {f"{mark}{letter}": at for mark in ("", "hat:", "vec:") for at, letter in enumerate("ijk")}
+"""The letters of the axes in their marks, each with its place."""
+
+
+def components(node: Term, number: int) -> list[Term]:
+    """The components of 2i - 3j + k; nothing where a term has none of these letters, or one has two terms.
+
+    An i alone is the imaginary unit.
+    """
+    if node.symbols().isdisjoint(AXES):
+        return []
+    components: list[Term | None] = [None] * 3
+    for term in node.args if node.op == "add" else (node,):
+        minus = term.op == "neg"
+        factors = term.args[0] if minus else term
+        factors = factors.args if factors.op == "mul" else (factors,)
+        axes = [AXES[item.args[0]] for item in factors if item.op == "sym" and item.args[0] in AXES]
+        if len(axes) != 1 or components[axes[0]] is not None:
+            return []
+        rest = [item for item in factors if item.op != "sym" or item.args[0] not in AXES]
+        size = many("mul", rest) if rest else num(1)
+        components[axes[0]] = Term("neg", (size,)) if minus else size
+    if number not in (2, 3) or any(components[number:]):
+        return []
+    return [num(0) if item is None else item for item in components[:number]]
+
+
 # -- one spelling of a time, a residue and words -----------------------------------------------------------------------
 _NOON = 12
 

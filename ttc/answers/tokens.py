@@ -422,7 +422,7 @@ _OVER_INTEGERS = re.compile(
 )
 """What says that the letter of a periodic solution is an integer: x = pi/6 + k pi, k in Z."""
 _FOR_ALL = re.compile(
-    r"(?P<function>[A-Za-z]\s?\((?P<letter>[a-z])\)\s?=.*?)[\s,]*"
+    r"(?P<function>[A-Za-z]\s?\((?P<letter>[a-z])\)\s?=.*?)(?<![\s,])[\s,]*+"
     r"(?:\\forall|(?:\\text\s?\{[\s,]*)?for (?:all|every|any|each)(?: (?:real|positive|integers?|numbers?))*\s*\}?)\s*"
     r"(?P=letter)\s*(?:(?:>|\\ge)\s*0|\\in\s*\\mathbb\s?\{?[CNQRZ]\}?(?:[\^_]\{?[+*>0]{1,3}\}?)?)?[\s.]*"
 )

@@ -34,8 +34,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
-from ttc.answers.nodes import UNITS, Term, constant_of, duration, exact, holds, many, num, renamed, unit, unit_words
-from ttc.answers.shapes import by_clock, entries, in_letters, least_residue, matrix_rows, word_key
+from ttc.answers.nodes import UNITS, Term, constant_of, duration, exact, holds, num, renamed, unit, unit_words
+from ttc.answers.shapes import AXES, by_clock, components, entries, in_letters, least_residue, matrix_rows, word_key
 
 Ternary: TypeAlias = bool | None
 """True, False, or None: not decided."""
@@ -452,11 +452,11 @@ def read_axes(left: Term, right: Term) -> tuple[Term, Term]:
     r"""Two sums over axes that are written in unlike ways, `2\hat{i} - \hat{j}` and 2i - j, as vectors."""
     if left.op != "scalar" or right.op != "scalar":
         return left, right
-    letters = [node.symbols() & frozenset(_AXES) for node in (left, right)]
+    letters = [node.symbols() & frozenset(AXES) for node in (left, right)]
     marks = [{name.partition(":")[0] for name in side if ":" in name} for side in letters]
     if marks[0] == marks[1] or min(map(len, letters)) < 2:
         return left, right
-    sides = [_components(node.args[0], 3) for node in (left, right)]
+    sides = [components(node.args[0], 3) for node in (left, right)]
     if not all(sides):
         return left, right
     first, second = (Term("tuple", tuple(Term("scalar", (item,)) for item in side)) for side in sides)
@@ -473,37 +473,11 @@ def _in_letters(node: Term, beside: Term) -> Term:
 def _as_point(node: Term, _beside: Term) -> Term:
     """A vector by its i, j and k; C(1, 2) beside a pair, where no binomial coefficient has such numbers."""
     inner = node.args[0]
-    if components := _components(inner, len(_beside.args)):
-        return Term("tuple", tuple(Term("scalar", (item,)) for item in components))
+    if parts := components(inner, len(_beside.args)):
+        return Term("tuple", tuple(Term("scalar", (item,)) for item in parts))
     if inner.op != "fn" or inner.args[0] != "choose" or exact(inner):
         return node
     return Term("tuple", tuple(Term("scalar", (item,)) for item in inner.args[1:]))
-
-
-_AXES = {f"{mark}{letter}": at for mark in ("", "hat:", "vec:") for at, letter in enumerate("ijk")}
-
-
-def _components(node: Term, number: int) -> list[Term]:
-    """The components of 2i - 3j + k; nothing where a term has none of these letters, or one has two terms.
-
-    An i alone is the imaginary unit.
-    """
-    if node.symbols().isdisjoint(_AXES):
-        return []
-    components: list[Term | None] = [None] * 3
-    for term in node.args if node.op == "add" else (node,):
-        minus = term.op == "neg"
-        factors = term.args[0] if minus else term
-        factors = factors.args if factors.op == "mul" else (factors,)
-        axes = [_AXES[item.args[0]] for item in factors if item.op == "sym" and item.args[0] in _AXES]
-        if len(axes) != 1 or components[axes[0]] is not None:
-            return []
-        rest = [item for item in factors if item.op != "sym" or item.args[0] not in _AXES]
-        size = many("mul", rest) if rest else num(1)
-        components[axes[0]] = Term("neg", (size,)) if minus else size
-    if number not in (2, 3) or any(components[number:]):
-        return []
-    return [num(0) if item is None else item for item in components[:number]]
 
 
 def _as_matrix(node: Term, beside: Term) -> Term:
@@ -520,8 +494,8 @@ def _as_matrix(node: Term, beside: Term) -> Term:
 def _as_column(node: Term, _beside: Term) -> Term:
     r"""\binom{1}{2} beside a matrix: how a column of two is often typeset."""
     inner = node.args[0]
-    if components := _components(inner, len(_beside.args)):
-        return Term("matrix", tuple((Term("scalar", (item,)),) for item in components))
+    if parts := components(inner, len(_beside.args)):
+        return Term("matrix", tuple((Term("scalar", (item,)),) for item in parts))
     if inner.op != "fn" or inner.args[0] != "binom":
         return node
     return Term("matrix", tuple((Term("scalar", (item,)),) for item in inner.args[1:]))
