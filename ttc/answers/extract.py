@@ -452,11 +452,12 @@ _TAG = re.compile(
 _HASH = re.compile(r"(?:^[ \t]*|(?<=[\s.]))#{4}[ \t]*(?P<value>[^\s#][^\n]*)$", re.MULTILINE)
 """`#### 5`, as GSM8K writes it."""
 _JSON = re.compile(
-    r"\"(?:(?P<is_final>final[_ ]?)?(?P<is_answer>answer)|choice|result)\"\s{0,9}:\s{0,9}"
-    r"\"?(?P<value>(?<=\")[^\"\\\n]{1,4096}(?=\")|(?<!\")-?\d[\d.eE+-]{0,99})\"?\s{0,9}(?:,[^{}]{0,400})?\}\s*(?:```)?\s*\Z",
+    r"[\"'](?:(?P<is_final>final[_ ]?)?(?P<is_answer>answer)|choice|result)[\"']\s{0,9}:\s{0,9}"
+    r"[\"']?(?P<value>(?<=\")[^\"\\\n]{1,4096}(?=\")|(?<=')[^'\\\n]{1,4096}(?=')|(?<![\"'])-?\d[\d.eE+-]{0,99})[\"']?"
+    r"\s{0,9}(?:,[^{}]{0,400})?\}\s*(?:```)?\s*\Z",
     re.IGNORECASE,
 )
-"""The answer of an object that ends a text: {"steps": [], "answer": "5"}."""
+"""The answer of an object that ends a text: {"steps": [], "answer": "5"}; Python's quotes are single."""
 _JSON_CHARS = 5000
 """Characters of the longest such field and what follows it."""
 _FOREIGN_WORDS = (
@@ -523,7 +524,7 @@ _AS_READ = str.maketrans("ſı", "si", "\u0307")
 """Letters as patterns that ignore case take them; the dot is what `lower` leaves of an İ."""
 _CLAUSE_END = re.compile(
     r"\n|(?<=[\s*])\|[ \t]*(?=\n|\Z)"
-    r"|(?:(?<!\bRs)[.?]|(?<!\d)!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor),?\s+\(?(?:because|since|so|which|where|as)\b"
+    r"|(?:(?<!\bRs)(?<!\.\.)[.?]|(?<!\d)!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor),?\s+\(?(?:because|since|so|which|where|as)\b"
     r"|\s\((?:at|attained|achieved|reached|occurring|that is,?|i\.e\.,?|namely)\s[^()\n]{1,60}\)"
     r"(?=[\s*]*[.!]?[\s*]*(?:\n|\Z))"
 )
@@ -592,13 +593,25 @@ def _supposed(text: str, start: int, at: int) -> bool:
     return bool(_SUPPOSED.search(text, begin, at) or _TEMPTING.search(text, begin, at))
 
 
+_IN_THAT_CASE = re.compile(r"\bif\b[^.!?\n]*\Z", re.IGNORECASE)
+"""What makes of `the answer would be` what it is not."""
+
+
 def _phrase_ends(text: str, start: int) -> list[int]:
     """Where what the last answer phrases announce begins."""
     lowered = text.lower().translate(_AS_READ)
     ends: list[int] = []
     for words, pattern in ((_PHRASE_WORDS, _PHRASE), (_FOREIGN_WORDS, _FOREIGN)):
         if any(word in lowered for word in words):
-            said = (match for match in pattern.finditer(text, start) if not _supposed(text, start, match.start()))
+            said = (
+                match
+                for match in pattern.finditer(text, start)
+                if not _supposed(text, start, match.start())
+                and not (
+                    "would be" in match[0]
+                    and _IN_THAT_CASE.search(text, max(start, match.start() - 100), match.start())
+                )
+            )
             ends.extend(deque((match.end() for match in said), maxlen=MAX_PHRASES))
     return sorted(ends)
 

@@ -82,7 +82,7 @@ _AT_ONCE = re.compile(r"[\s$*_(\[\\]*(?:[A-Za-z]\w?\s*=\s*)?")
 """What may stand between an answer phrase and a number that is the answer: nothing, marks, `x = `."""
 _LEAD = re.compile(
     r"(?:(?:is|are|equal to|exactly|approximately|about|around|simply|just|the|that"
-    r"|(?:option|choice)(?!\s(?-i:[AI]\s+[a-z])))\s+|[:：*\s]|__(?=[^_]+__)|</?(?:b|strong|em|i)>|~~[^~\n]{1,60}~~)+",
+    r"|(?:option|choice)(?!\s(?-i:[AI]\s+[a-z])))\s+|[:：*\s`]|__(?=[^_]+__)|</?(?:b|strong|em|i)>|~~[^~\n]{1,60}~~)+",
     re.IGNORECASE,
 )
 """What may stand between an answer phrase and its answer."""
@@ -376,7 +376,8 @@ _NO_NOUN = re.compile(
 
 
 _DENIED = re.compile(
-    r"[\s)\]}*$\"'.]{0,6}(?:(?:is|was|seems|looks)(?: \w+)? (?:not|wrong|incorrect|false)\b|(?:is|was)n['’]t\b)",
+    r"[\s)\]}*$\"'.]{0,6}(?:(?:is|was|seems|looks)(?: \w+)? (?:not|wrong|incorrect|false)\b|(?:is|was)n['’]t\b)"
+    r"|\s*(?:では(?:ありません|ない)|(?:가|이)\s*아|नहीं|değil\b)",
     re.IGNORECASE,
 )
 """What says right behind a letter that it is not the one: `B is wrong`."""
@@ -470,7 +471,7 @@ _SO = r"(?i:(?:therefore|thus|hence|so)\b[\s,]*)"
 _NOUN = r"(?i:(?:the\s+)?(?:option|choice|answer|letter)\s+)?"
 _CHOSEN = _NOUN + r"[\"'*(\[]{0,4}(?P<letter>[A-Z])[\"'*)\]]{0,4}"
 _VERDICTS = tuple(
-    re.compile(sentence + r"(?i:,?\s+(?:because|since|as)\b[^.!?\n]*)?[\s.!*]*\Z")
+    re.compile(sentence + r"(?i:,?\s+(?:because|since|as|while|whereas)\b[^.!?\n]*)?[\s.!*]*\Z")
     for sentence in (
         rf"{_START}{_SO}?(?i:only\s+)?{_CHOSEN}"
         r"\s+(?:is\s+(?:the\s+)?(?:(?:correct|right|best)(?:\s+(?:one|answer|option|choice))?|answer)|it\s+is)",

@@ -401,8 +401,12 @@ _MEASURES: Mapping[str, Sequence[tuple[str, str]]] = {
     ],
     "length^2": [("1e4", "ha hectare hectares"), ("4046.8564224", "acre acres")],
     "length/time": [("44704/100000", "mph"), ("1000/3600", "kph kmh kmph")],
+    "1/length^2": [("1609344000000000/3785411784", "mpg")],
+    "level": [("1", "dB decibel decibels")],
     "angle": [("1", "deg degree degrees"), ("0", "rad radian radians")],
-    "length^3": [("1/1000", "L l litre litres liter liters"), ("1e-6", "ml mL")],
+    "length^3": [
+        ("1/1000", "L l litre litres liter liters"), ("1e-6", "ml mL"), ("0.003785411784", "gal gallon gallons"),
+    ],
     "money:usd": [("1", "USD usd dollar dollars"), ("1/100", "cent cents")],
     "money:eur": [("1", "EUR euro euros")],
     "money:gbp": [("1", "GBP")],

@@ -139,8 +139,7 @@ _TITLE = re.compile(
     r"|(?:\\(?:text|textrm|mathrm|operatorname|mathbb)\s*\{\s*(?:rank|nullity|dim|deg|tr|Var|Cov|SD|E|pH|pOH)\s*\}"
     r"|\\(?:dim|deg)(?![A-Za-z])|pO?H)\s*(?:\([^()=]{1,40}\)|\[[^\[\]=]{1,40}\]|\s?[A-Za-z](?![A-Za-z]))?\s*"
     r"(?:=|\\approx(?![A-Za-z]))"
-    r"|(?:\\sigma\s*\^\s*\{?2\}?|\\nabla\s*[A-Za-z](?:\([^()=]{1,20}\))?"
-    r"|\\frac\s*\{\s*\\partial\s*(?:\^\s*\{?\d\}?)?\s*[A-Za-z]\s*\}\s*\{\s*\\partial[^{}=]{1,40}\})\s*="
+    r"|(?:\\sigma\s*\^\s*\{?2\}?|\\nabla\s*[A-Za-z](?:\([^()=]{1,20}\))?)\s*="
     r")\s*(?=[-\d.$({A-Za-z\\])(?!.*[,;].*[:=])",
     re.DOTALL,
 )
@@ -203,6 +202,19 @@ def _primed(match: re.Match[str]) -> str:
     return match["frame"] + (f"{name}{primes}" if name == "y" else f"{name}{primes}({match['variable']})")
 
 
+_PARTIAL = re.compile(
+    r"\\frac\s?\{\s*\\partial\s*(?:\^\s*\{?\d\}?)?\s*([A-Za-z])\s*\}\s*\{((?:\s*\\partial\s*[a-z]\s*(?:\^\s*\{?[23]\}?)?){1,3})\s*\}"
+    r"|\\partial\s*([A-Za-z])\s*/\s*((?:\\partial\s*[a-z]\s*){1,3})"
+)
+"""A partial derivative: `\\frac{\\partial f}{\\partial x}`."""
+
+
+def _subscripted(match: re.Match[str]) -> str:
+    """A partial derivative by the letters that it is taken by: f_x, f_{xx}."""
+    by = re.findall(r"\\partial\s*([a-z])\s*(?:\^\s*\{?([23]))?", match[2] or match[4])
+    return f"{match[1] or match[3]}_{{{''.join(letter * int(times or 1) for letter, times in by)}}} "
+
+
 _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (r"\\[", re.compile(r"\\\\\[\s?-?[\d.]{1,9}\s?(?:pt|em|ex|mm|cm|in)\s?\]"), r"\\\\"),
     (r"\math", re.compile(r"\\math(?:bin|rel|ord|punct|op)\s?\{([^{}]*)\}"), r"\1"),
@@ -257,6 +269,18 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ),
     ("arrow", re.compile(r"\\(?:long)?rightarrow(?![A-Za-z])"), r"\\to "),
     ("d", _LEIBNIZ, _primed),
+    (r"\partial", _PARTIAL, _subscripted),
+    (r"\math", re.compile(r"\\math(?:cal|scr|frak)\s?\{?\s?([A-Z])(?![A-Za-z])\s?\}?"), r"\1"),
+    ("{", re.compile(r"\{\s?([-+])\s?\}"), r"\1"),
+    (
+        "all",
+        re.compile(
+            r"\A\s*\\text\s?\{\s*(?:for )?(?:all|any|every)"
+            r"(?: (?:positive |real |natural )?(?:integers?|numbers?))?\s*\}\s*"
+            r"(?=[a-z]\s*(?:[<>]|\\(?:le|ge|ne|in)(?![A-Za-z])|\\[lg]eq|\\neq))"
+        ),
+        "",
+    ),
     ("pounds", re.compile(r"\\pounds(?![A-Za-z])"), " GBP "),
     ("euro", re.compile(r"\\euro(?![A-Za-z])"), " EUR "),
     ("colon", re.compile(r"\\colon(?![A-Za-z])"), ":"),

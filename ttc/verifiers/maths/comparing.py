@@ -229,16 +229,16 @@ class Comparison:
 
     def _assigned(self, left: Term, right: Term) -> Ternary:
         """Values with names: by the names, or in their order where one side has none."""
+        roots = [_ROOTS.fullmatch(str(item.args[0])) for item in (*left.args, *right.args) if item.op == "named"]
+        if all(roots) and len({root[1] for root in roots if root}) == 1 and left.op == right.op == "set":
+            bare = [[item.args[1] if item.op == "named" else item for item in side.args] for side in (left, right)]
+            return self._unordered(*bare)
         if _assignments(left) and _assignments(right):
             first, second = (sorted(side.args, key=lambda item: str(item.args[0])) for side in (left, right))
             names = [[item.args[0] for item in side] for side in (first, second)]
             return names[0] == names[1] and all_of([self.same(a, b) for a, b in zip(first, second, strict=True)])
         if left.op not in ("set", "tuple", "brackets") or right.op not in ("set", "tuple", "brackets"):
             return False
-        roots = [_ROOTS.fullmatch(str(item.args[0])) for item in (*left.args, *right.args) if item.op == "named"]
-        if all(roots) and len({root[1] for root in roots if root}) == 1 and left.op == right.op == "set":
-            bare = [[item.args[1] if item.op == "named" else item for item in side.args] for side in (left, right)]
-            return self._unordered(*bare)
         return self._ordered(_by_axes(left.args), _by_axes(right.args))
 
     def _ordered(self, left: Sequence[Term], right: Sequence[Term]) -> Ternary:
@@ -402,6 +402,8 @@ _DIFFERENTIAL = re.compile(r"\bdifferential equation|[a-z]'|\\frac\s?\{\s?d|\bd[
 def read_constants(gold: Term, answer: Term, question: str) -> Term:
     """The arbitrary constants of a solution by the gold's letters, where a question has a differential equation."""
     own, other = sorted(gold.symbols() - answer.symbols()), sorted(answer.symbols() - gold.symbols())
+    if {"C_1", "C_2"} <= gold.symbols() & answer.symbols():
+        return _in_order(gold, answer)
     if not own or len(own) != len(other) or not all(map(_ARBITRARY.fullmatch, (*own, *other))):
         return answer
     given = {letter for letter in (*own, *other) if re.search(rf"(?<![A-Za-z\\]){letter}(?![A-Za-z])", question)}
@@ -410,6 +412,19 @@ def read_constants(gold: Term, answer: Term, question: str) -> Term:
     for letter, name in zip(other, own, strict=True):
         answer = renamed(answer, letter, name)
     return answer
+
+
+def _in_order(gold: Term, answer: Term) -> Term:
+    """A solution with C_1 for C_2, where both sides have both, by the terms of the gold: neither comes first."""
+    other = renamed(renamed(renamed(answer, "C_1", "C_0"), "C_2", "C_1"), "C_0", "C_2")
+    terms, as_said, swapped = (set(_terms(node)) for node in (gold, answer, other))
+    return other if len(terms & swapped) > len(terms & as_said) else answer
+
+
+def _terms(node: Term) -> tuple[Term, ...]:
+    """The terms of the sum that a name or a scalar is."""
+    body = node.args[1] if node.op == "named" else node
+    return body.args[0].args if body.op == "scalar" and body.args[0].op == "add" else ()
 
 
 def read_residues(gold: Term, answer: Term, question: str) -> tuple[Term, Term]:
@@ -527,7 +542,7 @@ def _by_axes(items: Sequence[Term]) -> Sequence[Term]:
     return sorted(items, key=lambda item: str(item.args[0])) if of_axes else items
 
 
-_ROOTS = re.compile(r"([xz])_\d")
+_ROOTS = re.compile(r"([xz]|lambda)_\d")
 """Names of the solutions of one equation, in no order."""
 
 
@@ -684,8 +699,14 @@ _BOUND = re.compile(r"_(?:max|min)(?:imum)?\Z")
 """What marks the largest or smallest value of a letter."""
 
 
+_PLACES = frozenset({"r", "vec:r", "(x,y)", "(x,y,z)"})
+"""What the points of a line are called."""
+
+
 def _same_name(first: str, second: str) -> bool:
     """Whether two names may stand for the same: x is not y, f(x) is not g(x), but y may be f(x)."""
+    if first in _PLACES and second in _PLACES:
+        return True
     (head, _, argument), (other_head, _, other_argument) = first.partition("("), second.partition("(")
     if argument and other_argument and argument != other_argument and not _interchangeable(argument, other_argument):
         return False
