@@ -228,11 +228,14 @@ def _after_lead(clause: str) -> tuple[int, str]:
     """Where the answer of a clause begins, and the clause from there on, without marks at its end."""
     lead = _LEAD.match(clause)
     start = lead.end() if lead else 0
-    return start, _CLOSED.sub("", clause[start:]).rstrip(" *`_")
+    rest = clause[start:].rstrip(" *`_")
+    while closing := _CLOSING.search(rest, max(0, len(rest) - 9)):
+        rest = rest[: closing.start()].rstrip(" *`_")
+    return start, rest
 
 
-_CLOSED = re.compile(r"(?:[\s*_]|</(?:b|strong|em|i)>)+\Z")
-"""What closes an emphasis at the end of a clause."""
+_CLOSING = re.compile(r"</(?:b|strong|em|i)>\Z")
+"""What closes an emphasis of HTML at the end of a clause."""
 
 
 def _alone(clause: str, number: re.Match[str]) -> bool:

@@ -229,8 +229,9 @@ class Comparison:
 
     def _assigned(self, left: Term, right: Term) -> Ternary:
         """Values with names: by the names, or in their order where one side has none."""
-        roots = [_ROOTS.fullmatch(str(item.args[0])) for item in (*left.args, *right.args) if item.op == "named"]
-        if all(roots) and len({root[1] for root in roots if root}) == 1 and left.op == right.op == "set":
+        items = (*left.args, *right.args) if left.op == right.op == "set" else ()
+        roots = [_ROOTS.fullmatch(str(item.args[0])) for item in items if item.op == "named"]
+        if roots and all(roots) and len({root[1] for root in roots if root}) == 1:
             bare = [[item.args[1] if item.op == "named" else item for item in side.args] for side in (left, right)]
             return self._unordered(*bare)
         if _assignments(left) and _assignments(right):
