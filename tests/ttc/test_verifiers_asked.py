@@ -153,7 +153,7 @@ def test_a_power_of_ten_is_a_numeral_where_the_question_has_none() -> None:
     assert statuses([*pairs, ("1000 m", r"\boxed{10^3\text{ m}}")]) == ["correct"] * 4
     question = "What is $10^6$?"
     assert statuses([(with_question("1000000", question), r"\boxed{10^6}")]) == ["incorrect"]
-    assert with_question("1000000", "How many grams are a ton?") == Target("1000000")
+    assert with_question("1000000", "How many people live there?") == Target("1000000")
 
 
 def test_a_power_of_a_number_is_as_good_as_a_numeral_where_the_question_has_no_powers() -> None:

@@ -130,7 +130,7 @@ def found(text: str, start: int, end: int, method: str) -> Extraction:
 
 
 # -- boxes -------------------------------------------------------------------------------------------------------------
-_BOX = re.compile(r"\\f?box(?:ed)?\s*\{|\\boxed(?:\s+(?=\S)|(?=\d))")
+_BOX = re.compile(r"\\(?:f|frame)?box(?:ed)?\s*\{|\\boxed(?:\s+(?=\S)|(?=\d))")
 r"""The command of a box with its brace, `\boxed{`, or before a value without braces, `\boxed 5` or `\boxed5`."""
 _BARE_WORD = re.compile(r"[^\s$.,;]+")
 """The value of a box without braces."""
@@ -231,13 +231,17 @@ _OR_VALUE = re.compile(
 """A second value that an `or` offers behind the first: `or 5`, `or maybe $5`."""
 
 
+_NO = (
+    r"nicht|keine?|no es|est pas|não(?: é)?|non è|не|није|pas|niet|geen|inte|ikke|ei ole|není|nie|nije|"
+    r"(?<!\\)nu(?! ?=)|nem|δεν|όχι|לא|אינ[הו]|bukan|không|hindi|(?:mindre|mer|færre|fler) (?:enn|end|än)"
+)
+"""Words of other languages that deny a value, or bound it."""
 _UNSURE = re.compile(
     r"(?:\b(?:not|never|neither|nor|cannot|anything but|less|fewer|lower|smaller|below|under|beneath|more|greater|"
     r"larger|higher|bigger|above|from|exceed\w*|at (?:most|least)|up to|between|among|one of|any of|either|maybe|"
     r"perhaps|possibly|probably|might|could|may be|unless|somewhere|in the range|ranges?|twice|thrice|double|triple|"
     r"half of|a third of|square of|cube of|times|plus|minus|percent of|multiple of|unlikely|unclear|unknown|"
-    r"nicht|keine?|no es|est pas|não|non è|не|pas|niet|geen|inte|není|nie|(?<!\\)nu(?! ?=)|nem|δεν|όχι|"
-    r"לא|אינ[הו]|bukan|không|"
+    rf"{_NO}|nearly|almost|just (?:under|over)|"
     r"(?:menor|mayor|menos|más|maior|mais|minore|maggiore) (?:que|de|do que|di)|(?:kleiner|größer|weniger|mehr) als|"
     r"(?:plus|moins) de|меньше|больше|"
     r"wrong|incorrect|except|excluding|other than|all(?: \w+){0,4} but|without(?=[\s$\\(]*\Z))\b"
@@ -311,7 +315,8 @@ def denied(text: str, start: int, end: int) -> bool:
     """Whether the words right beside text[start:end] deny, bound or doubt it."""
     before = text[max(0, start - _BEFORE) : start]
     lead = _LAST_CLAUSE.split(before)[-1]
-    return bool(_DENYING.search(lead) or _EXCEPT.search(before) or _UNSURE_AFTER.match(text, end, end + _BEFORE))
+    denied_before = _DENYING.search(lead) or _EXCEPT.search(before) or _TEMPTING.search(before)
+    return bool(denied_before or _UNSURE_AFTER.match(text, end, end + _BEFORE))
 
 
 def _denied(text: str, box: Box) -> bool:
@@ -344,9 +349,9 @@ r"""The word before a box that holds both ends of a range, and what is between t
 _LAST_CLAUSE = re.compile(r"[.!?;,\n。，；]|\b(?:so|but|hence|thus|therefore|then)\b", re.IGNORECASE)
 r"""What parts clauses: only the last one before a box can deny it, and "it is not prime, so \boxed{5}" does not."""
 _DENYING = re.compile(
-    r"(?:\b(?:not|never|no es|nicht|est pas|não é|non è|не|cannot be|anything but|less than|fewer than|more than|"
+    rf"(?:\b(?:not|never|{_NO}|cannot be|anything but|less than|fewer than|more than|"
     r"greater than|larger than|smaller than|at (?:most|least)|between|one of|either|maybe|perhaps|possibly|might be|"
-    r"could be)|n['’]t(?: be)?|不(?:是|为|等于|到|超过)|小于|大于|至少|至多)"
+    r"could be|may be|nearly|almost|just (?:under|over))|n['’]t(?: be)?|不(?:是|为|等于|到|超过)|小于|大于|至少|至多)"
     r"\s*(?:equal to\s*|exactly\s*)?[\s$(\[\\*]*$",
     re.IGNORECASE,
 )
@@ -439,34 +444,41 @@ def _one_clause(between: str) -> bool:
 
 
 # -- tags, hashes, phrases ---------------------------------------------------------------------------------------------
-_TAG = re.compile(r"<(answer|final_answer)>(?P<value>.*?)(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
-"""`<answer>5</answer>`, of which the end may be missing."""
+_TAG = re.compile(
+    r"<(answer|final_answer|final)>(?P<value>.*?)(?:</\1>|\Z)|\[ANSWER\](?P<bracketed>.*?)(?:\[/ANSWER\]|\Z)",
+    re.DOTALL | re.IGNORECASE,
+)
+"""`<answer>5</answer>`, of which the end may be missing, and `[ANSWER] 5 [/ANSWER]`."""
 _HASH = re.compile(r"(?:^[ \t]*|(?<=[\s.]))#{4}[ \t]*(?P<value>[^\s#][^\n]*)$", re.MULTILINE)
 """`#### 5`, as GSM8K writes it."""
 _JSON = re.compile(
-    r"\"(?P<is_final>final[_ ]?)?answer\"\s{0,9}:\s{0,9}"
-    r"\"?(?P<value>(?<=\")[^\"\\\n]{1,4096}(?=\")|(?<!\")-?\d[\d.eE+-]{0,99})\"?\s{0,9}(?:,[^{}]{0,400})?\}\s*(?:```)?\s*\Z",
+    r"[\"'](?:(?P<is_final>final[_ ]?)?(?P<is_answer>answer)|choice|result)[\"']\s{0,9}:\s{0,9}"
+    r"[\"']?(?P<value>(?<=\")[^\"\\\n]{1,4096}(?=\")|(?<=')[^'\\\n]{1,4096}(?=')|(?<![\"'])-?\d[\d.eE+-]{0,99})[\"']?"
+    r"\s{0,9}(?:,[^{}]{0,400})?\}\s*(?:```)?\s*\Z",
     re.IGNORECASE,
 )
-"""The answer of an object that ends a text: {"steps": [], "answer": "5"}."""
+"""The answer of an object that ends a text: {"steps": [], "answer": "5"}; Python's quotes are single."""
 _JSON_CHARS = 5000
 """Characters of the longest such field and what follows it."""
 _FOREIGN_WORDS = (
     "respuesta", "réponse", "antwort", "resposta", "risposta", "ответ", "jawaban", "cevap", "odpowiedź", "đáp",
     "ergebnis", "résultat", "resultado", "risultato", "результат",
     "antwoord", "svar", "odpověď", "răspuns", "válasz", "απάντηση", "відповідь", "תשובה", "答え", "正解", "解答", "답",
-    "الإجابة", "الجواب", "جواب", "پاسخ", "उत्तर", "উত্তর", "คำตอบ",
+    "الإجابة", "الجواب", "جواب", "پاسخ", "उत्तर", "উত্তর", "คำตอบ", "விடை", "సమాధానం",
+    "vastaus", "sagot", "jibu", "jawapan", "odgovor", "отговор", "одговор", "odpoveď", "cavab",
 )  # fmt: skip
 """What answers are called; a text without one of these words is not searched for a phrase of these languages."""
+_IS = r"(?:es|est|ist|lautet|é|è|és|adalah|ialah|là|is|är|er|je|este|to|είναι|היא|равен|равна|on|ay|ni|е|jest)"
 _FOREIGN = re.compile(
-    r"(?:\b(?:respuesta|réponse|antwort|resposta|risposta|ответ|jawaban(?:nya)?|cevap|odpowiedź"
-    r"|đáp\s(?:án|số)(?:\s(?:đúng|cuối\scùng))?|antwoord|svar(?:et)?|odpověď|răspuns(?:ul)?|válasz|απάντηση|відповідь"
-    r"|ה?תשובה|جواب|پاسخ|উত্তর|(?:end)?ergebnis|résultat|resultado|risultato|результат)"
+    r"(?:\b(?:respuesta|réponse|antwort|resposta|risposta|ответ|jawaban(?:nya)?|jawapan(?:nya)?|cevap|cavab|odpowiedź"
+    r"|đáp\s(?:án|số)(?:\s(?:đúng|cuối\scùng))?|antwoord|svar(?:et)?|odpověď|odpoveď|odgovor|răspuns(?:ul)?|válasz"
+    r"|απάντηση|відповідь|отговор(?:ът)?|одговор|vastaus|sagot|jibu|ה?תשובה|جواب|پاسخ|উত্তর|விடை|సమాధానం"
+    r"|(?:end)?ergebnis|résultat|resultado|risultato|результат)"
     r"(?:\s(?:final\w*|correct[ae]|akhir\w*))?\**\s?"
-    r"(?:(?:(?<=\s)(?:es|est|ist|lautet|é|è|adalah|là|is|är|je|este|to|είναι|היא|равен|равна)\b\s*)?[:：=]|"
-    r"(?<=\s)(?:es|est|ist|lautet|é|è|adalah|là|is|är|je|este|to|είναι|היא|равен|равна)(?=\s))"
+    rf"(?:(?:(?<=\s){_IS}\b\s*)?[:：=]|(?<=\s){_IS}(?=\s)|(?<=\s)(?=[-−]?[\d$\\]))"
     r"|\bist\sdie\s(?:(?:richtige|korrekte|endgültige|gesuchte)\s)?antwort\b\s*:?(?=\s?[-\d$*\\])"
-    r"|(?:答え|正解|解答)\s?[は:：]|(?:정답|답)\s?[은:：]|(?:الإجابة|الجواب)(?:\s(?:النهائي|الصحيح)ة?)?\s?(?:هو|هي|[:：])|उत्तर\s?(?:है\s?)?[:：]|उत्तर\s(?=[-\d$*\\])|คำตอบ\s?(?:คือ|[:：])"
+    r"|(?:答え|正解|解答)\s?[は:：]|(?:정답|답)\s?[은:：]|(?:الإجابة|الجواب)(?:\s(?:النهائي|الصحيح)ة?)?\s?(?:هو|هي|[:：])"
+    r"|उत्तर\s?(?:है\s?)?[:：]|उत्तर\s(?=[-\d$*\\])|คำตอบ\s?(?:คือ|[:：])"
     r")\**\s*",
     re.IGNORECASE,
 )
@@ -474,13 +486,14 @@ _FOREIGN = re.compile(
 _PHRASE = re.compile(
     r"(?:\b(?:(?:final|correct|right|best)\s+(?:result|solution|option|choice|statement)"
     r"|(?<!wrong )(?<!incorrect )(?<!false )(?<!mistaken )(?<!least likely )answers?(?:\s(?:choice|option))?"
-    r"(?:\sto\s(?:the|this|that|your)\s(?:question|problem))?|\bmy\s(?:choice|pick|selection))\**"
+    r"(?:\sto\s(?:the|this|that|your)\s(?:question|problem))?|\bmy\s(?:choice|pick|selection))(?:\*|__|</?(?:b|strong|em|i)>)*"
     r"(?:,\s(?:therefore|then|thus|hence|finally|of\scourse|in\sfact),)?\s*"
     r"(?:(?:is|are|equals|would be|should be|must be)"
     r"(?:\s+(?:therefore|thus|then|simply|just|equal to|approximately|about"
     r"|clearly|obviously|indeed|definitely|certainly"
     r"|(?:option|choice)(?!\s(?-i:[AI]\s+[a-z]))))*"
-    r"\s*:?|[:：=]|(?:comes|turns|works) out to(?: be)?\b)"
+    r"\s*:?|[:：=](?:\*|__|</?(?:b|strong|em|i)>)*|[-=]>|[→⇒]|\|(?=[^|\n]+\|\s*\Z)"
+    r"|(?:comes|turns|works) out to(?: be)?\b)"
     r"|\bfinal(?:\s+(?:value|number|total|output|result))?\**\s*[:：]"
     r"|\bthe\s+(?:only\s+|required\s+|desired\s+)?"
     r"(?:largest|smallest|greatest|least(?! likely)|maximum|minimum|highest|lowest|total|sum)\b"
@@ -510,7 +523,8 @@ _PHRASE_WORDS = (
 _AS_READ = str.maketrans("ſı", "si", "\u0307")
 """Letters as patterns that ignore case take them; the dot is what `lower` leaves of an İ."""
 _CLAUSE_END = re.compile(
-    r"\n|(?:(?<!\bRs)[.?]|(?<!\d)!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor),?\s+\(?(?:because|since|so|which|where|as)\b"
+    r"\n|(?<=[\s*])\|[ \t]*(?=\n|\Z)"
+    r"|(?:(?<!\bRs)(?<!\.\.)[.?]|(?<!\d)!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor),?\s+\(?(?:because|since|so|which|where|as)\b"
     r"|\s\((?:at|attained|achieved|reached|occurring|that is,?|i\.e\.,?|namely)\s[^()\n]{1,60}\)"
     r"(?=[\s*]*[.!]?[\s*]*(?:\n|\Z))"
 )
@@ -534,7 +548,8 @@ def last_value(pattern: re.Pattern[str], method: str, hedge: Hedge, mark: str = 
         if mark not in text:
             return None
         match = last_match(pattern, text, start)
-        return None if match is None else _unless(hedge, found(text, *match.span("value"), method))
+        group = match and match.lastgroup
+        return None if match is None or group is None else _unless(hedge, found(text, *match.span(group), method))
 
     return rule
 
@@ -547,7 +562,8 @@ def last_field(same: Callable[[str, str], bool], hedge: Hedge) -> Rule:
         begin = max(start, len(text.rstrip()) - _JSON_CHARS)
         while field := _JSON.search(text, fields[-1].start() + 1 if fields else begin):
             fields.append(field)
-        fields = [field for field in fields if field["is_final"]] or fields
+        for name in ("is_answer", "is_final"):
+            fields = [field for field in fields if field[name]] or fields
         if not fields:
             return None
         hit = found(text, *fields[-1].span("value"), "json")
@@ -563,10 +579,22 @@ _SUPPOSED = re.compile(
     re.IGNORECASE,
 )
 """Words before an answer phrase that only suppose it: `Suppose the answer is 5`, `if the final answer is 5`."""
+_TEMPTING = re.compile(
+    r"\b(?:(?:wrong|incorrect|false|tempting|a mistake) to (?:say|think|claim|conclude|believe|guess|assume)"
+    r"|(?:one|you|we|I|some|many) (?:might|may|could|would) (?:be tempted|think|say|guess|expect|conclude|believe))\b"
+    r"[^.!?\n]*\Z",
+    re.IGNORECASE,
+)
+"""Words before an answer that others would give: `One might think the answer is 5`."""
 
 
 def _supposed(text: str, start: int, at: int) -> bool:
-    return _SUPPOSED.search(text, max(start, at - _BEFORE), at) is not None
+    begin = max(start, at - _BEFORE)
+    return bool(_SUPPOSED.search(text, begin, at) or _TEMPTING.search(text, begin, at))
+
+
+_IN_THAT_CASE = re.compile(r"\bif\b[^.!?\n]*\Z", re.IGNORECASE)
+"""What makes of `the answer would be` what it is not."""
 
 
 def _phrase_ends(text: str, start: int) -> list[int]:
@@ -575,7 +603,15 @@ def _phrase_ends(text: str, start: int) -> list[int]:
     ends: list[int] = []
     for words, pattern in ((_PHRASE_WORDS, _PHRASE), (_FOREIGN_WORDS, _FOREIGN)):
         if any(word in lowered for word in words):
-            said = (match for match in pattern.finditer(text, start) if not _supposed(text, start, match.start()))
+            said = (
+                match
+                for match in pattern.finditer(text, start)
+                if not _supposed(text, start, match.start())
+                and not (
+                    "would be" in match[0]
+                    and _IN_THAT_CASE.search(text, max(start, match.start() - 100), match.start())
+                )
+            )
             ends.extend(deque((match.end() for match in said), maxlen=MAX_PHRASES))
     return sorted(ends)
 

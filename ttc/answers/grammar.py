@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from itertools import pairwise
 
-from ttc.answers.nodes import PERCENTS, UNITS, Term, duration, is_unit, known_unit, many, num
+from ttc.answers.nodes import PERCENTS, SIDE_BY_SIDE, UNITS, Term, duration, is_unit, known_unit, many, num
 from ttc.answers.tokens import ONES, Alternatives, Token, TooLarge, Unparsed, designation, in_words, tokens
 
 RELATIONS = {
@@ -72,8 +72,6 @@ WORDS = {"pi": "pi", "theta": "theta", "alpha": "alpha", "beta": "beta", "lambda
 """Words that are symbols."""
 INFINITY = frozenset({"inf", "infinity", "infty", "oo", "Infinity"})
 CURRENCIES = frozenset({"USD", "EUR", "GBP", "JPY", "INR"})
-IN_SEVERAL_UNITS = frozenset({"time", "length", "mass", "money:usd"})
-"""Dimensions of which one amount is said in several units side by side."""
 SETS = {"(": ")", "[": "]", r"\{": r"\}", r"\langle": r"\rangle"}
 """Opening bracket to closing one."""
 CLOSINGS = {"(": (")", "]"), "[": ("]", ")"), "]": ("]",)}
@@ -82,7 +80,9 @@ AFTER_INTERVAL = frozenset({"", r"\cup", "U", ",", ";", ")", "}", r"\}", "and", 
 """What may follow the bracket that closes [0, 1[."""
 FENCES = {"|": ("|", "abs"), r"\lfloor": (r"\rfloor", "floor"), r"\lceil": (r"\rceil", "ceil")}
 """Opening fence to the closing one and the function that both mean."""
-MATRICES = frozenset({"matrix", "pmatrix", "bmatrix", "vmatrix", "Bmatrix", "array", "smallmatrix"})
+MATRICES = frozenset(
+    {"matrix", "pmatrix", "bmatrix", "vmatrix", "Bmatrix", "array", "smallmatrix", "psmallmatrix", "bsmallmatrix"}
+)
 OTHERWISE = frozenset({"otherwise", "else"})
 CONDITIONS = OTHERWISE | {"if", "for", "when", "where"}
 """Words before the condition of a case, and for all other cases."""
@@ -339,7 +339,7 @@ class _Grammar:
             if name not in UNITS:
                 break
             parts.append(Term("quantity", (number(amount), name)))
-        whole = duration(parts, IN_SEVERAL_UNITS) if self._ends_item() else None
+        whole = duration(parts, SIDE_BY_SIDE) if self._ends_item() else None
         self.at = self.at if whole else start
         return whole
 

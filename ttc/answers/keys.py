@@ -27,7 +27,7 @@ from typing import Any
 
 from ttc.answers.grammar import parse, parse_expression
 from ttc.answers.nodes import Term, approximate, constant_of, duration, exact, holds, known_unit, renamed, unit
-from ttc.answers.shapes import TINY, by_clock, hashed, least_residue, matrix_rows, shape, word_key
+from ttc.answers.shapes import AXES, TINY, by_clock, components, hashed, least_residue, matrix_rows, shape, word_key
 from ttc.answers.tokens import MAX_CHARS, TooLarge, Unparsed, plain
 
 _PLAIN_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
@@ -242,6 +242,9 @@ _INTEGERS = frozenset("klmnt")
 def _named_key(name: str, body: Term) -> str:
     """What is said of a name: without it, but for z = 7 - 2x; the integer of a period may have any letter."""
     symbols = body.symbols()
+    argument = name.partition("(")[2].removesuffix(")")
+    if argument.isalpha() and argument in symbols and "x" not in symbols:
+        return shape_key(renamed(body, argument, "x"))
     if name in ("x", "z") and body.op == "scalar" and symbols and symbols <= {"x", "y", "z"}:
         return _relation_key(Term("rel", (("=",), Term("sym", (name,)), body.args[0])))
     if len(symbols) == 1 and symbols <= _INTEGERS and holds(body, Term("sym", ("pi",))):
@@ -257,6 +260,15 @@ def _brackets_key(node: Term) -> str:
 
 def _matrix_key(rows: Iterable[Iterable[Term]]) -> str:
     return "M" + ";".join(",".join(shape_key(cell) for cell in row) for row in rows)
+
+
+def _vector_key(node: Term) -> str:
+    """A sum over the axes, 2i - 3j, as a tuple; empty for all else, and for an i alone."""
+    axes = {AXES[name] for name in node.symbols() & AXES.keys()}
+    if not axes or node.op != "add":
+        return ""
+    parts = components(node, 3 if 2 in axes else 2)
+    return "(" + ",".join(map(_value_key, parts)) + ")" if parts else ""
 
 
 def _equation_key(left: Term, right: Term) -> str:
@@ -301,7 +313,7 @@ def _relation_key(node: Term) -> str:
 
 
 _KEY_RULES: Mapping[str, Callable[[Term], str]] = {
-    "scalar": lambda node: _value_key(node.args[0]),
+    "scalar": lambda node: _vector_key(node.args[0]) or _value_key(node.args[0]),
     "quantity": lambda node: _value_key(node.args[0]),
     "named": lambda node: _named_key(*node.args),
     "duration": lambda node: _value_key(node.args[0]),

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -36,6 +36,7 @@ from ttc.answers.extract import (
     last_box,
     last_match,
     taken_back,
+    unsure,
     usual_rules,
 )
 from ttc.answers.grammar import parse
@@ -81,7 +82,7 @@ _AT_ONCE = re.compile(r"[\s$*_(\[\\]*(?:[A-Za-z]\w?\s*=\s*)?")
 """What may stand between an answer phrase and a number that is the answer: nothing, marks, `x = `."""
 _LEAD = re.compile(
     r"(?:(?:is|are|equal to|exactly|approximately|about|around|simply|just|the|that"
-    r"|(?:option|choice)(?!\s(?-i:[AI]\s+[a-z])))\s+|[:：*\s]|__(?=[^_]+__))+",
+    r"|(?:option|choice)(?!\s(?-i:[AI]\s+[a-z])))\s+|[:：*\s`]|__(?=[^_]+__)|</?(?:b|strong|em|i)>|~~[^~\n]{1,60}~~)+",
     re.IGNORECASE,
 )
 """What may stand between an answer phrase and its answer."""
@@ -227,7 +228,14 @@ def _after_lead(clause: str) -> tuple[int, str]:
     """Where the answer of a clause begins, and the clause from there on, without marks at its end."""
     lead = _LEAD.match(clause)
     start = lead.end() if lead else 0
-    return start, clause[start:].rstrip(" *`_")
+    rest = clause[start:].rstrip(" *`_")
+    while closing := _CLOSING.search(rest, max(0, len(rest) - 9)):
+        rest = rest[: closing.start()].rstrip(" *`_")
+    return start, rest
+
+
+_CLOSING = re.compile(r"</(?:b|strong|em|i)>\Z")
+"""What closes an emphasis of HTML at the end of a clause."""
 
 
 def _alone(clause: str, number: re.Match[str]) -> bool:
@@ -334,7 +342,7 @@ _EXPRESSION_RULES = (last_box(_same_by(expression_key), math_hedge), *_MATH_RULE
 # -- letters: (C), C., option C, each with the letter cut out; a second letter beside it is a hedge --------------------
 _LETTER = re.compile(
     r"(?:\\text(?:bf)?\s*\{|\\mathrm\s*\{|\\mathbf\s*\{|\\\(|[\"'*`$(\[]|\boption\b|\bchoice\b|\banswer\b|\bletter\b"
-    r"|\b(?:la|el|die|opción|(?:a\s)?(?:opção|letra)|lettera|lettre|buchstabe)\b|\s)*"
+    r"|\b(?:la|el|die|opción|(?:a\s)?(?:opção|letra)|lettera|lettre|buchstabe|réponse|respuesta|risposta|resposta)\b|\s)*"
     r"(?P<letter>[A-Za-zＡ-Ｚ])(?![A-Za-z]|['’][A-Za-z])(?P<rest>.*)\Z",
     re.DOTALL | re.IGNORECASE,
 )
@@ -371,7 +379,8 @@ _NO_NOUN = re.compile(
 
 
 _DENIED = re.compile(
-    r"[\s)\]}*$\"'.]{0,6}(?:(?:is|was|seems|looks)(?: \w+)? (?:not|wrong|incorrect|false)\b|(?:is|was)n['’]t\b)",
+    r"[\s)\]}*$\"'.]{0,6}(?:(?:is|was|seems|looks)(?: \w+)? (?:not|wrong|incorrect|false)\b|(?:is|was)n['’]t\b)"
+    r"|\s*(?:では(?:ありません|ない)|(?:가|이)\s*아|नहीं|değil\b)",
     re.IGNORECASE,
 )
 """What says right behind a letter that it is not the one: `B is wrong`."""
@@ -465,13 +474,14 @@ _SO = r"(?i:(?:therefore|thus|hence|so)\b[\s,]*)"
 _NOUN = r"(?i:(?:the\s+)?(?:option|choice|answer|letter)\s+)?"
 _CHOSEN = _NOUN + r"[\"'*(\[]{0,4}(?P<letter>[A-Z])[\"'*)\]]{0,4}"
 _VERDICTS = tuple(
-    re.compile(sentence + r"(?i:,?\s+(?:because|since|as)\b[^.!?\n]*)?[\s.!*]*\Z")
+    re.compile(sentence + r"(?i:,?\s+(?:because|since|as|while|whereas)\b[^.!?\n]*)?[\s.!*]*\Z")
     for sentence in (
         rf"{_START}{_SO}?(?i:only\s+)?{_CHOSEN}"
-        r"\s+is\s+(?:the\s+)?(?:(?:correct|right|best)(?:\s+(?:one|answer|option|choice))?|answer)",
+        r"\s+(?:is\s+(?:the\s+)?(?:(?:correct|right|best)(?:\s+(?:one|answer|option|choice))?|answer)|it\s+is)",
+        rf"{_CLAUSE_START}[^.!?\n]*?(?i:\b(?:leaves?|leaving)(?:\s+(?:us\s+with|only|just))?\s+){_CHOSEN}",
         rf"{_CLAUSE_START}{_SO}?(?i:(?:(?:I|we)(?:\s+would|\s+will|['’](?:d|ll|m)|\s+am)?\s+|let['’]s\s+)?"
         rf"(?:choose|pick|select|go(?:ing)?\s+with)\s+){_CHOSEN}",
-        rf"{_START}{_SO}?(?i:(?:(?:it|this|that)\s+(?:is|must\s+be|matches|corresponds\s+to)|it['’]s"
+        rf"{_START}{_SO}?(?i:(?:(?:it|this|that)\s+(?:is|must\s+be|has\s+to\s+be|matches|corresponds\s+to)|it['’]s"
         rf"|(?:the\s+)?(?:(?:correct|right)\s+)?letter\s+is)\s+){_CHOSEN}",
         rf"{_CLAUSE_START}(?:{_SO}(?i:it\s+(?:is|must\s+be)\s+)?|which\s+is\s+){_CHOSEN}",
         rf"{_START}{_SO}?(?:答案|因此|所以)?(?:故|应)?选(?:择|项)?\s*[:：]?\s*{_CHOSEN}。?",
@@ -567,6 +577,29 @@ def verdict_of(text: str) -> str:
         return text
     reason = _DETERMINER.sub("", match["reason"])
     return text if re.search(rf"\b{other}\b", reason, re.IGNORECASE) else match["verdict"]
+
+
+_SAID = re.compile(r"(?:\b(?:is|are|was|were|be|evaluates to|gives|equals)\b|[’'](?:s|re)\b):?\s+|(?<=\w):\s+")
+"""What stands right before the value that a sentence gives."""
+_NOT_SAID = re.compile(
+    r"\b(?:nobody|no one|none|if|whether|unless|think|thinks|thought|doubt\w*|wrong|false|than|instead|but|"
+    r"although|though)\b",
+    re.IGNORECASE,
+)
+_SO_FIRST = re.compile(r"(?:so|thus|hence|therefore),?\s+", re.IGNORECASE)
+
+
+def said_in(sentence: str) -> Iterator[str]:
+    """The values that one sentence may give: the Marie Curie of "It was Marie Curie.", where nothing takes it back."""
+    words = sentence.strip()
+    if "\n" in words or taken_back(words):
+        return
+    if lead := _SO_FIRST.match(words):
+        yield words[lead.end() :]
+    for copula in _SAID.finditer(words[: MAX_FINAL // 8]):
+        before = words[: copula.start()]
+        if not unsure(before, "") and not _NOT_SAID.search(before):
+            yield words[copula.end() :]
 
 
 _usual_exact = usual_rules(_same_by(text_key), lambda _final: False, _trim_words, _only_line, tag_is_answer=True)

@@ -387,28 +387,26 @@ class Unit:
 
 _MEASURES: Mapping[str, Sequence[tuple[str, str]]] = {
     "length": [
-        ("1", "m metre metres meter meters"), ("1/100", "cm centimetre centimetres centimeter centimeters"),
-        ("1/1000", "mm millimetre millimetres millimeter millimeters"),
-        ("1/10", "dm decimetre decimetres decimeter decimeters"),
-        ("1000", "km kilometre kilometres kilometer kilometers"), ("254/10000", "inch inches in"),
-        ("1e-6", "um micrometre micrometer micrometers micron microns"),
-        ("1e-9", "nm nanometre nanometer nanometers"),
+        ("1", "m metre metres meter meters"), ("1/100", "cm"), ("1/1000", "mm"), ("1/10", "dm"), ("1000", "km"),
+        ("254/10000", "inch inches in"), ("1e-6", "um micron microns"), ("1e-9", "nm"),
         ("3048/10000", "ft foot feet"), ("9144/10000", "yd yard yards"), ("1609344/1000", "mi mile miles"),
     ],
     "mass": [
-        ("1", "kg kilogram kilograms"), ("1/1000", "g gram grams"), ("1/1000000", "mg milligram milligrams"),
-        ("1e-9", "ug microgram micrograms"),
+        ("1", "kg"), ("1/1000", "g gram grams"), ("1/1000000", "mg"), ("1e-9", "ug"),
         ("45359237/100000000", "lb lbs pound pounds"), ("45359237/1600000000", "oz ounce ounces"),
     ],
     "time": [
         ("1", "s sec secs second seconds"), ("60", "min mins minute minutes"), ("3600", "h hr hrs hour hours"),
-        ("86400", "day days"), ("604800", "week weeks"), ("1/1000", "ms millisecond milliseconds"),
-        ("1e-6", "us microsecond microseconds"), ("1e-9", "ns nanosecond nanoseconds"),
+        ("86400", "day days"), ("604800", "week weeks"), ("1/1000", "ms"), ("1e-6", "us"), ("1e-9", "ns"),
     ],
     "length^2": [("1e4", "ha hectare hectares"), ("4046.8564224", "acre acres")],
     "length/time": [("44704/100000", "mph"), ("1000/3600", "kph kmh kmph")],
+    "1/length^2": [("1609344000000000/3785411784", "mpg")],
+    "level": [("1", "dB decibel decibels")],
     "angle": [("1", "deg degree degrees"), ("0", "rad radian radians")],
-    "length^3": [("1/1000", "L l litre litres liter liters"), ("1e-6", "ml mL millilitre milliliter milliliters")],
+    "length^3": [
+        ("1/1000", "L l litre litres liter liters"), ("1e-6", "ml mL"), ("0.003785411784", "gal gallon gallons"),
+    ],
     "money:usd": [("1", "USD usd dollar dollars"), ("1/100", "cent cents")],
     "money:eur": [("1", "EUR euro euros")],
     "money:gbp": [("1", "GBP")],
@@ -419,55 +417,69 @@ _MEASURES: Mapping[str, Sequence[tuple[str, str]]] = {
     "celsius": [("1", "C celsius centigrade")],
     "fahrenheit": [("1", "F fahrenheit")],
     "kelvin": [("1", "K kelvin kelvins")],
-    "current": [("1", "A amp amps ampere amperes"), ("1/1000", "mA milliamp milliamps milliampere milliamperes"),
-        ("1e-6", "uA microampere microamperes"),
-    ],
-    "amount": [("1", "mol mole moles"), ("1/1000", "mmol millimole millimoles")],
+    "current": [("1", "A amp amps ampere amperes"), ("1/1000", "mA"), ("1e-6", "uA")],
+    "amount": [("1", "mol mole moles"), ("1/1000", "mmol")],
     "amount/length^3": [("1000", "M molar"), ("1", "mM")],
-    "length*mass/time^2": [("1", "N newton newtons"), ("1000", "kN kilonewton kilonewtons"), ("1/1000", "mN")],
+    "length*mass/time^2": [("1", "N newton newtons"), ("1000", "kN"), ("1/1000", "mN")],
     "length^2*mass/time^2": [
-        ("1", "J joule joules"), ("1000", "kJ kilojoule kilojoules"), ("1e6", "MJ megajoule megajoules"),
-        ("1/1000", "mJ millijoule millijoules"), ("4.184", "cal calorie calories"), ("4184", "kcal"), ("3.6e6", "kWh"),
+        ("1", "J joule joules"), ("1000", "kJ"), ("1e6", "MJ"), ("1/1000", "mJ"), ("4.184", "cal calorie calories"),
+        ("4184", "kcal"), ("3.6e6", "kWh"),
         ("1.602176634e-19", "eV electronvolt electronvolts"), ("1.602176634e-16", "keV"), ("1.602176634e-13", "MeV"),
         ("1.602176634e-10", "GeV"),
     ],
     "length^2*mass/time^3": [
-        ("1", "W watt watts"), ("1000", "kW kilowatt kilowatts"), ("1e6", "MW megawatt megawatts"),
-        ("1/1000", "mW milliwatt milliwatts"),
-    ],
+        ("1", "W watt watts"), ("1000", "kW"), ("1e6", "MW"), ("1/1000", "mW")],
     "length^2*mass/current*time^3": [
-        ("1", "V volt volts"), ("1000", "kV kilovolt kilovolts"), ("1/1000", "mV millivolt millivolts"),
-    ],
+        ("1", "V volt volts"), ("1000", "kV"), ("1/1000", "mV")],
     "length^2*mass/current^2*time^3": [
         ("1", "ohm ohms Ω"), ("1000", "kohm kΩ"), ("1e6", "Mohm MΩ"),
     ],
     "mass/length*time^2": [
-        ("1", "Pa pascal pascals"), ("1000", "kPa kilopascal kilopascals"),
-        ("1e6", "MPa megapascal megapascals"), ("1e9", "GPa gigapascal gigapascals"), ("1e5", "bar bars"),
+        ("1", "Pa pascal pascals"), ("1000", "kPa"), ("1e6", "MPa"), ("1e9", "GPa"), ("1e5", "bar bars"),
         ("101325", "atm atmosphere atmospheres"), ("101325/760", "torr mmHg"),
     ],
     "1/time": [
-        ("1", "Hz hertz"), ("1000", "kHz kilohertz"), ("1e6", "MHz megahertz"), ("1e9", "GHz gigahertz"),
-    ],
+        ("1", "Hz hertz"), ("1000", "kHz"), ("1e6", "MHz"), ("1e9", "GHz")],
     "mass/current*time^2": [("1", "T tesla teslas"), ("1/1000", "mT")],
     "current*time": [("1", "coulomb coulombs"), ("1/1000", "mC"), ("1e-6", "uC"), ("1e-9", "nC")],
     "current^2*time^4/length^2*mass": [("1", "farad farads"), ("1e-6", "uF"), ("1e-9", "nF"), ("1e-12", "pF")],
 }  # fmt: skip
 """By dimension: the factor of a unit to the base unit of its dimension, and the names of that unit."""
+_PREFIXES = {
+    "pico": -12, "nano": -9, "micro": -6, "milli": -3, "centi": -2, "deci": -1, "kilo": 3, "mega": 6, "giga": 9,
+    "tera": 12,
+}  # fmt: skip
+"""What may stand before the name of a unit, to the power of ten that it multiplies by."""
+_PREFIXED = frozenset(
+    (  # noqa: SIM905
+        "metre metres meter meters gram grams second seconds litre litres liter liters amp amps ampere amperes mole "
+        "moles newton newtons joule joules watt watts volt volts ohm ohms pascal pascals hertz tesla teslas coulomb "
+        "coulombs farad farads calorie calories electronvolt electronvolts"
+    ).split()
+)
+"""Names of units that take one. Symbols are listed each: of 2 kT the k is Boltzmann's."""
 UNITS = {
     name: Unit(dimension, Fraction(factor))
     for dimension, units in _MEASURES.items()
     for factor, names in units
     for name in names.split()
 }
+UNITS.update(
+    {
+        prefix + name: Unit(UNITS[name].dimension, UNITS[name].factor * Fraction(10) ** power)
+        for name in _PREFIXED
+        for prefix, power in _PREFIXES.items()
+    }
+)
 MAX_PARTS = 8
+LISTED = frozenset({"time", "money:usd"})
+"""Dimensions of which one amount may be a list: 45 dollars and 50 cents."""
+SIDE_BY_SIDE = LISTED | {"length", "mass"}
+"""Dimensions of which one amount is said in several units without a comma: 5 ft 4 in."""
 
 
-def duration(parts: Sequence[Term], dimensions: frozenset[str] = frozenset({"time"})) -> Term | None:
-    """Times from large to small, each less than one of the unit before, as one: 3 h, 20 min; None for all else.
-
-    Amounts of other `dimensions` are read alike: 5 ft 4 in.
-    """
+def duration(parts: Sequence[Term], dimensions: frozenset[str] = LISTED) -> Term | None:
+    """Amounts from large to small, each less than one of the unit before, as one: 3 h, 20 min; None for all else."""
     if not 1 < len(parts) <= MAX_PARTS or any(part.op != "quantity" for part in parts):
         return None
     amounts, measures = [exact(part.args[0]) for part in parts], [unit(part.args[1]) for part in parts]

@@ -32,7 +32,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from ttc.answers.grammar import HALVES_AT_TWELVE, INFINITY
-from ttc.answers.nodes import CONSTANTS, Term, approximate, exact, known_unit, num
+from ttc.answers.nodes import CONSTANTS, Term, approximate, exact, known_unit, many, num
 from ttc.answers.tokens import MAX_CHARS
 
 _REALS = frozenset(
@@ -166,6 +166,51 @@ def _with_letters(node: Term) -> Term:
         symbols = [Term("sym", (letter,)) for letter in letters]
         factors += [*symbols[:-1], Term("pow", (symbols[-1], num(int(power)))) if power else symbols[-1]]
     return Term("mul", tuple(factors))
+
+
+_PARAMETERS = frozenset({"t", "s", "lambda", "mu"})
+"""Letters that run along a line."""
+
+
+def _sum(node: Term) -> Term:
+    """A sum of vectors, entry by entry: (1, 2) + t(3, 4); any other sum as it is."""
+    if not all(item.has("seq", "matrix") for item in node.args):
+        return _scalar(node)
+    parts = [shape(item) for item in node.args]
+    rows = [
+        [entry.args[0] for entry in part.args if isinstance(entry, Term) and entry.op == "scalar"] for part in parts
+    ]
+    is_sum = all(part.op == "tuple" and len(row) == len(part.args) for part, row in zip(parts, rows, strict=True))
+    if not is_sum or len({*map(len, rows)}) != 1:
+        return _scalar(node)
+    return Term("tuple", tuple(_worked_out(Term("add", items)) for items in zip(*rows, strict=True)))
+
+
+def _worked_out(node: Term) -> Term:
+    """The shape of a number, as the rational that it is."""
+    value = exact(node)
+    return shape(node if value is None else num(value))
+
+
+def _scaled(node: Term) -> Term:
+    """A number times a matrix or a vector, entry by entry: 1/5 (3, 4) is (3/5, 4/5); any other product as it is."""
+    top, below = node.args if node.op == "div" else (node, None)
+    factors = list(top.args) if top.op in ("mul", "neg") else [top]
+    blocks = [item for item in factors if item.op == "matrix" or (item.op == "seq" and item.args[:2] == ("(", ")"))]
+    rest = [item for item in factors if item not in blocks[:1]]
+    beside = [*rest, below or num(1)]
+    if len(blocks) != 1 or any(item.has("matrix", "seq", "pm") or item.symbols() - _PARAMETERS for item in beside):
+        return _scalar(node)
+    sign = [num(-1)] if top.op == "neg" else []
+
+    def entry(item: Term) -> Term:
+        product = many("mul", [*sign, *rest, item])
+        return _worked_out(Term("div", (product, below)) if below else product)
+
+    (block,) = blocks
+    if block.op == "matrix":
+        return Term("matrix", tuple(tuple(map(entry, row)) for row in block.args))
+    return Term("tuple", tuple(map(entry, block.args[2:])))
 
 
 # -- brackets and lists ------------------------------------------------------------------------------------------------
@@ -519,6 +564,8 @@ def _name(node: Term) -> str:
         is_function = letter[0] in "fghFGHPpQqaST" or (letter.strip("'") == "y" and argument in ("x", "t"))
         is_function |= letter.endswith("'") and letter[0] != "y"
         return f"{letter}({argument})" if is_function else ""
+    if node.op == "pow" and node.args[0].op == "sym" and str(node.args[0].args[0]).isupper():
+        return f"{node.args[0].args[0]}^-1" if exact(node.args[1]) == -1 else ""
     if node.op == "mul" and len(node.args) == 2 and _is_inverse(node.args[0]) and node.args[1].op == "sym":
         return f"{node.args[0].args[0].args[0]}^-1({node.args[1].args[0]})"
     if node.op == "mul" and len(node.args) == 2 and node.args[0].op == "sym" and node.args[0].args[0] in _FUNCTIONS:
@@ -617,13 +664,44 @@ def _between(operators: tuple[str, ...], first: Term, last: Term) -> tuple[Term,
 
 _SHAPE_RULES: Mapping[str, Callable[[Term], Term]] = {
     "seq": _sequence, "pow": lambda node: _transpose(node) or _scalar(node), "list": _list,
-    "union": _union, "rel": _relation, "meet": _two_bounds,
+    "union": _union, "rel": _relation, "meet": _two_bounds, "add": _sum,
+    **dict.fromkeys(("mul", "div", "neg"), _scaled),
     "matrix": lambda node: Term("matrix", tuple(tuple(shape(cell) for cell in row) for row in node.args)),
     "without": _without, "mod": _modular, "cases": lambda node: Term("cases", tuple(map(shape, node.args))),
     "case": lambda node: Term("case", tuple(map(shape, node.args))),
     "ratio": lambda node: Term("ratio", tuple(shape(item) for item in node.args)),
     "text": _words, **dict.fromkeys(("base", "empty", "time", "duration", "designation"), lambda node: node),
 }  # fmt: skip
+
+
+# -- vectors over axes -------------------------------------------------------------------------------------------------
+AXES = {f"{mark}{letter}": at for mark in ("", "hat:", "vec:") for at, letter in enumerate("ijk")}
+"""The letters of the axes in their marks, each with its place."""
+
+
+def components(node: Term, number: int) -> list[Term]:
+    """The components of 2i - 3j + k; nothing where a term has none of these letters, or one has two terms.
+
+    An i alone is the imaginary unit.
+    """
+    if node.symbols().isdisjoint(AXES):
+        return []
+    if node.op == "div" and node.args[1].symbols().isdisjoint(AXES):
+        return [Term("div", (item, node.args[1])) for item in components(node.args[0], number)]
+    parts: list[Term | None] = [None] * 3
+    for term in node.args if node.op == "add" else (node,):
+        minus = term.op == "neg"
+        factors = term.args[0] if minus else term
+        factors = factors.args if factors.op == "mul" else (factors,)
+        axes = [AXES[item.args[0]] for item in factors if item.op == "sym" and item.args[0] in AXES]
+        if len(axes) != 1 or parts[axes[0]] is not None:
+            return []
+        rest = [item for item in factors if item.op != "sym" or item.args[0] not in AXES]
+        size = many("mul", rest) if rest else num(1)
+        parts[axes[0]] = Term("neg", (size,)) if minus else size
+    if number not in (2, 3) or any(parts[number:]):
+        return []
+    return [num(0) if item is None else item for item in parts[:number]]
 
 
 # -- one spelling of a time, a residue and words -----------------------------------------------------------------------
@@ -703,8 +781,17 @@ _ARTICLE = re.compile(r"\A(?:an?|the) (?=[a-z]{3})")
 
 
 def word_key(node: Term) -> str:
-    """The class of a text without an article before it: a parabola is what `parabola` is."""
-    return _ARTICLE.sub("", text_key(node.args[0]), count=1)
+    """The class of a text without an article before it: a parabola is what `parabola` is; kinds of numbers in order."""
+    words = _ARTICLE.sub("", text_key(node.args[0]), count=1)
+    kinds = words.split()
+    return " ".join(sorted({*kinds} - {"all"})) if _OF_NUMBERS.issuperset(kinds) else words
+
+
+_OF_NUMBERS = frozenset({
+    "all", "odd", "even", "positive", "negative", "nonnegative", "non-negative", "real", "rational", "irrational",
+    "natural", "whole", "prime", "integers", "numbers",
+})  # fmt: skip
+"""Words that say which numbers are meant, in any order: all odd positive integers."""
 
 
 def hashed(text: str) -> str:

@@ -54,8 +54,8 @@ _WRAPPERS = re.compile(
 r"""Commands of layout and signs around a formula, which mean nothing: `\left`, `\displaystyle`, `$`, `\(`."""
 _SPACES = re.compile(r"\\(?:quad|qquad|enspace|thinspace)(?![A-Za-z])|(?<!\\)\\[,;:! ]|[~\s]+")
 r"""All white space and what LaTeX sets as such: `\quad`, `\,`, `~`."""
-_THIN = re.compile(r"(?<=\d)(?:'|\\[,!;:]|\s?\{,\s?\}|\\[,!;:],?\\[,!;:]|,\\[!,] ?)(?=\d{3}(?!\d))")
-r"""What parts thousands but is no plain comma: 1'000, 1\,000, 1{,}000."""
+_THIN = re.compile(r"(?<=\d)(?:'|_|\\[,!;:]|\s?\{,\s?\}|\\[,!;:],?\\[,!;:]|,\\[!,] ?)(?=\d{3}(?!\d))")
+r"""What parts thousands but is no plain comma: 1'000, 1_000, 1\,000, 1{,}000."""
 _COMMA = re.compile(r"(?<=\d)\{,\}(?=\d)")
 """A decimal comma as LaTeX writes it, 2{,}5; before three digits it parts thousands (`_THIN`)."""
 _POINTED = re.compile(r"(?<![\w.,])\d{1,3}(?:\.\d{3}){2,}(?![\d.]|,\d{3})")
@@ -86,7 +86,8 @@ r"""A unit as a fraction of units: `\frac{\text{m}}{\text{s}^2}`."""
 _STYLED_TEXT = re.compile(r"\\(?:mathbf|mathrm|textbf|boldsymbol)\s*\{\s*(\\text\s*\{[^{}]*\})\s*\}")
 r"""Text inside a bold or upright style: `\mathbf{\text{(B)}}`."""
 _DMS = re.compile(
-    r"(\d{1,4})\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)\s*(\d{1,2})\s*'(?!')(?:\s*(\d{1,2}(?:\.\d{1,6})?)\s*(?:''|\"))?"
+    r"(\d{1,4})\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)(?:\s|\\[,;: ])*(\d{1,2})\s*'(?!')"
+    r"(?:(?:\s|\\[,;: ])*(\d{1,2}(?:\.\d{1,6})?)\s*(?:''|\"))?"
 )
 r"""An angle in degrees, minutes and seconds: `30^\circ 15' 20''`."""
 _CYCLE = re.compile(
@@ -134,12 +135,11 @@ _TITLE = re.compile(
     r"|\\(?:text|textbf|textrm|textit|mathrm|mathbf|mbox)\s*\{\s*"
     r"(?P<words>ANS(?:WER)?|[A-Za-z]*[a-z][A-Za-z' ]{1,60}?)\s*"
     r"(?:(?:[:=]|\b(?:is|are)\s?:?)\s*\}|\}\s*[:=])"
-    r"|(?:\\Pr|P|\\(?:mathbb|mathrm|text|operatorname)\{P\})\s*\((?=[^()]*(?:[=|A-Z<>]|\\(?:mid|cap|cup|text)))[^()]{1,60}\)\s*="
+    r"|(?:\\Pr|P|\\(?:mathbb|mathrm|text|operatorname)\{P\})\s*\((?=[^()]*(?:[=|A-Z<>]|\\(?:mid|cap|cup|text)))[^()]{1,60}\)\s*(?:=|\\approx(?![A-Za-z]))"
     r"|(?:\\(?:text|textrm|mathrm|operatorname|mathbb)\s*\{\s*(?:rank|nullity|dim|deg|tr|Var|Cov|SD|E|pH|pOH)\s*\}"
     r"|\\(?:dim|deg)(?![A-Za-z])|pO?H)\s*(?:\([^()=]{1,40}\)|\[[^\[\]=]{1,40}\]|\s?[A-Za-z](?![A-Za-z]))?\s*"
     r"(?:=|\\approx(?![A-Za-z]))"
-    r"|(?:\\sigma\s*\^\s*\{?2\}?|\\nabla\s*[A-Za-z](?:\([^()=]{1,20}\))?"
-    r"|\\frac\s*\{\s*\\partial\s*(?:\^\s*\{?\d\}?)?\s*[A-Za-z]\s*\}\s*\{\s*\\partial[^{}=]{1,40}\})\s*="
+    r"|(?:\\sigma\s*\^\s*\{?2\}?|\\nabla\s*[A-Za-z](?:\([^()=]{1,20}\))?)\s*="
     r")\s*(?=[-\d.$({A-Za-z\\])(?!.*[,;].*[:=])",
     re.DOTALL,
 )
@@ -158,7 +158,7 @@ _OF_TWO = re.compile(r"/\s*\(\s*([A-Za-z]{1,4})\s*(?:\\cdot)?\s+([A-Za-z]{1,4})\
 _BESIDE_NUMBER = re.compile(r"(?<=\d)(?=\\mathrm\s*\{\s*[A-Z]\s*\})")
 r"""The place between a number and a capital letter for its unit: `5\mathrm{N}`."""
 _OHMS = re.compile(
-    r"(?<=\d)\s*(?:\\(?:text|mathrm)\s*\{\s*([kM])?\s*\}?|([kM]))?\s*(?:\\(?:text|mathrm)\s*\{\s*)?\\Omega\s*\}?\s*\Z"
+    r"(?<=\d)\s*(?:\\(?:text|mathrm)\s*\{\s*([kM])?\s*\}?|([kM]))?\s*(?:\\(?:text|mathrm)\s*\{\s*)?\\Omega\s*\}?[\s.]*\Z"
 )
 r"""Ohms by their Greek letter, perhaps with a prefix: `5 \Omega`, `5\mathrm{k}\Omega`."""
 _MICRO = re.compile(
@@ -172,6 +172,8 @@ _SIZE_LETTERS = {"k": "thousand", "m": "million", "b": "billion"}
 """Letters behind an amount of money: $70k, $1.5M."""
 _FRAC = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 r"""Fractions in a size of their own: `\dfrac`, `\tfrac`."""
+_TEXT_STYLE = re.compile(r"\\text(?:rm|normal|up|sf|tt)(?=\s*\{)")
+r"""Styles of text, which mean nothing: `\textrm`."""
 _OVER = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*?)\\over(?![A-Za-z])((?:[^{}]|\{[^{}]*\})*)\}")
 """A fraction as TeX writes it, {1 \\over 2}."""
 _OVER_ALL = re.compile(r"\A([^=<>]*?)\\over(?![A-Za-z])([^=<>]*)\Z")
@@ -179,13 +181,16 @@ _OVER_ALL = re.compile(r"\A([^=<>]*?)\\over(?![A-Za-z])([^=<>]*)\Z")
 
 
 def _in_unit(match: re.Match[str]) -> str:
-    """The unit of `12 (in cm)`; other words stay as they are: 12 (in thousands)."""
-    return rf" \text{{{match[2]}}}" if match[2] in UNITS else match[0]
+    """The unit of `12 (in cm)` and `12 (hours)`; other words, and letters, stay: 12 (in thousands), 2 (m)."""
+    is_named = len(match[2]) > 1 or "in " in match[0]
+    return rf" \text{{{match[2]}}}" if is_named and match[2] in UNITS else match[0]
 
 
+_D = r"(?:d|\\mathrm\s?(?:d|\{\s?d\s?\}))\s*"
 _LEIBNIZ = re.compile(
-    r"\A\s*\\frac\s?\{\s*d(?:\s*\^\s*\{?(?P<times>[23])\}?)?\s*(?P<inside>[a-zA-Z])?\s*\}"
-    r"\s*\{\s*d\s*(?P<variable>[a-z])(?:\s*\^\s*\{?[23]\}?)?\s*\}"
+    r"\A(?P<frame>(?:[\s$]|\\[(\[;]|\\displaystyle)*)"
+    rf"\\frac\s?\{{\s*{_D}(?:\^\s*\{{?(?P<times>[23])\}}?)?\s*(?P<inside>[a-zA-Z])?\s*\}}"
+    rf"\s*\{{\s*{_D}(?P<variable>[a-z])(?:\s*\^\s*\{{?[23]\}}?)?\s*\}}"
     r"(?(inside)|\s*(?:\\left)?[\[(]?\s*(?P<function>[a-zA-Z])\s*(?:\(\s*(?P=variable)\s*\))?\s*(?:\\right)?[\])]?)(?=\s*=)"
 )
 """A derivative as Leibniz writes it, before an equals sign: `\\frac{dy}{dx} =`, `\\frac{d}{dx} f(x) =`."""
@@ -194,12 +199,41 @@ _LEIBNIZ = re.compile(
 def _primed(match: re.Match[str]) -> str:
     """A derivative by its primes: y' and f'(x)."""
     name, primes = match["inside"] or match["function"], "'" * int(match["times"] or 1)
-    return f"{name}{primes}" if name == "y" else f"{name}{primes}({match['variable']})"
+    return match["frame"] + (f"{name}{primes}" if name == "y" else f"{name}{primes}({match['variable']})")
+
+
+_PARTIAL = re.compile(
+    r"\\frac\s?\{\s*\\partial\s*(?:\^\s*\{?\d\}?)?\s*([A-Za-z])\s*\}\s*\{((?:\s*\\partial\s*[a-z]\s*(?:\^\s*\{?[23]\}?)?){1,3})\s*\}"
+    r"|\\partial\s*([A-Za-z])\s*/\s*((?:\\partial\s*[a-z]\s*){1,3})"
+)
+"""A partial derivative: `\\frac{\\partial f}{\\partial x}`."""
+
+
+def _subscripted(match: re.Match[str]) -> str:
+    """A partial derivative by the letters that it is taken by: f_x, f_{xx}."""
+    by = re.findall(r"\\partial\s*([a-z])\s*(?:\^\s*\{?([23]))?", match[2] or match[4])
+    return f"{match[1] or match[3]}_{{{''.join(letter * int(times or 1) for letter, times in by)}}} "
 
 
 _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (r"\\[", re.compile(r"\\\\\[\s?-?[\d.]{1,9}\s?(?:pt|em|ex|mm|cm|in)\s?\]"), r"\\\\"),
+    (r"\math", re.compile(r"\\math(?:bin|rel|ord|punct|op)\s?\{([^{}]*)\}"), r"\1"),
     ("{:}", re.compile(r"\{:\}"), ":"),
+    ("0", re.compile(r"\A\s*(?:\\(?:text|texttt|mathrm|mathtt)\s?\{)?0b([01]+)\}?\s*\Z", re.IGNORECASE), r"\1_{2}"),
+    ("0", re.compile(r"\A\s*(?:\\(?:text|texttt|mathrm|mathtt)\s?\{)?0o([0-7]+)\}?\s*\Z", re.IGNORECASE), r"\1_{8}"),
+    (
+        "0",
+        re.compile(r"\A\s*(?:\\(?:text|texttt|mathrm|mathtt)\s?\{)?0x([\dA-F]+)\}?\s*\Z", re.IGNORECASE),
+        r"\1_{16}",
+    ),
+    ("mapsto", re.compile(r"\A([\s$]*)(?:[fgh]\s*:\s*)?[a-z]\s*\\mapsto(?![A-Za-z])"), r"\1y="),
+    ("'", re.compile(r"\A\s*(\d{1,2})\s*'\s*(\d{1,2})\s*(?:''|\")\s*\Z"), r"\1 ft \2 in"),
+    ("nexists", re.compile(r"\A[\s$]*\\nexists[\s$]*\Z"), r"\\text{does not exist}"),
+    (
+        " in the ",
+        re.compile(r"(?<=\d)\s?(?:\\text\s?\{)?\s?in the (?:(morning)|afternoon|evening)\}?(?=[\s$.]*\Z)"),
+        lambda match: " AM" if match[1] else " PM",
+    ),
     (r"\circ", re.compile(r"\\text\s*\{\s*\^\\circ\s*([CF]?)\s*\}"), r"^\\circ \1"),
     (r"\text{.", re.compile(r"\\text\{\s*\.\s*\}\s*\Z"), ""),
     (
@@ -235,6 +269,18 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ),
     ("arrow", re.compile(r"\\(?:long)?rightarrow(?![A-Za-z])"), r"\\to "),
     ("d", _LEIBNIZ, _primed),
+    (r"\partial", _PARTIAL, _subscripted),
+    (r"\math", re.compile(r"\\math(?:cal|scr|frak)\s?\{?\s?([A-Z])(?![A-Za-z])\s?\}?"), r"\1"),
+    ("{", re.compile(r"\{\s?([-+])\s?\}"), r"\1"),
+    (
+        "all",
+        re.compile(
+            r"\A\s*\\text\s?\{\s*(?:for )?(?:all|any|every)"
+            r"(?: (?:positive |real |natural )?(?:integers?|numbers?))?\s*\}\s*"
+            r"(?=[a-z]\s*(?:[<>]|\\(?:le|ge|ne|in)(?![A-Za-z])|\\[lg]eq|\\neq))"
+        ),
+        "",
+    ),
     ("pounds", re.compile(r"\\pounds(?![A-Za-z])"), " GBP "),
     ("euro", re.compile(r"\\euro(?![A-Za-z])"), " EUR "),
     ("colon", re.compile(r"\\colon(?![A-Za-z])"), ":"),
@@ -249,7 +295,11 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ("o", re.compile(r"(?<=\d)\^(?:o|\{\s?(?:o|\\(?:text|mathrm)\s?\{\s?o\s?\})\s?\})(?!\w)"), r"^\\circ "),
     ("check", re.compile(r"\\check(?:mark)?(?![A-Za-z])(?!\s*\{)\s*\Z"), ""),
     (r"\mathbb", re.compile(r"\\mathbb\s?\{?R\}?\s?\^\s?\{?\*\}?"), r"\\mathbb{R}\\setminus\\{0\\}"),
-    ("(", re.compile(r"\\(text|mathrm)\s?\{\s?\(\s?in ([A-Za-z]{1,12})\s?\)\s?\}\s*\Z"), _in_unit),
+    (
+        "(",
+        re.compile(r"(?<=[\d}])\s*(\\(?:text|mathrm)\s?\{\s?)?\(\s?(?:in )?([A-Za-z]{1,12})\s?\)\s?(?(1)\})\s*\Z"),
+        _in_unit,
+    ),
     (
         "(",
         re.compile(
@@ -271,6 +321,8 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ("<=", re.compile(r"<="), r"\\le "),
     (">=", re.compile(r">="), r"\\ge "),
     ("!=", re.compile(r"(?<!\d)!=|!=(?!\s*\d)"), r"\\ne "),
+    ("brack", re.compile(r"\\lbrack(?![A-Za-z])"), "["),
+    ("brack", re.compile(r"\\rbrack(?![A-Za-z])"), "]"),
     ("brace", re.compile(r"\\(?:lbrace)(?![A-Za-z])"), r"\\{"),
     ("brace", re.compile(r"\\(?:rbrace)(?![A-Za-z])"), r"\\}"),
     ("vert", re.compile(r"\\(?:lvert|rvert|vert)(?![A-Za-z])"), "|"),
@@ -335,6 +387,7 @@ def _with_plain_numbers(text: str) -> str:
 def _with_plain_commands(text: str) -> str:
     """One command for each thing that has several: fractions, binomial coefficients, moduli, primes and `_ALIASES`."""
     text = _FRAC.sub(r"\\frac", text)
+    text = _TEXT_STYLE.sub(r"\\text", text) if r"\text" in text else text
     if r"\over" in text:
         text = _OVER_ALL.sub(r"\\frac{\1}{\2}", _OVER.sub(r"\\frac{\1}{\2}", text))
     if "C" in text and "_" in text:
@@ -393,9 +446,9 @@ _OVER_INTEGERS = re.compile(
 )
 """What says that the letter of a periodic solution is an integer: x = pi/6 + k pi, k in Z."""
 _FOR_ALL = re.compile(
-    r"(?P<function>[A-Za-z]\s?\((?P<letter>[a-z])\)\s?=.*?)[\s,]*"
-    r"\\text\s?\{[\s,]*for (?:all|every|any|each)(?: (?:real|positive|integers?|numbers?))*\s*\}\s*(?P=letter)\s*"
-    r"(?:(?:>|\\ge)\s*0|\\in\s*\\mathbb\s?\{?[CNQRZ]\}?(?:[\^_]\{?[+*>0]{1,3}\}?)?)?"
+    r"(?P<function>[A-Za-z]\s?\((?P<letter>[a-z])\)\s?=.*?)(?<![\s,])[\s,]*+"
+    r"(?:\\forall|(?:\\text\s?\{[\s,]*)?for (?:all|every|any|each)(?: (?:real|positive|integers?|numbers?))*\s*\}?)\s*"
+    r"(?P=letter)\s*(?:(?:>|\\ge)\s*0|\\in\s*\\mathbb\s?\{?[CNQRZ]\}?(?:[\^_]\{?[+*>0]{1,3}\}?)?)?[\s.]*"
 )
 """A function with its domain behind it, which the question gives: f(x) = 1/x for all x > 0."""
 _BOUNDS = re.compile(r"[<>]|\\(?:le|ge|in|ne)(?![A-Za-z])")
@@ -408,7 +461,7 @@ def _without_frame(text: str) -> str:
         text = _listed(system[2]) or text
     if _UNKNOWN.search(text):
         text = _behind_working(text)
-    if r"\text" in text and (everywhere := _FOR_ALL.fullmatch(text)):
+    if "=" in text and "for" in text and (everywhere := _FOR_ALL.fullmatch(text)):
         text = everywhere["function"]
     text = _FOR_INTEGERS.sub(r", \g<letter> \\in \\mathbb{Z}", text) if "integer" in text else text
     over = _OVER_INTEGERS.search(text) if text.rstrip(". ").endswith(("Z", "Z}", "Z})", "integer}")) else None

@@ -13,7 +13,7 @@ Args:
 from __future__ import annotations
 
 from ttc.answers import Extraction, extract
-from ttc.answers.kinds import choice_key, choice_letter
+from ttc.answers.kinds import choice_key, choice_letter, said_in
 from ttc.answers.shapes import text_key
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
@@ -29,7 +29,7 @@ from ttc.verifiers.shared.contract import (
     read_answer,
 )
 
-VERSION = "12"
+VERSION = "13"
 
 
 def choice(*, allow_truncated: bool = False) -> ChoiceVerifier:
@@ -73,7 +73,10 @@ class ChoiceVerifier(AnswerVerifier):
         if verdict.status != "no_answer" or verdict.reason != "no_answer" or not goal.answers[1:]:
             return verdict
         words = read_answer(submission, "exact", self._allow_truncated)
-        if isinstance(words, Verdict) or text_key(words.final or "") not in map(text_key, goal.answers[1:]):
+        if isinstance(words, Verdict):
+            return verdict
+        said = {text_key(value) for value in (words.final or "", *said_in(words.final or ""))}
+        if said.isdisjoint(map(text_key, goal.answers[1:])):
             return verdict
         return decided(True, words, "same")
 

@@ -3,8 +3,9 @@ r"""A short string: equal after Unicode and white-space normalisation, by defaul
 The final answer is found like any other (box, tag, ####, phrase, or the only line), and loses what LaTeX and Markdown
 put around words: `\text{Paris}`, `AT\&T`, `**Paris**`. Of a printed list neither the spaces beside brackets and commas
 count nor the kind of quotation marks: `[1,2]` is `[1, 2]`. A target that is a verdict, yes or no, true or false, is met
-by one with its reason, too, "No, because 4 is even", unless the reason takes it back or names the other one. Left out:
-synonyms, edit distance.
+by one with its reason, too, "No, because 4 is even", unless the reason takes it back or names the other one. So is any
+target by a sentence that ends with it, "It was Marie Curie.", unless its words deny it; a vote takes the whole line.
+Left out: synonyms, edit distance.
 
 Args:
     case_sensitive: Whether upper and lower case differ.
@@ -17,13 +18,13 @@ from __future__ import annotations
 import unicodedata
 
 from ttc.answers import Extraction, extract
-from ttc.answers.kinds import verdict_of
+from ttc.answers.kinds import said_in, verdict_of
 from ttc.answers.shapes import QUOTES, literal_spelling, undressed
 from ttc.core import Target
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card
 
-VERSION = "7"
+VERSION = "8"
 
 
 def exact(*, case_sensitive: bool = False, whole_text: bool = False, allow_truncated: bool = False) -> ExactVerifier:
@@ -67,8 +68,9 @@ class ExactVerifier(AnswerVerifier):
         final = extraction.final
         if final is None:
             return False
-        said = final if self._kind == "format" else verdict_of(final)
-        return {self._clean(final), self._clean(said)} & {self._clean(answer) for answer in answers} != set()
+        values = [] if self._kind == "format" else [final, *said_in(final)]
+        said = {self._clean(word) for word in (final, *values, *map(verdict_of, values))}
+        return not said.isdisjoint(map(self._clean, answers))
 
     def check(self, goal: Target) -> None:
         """Each answer must come out of a text as it went in."""
@@ -79,5 +81,6 @@ class ExactVerifier(AnswerVerifier):
 
     def _clean(self, text: str) -> str:
         seen = "".join(char for char in undressed(text) if unicodedata.category(char) != "Cf")
-        words = literal_spelling(" ".join(unicodedata.normalize("NFKC", seen).split()).strip(QUOTES).rstrip("."))
+        spaced = " ".join(unicodedata.normalize("NFKC", seen).split())
+        words = literal_spelling(spaced.rstrip(".").strip(QUOTES).rstrip("."))
         return words if self._case_sensitive else words.casefold()

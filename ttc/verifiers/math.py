@@ -41,7 +41,7 @@ from ttc.answers.extract import MAX_BOXES, OR_WORD
 from ttc.answers.grammar import MAX_PRODUCT_WORD, parse
 from ttc.answers.keys import spelling_key
 from ttc.answers.kinds import OPPOSITES, verdict_of
-from ttc.answers.nodes import CONSTANTS, Term, duration, exact, unit
+from ttc.answers.nodes import CONSTANTS, Term, duration, exact, holds, renamed, unit
 from ttc.answers.shapes import shape, text_key
 from ttc.answers.tokens import TooLarge, Unparsed, plain
 from ttc.config.values import at_least
@@ -50,10 +50,10 @@ from ttc.errors import ConfigError
 from ttc.verifiers.maths.asked import (
     asks_base,
     asks_chance,
-    asks_money,
     asks_percent,
     asks_ratio,
     asks_residue,
+    asks_unit,
     domains,
     fault,
     scalars,
@@ -68,6 +68,7 @@ from ttc.verifiers.maths.comparing import (
     read_alike,
     read_axes,
     read_bounds,
+    read_constants,
     read_residues,
     read_turns,
 )
@@ -85,7 +86,7 @@ from ttc.verifiers.shared.contract import (
 )
 from ttc.verifiers.workers.pool import Pool, WorkerReply
 
-VERSION = "13"
+VERSION = "14"
 _STATUSES: Mapping[str, Status] = {"timeout": "timeout", "error": "error"}
 LONG_TEXT = 50_000
 """Characters beyond which a text is searched in a thread, so that an event loop is not held up."""
@@ -254,7 +255,7 @@ _LABELLED = re.compile(
     r"\s*(?:\\(?:text|textbf|mathrm|mathbf)\s*\{\s*)?\(\s*(?P<letter>[A-E])\s*\)(?P<value>.*)", re.DOTALL
 )
 """The letter of a choice in brackets, and the value that may stand behind it: (B) 12."""
-_NO_VALUE = re.compile(r"\([A-E]\)|\b(?:or|and|not|nor|wrong|incorrect|false|except)\b")
+_NO_VALUE = re.compile(r"\A\s*,|\([A-E]\)|\b(?:or|and|not|nor|wrong|incorrect|false|except)\b")
 """What makes of a letter and what is behind it more, or less, than one choice."""
 
 
@@ -311,10 +312,10 @@ def weigh(
     if second is None:
         return False, UNPARSED
     first, second = _as_product(left, first, right, second), _as_product(right, second, left, first)
-    second = _worked_out(first, _valued(first, _decimal(first, right, second)))
+    second = _worked_out(first, _valued(first, _decimal(first, right, _electrical(first, second))))
     first = read_bounds(first, second)
-    second = read_turns(first, second, question)
-    first = _in_money(first, second, asks_money(question))
+    second = read_constants(first, read_turns(first, second, question), question)
+    first = _in_unit(first, second, asks_unit(question))
     if asks_chance(question) and {first.op, second.op} == {"ratio", "scalar"}:
         return False, "different"  # odds of 2:3 are no probability of 2/3
     first, second = read_residues(first, second, question if asks_residue(question) else "")
@@ -357,13 +358,22 @@ def _decimal(gold: Term, text: str, answer: Term) -> Term:
     return number if number is not None and number.op in ("scalar", "quantity") else answer
 
 
-def _in_money(gold: Term, answer: Term, asked: str) -> Term:
-    """A bare gold in the unit that is `asked`, beside an answer in dollars or cents: 75 cents are 0.75 dollars."""
-    if not asked or gold.op != "scalar" or answer.op != "quantity":
+def _in_unit(gold: Term, answer: Term, asked: str) -> Term:
+    """A bare gold in the unit that is `asked`, beside an answer in one of its kind: 75 cents are 0.75 dollars."""
+    amount = answer.args[1] if answer.op == "named" else answer
+    if not asked or gold.op != "scalar" or amount.op not in ("quantity", "duration"):
         return gold
-    return Term("quantity", (gold.args[0], asked)) if unit(answer.args[1]).dimension == "money:usd" else gold
+    is_alike = unit(amount.args[1]).dimension == unit(asked).dimension
+    return Term("quantity", (gold.args[0], asked)) if is_alike else gold
 
 
+def _electrical(gold: Term, answer: Term) -> Term:
+    """An answer with j for the imaginary unit, beside a complex number: 3 - 4j beside 3 - 4i."""
+    is_complex = gold.op == "scalar" and gold.args[0].op == "add" and not gold.symbols() and holds(gold, _IMAGINARY)
+    return renamed(answer, "j", "i") if is_complex and answer.symbols() == {"j"} else answer
+
+
+_IMAGINARY = Term("sym", ("i",))
 _OF_ONE_LETTER = frozenset({"abs", "sin", "cos", "tan", "cot", "sec", "csc"})
 _EXTREMES = frozenset({"min", "max"})
 

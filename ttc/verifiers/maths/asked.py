@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from ttc.answers.grammar import parse
-from ttc.answers.nodes import Term, exact, holds, num
+from ttc.answers.nodes import UNITS, Term, exact, holds, num
 from ttc.answers.shapes import shape
 from ttc.answers.tokens import ONES, Unparsed, plain
 from ttc.core import Form, Target
@@ -62,7 +62,9 @@ _POWERS = re.compile(
 )
 """A power in a question, in signs or in words, so that one in its answer may be work that was not done."""
 _REDUCE = re.compile(r"\bsimplif|simplest form|lowest terms|\breduce", re.IGNORECASE)
-_MONEY = re.compile(r"\b(?:how many|in|number of)\s+(?P<unit>dollars|cents)\b", re.IGNORECASE)
+_IN_UNIT = re.compile(
+    r"\b(?:how many(?: more| additional)?|in|number of)\s+(?P<unit>[a-z]{3,12}s|feet)\b", re.IGNORECASE
+)
 _WHOLE = re.compile(r"[1-9][0-9]{0,17}")
 _NAMES_OF_BASES = {2: ("binary",), 8: ("octal",), 16: ("hexadecimal", "hex")}
 _INTEGER = re.compile(r"\b(positive )?integers? \$?([a-z])\$?(?![a-z])")
@@ -76,10 +78,10 @@ def asks_percent(question: str) -> bool:
     return bool(_PERCENT.search(_GIVEN_PERCENT.sub(" ", last)) or _UNIT_PERCENT.search(last))
 
 
-def asks_money(question: str) -> str:
-    """The unit that a question wants an amount of money in, `dollars` or `cents`; empty where it names none or both."""
+def asks_unit(question: str) -> str:
+    """The unit that a question wants an amount in, `dollars` or `hours`; empty where it names none or several."""
     last = re.split(r"(?<=[.?!])\s", question.strip())[-1] if question else ""
-    units = {match["unit"].lower() for match in _MONEY.finditer(last)}
+    units = {match["unit"].lower() for match in _IN_UNIT.finditer(last)} & UNITS.keys()
     return units.pop() if len(units) == 1 else ""
 
 
@@ -122,7 +124,7 @@ def with_question(answer: str, question: str) -> Target:
     except (Unparsed, RecursionError):
         return Target(answer)
     settled = bool(golds) and all(map(numeral, golds)) and "%" not in answer
-    by_question = asks_percent(question) or (asks_ratio(question) and ":" in answer) or bool(asks_money(question))
+    by_question = asks_percent(question) or (asks_ratio(question) and ":" in answer) or bool(asks_unit(question))
     odds = asks_chance(question) and any(node.op == "div" for node in golds)
     by_question |= odds or asks_residue(question)
     by_question |= bool(_POWERS.search(question))

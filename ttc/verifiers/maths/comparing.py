@@ -34,8 +34,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
-from ttc.answers.nodes import UNITS, Term, constant_of, duration, exact, holds, many, num, renamed, unit, unit_words
-from ttc.answers.shapes import by_clock, entries, in_letters, least_residue, matrix_rows, word_key
+from ttc.answers.nodes import UNITS, Term, constant_of, duration, exact, holds, num, renamed, unit, unit_words
+from ttc.answers.shapes import AXES, by_clock, components, entries, in_letters, least_residue, matrix_rows, word_key
 
 Ternary: TypeAlias = bool | None
 """True, False, or None: not decided."""
@@ -189,7 +189,10 @@ class Comparison:
 
     # -- structures ------------------------------------------------------------------------------------------------
     def _named(self, left: Term, right: Term) -> Ternary:
+        left, right = _with_index(left, right)
         names = [node.args[0] if node.op == "named" else "" for node in (left, right)]
+        if _names_another(left, right) or _names_another(right, left):
+            return False
         if "rel" in (left.op, right.op):
             equations = [_equation(node) for node in (left, right)]
             both = equations[0] is not None and equations[1] is not None
@@ -226,16 +229,17 @@ class Comparison:
 
     def _assigned(self, left: Term, right: Term) -> Ternary:
         """Values with names: by the names, or in their order where one side has none."""
+        items = (*left.args, *right.args) if left.op == right.op == "set" else ()
+        roots = [_ROOTS.fullmatch(str(item.args[0])) for item in items if item.op == "named"]
+        if roots and all(roots) and len({root[1] for root in roots if root}) == 1:
+            bare = [[item.args[1] if item.op == "named" else item for item in side.args] for side in (left, right)]
+            return self._unordered(*bare)
         if _assignments(left) and _assignments(right):
             first, second = (sorted(side.args, key=lambda item: str(item.args[0])) for side in (left, right))
             names = [[item.args[0] for item in side] for side in (first, second)]
             return names[0] == names[1] and all_of([self.same(a, b) for a, b in zip(first, second, strict=True)])
         if left.op not in ("set", "tuple", "brackets") or right.op not in ("set", "tuple", "brackets"):
             return False
-        roots = [_ROOTS.fullmatch(str(item.args[0])) for item in (*left.args, *right.args) if item.op == "named"]
-        if all(roots) and len({root[1] for root in roots if root}) == 1 and left.op == right.op == "set":
-            bare = [[item.args[1] if item.op == "named" else item for item in side.args] for side in (left, right)]
-            return self._unordered(*bare)
         return self._ordered(_by_axes(left.args), _by_axes(right.args))
 
     def _ordered(self, left: Sequence[Term], right: Sequence[Term]) -> Ternary:
@@ -392,6 +396,38 @@ def read_turns(gold: Term, answer: Term, question: str) -> Term:
 _INTEGERS = frozenset("klmnt")
 
 
+_ARBITRARY = re.compile(r"[CcKk](?:_\{?\d\}?)?|[AB]")
+_DIFFERENTIAL = re.compile(r"\bdifferential equation|[a-z]'|\\frac\s?\{\s?d|\bd[a-z]\s?/\s?d[a-z]|\\dot", re.IGNORECASE)
+
+
+def read_constants(gold: Term, answer: Term, question: str) -> Term:
+    """The arbitrary constants of a solution by the gold's letters, where a question has a differential equation."""
+    own, other = sorted(gold.symbols() - answer.symbols()), sorted(answer.symbols() - gold.symbols())
+    if {"C_1", "C_2"} <= gold.symbols() & answer.symbols():
+        return _in_order(gold, answer)
+    if not own or len(own) != len(other) or not all(map(_ARBITRARY.fullmatch, (*own, *other))):
+        return answer
+    given = {letter for letter in (*own, *other) if re.search(rf"(?<![A-Za-z\\]){letter}(?![A-Za-z])", question)}
+    if given or not _DIFFERENTIAL.search(question):
+        return answer
+    for letter, name in zip(other, own, strict=True):
+        answer = renamed(answer, letter, name)
+    return answer
+
+
+def _in_order(gold: Term, answer: Term) -> Term:
+    """A solution with C_1 for C_2, where both sides have both, by the terms of the gold: neither comes first."""
+    other = renamed(renamed(renamed(answer, "C_1", "C_0"), "C_2", "C_1"), "C_0", "C_2")
+    terms, as_said, swapped = (set(_terms(node)) for node in (gold, answer, other))
+    return other if len(terms & swapped) > len(terms & as_said) else answer
+
+
+def _terms(node: Term) -> tuple[Term, ...]:
+    """The terms of the sum that a name or a scalar is."""
+    body = node.args[1] if node.op == "named" else node
+    return body.args[0].args if body.op == "scalar" and body.args[0].op == "add" else ()
+
+
 def read_residues(gold: Term, answer: Term, question: str) -> tuple[Term, Term]:
     """A residue beside a number: 3 answers 3 mod 7, and 3 mod 7 answers 3 in a `question` on a remainder by 7."""
     body = answer.args[1] if answer.op == "named" else answer
@@ -432,11 +468,11 @@ def read_axes(left: Term, right: Term) -> tuple[Term, Term]:
     r"""Two sums over axes that are written in unlike ways, `2\hat{i} - \hat{j}` and 2i - j, as vectors."""
     if left.op != "scalar" or right.op != "scalar":
         return left, right
-    letters = [node.symbols() & frozenset(_AXES) for node in (left, right)]
+    letters = [node.symbols() & frozenset(AXES) for node in (left, right)]
     marks = [{name.partition(":")[0] for name in side if ":" in name} for side in letters]
     if marks[0] == marks[1] or min(map(len, letters)) < 2:
         return left, right
-    sides = [_components(node.args[0], 3) for node in (left, right)]
+    sides = [components(node.args[0], 3) for node in (left, right)]
     if not all(sides):
         return left, right
     first, second = (Term("tuple", tuple(Term("scalar", (item,)) for item in side)) for side in sides)
@@ -453,37 +489,11 @@ def _in_letters(node: Term, beside: Term) -> Term:
 def _as_point(node: Term, _beside: Term) -> Term:
     """A vector by its i, j and k; C(1, 2) beside a pair, where no binomial coefficient has such numbers."""
     inner = node.args[0]
-    if components := _components(inner, len(_beside.args)):
-        return Term("tuple", tuple(Term("scalar", (item,)) for item in components))
+    if parts := components(inner, len(_beside.args)):
+        return Term("tuple", tuple(Term("scalar", (item,)) for item in parts))
     if inner.op != "fn" or inner.args[0] != "choose" or exact(inner):
         return node
     return Term("tuple", tuple(Term("scalar", (item,)) for item in inner.args[1:]))
-
-
-_AXES = {f"{mark}{letter}": at for mark in ("", "hat:", "vec:") for at, letter in enumerate("ijk")}
-
-
-def _components(node: Term, number: int) -> list[Term]:
-    """The components of 2i - 3j + k; nothing where a term has none of these letters, or one has two terms.
-
-    An i alone is the imaginary unit.
-    """
-    if node.symbols().isdisjoint(_AXES):
-        return []
-    components: list[Term | None] = [None] * 3
-    for term in node.args if node.op == "add" else (node,):
-        minus = term.op == "neg"
-        factors = term.args[0] if minus else term
-        factors = factors.args if factors.op == "mul" else (factors,)
-        axes = [_AXES[item.args[0]] for item in factors if item.op == "sym" and item.args[0] in _AXES]
-        if len(axes) != 1 or components[axes[0]] is not None:
-            return []
-        rest = [item for item in factors if item.op != "sym" or item.args[0] not in _AXES]
-        size = many("mul", rest) if rest else num(1)
-        components[axes[0]] = Term("neg", (size,)) if minus else size
-    if number not in (2, 3) or any(components[number:]):
-        return []
-    return [num(0) if item is None else item for item in components[:number]]
 
 
 def _as_matrix(node: Term, beside: Term) -> Term:
@@ -500,8 +510,8 @@ def _as_matrix(node: Term, beside: Term) -> Term:
 def _as_column(node: Term, _beside: Term) -> Term:
     r"""\binom{1}{2} beside a matrix: how a column of two is often typeset."""
     inner = node.args[0]
-    if components := _components(inner, len(_beside.args)):
-        return Term("matrix", tuple((Term("scalar", (item,)),) for item in components))
+    if parts := components(inner, len(_beside.args)):
+        return Term("matrix", tuple((Term("scalar", (item,)),) for item in parts))
     if inner.op != "fn" or inner.args[0] != "binom":
         return node
     return Term("matrix", tuple((Term("scalar", (item,)),) for item in inner.args[1:]))
@@ -533,7 +543,7 @@ def _by_axes(items: Sequence[Term]) -> Sequence[Term]:
     return sorted(items, key=lambda item: str(item.args[0])) if of_axes else items
 
 
-_ROOTS = re.compile(r"([xz])_\d")
+_ROOTS = re.compile(r"([xz]|lambda)_\d")
 """Names of the solutions of one equation, in no order."""
 
 
@@ -665,18 +675,45 @@ def _measures(text: str) -> list[set[str]]:
     return known if any(known[1:]) else known[:1]
 
 
+_INDEXED = re.compile(r"(?P<head>[A-Za-z])_(?P<index>[a-z])")
+
+
+def _with_index(left: Term, right: Term) -> tuple[Term, Term]:
+    """Two terms of a sequence by one index: a_k = 3k - 2 beside a_n = 3n - 2."""
+    first, second = (_INDEXED.fullmatch(node.args[0]) if node.op == "named" else None for node in (left, right))
+    if not first or not second or first["head"] != second["head"]:
+        return left, right
+    own, other = first["index"], second["index"]
+    bodies = left.args[1], right.args[1]
+    is_used = own in bodies[0].symbols() and other not in bodies[0].symbols() and own != other
+    return left, Term("named", (left.args[0], renamed(bodies[1], other, own))) if is_used else right
+
+
+def _names_another(node: Term, other: Term) -> bool:
+    """Whether a list says something of another letter than the one that `node` is about: x = 1, y = 2 beside x."""
+    if node.op != "named" or len(node.args[0]) != 1 or other.op not in ("set", "union"):
+        return False
+    return any(item.op == "named" and item.args[0].partition("_")[0] != node.args[0] for item in other.args)
+
+
 _BOUND = re.compile(r"_(?:max|min)(?:imum)?\Z")
 """What marks the largest or smallest value of a letter."""
 
 
+_PLACES = frozenset({"r", "vec:r", "(x,y)", "(x,y,z)"})
+"""What the points of a line are called."""
+
+
 def _same_name(first: str, second: str) -> bool:
     """Whether two names may stand for the same: x is not y, f(x) is not g(x), but y may be f(x)."""
+    if first in _PLACES and second in _PLACES:
+        return True
     (head, _, argument), (other_head, _, other_argument) = first.partition("("), second.partition("(")
     if argument and other_argument and argument != other_argument and not _interchangeable(argument, other_argument):
         return False
     is_y = "y" in (head.rstrip("'"), other_head.rstrip("'")) and head.count("'") == other_head.count("'")
     if is_y and bool(argument) != bool(other_argument):
-        return True
+        return "y)" not in (argument, other_argument)
     return head in (other_head, _BOUND.sub("", other_head)) or _BOUND.sub("", head) == other_head
 
 
