@@ -200,7 +200,7 @@ def test_what_was_paid_for_comes_back_where_a_check_a_strategy_or_the_engine_fai
         ("rows.jsonl", {}, "got str; of a file its rows, such as list(csv.DictReader"),
         ([], {}, "problems: there are none"),
         ([1], {}, "row 1 is no dictionary but int"),
-        ([{"question": "a"}], {}, "row 1: answer: give either answer or target"),
+        ([{"question": "a"}], {}, "row 1: answer: there is none; name its column"),
         ([{"question": "a", "answer": float("nan")}], {}, "row 1: answer: nan is no number"),
         ([{"id": "a", **ROWS[0]}] * 2, {}, "two rows have the id 'a'"),
         (ROWS, {"kind": "sums"}, "kind must be one of math, number"),
