@@ -161,8 +161,8 @@ def _refuse_unnamed(rows: Sequence[NumberedRow], columns: Columns, file: Path) -
     names = rows[0][0] if rows else {}
     if names and "sv" in file.name.lower() and columns == Columns() and not READ & {*map(str.lower, names), *names}:
         raise ConfigError(
-            f"{file}: its first row names the columns, such as problem and answer, but holds: {', '.join(names)}; put a "
-            f"row of names before it, or name those that count: {_settings(names).partition(' (')[0]}"
+            f"{file}: its first row names the columns, such as problem and answer, but holds: {', '.join(names)}; put "
+            f"a row of names before it, or name those that count: {_settings(names).partition(' (')[0]}"
         )
 
 

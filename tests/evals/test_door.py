@@ -14,7 +14,7 @@ from evals.commands.eval import EvalOptions, evaluate
 from evals.numbers.summary import read_summary
 from ttc.core import Prices
 from ttc.engines.scripted import ScriptedEngine
-from ttc.errors import ConfigError, EngineError
+from ttc.errors import ConfigError, EngineError, RecordError
 
 ROWS = [
     {"question": "What is 3+4?", "answer": 7, "topic": "sums"},
@@ -244,6 +244,17 @@ def test_the_door_and_the_command_line_measure_the_same(tmp_path, capsys) -> Non
         result.accuracy.value, result.accuracy.low, result.accuracy.high,
     )  # fmt: skip
     assert ttc.Usage(**entry["usage"]) == result.usage
+
+
+def test_columns_that_are_named_are_read_and_the_error_says_how_they_are_named() -> None:
+    rows = [{"ctx": "Which?", "endings": ["red", "green"], "label": label} for label in ("1", "0")]
+    with pytest.raises(RecordError, match=r"row 1: .* in Python, columns=\{'KEY': 'COLUMN'\} stands for --set"):
+        ttc.evaluate(rows, engine="simulated")
+    named = {"question": "ctx", "choices": "endings", "answer": "label"}
+    result = ttc.evaluate(rows, engine="simulated", seed=0, columns=named)
+    assert [problem.target["answer"] for problem in result] == ["B", "A"]
+    with pytest.raises(ConfigError, match="unknown key 'columns.answr'; did you mean 'answer'"):
+        ttc.evaluate(rows, engine="simulated", columns={"answr": "label"})
 
 
 def test_values_of_numpy_are_those_of_python() -> None:
