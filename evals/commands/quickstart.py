@@ -59,7 +59,7 @@ class QuickstartOptions:
         None, "engine of a model folder: embedded, vllm, sglang (default: embedded)", metavar="NAME"
     )
     data: str | None = option(None, "your problems: a .jsonl, .csv, .json, .parquet or .toml file", metavar="FILE")
-    settings: Mapping[str, object] = settings("a parameter of --data, as task.answer=COLUMN; repeatable")
+    settings: Mapping[str, object] = settings("any setting of ttc eval: task.answer=COLUMN, engine.device=cuda")
     limit: int = option(20, "problems", metavar="N")
     n: int | None = option(None, "samples of the proposed strategy (default: as proposed)", metavar="N")
     price_in: float | None = option(None, "price of a million tokens of prompts", metavar="DOLLARS")
@@ -71,9 +71,6 @@ class QuickstartOptions:
     def __post_init__(self) -> None:
         """Refuse numbers that measure nothing."""
         at_least("quickstart", 1, limit=self.limit, n=self.n)
-        other = next((key for key in self.settings if not key.startswith("task.")), None)
-        if other is not None or (self.settings and self.data is None):
-            raise ConfigError(f"--set {other or next(iter(self.settings))}: quickstart takes task.KEY of --data alone")
 
 
 def register(subparsers: Any) -> None:

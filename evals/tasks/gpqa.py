@@ -26,7 +26,7 @@ def gpqa(*, data: str | None = None, subset: Literal["diamond", "main", "extende
     """Graduate-level science questions with four options (GPQA).
 
     Args:
-        data: folder with gpqa_<subset>.csv, gpqa_<subset>.jsonl(.gz) or a copy of the hub repository; required.
+        data: file of rows, or folder with gpqa_<subset>.csv, .jsonl(.gz) or a copy of the hub repository; required.
         subset: diamond (198 questions), main (448) or extended (546).
     """
     source = Source(f"gpqa_{subset}", "Idavidrein/gpqa", f"gpqa_{subset}", "train", on_hub=False)

@@ -253,7 +253,7 @@ def test_columns_that_are_named_are_read_and_the_error_says_how_they_are_named()
     named = {"question": "ctx", "choices": "endings", "answer": "label"}
     result = ttc.evaluate(rows, engine="simulated", seed=0, columns=named)
     assert [problem.target["answer"] for problem in result] == ["B", "A"]
-    with pytest.raises(ConfigError, match="unknown key 'columns.answr'; did you mean 'answer'"):
+    with pytest.raises(ConfigError, match=r"unknown key 'columns.answr'; did you mean 'answer'"):
         ttc.evaluate(rows, engine="simulated", columns={"answr": "label"})
 
 
