@@ -48,6 +48,7 @@ from ttc.config.values import natural
 from ttc.core import Answer, Prices, Record, Usage
 from ttc.durable import alone_in, replace_text
 from ttc.errors import ConfigError, RecordError
+from ttc.identity.digests import LOCATED, located
 from ttc.seeds import derive
 
 
@@ -256,12 +257,24 @@ def by_seeds(runs: Sequence[SummarisedRun]) -> list[list[SummarisedRun]]:
     """
     groups: dict[str, dict[object, SummarisedRun]] = {}
     for number, (entry, records) in enumerate(runs):
-        name = json.dumps([entry.get(key) for key in (*IDENTITY, "contents") if key != "seed"], default=str)
+        name = json.dumps(_apart_from_seed(entry), default=str)
         seed = entry.get("seed")
         if seed in groups.get(name, {}):
             name = f"{number} {name}"
         groups.setdefault(name, {})[seed] = entry, records
     return [list(group.values()) for group in groups.values()]
+
+
+def _apart_from_seed(entry: Mapping[str, Any]) -> list[Any]:
+    """What must be equal for two runs to differ by their seeds alone; what is held by content may lie elsewhere."""
+    identity = {key: entry.get(key) for key in IDENTITY if key != "seed"}
+    contents = dict(entry.get("contents") or {})
+    for part in LOCATED:
+        names = located(contents, part, str(entry.get(part)), "")
+        if names:
+            identity[part] = None
+            contents = {names.get(name, name): digest for name, digest in contents.items()}
+    return [*identity.values(), sorted(contents.items())]
 
 
 class _JoinedRecords(Sequence[Record]):
