@@ -62,8 +62,9 @@ from typing import Any, Literal, TypeAlias
 
 from evals.data.sources import rows_of
 from evals.task import CHECKS, INSTRUCTIONS, Item, Task, VerifierSpec, choice_target, sample, shuffled
+from ttc.answers.grammar import parse
 from ttc.answers.kinds import KINDS, extract
-from ttc.answers.tokens import chemical, designation, plain
+from ttc.answers.tokens import Unparsed, chemical, designation, plain
 from ttc.config.recipes import load_toml, parse_spec
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import bind, call
@@ -172,9 +173,9 @@ def _note(rows: Sequence[Mapping[str, Any]], kind: str, *, is_told: bool) -> str
     if kind != "math" and not is_told:
         notes.append(f"by their looks the answers are of kind {kind} (another: --set task.kind=KIND)")
     golds = [_without_solution(gold) for gold in map(_gold, rows)]
-    words = [gold for gold in golds if (not _mathematical(gold) and _WORD.search(gold)) or _SENTENCE.search(gold)]
-    if words and kind == "math" and not is_told:
-        some = f"{len(words)} of {len(rows)} are words, such as {words[0][:40]!r}"
+    words = [gold for gold in golds if _is_of_words(gold)] if kind == "math" and not is_told else []
+    if words:
+        some = f"{len(words)} of {len(rows)} have words in them, such as {words[0][:40]!r}"
         other = "as words: --set task.kind=exact; from another column: --set task.answer=COLUMN"
         notes.append(f"the answers are read as mathematics, but {some} ({other})")
     read = {*_KNOWN, *((*OPTIONS, *LETTERS) if kind == "choice" else ())}
@@ -182,6 +183,19 @@ def _note(rows: Sequence[Mapping[str, Any]], kind: str, *, is_told: bool) -> str
     if others:
         notes.append(f"never shown to the model: {', '.join(others)}")
     return "; ".join(notes)
+
+
+def _is_of_words(gold: str) -> bool:
+    """Whether there are words in a gold that mathematics cannot read: none of it, or sentences and remarks about it."""
+    if not _mathematical(gold):
+        return bool(_WORD.search(gold))
+    if not _LONG_WORD.search(gold):
+        return False
+    try:
+        parse(plain(gold))
+    except (Unparsed, RecursionError):
+        return True
+    return False
 
 
 def _refuse_twice(items: Sequence[Item], file: Path) -> None:
@@ -498,8 +512,8 @@ _INSIDE = ("text", "spans", "aliases", "ground_truth", "value", "answer")
 _LETTER = re.compile(rf"\(?([{LETTERS}])\)?")
 _WORD = re.compile(r"\A[^$]*[^\W\d_]{2}[^$]*\Z")
 """What is no variable and no formula."""
-_SENTENCE = re.compile(r"\A[^$\\]*\b[^\W\d_]{4,}\W[^$\\]*\b[^\W\d_]{2,}\W[^$\\]*\b[^\W\d_]{2,}\b")
-"""Three words and more outside of a formula."""
+_LONG_WORD = re.compile(r"(?<![\\{])\b[^\W\d_]{4,}")
+"""What is longer than a variable and no command."""
 _PICTURE = re.compile(r"images?(?:_?\d+)?", re.IGNORECASE)
 _MATHS = re.compile(r"\d|\\|[=^√π∞+*<>]")
 
