@@ -29,8 +29,10 @@ TOML, for rows that have their own fields:
 Optional: `name` (default: the file's), `system` (a template too), `kind` (of answers; default: the verifier's own, else
 math), `id`, `difficulty`, `cluster` (fields of the row), `max_tokens`. A `target` table is for verifiers that take an
 object: `target = {numbers = "nums", target = "goal"}` names fields; a value that is no string is taken as it is. A
-target of mathematics may be in the form of GSM8K here, too. Every row is read when the task loads; what is broken is
-named by file, line and field. Left out: few-shot examples other than in the prompt, and rows from the hub.
+target of mathematics may be in the form of GSM8K here, too. Fields `choices`, `wrong` and `first` are as in `jsonl`;
+the options stand with their letters where the prompt says {choices}, and the target names one of them. Every row is
+read when the task loads; what is broken is named by file, line and field. Left out: few-shot examples other than in
+the prompt, and rows from the hub.
 
 A TOML file of tables [parts.NAME] is a mixture of tasks: each row has the verifier, or the learnt reward, of its task.
 
@@ -221,6 +223,7 @@ def _refuse_unknown(
 # -- a task in TOML ----------------------------------------------------------------------------------------------------
 TOML_FIELDS = (
     "name", "data", "system", "prompt", "target", "kind", "verifier", "id", "difficulty", "cluster", "max_tokens",
+    "choices", "wrong", "first",
 )  # fmt: skip
 COLUMNS = ("id", "difficulty", "cluster")
 _KIND_OF = {"countdown": "expression", "game24": "expression", "procedural": "exact", "code": "code"}
@@ -242,6 +245,7 @@ class _Spec:
     kind: str
     check: VerifierSpec
     columns: Mapping[str, str]
+    options: Columns | None
     max_tokens: int
 
 
@@ -268,7 +272,8 @@ def toml_task(path: str) -> Task:
 def _read(file: Path) -> _Spec:
     table = load_toml(file)
     _refuse_unknown(table, TOML_FIELDS, file, ConfigError)
-    kind = _text(file, table, "kind", "")
+    options = _options_of(file, table)
+    kind = _text(file, table, "kind", "choice" if options and "verifier" not in table else "")
     check = _check(file, table.get("verifier"), kind)
     data = file.parent / Path(_text(file, table, "data")).expanduser()
     if not data.is_file():
@@ -286,8 +291,19 @@ def _read(file: Path) -> _Spec:
         kind=_kind(file, kind, check),
         check=check,
         columns={name: _text(file, table, name) for name in COLUMNS if name in table},
+        options=options,
         max_tokens=max_tokens,
     )
+
+
+def _options_of(file: Path, table: Mapping[str, Any]) -> Columns | None:
+    """Where the options of a choice stand, if it is one; raises ConfigError for a prompt that does not show them."""
+    if not {"choices", "wrong"} & table.keys():
+        return None
+    if "{choices}" not in str(table.get("prompt")):
+        raise ConfigError(f"{file}: prompt: say where the options stand, with their letters: {{choices}}")
+    named = {name: table[name] for name in ("choices", "wrong", "first") if name in table}
+    return build(Columns, {**named, "answer": _text(file, table, "target")}, where=f"{file}: ")
 
 
 def _text(file: Path, given: Mapping[str, Any], name: str, default: str | None = None) -> str:
@@ -340,7 +356,10 @@ def _target_fields(file: Path, given: object) -> str | Mapping[str, Json]:
 def _toml_items(spec: _Spec) -> Iterator[Item]:
     fields = [name for name in _PLACE.findall(spec.prompt) if name]
     fields += [spec.target] if isinstance(spec.target, str) else []
-    for row, where, number in rows_of(spec.data, needs=[(name,) for name in fields]):
+    rows: Iterable[NumberedRow] = rows_of(spec.data, needs=[(name,) for name in fields if name != "choices"])
+    if spec.options is not None:
+        rows = _with_options(spec, spec.options, rows)
+    for row, where, number in rows:
         messages = [Message("system", _filled(spec.system, row, where))] if spec.system else []
         messages.append(Message("user", _filled(spec.prompt, row, where)))
         target = _toml_target(spec, row, where)
@@ -353,6 +372,22 @@ def _toml_items(spec: _Spec) -> Iterator[Item]:
             _column(spec, row, where, "cluster") or "",
             _column(spec, row, where, "difficulty"),
         )
+
+
+def _with_options(spec: _Spec, columns: Columns, rows: Iterable[NumberedRow]) -> Iterator[NumberedRow]:
+    """The rows with their options as lines with letters, and as target the letter of the right one with its text."""
+    ours: list[NumberedRow] = []
+    given = list(rows)
+    for row, where, number in given:
+        own = {**row, "question": _filled(spec.prompt, {**row, "choices": " "}, where)}  # decides how they are shuffled
+        _put_answer(own, row, columns, where)
+        _put_options(own, row, columns, where)
+        ours.append((own, where, number))
+    lettered, _ = _with_letters(ours, columns)
+    for (row, where, number), (chosen, _, _) in zip(given, lettered, strict=True):
+        options = _options(chosen, where)
+        target = _chosen(_target(chosen, where), options, chosen, where)
+        yield {**row, "choices": "\n".join(_lines(options)), str(spec.target): target}, where, number
 
 
 def _field(row: Mapping[str, Any], name: str, where: str) -> Any:
@@ -531,8 +566,11 @@ def read_rows(
         RecordError: a column that is named is not there, or holds nothing that can be read.
     """
     ours: list[NumberedRow] = [(_in_our_names(row, columns, where), where, number) for row, where, number in rows]
-    if kind not in (None, "choice"):
-        return ours, ""
+    return _with_letters(ours, columns) if kind in (None, "choice") else (ours, "")
+
+
+def _with_letters(ours: Sequence[NumberedRow], columns: Columns) -> tuple[Sequence[NumberedRow], str]:
+    """The rows, answers that count the options replaced by letters, and from where they count."""
     first = columns.first if columns.first is not None else _counted_from(ours)
     if first is None:
         return ours, ""
@@ -945,8 +983,11 @@ def _lettered(question: str, options: Sequence[str]) -> str:
     pairs = list(zip(LETTERS, options, strict=False))
     if all(re.search(rf"\b{letter}\W{{1,3}}{re.escape(option)}", question) for letter, option in pairs):
         return question
-    lines = [f"({letter}) {option}" for letter, option in pairs]
-    return "\n".join([question.rstrip(), "", *lines])
+    return "\n".join([question.rstrip(), "", *_lines(options)])
+
+
+def _lines(options: Sequence[str]) -> list[str]:
+    return [f"({letter}) {option}" for letter, option in zip(LETTERS, options, strict=False)]
 
 
 def _chosen(target: TargetLike, options: Sequence[str], data: Mapping[str, Any], where: str) -> TargetLike:
