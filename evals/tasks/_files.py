@@ -63,7 +63,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from evals.data.sources import rows_of
-from evals.task import CHECKS, INSTRUCTIONS, Item, Task, VerifierSpec, choice_target, sample, shuffled
+from evals.task import CHECKS, INSTRUCTIONS, Item, Task, VerifierSpec, choice_target, has_rows, sample, shuffled
 from ttc.answers.grammar import parse
 from ttc.answers.kinds import KINDS, extract
 from ttc.answers.tokens import Unparsed, chemical, designation, plain
@@ -229,7 +229,7 @@ COLUMNS = ("id", "difficulty", "cluster")
 _KIND_OF = {"countdown": "expression", "game24": "expression", "procedural": "exact", "code": "code"}
 """The answer kind of a verifier that is not called like its kind; verifiers that judge the whole text have `format`."""
 _WHOLE = ("instructions", "language", "format", "regex", "judge", "safety")
-_PLACE = re.compile(r"\{\{|\}\}|\{([^{}\s]+)\}|[{}]")
+_PLACE = re.compile(r"\{\{|\}\}|\{([^{}\s](?:[^{}\n]*[^{}\s])?)\}|[{}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +276,7 @@ def _read(file: Path) -> _Spec:
     kind = _text(file, table, "kind", "choice" if options and "verifier" not in table else "")
     check = _check(file, table.get("verifier"), kind)
     data = file.parent / Path(_text(file, table, "data")).expanduser()
-    if not data.is_file():
+    if not (data.is_file() or has_rows(data)):
         raise ConfigError(f"{file}: data: {str(data)!r} {why_no_file(data)}; name a file of rows")
     max_tokens = table.get("max_tokens", 1024)
     if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
@@ -391,9 +391,10 @@ def _with_options(spec: _Spec, columns: Columns, rows: Iterable[NumberedRow]) ->
 
 
 def _field(row: Mapping[str, Any], name: str, where: str) -> Any:
-    if row.get(name) is None:
+    value = _at(row, name)
+    if value is None:
         raise RecordError(f"{where}: {name}: is missing{nearest(name, tuple(row))}")
-    return row[name]
+    return value
 
 
 def _filled(template: str, row: Mapping[str, Any], where: str) -> str:
@@ -744,13 +745,19 @@ def _listed(spec: str) -> list[str]:
 
 def _value(row: Mapping[str, Any], column: str, where: str) -> Any:
     """What stands in a column, or at a path into it."""
-    value: Any = row.get(column)
-    if value is None:
-        value = row
-        for part in column.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
+    value = _at(row, column)
     if value is None:
         raise RecordError(f"{where}: no column {column}, or nothing in it (there are: {', '.join(row)})")
+    return value
+
+
+def _at(row: Mapping[str, Any], column: str) -> Any:
+    """What stands in a column, or at a path into it; None where nothing does."""
+    if row.get(column) is not None:
+        return row[column]
+    value: Any = row
+    for part in column.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
     return value
 
 

@@ -109,6 +109,13 @@ def test_options_are_asked_with_their_letters_where_the_prompt_says(
         assert asked.startswith("Q: ") and asked.endswith("\nAnswer:")
 
 
+def test_fields_may_have_spaces_and_lie_in_others(tmp_path: Path) -> None:
+    text = 'data = "rows.jsonl.gz"\nprompt = "{The Question} {meta.hint}"\ntarget = "gold.value"\n'
+    row: dict[str, object] = {"The Question": "1+1?", "meta": {"hint": "Add."}, "gold": {"value": 2}}
+    (item,) = load_task(write(tmp_path, text, [row]))().items(None, 0)
+    assert (item.problem.messages[0].content, item.target) == ("1+1? Add.", "2")
+
+
 def test_a_prompt_that_does_not_show_the_options_is_refused(tmp_path: Path) -> None:
     text = CHOICE.replace("{choices}", "{ends}") + 'choices = "ends"'
     with pytest.raises(ConfigError, match=r"capitals\.toml: prompt: say where the options stand, .*: \{choices\}"):
