@@ -31,14 +31,14 @@ from evals.numbers.summary import summarise
 from evals.report.kit import count, interval, money, percent, seconds
 from evals.run_folder import MAX_STREAK, Trust, verdicts_of
 from evals.task import CHECKS, Item
-from evals.tasks._files import READ, items_of, kind_of_rows
+from evals.tasks._files import READ, Columns, items_of, kind_of_rows, read_rows
 from ttc.concurrent import gather
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.functions import CheckFunction, ScoreFunction, as_verifier
 from ttc.config.plugins import blamed, described, leaf
 from ttc.config.recipes import dump
 from ttc.config.registry import VERIFIERS
-from ttc.config.values import at_least, counted
+from ttc.config.values import at_least, build, counted
 from ttc.core import (
     NO_VERDICT,
     Answer,
@@ -56,7 +56,16 @@ from ttc.core import (
     Verdict,
     Verifier,
 )
-from ttc.errors import UNANSWERABLE, ConfigError, EngineError, MissingExtra, PluginError, TTCError, Unsupported
+from ttc.errors import (
+    UNANSWERABLE,
+    ConfigError,
+    EngineError,
+    MissingExtra,
+    PluginError,
+    RecordError,
+    TTCError,
+    Unsupported,
+)
 from ttc.session.door import check_scorer, choose_scorer, choose_strategy, opened, synchronous, with_options
 from ttc.session.solve import fit_to_context, solve, spent
 from ttc.session.thinking import Thinking
@@ -205,6 +214,7 @@ async def aevaluate(
     scorer: str | Scorer | ScoreFunction | None = None,
     verifier: str | Verifier | CheckFunction | None = None,
     kind: str | None = None,
+    columns: Mapping[str, Any] | None = None,
     seed: int | None = None,
     sampling: Sampling | None = None,
     thinking: Thinking | None = None,
@@ -227,6 +237,8 @@ async def aevaluate(
         scorer: for strategies that rank.
         verifier: what holds answers to targets.
         kind: answer kind: math, number, choice, exact, ...
+        columns: what holds question, answer, choices, ... in rows that call them otherwise, as `--set task.KEY=` does:
+            {"question": "passage,question", "answer": "label"}.
         seed: keys all draws; a new one without it, which the result tells.
         sampling: how tokens are drawn; without it the length is fitted to the model's context.
         thinking: caps and mode of thinking.
@@ -246,7 +258,7 @@ async def aevaluate(
     if scorer is None and choice.needs_scorer and engine == "embedded":
         scorer = "prm"
     check_scorer(choice, scorer)
-    items = _items(problems, kind)
+    items = _items(problems, kind, build(Columns, columns or {}, where="columns."))
     checker = _verifier(verifier, items[0].problem.kind)
     base_seed = secrets.randbelow(1 << 31) if seed is None else seed
     async with AsyncExitStack() as stack:
@@ -278,7 +290,7 @@ _ROWS = (("to_dicts",), ("to_list",), ("to_dict", "records"))
 """How tables give their rows: polars' frames, Hugging Face datasets, pandas' frames."""
 
 
-def _items(problems: Problems, kind: str | None) -> list[Item]:
+def _items(problems: Problems, kind: str | None, columns: Columns) -> list[Item]:
     """The rows as items; raises TTCError naming the row and the column that does not fit."""
     listed: Any = next((getattr(problems, way)(*args) for way, *args in _ROWS if hasattr(problems, way)), problems)
     splits = [name for name, part in listed.items() if hasattr(part, "to_list")] if isinstance(listed, Mapping) else []
@@ -295,11 +307,20 @@ def _items(problems: Problems, kind: str | None) -> list[Item]:
     for number, row in enumerate(table, start=1):
         if not isinstance(row, Mapping):
             raise ConfigError(f"problems: row {number} is no dictionary but {type(row).__name__}")
-    rows = [_cells(row) for row in table]
+    rows = [_cells(row, READ | columns.heads) for row in table]
     if kind is not None and kind not in CHECKS:
         raise ConfigError(f"kind must be one of {', '.join(CHECKS)}, got {kind!r}")
     numbered = [(row, f"row {number}", number) for number, row in enumerate(rows, start=1)]
-    items = list(items_of(numbered, kind or kind_of_rows(rows), "row"))
+    try:
+        ours, _ = read_rows(numbered, columns, kind)
+        items = list(items_of(ours, kind or kind_of_rows([row for row, _, _ in ours]), "row"))
+    except RecordError as exc:
+        here = (
+            "; in Python, columns={'KEY': 'COLUMN'} stands for --set task.KEY=COLUMN"
+            if "--set task." in str(exc)
+            else ""
+        )
+        raise RecordError(f"{exc}{here}") from exc
     ids = [item.problem.id for item in items]
     twice = next((name for name in ids if ids.count(name) > 1), None) if len(set(ids)) < len(ids) else None
     if twice is not None:
@@ -307,9 +328,9 @@ def _items(problems: Problems, kind: str | None) -> list[Item]:
     return items
 
 
-def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
+def _cells(row: Mapping[str, Any], read: frozenset[str]) -> dict[str, Any]:
     """A row in Python's own values, without the empty cells of a data frame; an answer must be there."""
-    cells = {str(name): _native(value) if name in READ else value for name, value in row.items()}
+    cells = {str(name): _native(value) if name in read else value for name, value in row.items()}
     return {name: value for name, value in cells.items() if name in ("answer", "target") or not _blank(value)}
 
 

@@ -42,7 +42,7 @@ from ttc.config.values import natural
 from ttc.core import NO_VERDICT, Answer, Candidate, Problem, Record, Submission, Usage, Verdict, Verifier
 from ttc.durable import replace_text
 from ttc.errors import UNANSWERABLE, ConfigError, EngineError, PluginError, RecordError, Unsupported
-from ttc.identity.digests import differing
+from ttc.identity.digests import LOCATED, differing, located
 from ttc.session.solve import charged, spent
 
 CONFIG = "run.json"
@@ -326,7 +326,7 @@ def check_folder(
             f"{folder} was made before runs recorded what they measured (weights, user files, data), so it can be read "
             "but not continued; choose another --out"
         )
-    config = _before_growth(config_there, config, items)
+    config = _as_named_there(config_there, _before_growth(config_there, config, items))
     apart = dict.fromkeys((CONTENTS, COUNTED, *(() if config.get(SERVED) is not None else (SERVED,))))
     settings = json.loads(json.dumps({**config, **apart}))
     for name, there, here in differences({**config_there, **apart}, settings):
@@ -338,6 +338,33 @@ def check_folder(
         _check_contents(folder, config_there[CONTENTS], config[CONTENTS], items if names_problem else ())
     if items and _counts_otherwise(folder, config) and not is_whole(folder, items):
         raise _other_counting(folder)
+
+
+def _as_named_there(there: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configuration with the folder's names of model, scorer and file of problems that lie elsewhere now.
+
+    What they are by content decides; where that is not known yet, it is left open.
+    """
+    before = there.get(CONTENTS)
+    for part in LOCATED:
+        place, place_there, contents = config.get(part), there.get(part), config.get(CONTENTS)
+        if not isinstance(place, str) or not isinstance(place_there, str):
+            continue
+        if contents is None:
+            config = {**config, part: place_there}
+            continue
+        names = located(contents, part, place, place_there)
+        if (
+            names
+            and isinstance(before, Mapping)
+            and all(before.get(new) == contents[old] for old, new in names.items())
+        ):
+            renamed = {names.get(name, name): digest for name, digest in contents.items()}
+            config = {**config, part: place_there, CONTENTS: renamed}
+    params, params_there = config.get("task_params") or {}, there.get("task_params") or {}
+    if "path" in params and "path" in params_there:  # the problems themselves are held by content
+        config = {**config, "task_params": {**params, "path": params_there["path"]}}
+    return config
 
 
 def _check_orphans(folder: Path, config: Mapping[str, Any], items: Sequence[Item]) -> None:

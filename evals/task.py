@@ -14,6 +14,7 @@ import itertools
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
 from ttc.answers.extract import MAX_FINAL
@@ -142,6 +143,19 @@ class Task:
         return items
 
 
+ROWS = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".tsv", ".json", ".json.gz", ".parquet")
+"""How the name of a file of problems ends, in small letters."""
+_SAVED = ("state.json", "dataset_dict.json")
+"""What a folder holds that `save_to_disk` of Hugging Face's datasets wrote."""
+
+
+def has_rows(path: Path) -> bool:
+    """Whether it is a file of problems by its name, or a folder that `save_to_disk` wrote."""
+    if path.is_dir():
+        return any((path / name).is_file() for name in _SAVED)
+    return path.name.lower().endswith(ROWS) and path.is_file()
+
+
 def gold_text(target: TargetLike) -> str:
     """The answer that a target holds, as text; empty where it holds none (tests, patterns)."""
     answer = target.get("answer", "") if isinstance(target, Mapping) else target
@@ -158,6 +172,15 @@ def choice_target(letter: str, text: str, options: Sequence[str]) -> TargetLike:
     if is_another or len(text) > MAX_FINAL or sum(text_key(option) == key for option in options) != 1:
         return letter
     return {"answer": letter, "alternatives": [text]}
+
+
+def shuffled(name: str, count: int) -> list[int]:
+    """The numbers below `count` in an order that `name` decides."""
+
+    def place(number: int) -> bytes:
+        return hashlib.sha256(f"{name}/{number}".encode("utf-8", "surrogatepass")).digest()
+
+    return sorted(range(count), key=place)
 
 
 def boxed_question(text: str) -> tuple[Message, ...]:

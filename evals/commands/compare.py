@@ -16,17 +16,24 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from evals.numbers.compare import RunComparison, Side, compare_all
-from evals.numbers.summary import IDENTITY, SUMMARY, counted_apart, read_summary, total_usage
+from evals.numbers.summary import (
+    IDENTITY,
+    SUMMARY,
+    SummarisedRun,
+    by_seeds,
+    counted_apart,
+    read_summary,
+    total_usage,
+)
 from evals.report.runs import labels
 from evals.run_folder import CONTENTS, Run, read_run
 from ttc.config.values import check_seed, counted
-from ttc.core import Record
 
 
 def register(subparsers: Any) -> None:
@@ -43,10 +50,6 @@ def run(args: argparse.Namespace) -> int:
     check_seed("compare", seed=args.seed)
     runs = _over_seeds([run for folder in args.runs for run in _runs(folder)])
     names = labels([entry for entry, _ in runs])
-    names = [
-        f"{name}, {counted(entry['seeds'], 'seed')}" if "seeds" in entry else name
-        for name, (entry, _) in zip(names, runs, strict=True)
-    ]
     full = [
         name if names.count(name) == 1 else f"{name} on {entry['task']}"
         for name, (entry, _) in zip(names, runs, strict=True)
@@ -61,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _runs(folder: Path) -> list[tuple[Mapping[str, Any], Sequence[Record]]]:
+def _runs(folder: Path) -> list[SummarisedRun]:
     """Return the runs of a folder with their entries: all of an evaluation, or the one that an unfinished run holds."""
     if not (folder / SUMMARY).is_file():
         run = read_run(folder)
@@ -70,25 +73,19 @@ def _runs(folder: Path) -> list[tuple[Mapping[str, Any], Sequence[Record]]]:
     return [({**entry, CONTENTS: run.config.get(CONTENTS)}, run.records) for entry, run in runs]
 
 
-def _over_seeds(
-    runs: Sequence[tuple[Mapping[str, Any], Sequence[Record]]],
-) -> list[tuple[Mapping[str, Any], Sequence[Record]]]:
-    """The runs, those of one content that differ by their seeds alone as one; as they are where one would be left."""
-    groups: dict[str, dict[object, tuple[Mapping[str, Any], Sequence[Record]]]] = {}
-    for number, (entry, records) in enumerate(runs):
-        name = json.dumps([entry.get(key) for key in (*IDENTITY, CONTENTS) if key != "seed"], default=str)
-        seed = entry.get("seed")
-        if seed in groups.get(name, {}):  # the same run again, which stands for itself
-            name = f"{number} {name}"
-        groups.setdefault(name, {})[seed] = entry, records
+def _over_seeds(runs: Sequence[SummarisedRun]) -> Sequence[SummarisedRun]:
+    """The runs, those that differ by their seeds alone as one; as they are where one would be left."""
+    groups = by_seeds(runs)
     if len(groups) < 2:
-        return list(runs)
-    pooled: list[tuple[Mapping[str, Any], Sequence[Record]]] = []
-    for by_seed in groups.values():
-        (entry, records), *others = by_seed.values()
-        own = {**entry, "seed": None, "seeds": len(by_seed)} if others else entry
-        pooled.append((own, [*records, *(record for _, more in others for record in more)]))
-    return pooled
+        return runs
+    return [_pooled(group) for group in groups]
+
+
+def _pooled(group: Sequence[SummarisedRun]) -> SummarisedRun:
+    (entry, records), *others = group
+    seeds = [str(one.get("seed")) for one, _ in group]
+    own = {**entry, "seed": None, "seeds": seeds} if others else entry
+    return own, [*records, *(record for _, more in others for record in more)]
 
 
 def _entry(run: Run) -> dict[str, Any]:

@@ -35,8 +35,8 @@ from evals.experiment import Arm, Experiment, Result, TotalSpender, execute
 from evals.numbers.summary import SUMMARY, counted_apart, read_summary, write_summary
 from evals.report import render_table, write_report
 from evals.run_folder import CONTENTS, Run, read_run, readable_config, stored_config
-from evals.task import MAX_LIMIT, Task
-from evals.tasks import ROWS, TASKS, load_task, task_file
+from evals.task import MAX_LIMIT, Task, has_rows
+from evals.tasks import TASKS, load_task, task_file
 from ttc.cli.options import add_options, add_recipe_option, option, read_options
 from ttc.cli.parts import (
     NOT_REPRODUCIBLE,
@@ -106,7 +106,7 @@ class EvalOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptio
 
     task: str = option(
         "arithmetic",
-        "a task, or a .jsonl, .csv or .toml file; its parameters: --set task.KEY=VALUE",
+        "a task, or a .jsonl, .csv, .json, .parquet or .toml file; its parameters: --set task.KEY=VALUE",
         metavar="NAME[:ARG]|FILE",
         group="task",
     )
@@ -117,7 +117,10 @@ class EvalOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptio
     limit: str = option("100", "problems, or all", metavar="N", group="task")
     unsafe_code: bool = option(False, "run model-written programs without a sandbox where none works", group="task")
     data: str | None = option(
-        None, "folder with the datasets (default: TTC_DATA, else the hub)", metavar="DIR", group="task"
+        None,
+        "file of the task's rows, or folder with datasets (default: TTC_DATA, else the hub)",
+        metavar="PATH",
+        group="task",
     )
     out: str | None = option(
         None, "run folder; an existing one is continued (default: runs/...)", metavar="DIR", group="run"
@@ -215,7 +218,7 @@ def evaluate(options: EvalOptions, out: Path) -> tuple[int, list[Result]]:
                 spend_total=_total_spender(experiment.arms),
             )
         )
-    _report(results, out, as_json=options.json, of_rows=options.task.endswith(ROWS))
+    _report(results, out, as_json=options.json, of_rows=has_rows(Path(options.task).expanduser()))
     if not is_reproducible(experiment.engine):
         print(f"{experiment.engine.label}: {NOT_REPRODUCIBLE}", file=sys.stderr)
     is_whole = not any(result.entry["errors"] or _undecided(result) or _unscored(result) for result in results)

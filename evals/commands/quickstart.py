@@ -5,8 +5,9 @@
     OPENAI_API_KEY=... ttc quickstart --base-url https://api.example.com/v1 --model NAME --data problems.jsonl
 
 Looks at what is there, proposes the strategy that works on it and says why, runs it on twenty problems beside one plain
-draw, and prints accuracy with its 95 % interval, tokens, seconds and money. --data takes JSON lines or CSV with the
-columns question (or prompt, problem) and answer (or target); without it there are twenty problems in the package.
+draw, and prints accuracy with its 95 % interval, tokens, seconds and money. --data takes a file of rows with columns
+question (or prompt, problem) and answer (or target), or those that --set task.answer=COLUMN and its like name; without
+it there are twenty problems in the package.
 Cost on an endpoint: nine answers to each of twenty problems, as a rule; --look stops before.
 
 The run is one of `ttc eval`: its folder is read by `ttc compare` and `ttc report`. The key is read from the environment
@@ -18,7 +19,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,10 @@ from evals.commands.eval import EvalOptions, continuation, evaluate, plan, price
 from evals.experiment import Result
 from evals.report.kit import money, seconds
 from evals.report.runs import headline, read_runs
+from evals.task import has_rows
 from ttc.cli.options import add_options, command_line, option, read_options
-from ttc.cli.parts import TOY, check_writable
+from ttc.cli.parts import TOY, check_writable, settings
+from ttc.config.recipes import section
 from ttc.config.values import at_least, counted
 from ttc.core import Usage
 from ttc.errors import ConfigError
@@ -55,7 +58,8 @@ class QuickstartOptions:
     engine: str | None = option(
         None, "engine of a model folder: embedded, vllm, sglang (default: embedded)", metavar="NAME"
     )
-    data: str | None = option(None, "your problems: a .jsonl, .csv or .toml file", metavar="FILE")
+    data: str | None = option(None, "your problems: a .jsonl, .csv, .json, .parquet or .toml file", metavar="FILE")
+    settings: Mapping[str, object] = settings("any setting of ttc eval: task.answer=COLUMN, engine.device=cuda")
     limit: int = option(20, "problems", metavar="N")
     n: int | None = option(None, "samples of the proposed strategy (default: as proposed)", metavar="N")
     price_in: float | None = option(None, "price of a million tokens of prompts", metavar="DOLLARS")
@@ -105,11 +109,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(options: QuickstartOptions, out: Path) -> None:
     """Refuse what needs neither an endpoint nor a model to be refused: the file, the folder, the prices."""
-    if options.data is not None and not (path := Path(options.data).expanduser()).is_file():
+    path = Path(options.data or "").expanduser()
+    if options.data is not None and not (path.is_file() or has_rows(path)):
         why = "a folder; name a file in it" if path.is_dir() else "there is no such file"
         raise ConfigError(f"--data {path}: {why}")
     if options.data is not None:
-        read_task(options.data, {}).sequence(options.limit, 0)
+        read_task(options.data, section(options.settings, "task")).sequence(options.limit, 0)
     prices_of(options.price_in, options.price_out)
     check_writable("--out", out)
 
@@ -120,7 +125,7 @@ def _spec(options: QuickstartOptions, proposal: Proposal) -> str:
 
 def _evaluation(options: QuickstartOptions, found: Discovery, proposal: Proposal, out: Path) -> EvalOptions:
     """The evaluation as options of `ttc eval`, which runs it."""
-    settings: dict[str, object] = {f"engine.{name}": value for name, value in found.settings.items()}
+    own: dict[str, object] = {f"engine.{name}": value for name, value in found.settings.items()}
     return EvalOptions(
         engine=found.engine,
         model=found.model,
@@ -129,7 +134,7 @@ def _evaluation(options: QuickstartOptions, found: Discovery, proposal: Proposal
         strategy=(PLAIN, proposal.strategy),
         n=options.n or proposal.n,
         scorer=None if found.packaged else found.scorer,
-        settings=settings,
+        settings={**own, **options.settings},
         max_tokens=options.max_tokens,
         temperature=found.temperature,
         price_in=options.price_in,

@@ -19,21 +19,22 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from evals.experiment import settings_of
-from evals.numbers.summary import summarise, usage_of, write_summary
+from evals.numbers.summary import SUMMARY, read_summary, summarise, usage_of, write_summary
 from evals.report import render_table
-from evals.run_folder import CONTENTS, RECORDS, digest, evaluate, read_run
+from evals.run_folder import CONTENTS, RECORDS, digest, evaluate, read_run, readable_config
 from evals.task import Item
 from ttc.cli.options import add_options, read_options
 from ttc.cli.parts import SEVERAL, StrategyOptions, check_writable, resolve_budget, resolve_strategies, strategies
 from ttc.config.choices import StrategyChoice
 from ttc.config.recipes import dump, section
 from ttc.core import Answer, Budget, Candidate, Problem, Record, Sampling, Submission, TargetLike, Verdict
+from ttc.durable import alone_in
 from ttc.errors import ConfigError, RecordError, VerifierError
 from ttc.identity.digests import file_digest, strategy_contents
 from ttc.replay import PoolScorer, RecordedDraw, pool_of, replay
@@ -109,6 +110,19 @@ async def replay_run(
             **strategy_contents(choice),
         },
     }
+    solve = _solver(source, choice, scorer, budget)
+    await solve(next(record.problem for record in source.records if record.answer))  # refused before a folder is made
+    items = [_item(record) for record in source.records]
+    records = await evaluate(out, config, items, solve, _RecordedVerdicts(source.records), concurrency=CONCURRENCY)
+    entry = {**summarise(records, config), "model": source.config.get("model"), "records": "."}
+    write_summary(out, [entry])
+    return entry, records
+
+
+def _solver(
+    source: RecordedRun, choice: StrategyChoice, scorer: PoolScorer | None, budget: Budget | None
+) -> Callable[[Problem], Awaitable[Answer]]:
+    """What answers a recorded problem by a strategy, with its recorded draws."""
     strategy, seed = choice.bind(scorer), int(source.config["seed"])
 
     async def solve(problem: Problem) -> Answer:
@@ -118,11 +132,7 @@ async def replay_run(
         pool = source.pools[problem.id]
         return await replay(problem, pool, strategy, seed=seed, sampling=source.sampling, budget=budget)
 
-    items = [_item(record) for record in source.records]
-    records = await evaluate(out, config, items, solve, _RecordedVerdicts(source.records), concurrency=CONCURRENCY)
-    entry = {**summarise(records, config), "model": source.config.get("model"), "records": "."}
-    write_summary(out, [entry])
-    return entry, records
+    return solve
 
 
 def _item(record: Record) -> Item:
@@ -189,7 +199,7 @@ def run(args: argparse.Namespace) -> int:
     options = read_options(ReplayOptions, args)
     if options.scorer is not None:
         raise ConfigError("--scorer has no effect: a replay uses the recorded scores")
-    for name in ("engine", "scorer", "thinking"):
+    for name in ("engine", "scorer", "thinking", "sampling", "task"):
         if section(options.settings, name):
             raise ConfigError(f"--set {name}.KEY has no effect: a replay uses what was recorded")
     source = open_source(options.source)
@@ -198,16 +208,30 @@ def run(args: argparse.Namespace) -> int:
     apart = options.out is None or len(choices) > 1
     out = options.out or options.source.with_name(f"{options.source.resolve().name}-replay")
     check_writable("--out", out)
-    entries = []
+    entries: list[dict[str, Any]] = []
     for choice in choices:
         folder = out / re.sub(r"[^A-Za-z0-9._-]+", "-", _label(choice, options.n)) if apart else out
         entry, _ = asyncio.run(replay_run(source, choice, folder, budget))
         entries.append({**entry, "records": os.path.relpath(folder, out)})
     out.mkdir(parents=True, exist_ok=True)
-    write_summary(out, entries)
-    print(render_table(entries))
+    with alone_in(out):
+        rows = [*_rows_before(out, source, entries), *entries]
+        write_summary(out, rows)
+    print(render_table(rows))
     print(f"replayed into {out}; report it: ttc report {out}", file=sys.stderr)
     return 0
+
+
+def _rows_before(out: Path, source: RecordedRun, entries: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The rows of the folder's summary that are other replays of this run, as it is now."""
+    mine = {entry["records"] for entry in entries}
+    for row in read_summary(out) if (out / SUMMARY).is_file() else ():
+        if row.get("records") in mine:
+            continue
+        config = readable_config(out / str(row.get("records", "."))) or {}
+        samples = (config.get(CONTENTS) or {}).get("recorded samples")
+        if config.get("replay_of") == digest(source.config) and samples == source.samples:
+            yield row
 
 
 def _label(choice: StrategyChoice, n: int | None) -> str:

@@ -3,6 +3,11 @@
 These are the table, report.html, curve.csv and figure.png, .svg and .pdf of finished or interrupted runs. The
 numbers are those of each run's summary.json; a run that was interrupted before it had one, has gone on since, or was
 summarised when intervals were others, is summarised from the records it holds.
+
+    ttc report runs/seed1 runs/seed2 runs/seed3 --out runs/all
+
+Runs that differ by --seed alone are one row: of a problem its share of right answers counts, so the interval covers the
+problems and what was drawn; costs are those of one run. --per-seed gives each a row of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ from ttc.core import Prices, Record
 from ttc.errors import ConfigError
 
 if TYPE_CHECKING:
+    from evals.numbers.summary import SummarisedRun
     from evals.run_folder import Run
 
 
@@ -31,6 +37,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where to write (default: into RUN; needed when there are several)"
     )
+    parser.add_argument("--per-seed", action="store_true", help="a row for each seed of runs that differ by it alone")
     parser.set_defaults(run=run)
 
 
@@ -38,15 +45,20 @@ def run(args: argparse.Namespace) -> int:
     """Write the report, print its table (and where the page is, on stderr); returns 0."""
     out = _out_dir(args.out, args.runs)
     check_writable("--out", out)
-    pairs = [pair for folder in args.runs for pair in load(folder)]
-    from evals.numbers.summary import counted_apart
+    pairs: list[SummarisedRun] = [pair for folder in args.runs for pair in load(folder)]
+    from evals.numbers.summary import by_seeds, counted_apart, over_seeds
     from evals.report import render_table, write_report
+    from evals.report.runs import by_seed, read_runs
 
+    if not args.per_seed:
+        pairs = [over_seeds(group) for group in by_seeds(pairs)]
     summaries, records = [entry for entry, _ in pairs], [rows for _, rows in pairs]
     page = write_report(out, summaries, records, partial(print, file=sys.stderr))
     print(render_table(summaries))
     if counted_apart(summaries):
         print(counted_apart(summaries), file=sys.stderr)
+    for text in filter(None, map(by_seed, read_runs(summaries))):
+        print(text, file=sys.stderr)
     print(f"report: {page}", file=sys.stderr)
     return 0
 
@@ -59,15 +71,15 @@ def load(folder: Path) -> list[tuple[dict[str, Any], Sequence[Record]]]:
         RecordError: a file in it is broken.
     """
     from evals.numbers.summary import SUMMARY, read_summary, summarise
-    from evals.run_folder import read_run
+    from evals.run_folder import CONTENTS, read_run
 
     if (folder / SUMMARY).is_file():
         pairs = [(entry, read_run(folder / str(entry.get("records", ".")))) for entry in read_summary(folder)]
-        return [(_up_to_date(entry, run), run.records) for entry, run in pairs]
+        return [({**_up_to_date(entry, run), CONTENTS: run.config.get(CONTENTS)}, run.records) for entry, run in pairs]
     run = read_run(folder)
     if not run.records:
         raise ConfigError(f"{folder} holds no records yet; give the command that began the run again")
-    return [(summarise(run.records, run.config), run.records)]
+    return [({**summarise(run.records, run.config), CONTENTS: run.config.get(CONTENTS)}, run.records)]
 
 
 def _up_to_date(entry: dict[str, Any], run: Run) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
     dataset(Source("gsm8k_test", "openai/gsm8k", "main", "test"), data=None, read=one_row_to_an_item)
 
-`data` is a folder. If it holds `gsm8k_test.jsonl` or `.jsonl.gz`, those lines are the rows ("local" format, with
-`problem` and `answer`); a `.csv` of that stem has the published columns, like the hub; if it holds a copy of the hub
-repository under `openai/gsm8k`, that copy is loaded by `datasets`. Without a folder the hub itself is asked, unless the
-source says that it must not be.
+`data` is a file of rows (`ROWS`, or a folder of `save_to_disk`), whatever it is called, or a folder. If the folder
+holds a file called `gsm8k_test`, that is read; if it holds a copy of the hub repository under `openai/gsm8k`, that copy
+is loaded by `datasets`. Without either the hub itself is asked, unless the source says that it must not be. Rows of
+files are as published, or in the "local" format, which has an `id`, and `problem` for the question.
 
 A training stage names rows in one line, with the columns that hold what it needs (`NamedRows`):
 
@@ -23,13 +23,13 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from evals.task import Item, Loader, sample
+from evals.task import ROWS, Item, Loader, has_rows, sample
 from ttc.config.recipes import overrides
 from ttc.core import half_character, mended
 from ttc.errors import ConfigError, RecordError, missing_extra
@@ -114,28 +114,34 @@ def rows_from(source: Source, data: str | None) -> Iterator[Row]:
     """Yield the rows of `source`; raises ConfigError when it cannot be found and RecordError for a broken line."""
     if data is None and not source.on_hub:
         raise ConfigError(
-            f"{source.repository} is read from a copy only: give the folder that holds {source.stem}.csv or "
-            f"{source.stem}.jsonl(.gz), --data DIR or TTC_DATA"
+            f"{source.repository} is read from a copy only: give the file, --data FILE, or a folder that holds "
+            f"{source.stem}.csv or {source.stem}.jsonl(.gz), --data DIR or TTC_DATA"
         )
     if data is None:
         return _hub_rows(source, source.repository)
     folder = Path(data).expanduser()
-    for name in (f"{source.stem}.jsonl", f"{source.stem}.jsonl.gz"):
-        if (folder / name).is_file():
-            return (Row(value, where, number, local=True) for value, where, number in json_lines(folder / name))
-    if (folder / f"{source.stem}.csv").is_file():
-        return _csv_rows(folder / f"{source.stem}.csv")
+    names = [folder] if has_rows(folder) else [folder / f"{source.stem}{ending}" for ending in ROWS]
+    path = next((path for path in names if has_rows(path)), None)
+    if path is not None:
+        return (Row(value, where, number, local=_is_local(value)) for value, where, number in rows_of(path))
     if (folder / source.repository).is_dir():
         return _hub_rows(source, str(folder / source.repository))
+    if not folder.exists():
+        raise ConfigError(f"data {data!r} does not exist; give a file of rows, or the folder that holds it")
     raise ConfigError(
-        f"data folder {data!r} holds neither {source.stem}.jsonl(.gz) or .csv nor a copy of the hub repository "
-        f"{source.repository}"
+        f"data {data!r} holds neither {source.stem}.jsonl(.gz), .csv, .json or .parquet nor a copy of the hub "
+        f"repository {source.repository}; a file of another name is given itself: --data FILE"
     )
+
+
+def _is_local(row: Mapping[str, Any]) -> bool:
+    """Whether a row of a named data set is in the local format: it has an id, and no question under another name."""
+    return "id" in row and ("problem" in row or "question" not in row)
 
 
 def json_lines(path: Path) -> Iterator[tuple[Mapping[str, Any], str, int]]:
     """Yield (object, "file, line n", n) of a JSON-lines file, plain or gzipped; blank lines are skipped."""
-    opener = gzip.open if path.suffix == ".gz" else open
+    opener = _opener(path)
     try:
         with opener(path, "rt", encoding="utf-8-sig") as file:
             for number, line in enumerate(file, start=1):
@@ -166,7 +172,7 @@ def _is_utf8(line: bytes) -> bool:
 
 
 def rows_of(path: Path, needs: Sequence[Sequence[str]] = ()) -> Iterator[tuple[Mapping[str, Any], str, int]]:
-    """Yield (row, where it stands, its number) of a file of JSON lines or CSV, whose empty cells are left out.
+    """Yield (row, where it stands, its number) of a file of `ROWS` or a saved folder; empty cells of CSV are left out.
 
     Of each of `needs`, columns of which one is enough, a row of CSV has one that is not empty, where the file has any.
 
@@ -174,16 +180,78 @@ def rows_of(path: Path, needs: Sequence[Sequence[str]] = ()) -> Iterator[tuple[M
         ConfigError: the file cannot be read.
         RecordError: a line is no JSON object, or a row of CSV has too many fields, too few, or lacks one of `needs`.
     """
-    if path.suffix != ".csv":
-        yield from json_lines(path)
-        return
+    ending = path.name.lower().removesuffix(".gz").rpartition(".")[2]
+    if ending in ("csv", "tsv"):
+        return _filled_rows(path, needs)
+    read = _saved_rows if path.is_dir() else _TABLES.get(ending)
+    if read is None:
+        return json_lines(path)
+    return ((row, f"{path}, row {number}", number) for number, row in enumerate(read(path), start=1))
+
+
+def _saved_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The rows of a folder that `save_to_disk` wrote."""
+    try:
+        import datasets
+    except ImportError as exc:
+        raise missing_extra(exc) from exc
+    try:
+        table = datasets.load_from_disk(str(path))
+    except Exception as exc:  # foreign errors of many kinds: cut, no permission, another version
+        raise ConfigError(f"{path} cannot be read: {type(exc).__name__}: {exc}") from exc
+    if isinstance(table, Mapping):
+        names = ", ".join(str(path / name) for name in table)
+        raise ConfigError(f"{path} holds several splits; name the folder of one: {names}")
+    yield from table
+
+
+def _parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        import pyarrow.parquet
+    except ImportError as exc:
+        raise missing_extra(exc) from exc
+    try:
+        with pyarrow.parquet.ParquetFile(path) as table:
+            for batch in table.iter_batches():
+                yield from batch.to_pylist()
+    except (OSError, pyarrow.ArrowException) as exc:
+        raise ConfigError(f"{path} cannot be read: {exc}") from exc
+
+
+def _array(path: Path) -> list[Mapping[str, Any]]:
+    """The rows of a file that is one JSON array, or an object with one array of them; or JSON lines after all."""
+    try:
+        with _opener(path)(path, "rt", encoding="utf-8-sig") as file:
+            text = file.read()
+        value = json.loads(text, object_pairs_hook=each_once)
+    except UnicodeDecodeError as exc:
+        raise _not_utf8(path, _opener(path), exc) from exc
+    except (OSError, EOFError, zlib.error) as exc:
+        raise ConfigError(f"{path} cannot be read: {exc}") from exc
+    except RecordError as exc:
+        raise RecordError(f"{path}: {exc}") from exc
+    except (ValueError, RecursionError) as exc:
+        if "Extra data" in str(exc):  # one object behind the other, as many files called .json are
+            return [row for row, _, _ in json_lines(path)]
+        raise RecordError(f"{path}: not JSON ({exc})") from exc
+    lists = [part for part in value.values() if isinstance(part, list)] if isinstance(value, dict) else [value]
+    rows = lists[0] if len(lists) == 1 else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise RecordError(f"{path}: expected an array of objects, one a problem; or JSON lines, called .jsonl")
+    for number, row in enumerate(rows, start=1) if "\\u" in text else ():
+        _refuse_halves(row, f"{path}, row {number}")
+    return rows
+
+
+_TABLES: Mapping[str, Callable[[Path], Iterable[Mapping[str, Any]]]] = {"parquet": _parquet_rows, "json": _array}
+
+
+def _opener(path: Path) -> Callable[..., Any]:
+    return gzip.open if path.suffix.lower() == ".gz" else open
+
+
+def _filled_rows(path: Path, needs: Sequence[Sequence[str]]) -> Iterator[tuple[Mapping[str, Any], str, int]]:
     for row in _csv_rows(path):
-        if needs and not any(name in row.data for names in needs for name in names):
-            wanted, there = " and ".join(names[0] for names in needs), ", ".join(row.data)
-            small = {name for names in needs for name in names}
-            renamed = [f"{name} to {name.lower()}" for name in row.data if name.lower() in small]
-            hint = f"; rename {' and '.join(renamed)}" if renamed else ""
-            raise ConfigError(f"{path}: its first row names the columns, such as {wanted}, but holds: {there}{hint}")
         cells = {name: cell for name, cell in row.data.items() if name and cell}
         for names in needs:
             empty = [name for name in names if name in row.data and name not in cells]
@@ -193,20 +261,21 @@ def rows_of(path: Path, needs: Sequence[Sequence[str]] = ()) -> Iterator[tuple[M
 
 
 def _csv_rows(path: Path) -> Iterator[Row]:
+    mark = "\t" if path.suffix.lower() == ".tsv" else ","
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
+        with _opener(path)(path, "rt", encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, delimiter=mark)
             lines = (cells for cells in reader if any(map(str.strip, cells)))  # as spreadsheets end a sheet: ",,"
             names = _csv_names(next(lines, []), path)
             for number, cells in enumerate(lines, start=1):
                 where = f"{path}, row {number}"
                 yield Row(dict(zip(names, _fitting(cells, names, where), strict=True)), where, number, local=False)
     except UnicodeDecodeError as exc:
-        raise _not_utf8(path, open, exc) from exc
+        raise _not_utf8(path, _opener(path), exc) from exc
     except csv.Error as exc:
         place = f"{path}, near line {reader.line_num}"
         raise ConfigError(f"{place}: {exc}; is a quotation mark left open?") from exc
-    except OSError as exc:
+    except (OSError, EOFError, zlib.error) as exc:
         raise ConfigError(f"{path} cannot be read: {exc}") from exc
 
 
@@ -245,10 +314,15 @@ def _object(line: str, where: str) -> Mapping[str, Any]:
         raise RecordError(f"{where}: not JSON ({exc}); each line is an object of its own") from exc
     if not isinstance(value, dict):
         raise RecordError(f"{where}: expected a JSON object, got {type(value).__name__}; give each its own line")
-    for name, field in value.items() if "\\u" in line else ():
+    if "\\u" in line:
+        _refuse_halves(value, where)
+    return value
+
+
+def _refuse_halves(row: Mapping[str, Any], where: str) -> None:
+    for name, field in row.items():
         if half_character(json.dumps([name, field], ensure_ascii=False)) is not None:
             raise RecordError(f"{where}: {mended(name)}: holds half of a character (\\ud800 to \\udfff): give it whole")
-    return value
 
 
 def _hub_rows(source: Source, repository: str) -> Iterator[Row]:
@@ -271,7 +345,8 @@ DATA = "TTC_DATA"
 """The variable of the environment that names the folder of local copies."""
 _NAMED = re.compile(r"[\w.-]+/[\w.-]+:[a-z_]+=")
 _PLACES = ("config", "split", "stem", "limit")
-_FILE = re.compile(r"(?P<path>.+?\.(?:jsonl|jsonl\.gz|csv)):(?P<columns>[a-z_]+=.*)", re.DOTALL)
+_ENDINGS = "|".join(re.escape(ending) for ending in ROWS)
+_FILE = re.compile(rf"(?P<path>.+?(?:{_ENDINGS})):(?P<columns>[a-z_]+=.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,10 +391,8 @@ class NamedRows:
         if self.path is not None:
             return self.path
         folder = os.environ.get(DATA)
-        names = [f"{self.source.stem}.{ending}" for ending in ("jsonl", "jsonl.gz", "csv")]
-        return (
-            next((path for path in (Path(folder, name) for name in names) if path.is_file()), None) if folder else None
-        )
+        paths = [Path(folder, f"{self.source.stem}{ending}") for ending in ROWS] if folder else []
+        return next((path for path in paths if path.is_file()), None)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The rows, by our names of fields; raises like `rows_from`, and RecordError for a column that is not there."""

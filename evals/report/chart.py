@@ -289,9 +289,11 @@ def judged(record: Record) -> list[tuple[Candidate, Verdict]]:
 
 
 def success_shares(records: Sequence[Record]) -> list[float]:
-    """Share of right candidates of each problem that has at least `MIN_POOL` judged ones."""
-    pools = map(judged, records)
-    return [sum(v.correct for _, v in pool) / len(pool) for pool in pools if len(pool) >= MIN_POOL]
+    """Share of right candidates of each problem that has at least `MIN_POOL` judged ones, those of all its records."""
+    pools: dict[str, list[bool]] = {}
+    for record in records:
+        pools.setdefault(record.problem.id, []).extend(verdict.correct for _, verdict in judged(record))
+    return [sum(pool) / len(pool) for pool in pools.values() if len(pool) >= MIN_POOL]
 
 
 def histogram(shares: Sequence[float]) -> list[int]:

@@ -194,7 +194,7 @@ def group_data(runs: Sequence[RunSummary], records: Mapping[str, Sequence[Record
     for run in runs:
         for record in records.get(run.key, ()):
             traits[record.problem.id] = traits.get(record.problem.id, Trait(0)) | traits_of(record)
-            num_runs[record.problem.id] += 1
+        num_runs.update({record.problem.id for record in records.get(run.key, ())})
     kinds = {pid: kinds_of(union) for pid, union in traits.items()}
     listed = kinds if len(kinds) <= MAX_ROWS else dict.fromkeys(sample(kinds, MAX_ROWS))
     rows: dict[str, dict[str, Any]] = {pid: {} for pid in kinds if pid in listed}
@@ -204,9 +204,9 @@ def group_data(runs: Sequence[RunSummary], records: Mapping[str, Sequence[Record
             pid = record.problem.id
             if pid in rows:
                 row = rows[pid] = rows[pid] or _row(record, kinds[pid], len(runs))
-                row["c"][at] = _cell(record)
+                row["c"][at] = row["c"][at] or _cell(record)  # of several seeds the first
             if pid in tree_records:
-                tree_records[pid][run.label] = record
+                tree_records[pid].setdefault(run.label, record)
     trees = _trees(runs, tree_records)
     for row in rows.values():
         # A problem whose tree is shown needs its whole question; the others only what fits a table row.

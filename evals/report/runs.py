@@ -105,6 +105,11 @@ class RunSummary:
         return int(self.entry["problems"])
 
     @property
+    def asked(self) -> int:
+        """How often a problem was asked: once, and of several seeds once by each."""
+        return int(self.entry.get("asked") or self.problems)
+
+    @property
     def failures(self) -> int:
         """How many problems ended in an error."""
         return int(self.entry.get("errors") or 0)
@@ -121,7 +126,7 @@ class RunSummary:
 
     def usage_per_problem(self, name: str) -> float:
         """Tokens (or calls, FLOPs) of one role per problem; 0 where the summary has no such column."""
-        return (finite(self.entry.get("usage", {}).get(name)) or 0.0) / max(self.problems, 1)
+        return (finite(self.entry.get("usage", {}).get(name)) or 0.0) / max(self.asked, 1)
 
 
 def read_runs(summaries: Sequence[Mapping[str, Any]]) -> list[RunSummary]:
@@ -148,7 +153,8 @@ def labels(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 def _name(entry: Mapping[str, Any]) -> str:
     n, strategy = entry.get("params", entry).get("n"), str(entry.get("strategy", "?"))
     head = f"{strategy} N={n}" if isinstance(n, int) and n > 1 else strategy
-    return ", ".join([head, *(_said(name, value) for name, value in _settings(entry).items())])
+    seeds = [counted(len(entry["seeds"]), "seed")] if "seeds" in entry else []
+    return ", ".join([head, *(_said(name, value) for name, value in _settings(entry).items()), *seeds])
 
 
 def _settings(entry: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -259,7 +265,7 @@ def headline(runs: Sequence[RunSummary]) -> str:
     """What runs of one group gave, and how many problems failed or got no verdict; raises ValueError without runs."""
     failed = {run.label: run.failures for run in runs if run.failures}
     undecided = {run.label: run.unjudged for run in runs if run.unjudged}
-    if (failed or undecided) and all(run.failures + run.unjudged == run.problems for run in runs):
+    if (failed or undecided) and all(run.failures + run.unjudged == run.asked for run in runs):
         how = " or ".join([*(["failed"] if failed else []), *(["got no verdict"] if undecided else [])])
         return f"Nothing was measured: {_all_of(runs[0])} {how}."
     return _outcome(runs) + _counted("Failed", failed) + _counted("No verdict", undecided)
@@ -314,6 +320,7 @@ def facts(runs: Sequence[RunSummary]) -> list[str]:
         lines += [f"{name} {', '.join(sorted(values))}"] if values else []
     seeds = {str(seed) for run in runs if (seed := run.entry.get("seed")) is not None}
     lines += [f"seed {', '.join(sorted(seeds))}"] if seeds else []
+    lines += [text for run in runs if (text := by_seed(run))]
     detectable = [mde for run in runs if (mde := run.share("mde")) is not None]
     if detectable:
         size = points(max(detectable)).lstrip("+")
@@ -321,6 +328,13 @@ def facts(runs: Sequence[RunSummary]) -> list[str]:
     if _overlaps(runs):
         lines.append("the two intervals overlap (ttc compare gives the paired test)")
     return lines
+
+
+def by_seed(run: RunSummary) -> str:
+    """What each seed of a run gave; empty where it has one."""
+    seeds: Mapping[str, float] = run.entry.get("seeds") or {}
+    rates = ", ".join(f"{percent(accuracy)} with seed {seed}" for seed, accuracy in seeds.items())
+    return rates and f"{run.label}: {rates}"
 
 
 def _best_and_others(runs: Sequence[RunSummary]) -> tuple[RunSummary, list[RunSummary]]:

@@ -1,6 +1,6 @@
 """Tasks: one short file each; the file's name is the task's. `NAME:ARG` chooses within a task that has many kinds.
 
-A path to a JSON-lines, CSV or TOML file is a task as well (`evals.tasks._files`), or a mixture of several.
+A path to a file of rows (JSON lines, CSV, JSON, parquet) or a TOML file is a task as well (`evals.tasks._files`).
 """
 
 from __future__ import annotations
@@ -10,35 +10,33 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from evals.task import Task
+from evals.task import ROWS, Task, has_rows
 from ttc.config.plugins import PluginShape
 from ttc.config.recipes import load_toml, split_model, user_file
 from ttc.config.registry import Registry
 from ttc.errors import ConfigError
 
-__all__ = ["ROWS", "TASKS", "load_task", "task_file"]
+__all__ = ["TASKS", "load_task", "task_file"]
 
 TASKS = Registry("task", "evals.tasks", "ttc.tasks", PluginShape(("evals.task:Task",), num_free=1))
-ROWS = (".jsonl", ".jsonl.gz", ".csv")
-"""How the name of a user's file of problems ends."""
 _TOML = ".toml"
 
 
 def load_task(name: str) -> Callable[..., Task]:
-    """Return the factory of the task called `name`, of NAME:ARG, or of the task in a file (JSON lines, CSV, TOML).
+    """Return the factory of the task called `name`, of NAME:ARG, or of the task in a file (rows or TOML).
 
     Raises:
         UnknownName: no task of that name.
         ConfigError: a file that does not exist or has another ending, an argument for a task that takes none, or none
             for one that needs it.
     """
-    if name.endswith((*ROWS, _TOML)):
-        if not Path(name).expanduser().is_file():
+    path = Path(name).expanduser()
+    if has_rows(path) or name.lower().endswith(ROWS) or name.endswith(_TOML):
+        if not path.exists():
             raise ConfigError(f"task file {name!r} does not exist")
         factory = partial(_reader(name), name)
-        factory.__name__ = Path(name).name  # type: ignore[attr-defined]
+        factory.__name__ = path.name  # type: ignore[attr-defined]
         return factory
-    path = Path(name).expanduser()
     plain, argument = split_model(name)
     is_folder, is_file = "/" in name and path.is_dir(), path.suffix not in ("", ".py") and path.is_file()
     is_missing = not is_file and _called_like_a_file(plain)
@@ -46,8 +44,7 @@ def load_task(name: str) -> Callable[..., Task]:
         what = "task folder" if is_folder else "task file"
         raise ConfigError(
             f"{what} {name!r}{' does not exist;' if is_missing else ':'} a task is read from "
-            f"{', '.join((*ROWS, _TOML))} or FILE.py:FUNCTION; ttc.evaluate takes data frames and datasets "
-            "(pandas.read_parquet, datasets.load_from_disk)"
+            f"{', '.join((*ROWS, _TOML))}, a folder of save_to_disk, or FILE.py:FUNCTION"
         )
     task_factory = TASKS.load(plain)
     takes = [p for p in inspect.signature(task_factory).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]

@@ -1,23 +1,27 @@
-"""Tasks in a user's file: problems in JSON lines (`--task capitals.jsonl`), or their description in TOML.
+"""Tasks in a user's file: problems in rows (`--task capitals.jsonl`), or their description in TOML.
 
-JSON lines, plain or gzipped, one problem per line, or CSV with a line of names:
+Rows are JSON lines, plain or gzipped, one problem per line; or CSV with a line of names, a JSON array, a parquet file,
+or a folder of `save_to_disk`:
 
     {"id": "p1", "problem": "What is 2+2?", "answer": "4"}
 
-    problem   what is asked, with the instruction of its kind; also called question or prompt
+    problem   what is asked, with the instruction of its kind; also called question, prompt or question_stem
     messages  in place of `problem`: sent as they are
-    answer    text or number, required; of one in the form of GSM8K (`... #### 4`) what follows the marks counts
+    answer    text or number, required; also called answerKey. Of a worked solution the last box counts, or what follows
+              the marks of GSM8K (`... #### 4`); of a truth value yes and true, or no and false
     target    in place of `answer`: the same, or what the verifier takes, as {"answer": "2", "alternatives": ["two"]}
     id        default: the row's number
     kind      the same throughout; default: what the answers look like
-    choices   a list of options, also called options, or columns A, B, C, ...; they are asked with their letters, and
-              the answer is a letter or one of their texts, as a model's may be
+    choices   a list of options, a table of them by letter, or a list of texts with one of labels; also called options,
+              or columns A, B, C, ...; they are asked with their letters. The answer is a letter, a label, one of their
+              texts, as a model's may be, or in every row a number, where the file shows what they are counted from
 
-Other columns are left out, and never shown to a strategy: a worked solution would tell the answer.
+Columns that are called otherwise are named by the task's parameters (`Columns`): `--set task.answer=label`. Other
+columns are left out, and never shown to a strategy: a worked solution would tell the answer.
 
 TOML, for rows that have their own fields:
 
-    data = "capitals.jsonl"                        # JSON lines, plain or gzipped, or CSV; a path beside this file
+    data = "capitals.jsonl"                        # a file of rows; a path beside this file
     prompt = "What is the capital of {country}?"   # {field} of the row; {{ and }} are braces
     target = "capital"                             # a field of the row, or a table of them (see below)
     verifier = {name = "exact", case_sensitive = true}
@@ -25,8 +29,10 @@ TOML, for rows that have their own fields:
 Optional: `name` (default: the file's), `system` (a template too), `kind` (of answers; default: the verifier's own, else
 math), `id`, `difficulty`, `cluster` (fields of the row), `max_tokens`. A `target` table is for verifiers that take an
 object: `target = {numbers = "nums", target = "goal"}` names fields; a value that is no string is taken as it is. A
-target of mathematics may be in the form of GSM8K here, too. Every row is read when the task loads; what is broken is
-named by file, line and field. Left out: few-shot examples other than in the prompt, and rows from the hub.
+target of mathematics may be in the form of GSM8K here, too. Fields `choices`, `wrong` and `first` are as in `jsonl`;
+the options stand with their letters where the prompt says {choices}, and the target names one of them. Every row is
+read when the task loads; what is broken is named by file, line and field. Left out: few-shot examples other than in
+the prompt, and rows from the hub.
 
 A TOML file of tables [parts.NAME] is a mixture of tasks: each row has the verifier, or the learnt reward, of its task.
 
@@ -48,51 +54,119 @@ curves (`family/NAME`, `held_out/NAME`) go by part. Left out: shares that change
 from __future__ import annotations
 
 import difflib
-import json
 import math
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from evals.data.sources import rows_of
-from evals.task import CHECKS, INSTRUCTIONS, Item, Task, VerifierSpec, choice_target, sample
-from ttc.answers.kinds import KINDS
-from ttc.answers.tokens import chemical, designation, plain
+from evals.task import CHECKS, INSTRUCTIONS, Item, Task, VerifierSpec, choice_target, has_rows, sample, shuffled
+from ttc.answers.grammar import parse
+from ttc.answers.kinds import KINDS, extract
+from ttc.answers.tokens import Unparsed, chemical, designation, plain
 from ttc.config.recipes import load_toml, parse_spec
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import bind, call
-from ttc.config.values import above, at_least, build, nearest, why_no_file
+from ttc.config.values import above, at_least, build, counted, nearest, why_no_file
 from ttc.core import Json, Message, Problem, Sampling, TargetLike
 from ttc.errors import ConfigError, RecordError, TTCError
 from ttc.verifiers.maths.asked import with_question
 
 
 # -- a file of rows ----------------------------------------------------------------------------------------------------
-def jsonl(path: str, *, kind: str | None = None) -> Task:
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns that hold what is read, where they are not called as we call it; see `jsonl`."""
+
+    question: str | None = None
+    answer: str | None = None
+    answers: str | None = None
+    choices: str | None = None
+    wrong: str | None = None
+    first: int | None = None
+    id: str | None = None
+    difficulty: str | None = None
+    cluster: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse the right answer under two names, and what options are not counted from."""
+        if self.answer and self.answers:
+            raise ConfigError("give either answer, a column of one right answer, or answers, a list of several")
+        if self.choices and self.wrong:
+            raise ConfigError("give either choices, all options, or wrong, those beside the answer")
+        if self.first not in (None, 0, 1):
+            raise ConfigError(f"first is what the answers count the options from, 0 or 1, got {self.first}")
+
+    @property
+    def heads(self) -> frozenset[str]:
+        """The names of the columns, of a path that of its first part."""
+        specs = (getattr(self, field.name) for field in fields(self))
+        return frozenset(name.partition(".")[0] for spec in specs if isinstance(spec, str) for name in _listed(spec))
+
+
+def jsonl(
+    path: str,
+    *,
+    kind: str | None = None,
+    question: str | None = None,
+    answer: str | None = None,
+    answers: str | None = None,
+    choices: str | None = None,
+    wrong: str | None = None,
+    first: int | None = None,
+    id: str | None = None,
+    difficulty: str | None = None,
+    cluster: str | None = None,
+) -> Task:
     """Problems of a file of rows.
 
     Args:
         path: the file.
         kind: answer kind where the lines do not say; absent: what the answers look like.
+        question: column of what is asked, a text or turns; of several (passage,question) one stands below the other.
+        answer: column of the right answer; as a path where it lies in another (reward_model.ground_truth).
+        answers: column of a list of right answers, any of which counts.
+        choices: column of the options, or one column for each (sol1,sol2).
+        wrong: columns of the wrong options; with the answer they are shuffled, the same in every run.
+        first: what answers that are numbers count the options from, 0 or 1; absent: as the file shows.
+        id: column of names that no two rows share.
+        difficulty: column of the difficulty.
+        cluster: column of what the rows weigh together with.
     """
+    columns = Columns(question, answer, answers, choices, wrong, first, id, difficulty, cluster)
     file = Path(path).expanduser()
-    rows = list(rows_of(file, needs=((*QUESTIONS, "messages"), ("answer", "target"))))
-    is_told = kind is not None or any("kind" in row for row, _, _ in rows)
-    looks = "math" if is_told else kind_of_rows([row for row, _, _ in rows])
-    items = list(items_of(rows, kind or looks, file.name.split(".")[0]))
+    rows = list(rows_of(file, needs=(_ASKED, _ANSWERS) if columns == Columns() else ()))
+    _refuse_unnamed(rows, columns, file)
+    task_rows, note = read_rows(rows, columns, kind)
+    is_told = kind is not None or any("kind" in row for row, _, _ in task_rows)
+    looks = "math" if is_told else kind_of_rows([row for row, _, _ in task_rows])
+    items = list(items_of(task_rows, kind or looks, file.name.split(".")[0]))
     _refuse_twice(items, file)
     kinds = {item.problem.kind for item in items}
     common = next(iter(kinds), "math")
+    notes = [_note([row for row, _, _ in task_rows], common, is_told=is_told), note if common == "choice" else ""]
+    named = {field.name: getattr(columns, field.name) for field in fields(columns)}
     return Task(
         name=file.name,
         kind=common,
         load=lambda limit, seed: sample(items, limit),
         sampling=Sampling(max_tokens=1024),
-        params={"path": str(path)},
-        note=_note([row for row, _, _ in rows], common, is_told=is_told),
+        params={"path": str(path), **{name: value for name, value in named.items() if value is not None}},
+        note="; ".join(filter(None, notes)),
     )
+
+
+def _refuse_unnamed(rows: Sequence[NumberedRow], columns: Columns, file: Path) -> None:
+    """Refuse a file whose first row is one of problems already and no row of names."""
+    names = rows[0][0] if rows else {}
+    if names and "sv" in file.name.lower() and columns == Columns() and not READ & {*map(str.lower, names), *names}:
+        raise ConfigError(
+            f"{file}: its first row names the columns, such as problem and answer, but holds: {', '.join(names)}; put "
+            f"a row of names before it, or name those that count: {_settings(names).partition(' (')[0]}"
+        )
 
 
 def _note(rows: Sequence[Mapping[str, Any]], kind: str, *, is_told: bool) -> str:
@@ -100,15 +174,30 @@ def _note(rows: Sequence[Mapping[str, Any]], kind: str, *, is_told: bool) -> str
     notes = []
     if kind != "math" and not is_told:
         notes.append(f"by their looks the answers are of kind {kind} (another: --set task.kind=KIND)")
-    words = [gold for gold in map(_gold, rows) if not _mathematical(gold) and _WORD.search(gold)]
-    if words and kind == "math" and not is_told:
-        some = f"{len(words)} of {len(rows)} have nothing of it, such as {words[0][:40]!r}"
-        notes.append(f"the answers are read as mathematics, but {some} (another: --set task.kind=exact)")
+    golds = [_without_solution(gold) for gold in map(_gold, rows)]
+    words = [gold for gold in golds if _is_of_words(gold)] if kind == "math" and not is_told else []
+    if words:
+        some = f"{len(words)} of {len(rows)} have words in them, such as {words[0][:40]!r}"
+        other = "as words: --set task.kind=exact; from another column: --set task.answer=COLUMN"
+        notes.append(f"the answers are read as mathematics, but {some} ({other})")
     read = {*_KNOWN, *((*OPTIONS, *LETTERS) if kind == "choice" else ())}
     others = list(dict.fromkeys(name for row in rows for name in row if name not in read))
     if others:
         notes.append(f"never shown to the model: {', '.join(others)}")
     return "; ".join(notes)
+
+
+def _is_of_words(gold: str) -> bool:
+    """Whether there are words in a gold that mathematics cannot read: none of it, or sentences and remarks about it."""
+    if not _mathematical(gold):
+        return bool(_WORD.search(gold))
+    if not _LONG_WORD.search(gold):
+        return False
+    try:
+        parse(plain(gold))
+    except (Unparsed, RecursionError):
+        return True
+    return False
 
 
 def _refuse_twice(items: Sequence[Item], file: Path) -> None:
@@ -134,12 +223,13 @@ def _refuse_unknown(
 # -- a task in TOML ----------------------------------------------------------------------------------------------------
 TOML_FIELDS = (
     "name", "data", "system", "prompt", "target", "kind", "verifier", "id", "difficulty", "cluster", "max_tokens",
+    "choices", "wrong", "first",
 )  # fmt: skip
 COLUMNS = ("id", "difficulty", "cluster")
 _KIND_OF = {"countdown": "expression", "game24": "expression", "procedural": "exact", "code": "code"}
 """The answer kind of a verifier that is not called like its kind; verifiers that judge the whole text have `format`."""
 _WHOLE = ("instructions", "language", "format", "regex", "judge", "safety")
-_PLACE = re.compile(r"\{\{|\}\}|\{([^{}\s]+)\}|[{}]")
+_PLACE = re.compile(r"\{\{|\}\}|\{([^{}\s](?:[^{}\n]*[^{}\s])?)\}|[{}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +245,7 @@ class _Spec:
     kind: str
     check: VerifierSpec
     columns: Mapping[str, str]
+    options: Columns | None
     max_tokens: int
 
 
@@ -181,10 +272,11 @@ def toml_task(path: str) -> Task:
 def _read(file: Path) -> _Spec:
     table = load_toml(file)
     _refuse_unknown(table, TOML_FIELDS, file, ConfigError)
-    kind = _text(file, table, "kind", "")
+    options = _options_of(file, table)
+    kind = _text(file, table, "kind", "choice" if options and "verifier" not in table else "")
     check = _check(file, table.get("verifier"), kind)
     data = file.parent / Path(_text(file, table, "data")).expanduser()
-    if not data.is_file():
+    if not (data.is_file() or has_rows(data)):
         raise ConfigError(f"{file}: data: {str(data)!r} {why_no_file(data)}; name a file of rows")
     max_tokens = table.get("max_tokens", 1024)
     if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
@@ -199,8 +291,19 @@ def _read(file: Path) -> _Spec:
         kind=_kind(file, kind, check),
         check=check,
         columns={name: _text(file, table, name) for name in COLUMNS if name in table},
+        options=options,
         max_tokens=max_tokens,
     )
+
+
+def _options_of(file: Path, table: Mapping[str, Any]) -> Columns | None:
+    """Where the options of a choice stand, if it is one; raises ConfigError for a prompt that does not show them."""
+    if not {"choices", "wrong"} & table.keys():
+        return None
+    if "{choices}" not in str(table.get("prompt")):
+        raise ConfigError(f"{file}: prompt: say where the options stand, with their letters: {{choices}}")
+    named = {name: table[name] for name in ("choices", "wrong", "first") if name in table}
+    return build(Columns, {**named, "answer": _text(file, table, "target")}, where=f"{file}: ")
 
 
 def _text(file: Path, given: Mapping[str, Any], name: str, default: str | None = None) -> str:
@@ -253,7 +356,10 @@ def _target_fields(file: Path, given: object) -> str | Mapping[str, Json]:
 def _toml_items(spec: _Spec) -> Iterator[Item]:
     fields = [name for name in _PLACE.findall(spec.prompt) if name]
     fields += [spec.target] if isinstance(spec.target, str) else []
-    for row, where, number in rows_of(spec.data, needs=[(name,) for name in fields]):
+    rows: Iterable[NumberedRow] = rows_of(spec.data, needs=[(name,) for name in fields if name != "choices"])
+    if spec.options is not None:
+        rows = _with_options(spec, spec.options, rows)
+    for row, where, number in rows:
         messages = [Message("system", _filled(spec.system, row, where))] if spec.system else []
         messages.append(Message("user", _filled(spec.prompt, row, where)))
         target = _toml_target(spec, row, where)
@@ -268,10 +374,27 @@ def _toml_items(spec: _Spec) -> Iterator[Item]:
         )
 
 
+def _with_options(spec: _Spec, columns: Columns, rows: Iterable[NumberedRow]) -> Iterator[NumberedRow]:
+    """The rows with their options as lines with letters, and as target the letter of the right one with its text."""
+    ours: list[NumberedRow] = []
+    given = list(rows)
+    for row, where, number in given:
+        own = {**row, "question": _filled(spec.prompt, {**row, "choices": " "}, where)}  # decides how they are shuffled
+        _put_answer(own, row, columns, where)
+        _put_options(own, row, columns, where)
+        ours.append((own, where, number))
+    lettered, _ = _with_letters(ours, columns)
+    for (row, where, number), (chosen, _, _) in zip(given, lettered, strict=True):
+        options = _options(chosen, where)
+        target = _chosen(_target(chosen, where), options, chosen, where)
+        yield {**row, "choices": "\n".join(_lines(options)), str(spec.target): target}, where, number
+
+
 def _field(row: Mapping[str, Any], name: str, where: str) -> Any:
-    if row.get(name) is None:
+    value = _at(row, name)
+    if value is None:
         raise RecordError(f"{where}: {name}: is missing{nearest(name, tuple(row))}")
-    return row[name]
+    return value
 
 
 def _filled(template: str, row: Mapping[str, Any], where: str) -> str:
@@ -390,18 +513,43 @@ def balanced(rows: Mapping[str, Sequence[Item]], parts: Mapping[str, MixturePart
 FIELDS = ("id", "problem", "messages", "answer", "target", "kind", "cluster", "difficulty", "meta")
 QUESTIONS = ("problem", "question", "prompt")
 """What the column of the question may be called."""
+_ASKED = (*QUESTIONS, "messages")
+_ANSWERS = ("answer", "target")
 _KNOWN = (*FIELDS, *QUESTIONS[1:])
 _SPELLING = 0.85
 """So alike must a column and a field be for the column to be a slip of the pen."""
+_NEAR = 0.75
+"""So alike may a column be to a field that is missing to be named for it."""
+_SHORT = 4
+"""Letters of a name that is like too many others."""
 _SOLUTION_END = "####"
+_BOX = re.compile(r"\\f?boxed\b")
 OPTIONS = ("choices", "options")
 """What the column of a choice's options may be called, where they do not stand in columns A, B, C, ..."""
-LETTERS = "ABCDEFGHIJ"
-READ = frozenset({*_KNOWN, *OPTIONS, *LETTERS})
+LETTERS = "ABCDEFGHIJKLMNOP"
+_ALIASES = {"question_stem": ("question", _ASKED), "answerKey": ("answer", _ANSWERS)}
+"""Names of published datasets for what we call so, and the fields that each would double."""
+READ = frozenset({*_KNOWN, *OPTIONS, *LETTERS, *_ALIASES})
 """Every column that is read."""
+_CONTEXT = ("passage", "context", "article", "body", "story", "paragraph")
+"""Columns of a text that the question is about."""
+_USUAL: Mapping[str, tuple[str, ...]] = {
+    "question": (*QUESTIONS, "messages", "conversations", "query", "input", "instruction", "goal", "ctx", "sentence"),
+    "answer": (
+        *_ANSWERS, "answer_key", "answer_idx", "correct_answer", "correct", "label", "gold", "cop", "final_answer",
+        "answer_number", "answers", "answers_spans", "ground_truth", "reward_model", "mc1_targets", "expected",
+        "reference", "output", "solution",
+    ),
+    "choices": (*OPTIONS, "endings", "mc1_targets"),
+}  # fmt: skip
+"""What the columns of published datasets are called, the likeliest first, in small letters."""
+_INSIDE = ("text", "spans", "aliases", "ground_truth", "value", "answer")
+"""Where the answers stand in a column that is a table."""
 _LETTER = re.compile(rf"\(?([{LETTERS}])\)?")
 _WORD = re.compile(r"\A[^$]*[^\W\d_]{2}[^$]*\Z")
 """What is no variable and no formula."""
+_LONG_WORD = re.compile(r"(?<![\\{])\b[^\W\d_]{4,}")
+"""What is longer than a variable and no command."""
 _PICTURE = re.compile(r"images?(?:_?\d+)?", re.IGNORECASE)
 _MATHS = re.compile(r"\d|\\|[=^√π∞+*<>]")
 
@@ -409,6 +557,256 @@ NumberedRow: TypeAlias = tuple[Mapping[str, Any], str, int]
 """A row, where it stands ("file, line n"), and its number from 1."""
 
 
+# -- rows of any columns, in our names ---------------------------------------------------------------------------------
+def read_rows(
+    rows: Sequence[NumberedRow], columns: Columns, kind: str | None = None
+) -> tuple[Sequence[NumberedRow], str]:
+    """The rows with our names and one form of options and answers, and what is to be told of it.
+
+    Raises:
+        RecordError: a column that is named is not there, or holds nothing that can be read.
+    """
+    ours: list[NumberedRow] = [(_in_our_names(row, columns, where), where, number) for row, where, number in rows]
+    return _with_letters(ours, columns) if kind in (None, "choice") else (ours, "")
+
+
+def _with_letters(ours: Sequence[NumberedRow], columns: Columns) -> tuple[Sequence[NumberedRow], str]:
+    """The rows, answers that count the options replaced by letters, and from where they count."""
+    first = columns.first if columns.first is not None else _counted_from(ours)
+    if first is None:
+        return ours, ""
+    lettered: list[NumberedRow] = [
+        ({**row, "answer": _at_number(row, first, where)}, where, number) for row, where, number in ours
+    ]
+    other = "" if columns.first is not None else f" (from {1 - first}: --set task.first={1 - first})"
+    return lettered, f"the answers count the options from {first}{other}"
+
+
+def _in_our_names(row: Mapping[str, Any], columns: Columns, where: str) -> dict[str, Any]:
+    used = columns.heads
+    own = {
+        name: value
+        for name, value in row.items()
+        if name not in used and (value is not None or name in _ANSWERS or name not in READ)
+    }
+    for alias, (name, doubles) in _ALIASES.items():
+        if alias in own and not any(own.get(double) is not None for double in doubles):
+            own = {**{key: value for key, value in own.items() if key not in doubles}, name: own[alias]}
+            del own[alias]
+    for name in ("id", "difficulty", "cluster"):
+        column = getattr(columns, name)
+        if column is not None:
+            own[name] = _value(row, column, where)
+    if columns.question is not None:
+        own = {name: value for name, value in own.items() if name not in _ASKED}
+        parts = [_value(row, column, where) for column in _listed(columns.question)]
+        own["question"] = parts[0] if len(parts) == 1 else "\n\n".join(str(part).strip() for part in parts)
+    asked = next((name for name in QUESTIONS if isinstance(own.get(name), list)), None)
+    if asked is not None and "messages" not in own:
+        own["messages"] = own.pop(asked)
+    _put_answer(own, row, columns, where)
+    _put_options(own, row, columns, where)
+    if columns.question is None:
+        _refuse_unshown(own, where)
+    return own
+
+
+def _put_answer(own: dict[str, Any], row: Mapping[str, Any], columns: Columns, where: str) -> None:
+    """Replace the answer by that of the columns that are named, and what has two spellings by both."""
+    column = columns.answer or columns.answers
+    if column is not None:
+        for name in _ANSWERS:
+            own.pop(name, None)
+        own["answer"] = _value(row, column, where)
+    name = next((field for field in _ANSWERS if field in own), "")
+    value = own.get(name)
+    if columns.answers is not None:
+        texts = value if isinstance(value, list) else [value]
+        golds = list(dict.fromkeys(str(as_text(text)).strip() for text in texts if text is not None))
+        if not all(golds) or not golds:
+            raise RecordError(f"{where}: {columns.answers}: expected one right answer or more, got {value!r}")
+        del own["answer"]
+        own["target"] = {"answer": golds[0], "alternatives": golds[1:]} if golds[1:] else golds[0]
+    elif isinstance(value, list) and len(value) == 1:
+        own[name] = value[0]
+    elif isinstance(value, bool):
+        del own[name]
+        own["target"] = {"answer": "Yes" if value else "No", "alternatives": [str(value)]}
+
+
+def _put_options(own: dict[str, Any], row: Mapping[str, Any], columns: Columns, where: str) -> None:
+    """Replace options of any form by a list of their texts, and an answer that names one by its letter."""
+    if columns.choices is not None or columns.wrong is not None:
+        for name in (*OPTIONS, *LETTERS):
+            own.pop(name, None)
+    if columns.wrong is not None:
+        values = [_value(row, column, where) for column in _listed(columns.wrong)]
+        wrong = values[0] if len(values) == 1 and isinstance(values[0], list) else values
+        right = next((own.pop(name) for name in _ANSWERS if own.get(name) is not None), None)
+        if right is not None:  # else its lack is told with all that is missing
+            _put_shuffled(own, [str(as_text(option)).strip() for option in (right, *wrong)])
+        return
+    if columns.choices is not None:
+        names = _listed(columns.choices)
+        own["choices"] = _value(row, names[0], where) if len(names) == 1 else [_value(row, n, where) for n in names]
+    name = next((option for option in OPTIONS if option in own), "")
+    given = own.get(name)
+    if isinstance(given, Mapping):
+        texts = next((given[key] for key in ("text", "choices") if isinstance(given.get(key), list)), None)
+        marks = next((given[key] for key in ("label", "labels") if isinstance(given.get(key), list)), None)
+        if texts is None:
+            texts, marks = list(given.values()), list(given)
+        own[name] = texts
+        if marks is not None and len(marks) == len(texts):
+            _put_labelled(own, name, marks, where)
+    if isinstance(own.get(name), list):
+        own[name] = _bare(own[name])
+
+
+def _put_labelled(own: dict[str, Any], name: str, labels: Sequence[Any], where: str) -> None:
+    """Replace a label that is the answer by its letter; shuffle where labels mark the right one, since it is first."""
+    if "answer" not in own and "target" not in own and set(labels) <= {0, 1}:
+        if sum(labels) != 1:
+            raise RecordError(f"{where}: {name}: {sum(labels)} options are marked as right, and not one")
+        place = labels.index(1)
+        options = [str(option).strip() for option in own.pop(name)]
+        _put_shuffled(own, [options[place], *options[:place], *options[place + 1 :]])
+        return
+    gold = str(as_text(own.get("answer"))).strip()
+    marks = [str(as_text(label)).strip() for label in labels]
+    if marks.count(gold) == 1 and marks.index(gold) < len(LETTERS):
+        own["answer"] = f"({LETTERS[marks.index(gold)]})"
+
+
+def _put_shuffled(own: dict[str, Any], options: Sequence[str]) -> None:
+    """Put options whose first is right in an order that the question decides."""
+    order = shuffled(str(next((own[name] for name in _ASKED if name in own), "")), len(options))
+    own["choices"] = [options[number] for number in order]
+    own["answer"] = f"({LETTERS[order.index(0)]})" if len(options) <= len(LETTERS) else options[0]
+
+
+def _bare(options: Sequence[Any]) -> list[Any]:
+    """The options without their letters, where each begins with its own: `A)21`."""
+    patterns = [re.compile(rf"\s*(?:\({letter}\)|{letter}[).:])\s*") for letter in LETTERS[: len(options)]]
+    matches = [pattern.match(text) for pattern, text in zip(patterns, options, strict=False) if isinstance(text, str)]
+    if len(matches) != len(options) or not all(matches):
+        return list(options)
+    return [match.string[match.end() :] or match.string for match in matches if match]
+
+
+def _counted_from(rows: Sequence[NumberedRow]) -> int | None:
+    """What answers that are numbers count their options from; None where they are letters or texts.
+
+    Raises:
+        RecordError: they are numbers, and nothing shows from where they count.
+    """
+    pairs = []
+    for row, _, _ in rows:
+        options: list[Any] = next((row[name] for name in OPTIONS if isinstance(row.get(name), list)), [])
+        number = _whole(row.get("answer", row.get("target")))
+        if number is None or len(options) < 2:  # columns A, B, C may be of something else
+            return None
+        pairs.append((number, [str(as_text(option)).strip() for option in options]))
+    if not pairs or all(options.count(str(number)) == 1 for number, options in pairs):
+        return None
+    firsts = [first for first in (0, 1) if all(first <= number < first + len(options) for number, options in pairs)]
+    if len(firsts) == 2:
+        _, where, _ = rows[0]
+        raise RecordError(
+            f"{where}: answer: the {counted(len(rows), 'answer')} may count the options from 0 or from 1: say which by "
+            "--set task.first=0 or --set task.first=1"
+        )
+    return firsts[0] if firsts else None
+
+
+def _whole(value: Any) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return None
+    return int(value) if re.fullmatch(r"\d{1,2}", str(value).strip()) else None
+
+
+def _at_number(row: Mapping[str, Any], first: int, where: str) -> str:
+    """The letter of the option that an answer counts to."""
+    number = _whole(row.get("answer", row.get("target")))
+    place = -1 if number is None else number - first
+    options = next((row[name] for name in OPTIONS if isinstance(row.get(name), list)), None)
+    options = options or [row[letter] for letter in LETTERS if row.get(letter) is not None]
+    if not 0 <= place < min(len(options), len(LETTERS)):
+        raise RecordError(
+            f"{where}: answer: expected a number from {first} to {first + len(options) - 1} (task.first is {first}), "
+            f"got {row.get('answer', row.get('target'))!r}"
+        )
+    return f"({LETTERS[place]})"
+
+
+def _listed(spec: str) -> list[str]:
+    return [name.strip() for name in spec.split(",") if name.strip()]
+
+
+def _value(row: Mapping[str, Any], column: str, where: str) -> Any:
+    """What stands in a column, or at a path into it."""
+    value = _at(row, column)
+    if value is None:
+        raise RecordError(f"{where}: no column {column}, or nothing in it (there are: {', '.join(row)})")
+    return value
+
+
+def _at(row: Mapping[str, Any], column: str) -> Any:
+    """What stands in a column, or at a path into it; None where nothing does."""
+    if row.get(column) is not None:
+        return row[column]
+    value: Any = row
+    for part in column.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _setting(field: str, row: Mapping[str, Any], fallback: str = "") -> str:
+    """The option that names the likeliest column of a row for a field; `fallback` where there is none."""
+    by_name = {name.lower().replace(" ", "_"): name for name in row}
+    near = difflib.get_close_matches(field, by_name, n=1, cutoff=_NEAR) if fallback else []
+    column = next((by_name[usual] for usual in (*_USUAL[field], *near) if usual in by_name), None)
+    if column is None:
+        return fallback
+    value, option, path = row[column], field, column
+    inner = next((name for name in _INSIDE if isinstance(value, Mapping) and value.get(name)), None)
+    if field == "answer" and inner is not None:
+        path, value = f"{column}.{inner}", value[inner]
+    if field == "answer" and isinstance(value, list) and len(value) > 1:
+        option = "answers"
+    setting = f"task.{option}={path}"
+    return f"--set {shlex.quote(setting)}"
+
+
+def _settings(data: Mapping[str, Any]) -> str:
+    """The options that name every column that is missing."""
+    parts = [
+        _setting(field, data, f"--set task.{field}=COLUMN")
+        for field, names in (("question", _ASKED), ("answer", _ANSWERS))
+        if not any(name in data for name in names)
+    ]
+    if not any(name in data for name in (*OPTIONS, "A")):
+        parts.append(_setting("choices", data))
+    if "mc1_targets" in parts[-1]:  # its marks say which is right
+        parts = [part for part in parts if not part.startswith("--set task.answer")]
+    hint = f" (there are: {', '.join(data)})" if any("COLUMN" in part for part in parts) else ""
+    return " ".join(filter(None, parts)) + hint
+
+
+def _refuse_unshown(own: Mapping[str, Any], where: str) -> None:
+    """Refuse a question beside the text that it is about, which would not be shown."""
+    asked = next((name for name in QUESTIONS if isinstance(own.get(name), str)), None)
+    if asked is None:
+        return
+    for name, value in own.items():
+        if name.lower() in _CONTEXT and isinstance(value, str) and value.strip() and value.strip() not in own[asked]:
+            raise RecordError(
+                f"{where}: {name}: a text that the question may be about: --set task.question={name},{asked} shows it, "
+                f"--set task.question={asked} leaves it out"
+            )
+
+
+# -- items -------------------------------------------------------------------------------------------------------------
 def items_of(rows: Iterable[NumberedRow], default_kind: str, stem: str) -> Iterator[Item]:
     """Yield the items of `rows`; `stem` begins the ids of those that have none.
 
@@ -496,35 +894,43 @@ _PUBLISHED: Mapping[str, frozenset[str]] = {
     "humaneval": frozenset({"prompt", "entry_point", "test"}), "mbpp": frozenset({"code", "test_list"}),
     "livecodebench": frozenset({"question_content", "public_test_cases"}),
     "ifeval": frozenset({"prompt", "instruction_id_list"}), "svamp": frozenset({"body", "question", "equation"}),
-    "countdown": frozenset({"nums", "target"}), "countdown or --task game24": frozenset({"numbers", "target"}),
+    "countdown --set task.split=train": frozenset({"nums", "target"}),
+    "game24, or --task countdown --set task.split=test,": frozenset({"numbers", "target"}),
+    "gpqa": frozenset({"question", "correct answer", "incorrect answer 1"}),
+    "olympiadbench": frozenset({"question", "final_answer", "is_multiple_answer"}),
 }  # fmt: skip
 """Columns by which the rows of a published dataset are known, whose golds are none of ours."""
 
 
 def _refuse_published(data: Mapping[str, Any], where: str) -> None:
     """Refuse a row that lacks a field, or has one twice, where a task by name reads such rows."""
-    if all(sum(name in data for name in names) == 1 for names in ((*QUESTIONS, "messages"), ("answer", "target"))):
+    if all(sum(name in data for name in names) == 1 for names in (_ASKED, _ANSWERS)):
         return
-    names = {name.lower() for name in data}
+    names, file = {name.lower() for name in data}, shlex.quote(where.rpartition(", ")[0] or "FILE")
     for task, columns in _PUBLISHED.items():
         if columns <= names:
             raise RecordError(
                 f"{where}: {', '.join(sorted(columns))}: these are columns of a published dataset, which is no task "
-                f"of questions and answers: --task {task} reads it, with --data the folder that holds the file"
+                f"of questions and answers: --task {task} --data {file} reads it"
             )
 
 
 def _refuse_misspelt(data: Mapping[str, Any], where: str) -> None:
-    """Refuse a column that is nearly a field, or any that is not one where a field is missing."""
-    needs = ((*QUESTIONS, "messages"), ("answer", "target"))
-    lacks = [name for names in needs if not any(name in data for name in names) for name in names]
+    """Refuse a column that is nearly a field, and a row without a question or an answer, with how to name it."""
+    usual = {name for names in _USUAL.values() for name in names}
     for name in data:
-        if name in _KNOWN:
+        if name in _KNOWN or len(name) <= _SHORT or name.lower().replace(" ", "_") in usual:
             continue
-        near = nearest(name, lacks)
-        if near or difflib.get_close_matches(name, FIELDS, n=1, cutoff=_SPELLING):
+        if difflib.get_close_matches(name, FIELDS, n=1, cutoff=_SPELLING):
+            raise RecordError(f"{where}: {name}: no such field{nearest(name, FIELDS)} (known: {', '.join(_KNOWN)})")
+    for field, names in (("question", _ASKED), ("answer", _ANSWERS)):
+        there = [name for name in names if name in data]
+        if not there:
+            raise RecordError(f"{where}: {names[0]}: there is none; name its column: {_settings(data)}")
+        if there[1:]:
             raise RecordError(
-                f"{where}: {name}: no such field{near or nearest(name, FIELDS)} (known: {', '.join(_KNOWN)})"
+                f"{where}: {names[0]}: {', '.join(there[:-1])} and {there[-1]} are both there: "
+                f"--set task.{field}={there[0]} takes that one"
             )
 
 
@@ -552,9 +958,7 @@ def _refuse_pictures(data: Mapping[str, Any], where: str) -> None:
 
 def optional_text(data: Mapping[str, Any], name: str, where: str) -> str | None:
     """Return a text field, or None when absent; whole numbers are written out."""
-    value = data.get(name)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
+    value = as_text(data.get(name))
     if value is not None and (not isinstance(value, str) or not value.strip()):
         raise RecordError(f"{where}: {name}: expected a non-empty string, got {value!r}")
     return value
@@ -562,16 +966,8 @@ def optional_text(data: Mapping[str, Any], name: str, where: str) -> str | None:
 
 def _question(data: Mapping[str, Any], where: str) -> str | None:
     """The text of the question; None for a row of messages."""
-    names = [name for name in (*QUESTIONS, "messages") if name in data]
-    if len(names) != 1:
-        listed = f"{', '.join(names[:-1])} and {names[-1]} are both there: " if names else ""
-        raise RecordError(f"{where}: problem: {listed}give either problem or messages (problem: or question, prompt)")
-    if names == ["messages"]:
-        return None
-    text = optional_text(data, names[0], where)
-    if text is None:
-        raise RecordError(f"{where}: {names[0]}: expected a non-empty string, got null")
-    return text
+    name = next(name for name in _ASKED if name in data)
+    return None if name == "messages" else optional_text(data, name, where)
 
 
 def _options(data: Mapping[str, Any], where: str) -> list[str]:
@@ -594,8 +990,11 @@ def _lettered(question: str, options: Sequence[str]) -> str:
     pairs = list(zip(LETTERS, options, strict=False))
     if all(re.search(rf"\b{letter}\W{{1,3}}{re.escape(option)}", question) for letter, option in pairs):
         return question
-    lines = [f"({letter}) {option}" for letter, option in pairs]
-    return "\n".join([question.rstrip(), "", *lines])
+    return "\n".join([question.rstrip(), "", *_lines(options)])
+
+
+def _lines(options: Sequence[str]) -> list[str]:
+    return [f"({letter}) {option}" for letter, option in zip(LETTERS, options, strict=False)]
 
 
 def _chosen(target: TargetLike, options: Sequence[str], data: Mapping[str, Any], where: str) -> TargetLike:
@@ -619,22 +1018,15 @@ def _letter(target: str, options: Sequence[str], data: Mapping[str, Any], where:
                 f"letter, ({places[0]}) for the text"
             )
         return letter
-    by_index = _indexed(data, options, letters)
-    if len(places) != 1 or by_index not in ("", places[0]):
-        hint = f"; as an index from 0 it would be {by_index}" if by_index else ""
-        readings = f"; as the text of an option it would be {places[0]}" if places and by_index else ""
+    by_number = letters[int(text)] if re.fullmatch(r"\d{1,2}", text) and int(text) < len(options) else ""
+    is_whole = isinstance(data.get("answer", data.get("target")), int)
+    if len(places) != 1 or (is_whole and by_number not in ("", places[0])):
+        hint = f"; counted from 0 it would be {by_number}: --set task.first=0" if by_number else ""
+        readings = f"; as the text of an option it would be {places[0]}" if places and by_number else ""
         raise RecordError(
             f"{where}: answer: expected a letter from A to {letters[-1]} or one option, got {target!r}{readings}{hint}"
         )
     return places[0]
-
-
-def _indexed(data: Mapping[str, Any], options: Sequence[str], letters: str) -> str:
-    """The letter of an answer that is a number beside options of text, as an index; empty where it is none."""
-    answer = data.get("answer", data.get("target"))
-    listed = next((data[name] for name in OPTIONS if name in data), [data.get(letter) for letter in letters])
-    is_index = isinstance(answer, int) and all(isinstance(option, str) for option in listed)
-    return letters[answer] if is_index and 0 <= answer < len(options) else ""
 
 
 def _messages(data: Mapping[str, Any], question: str | None, where: str, kind: str) -> tuple[Message, ...]:
@@ -670,7 +1062,13 @@ def _asked(target: TargetLike, question: str) -> TargetLike:
     return {**target, "question": words} if words else target
 
 
+_ROLES = {"human": "user", "gpt": "assistant"}
+"""Who speaks in conversations of `from` and `value`, as ShareGPT's have them."""
+
+
 def _message(value: Any, where: str) -> Message:
+    if isinstance(value, dict) and set(value) == {"from", "value"}:
+        value = {"role": _ROLES.get(value["from"], value["from"]), "content": value["value"]}
     if not isinstance(value, dict) or set(value) != {"role", "content"}:
         raise RecordError(f"{where}: expected an object with role and content")
     if isinstance(value["content"], list):
@@ -681,9 +1079,7 @@ def _message(value: Any, where: str) -> Message:
 
 
 def _target(data: Mapping[str, Any], where: str) -> TargetLike:
-    if ("answer" in data) == ("target" in data):
-        raise RecordError(f"{where}: answer: give either answer or target")
-    name = "answer" if "answer" in data else "target"
+    name = next(name for name in _ANSWERS if name in data)
     if isinstance(data[name], float) and not math.isfinite(data[name]):
         raise RecordError(f"{where}: {name}: {data[name]} is no number to hold an answer to")
     value = as_text(data[name])
@@ -691,23 +1087,27 @@ def _target(data: Mapping[str, Any], where: str) -> TargetLike:
         verified: TargetLike = value
         return verified
     if not isinstance(value, str) or not value.strip():
-        raise RecordError(f"{where}: {name}: expected a non-empty string or a number, got {value!r}{_several(value)}")
+        raise RecordError(
+            f"{where}: {name}: expected a non-empty string or a number, got {value!r}{_elsewhere(data, name)}"
+        )
     return _without_solution(value)
 
 
 def _without_solution(answer: str) -> str:
-    """What follows the marks of GSM8K; the answer as it is without them."""
+    """Of a worked solution what its last box holds, or what follows the marks of GSM8K; any other answer as it is."""
+    if _BOX.search(answer):
+        return extract(answer, "math").final or answer
     return answer.rpartition(_SOLUTION_END)[2].strip() if _SOLUTION_END in answer else answer
 
 
-def _several(value: object) -> str:
-    """How to say what stands there otherwise: several right answers for a list of them, a word for a truth value."""
-    if isinstance(value, bool):
-        return f'; write the word that is the answer, "{"Yes" if value else "No"}" or "{value}"'
-    if not isinstance(value, list) or not value:
-        return ""
-    target = json.dumps({"answer": value[0], "alternatives": value[1:]}, ensure_ascii=False)
-    return f'; several right answers are written "target": {target}'
+def _elsewhere(data: Mapping[str, Any], name: str) -> str:
+    """How to name what holds the answer, where the column called so holds nothing, or several that are right."""
+    value = data[name]
+    if isinstance(value, list) and value:
+        return f"; where any of them is right, --set task.answers={name} takes them all"
+    others = {name: value} if isinstance(value, Mapping) else {n: v for n, v in data.items() if n not in _ANSWERS}
+    setting = _setting("answer", others)
+    return f"; {setting} reads it" if setting else ""
 
 
 def as_text(value: Any) -> Any:

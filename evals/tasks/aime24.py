@@ -17,7 +17,7 @@ def aime24(*, data: str | None = None) -> Task:
     """American Invitational Mathematics Examination 2024.
 
     Args:
-        data: folder with aime24.jsonl(.gz) or with a copy of the hub repository; absent: the hub.
+        data: file of rows, or folder with aime24.jsonl(.gz) or with a copy of the hub repository; absent: the hub.
     """
     source = Source("aime24", "HuggingFaceH4/aime_2024", None, "train")
     return contest("aime24", source, data, max_tokens=16384, answer=three_digits)

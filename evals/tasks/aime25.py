@@ -16,7 +16,7 @@ def aime25(*, data: str | None = None) -> Task:
     """American Invitational Mathematics Examination 2025.
 
     Args:
-        data: folder with aime25.jsonl(.gz) or with a copy of the hub repository; absent: the hub.
+        data: file of rows, or folder with aime25.jsonl(.gz) or with a copy of the hub repository; absent: the hub.
     """
     source = Source("aime25", "math-ai/aime25", None, "test")
     return contest("aime25", source, data, max_tokens=16384, answer=three_digits)

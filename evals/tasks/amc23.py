@@ -16,7 +16,7 @@ def amc23(*, data: str | None = None) -> Task:
     """American Mathematics Competition 12 of 2023, open-ended.
 
     Args:
-        data: folder with amc23.jsonl(.gz) or with a copy of the hub repository; absent: the hub.
+        data: file of rows, or folder with amc23.jsonl(.gz) or with a copy of the hub repository; absent: the hub.
     """
     source = Source("amc23", "math-ai/amc23", None, "test")
     return contest("amc23", source, data, max_tokens=8192, answer=number)

@@ -55,7 +55,7 @@ def countdown(
     """The numbers game Countdown.
 
     Args:
-        data: folder with countdown_<split>.jsonl(.gz); for the splits test and train.
+        data: file of rows, or folder with countdown_<split>.jsonl(.gz); for the splits test and train.
         split: generated, or the published test or train problems.
         numbers: how many numbers a generated problem has, 3 to 6.
         part: one of three parts of what is generated that share no set of numbers and no target; all of it by default.

@@ -30,7 +30,7 @@ def game24(*, data: str | None = None, subset: Literal["all", "hard"] = "all") -
     """The Game of 24.
 
     Args:
-        data: folder with game24.jsonl(.gz) or game24.csv; required.
+        data: file of rows, or folder with game24.jsonl(.gz) or game24.csv; required.
         subset: all 1,362 problems, or the hard hundred of the Tree of Thoughts paper (ranks 901 to 1000).
     """
     source = Source("game24", "princeton-nlp/tree-of-thought-llm", None, "test", on_hub=False)

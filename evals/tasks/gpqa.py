@@ -11,12 +11,11 @@ letter of the right one, and its text.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Literal
 
 from evals.data.sources import Row, Source, dataset
-from evals.task import INSTRUCTIONS, Item, Task, choice_target
+from evals.task import INSTRUCTIONS, Item, Task, choice_target, shuffled
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import RecordError
 
@@ -27,7 +26,7 @@ def gpqa(*, data: str | None = None, subset: Literal["diamond", "main", "extende
     """Graduate-level science questions with four options (GPQA).
 
     Args:
-        data: folder with gpqa_<subset>.csv, gpqa_<subset>.jsonl(.gz) or a copy of the hub repository; required.
+        data: file of rows, or folder with gpqa_<subset>.csv, .jsonl(.gz) or a copy of the hub repository; required.
         subset: diamond (198 questions), main (448) or extended (546).
     """
     source = Source(f"gpqa_{subset}", "Idavidrein/gpqa", f"gpqa_{subset}", "train", on_hub=False)
@@ -42,7 +41,7 @@ def gpqa(*, data: str | None = None, subset: Literal["diamond", "main", "extende
 
 def _item(row: Row) -> Item:
     name, question, options = row.id("gpqa", "Record ID"), row.text("problem", "Question").strip(), _options(row)
-    order = sorted(range(len(options)), key=lambda number: _place(name, number))
+    order = shuffled(name, len(options))
     lines = [f"({letter}) {options[number]}" for letter, number in zip(LETTERS, order, strict=True)]
     text = "\n".join([question, "", *lines, "", INSTRUCTIONS["choice"]])
     meta = row.labels(domain="High-level domain", subdomain="Subdomain")
@@ -64,8 +63,3 @@ def _options(row: Row) -> Sequence[str]:
     if len(options) != len(LETTERS):
         raise RecordError(f"{row.where}: incorrect: expected {len(LETTERS) - 1} options, got {len(options) - 1}")
     return [option.strip() for option in options]
-
-
-def _place(name: str, number: int) -> bytes:
-    """The sort key of option `number`; option 0 is the right one."""
-    return hashlib.sha256(f"{name}/{number}".encode("utf-8", "surrogatepass")).digest()

@@ -23,7 +23,7 @@ def gsm8k(*, data: str | None = None, split: Literal["train", "test"] = "test") 
     """Grade-school word problems (GSM8K).
 
     Args:
-        data: folder with gsm8k_<split>.jsonl(.gz) or with a copy of the hub repository; absent: the hub.
+        data: file of rows, or folder with gsm8k_<split>.jsonl(.gz) or a copy of the hub repository; absent: the hub.
         split: which split.
     """
     source = Source(f"gsm8k_{split}", "openai/gsm8k", "main", split)

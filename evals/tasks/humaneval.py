@@ -23,7 +23,7 @@ def humaneval(*, data: str | None = None, timeout_s: float = 20.0) -> Task:
     """Python functions from signature and docstring (HumanEval).
 
     Args:
-        data: folder with humaneval.jsonl(.gz) or with a copy of the hub repository; absent: the hub.
+        data: file of rows, or folder with humaneval.jsonl(.gz) or with a copy of the hub repository; absent: the hub.
         timeout_s: seconds for all tests of one answer.
     """
     source = Source("humaneval", "openai/openai_humaneval", None, "test")

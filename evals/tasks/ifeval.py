@@ -23,7 +23,7 @@ def ifeval(*, data: str | None = None, mode: Mode = "strict") -> Task:
     """Verifiable instructions (IFEval).
 
     Args:
-        data: folder with ifeval.jsonl(.gz) or with a copy of the hub repository; absent: the hub.
+        data: file of rows, or folder with ifeval.jsonl(.gz) or with a copy of the hub repository; absent: the hub.
         mode: strict, or loose (also without the first line, the last line, or asterisks).
     """
     source = Source("ifeval", "google/IFEval", None, "train")

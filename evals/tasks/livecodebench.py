@@ -53,7 +53,7 @@ def livecodebench(
     """Contest problems with hidden tests and dates (LiveCodeBench), from a file.
 
     Args:
-        data: folder with livecodebench.jsonl(.gz); required.
+        data: file of rows, or folder with livecodebench.jsonl(.gz); required.
         since: date (YYYY-MM-DD) of the oldest contest taken.
         until: date of the newest contest taken.
         timeout_s: seconds for all tests of one answer.

@@ -19,7 +19,7 @@ def math500(*, data: str | None = None) -> Task:
     """Competition mathematics in five levels (MATH-500).
 
     Args:
-        data: folder with math500.jsonl(.gz) or with a copy of the hub repository; absent: the hub.
+        data: file of rows, or folder with math500.jsonl(.gz) or with a copy of the hub repository; absent: the hub.
     """
     source = Source("math500", "HuggingFaceH4/MATH-500", None, "test")
     return Task(name="math500", kind="math", load=dataset(source, data, _item), sampling=Sampling(max_tokens=4096))

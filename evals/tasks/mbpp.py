@@ -26,6 +26,8 @@ from ttc.errors import ConfigError, RecordError
 Split: TypeAlias = Literal["test", "train", "validation", "prompt", "all"]
 _EVERY = "train+test+validation+prompt"
 _BUILD_OBJECTS = (367, 927)
+_LAST: dict[Split, int] = {"prompt": 10, "test": 510, "validation": 600}
+"""The number of the last problem of each split; those behind are for training."""
 
 
 def mbpp(
@@ -39,7 +41,7 @@ def mbpp(
     """Short Python functions from a sentence and its tests (MBPP).
 
     Args:
-        data: folder with mbpp.jsonl(.gz) or with a copy of the hub repository; absent: the hub.
+        data: a file of the rows, or a folder with mbpp.jsonl(.gz) or a copy of the hub repository; absent: the hub.
         subset: sanitized (427 problems) or full (974).
         split: test (tasks 11 to 510), train, validation, prompt, or all.
         num_shown: how many tests the question shows.
@@ -59,10 +61,13 @@ def mbpp(
 
 
 def _item(row: Row, subset: str, split: Split, num_shown: int) -> Item | None:
-    if row.local and not (split in ("all", row.text("split")) and (row.data.get("sanitized") or subset == "full")):
+    number = int(row.text("task_id"))
+    if split not in ("all", row.text("split") if row.local else _split_of(number)) or number in _BUILD_OBJECTS:
         return None
-    if int(row.text("task_id")) in _BUILD_OBJECTS:
+    if row.local and subset == "sanitized" and not row.data.get("sanitized"):
         return None
+    if not row.local and subset == "sanitized" and "prompt" not in row.data:
+        raise RecordError(f"{row.where}: prompt: is missing, as it is in the full set: --set task.subset=full")
     prefix = "sanitized_" if row.local and subset == "sanitized" else ""
     text = row.text(f"{prefix}prompt" if row.local or subset == "sanitized" else "text")
     tests = _strings(row, f"{prefix}test_list")
@@ -75,6 +80,11 @@ def _item(row: Row, subset: str, split: Split, num_shown: int) -> Item | None:
         "functions": _functions(row, row.text(f"{prefix}code"), tests),
     }
     return Item(Problem(f"mbpp-{row.text('task_id')}", program_question(question), "code"), target)
+
+
+def _split_of(number: int) -> Split:
+    """The split of a problem, as the paper cuts the numbers."""
+    return next((split for split, last in _LAST.items() if number <= last), "train")
 
 
 def _functions(row: Row, reference: str, tests: Sequence[str]) -> list[str]:

@@ -40,7 +40,7 @@ def olympiadbench(*, data: str | None = None, subset: Literal["math", "physics"]
     """Olympiad problems with final answers (OlympiadBench).
 
     Args:
-        data: folder with olympiadbench_<subset>.jsonl(.gz) or with a copy of the hub repository; absent: the hub.
+        data: file of rows, or folder with olympiadbench_<subset>.jsonl(.gz) or a copy of the repository; absent: hub.
         subset: mathematics or physics.
     """
     source = Source(f"olympiadbench_{subset}", "Hothan/OlympiadBench", CONFIGS[subset], "train")

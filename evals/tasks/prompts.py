@@ -25,7 +25,7 @@ def prompts(
     """Requests without an answer key.
 
     Args:
-        data: folder with pku-saferlhf.jsonl(.gz), the repository's last name, or with a copy of it; absent: the hub.
+        data: file of rows, or folder with pku-saferlhf.jsonl(.gz), the repository's last name, or a copy; absent: hub.
         repository: its id on the hub.
         config: which of its configurations.
         split: which split.

@@ -20,7 +20,7 @@ def svamp(*, data: str | None = None) -> Task:
     """One-step arithmetic word problems (SVAMP).
 
     Args:
-        data: folder with svamp.jsonl(.gz) or with a copy of the hub repository; absent: the hub's test split.
+        data: file of rows, or folder with svamp.jsonl(.gz) or a copy of the hub repository; absent: its test split.
     """
     source = Source("svamp", "ChilleD/SVAMP", None, "test")
     return Task(name="svamp", kind="number", load=dataset(source, data, _item), sampling=Sampling(max_tokens=512))

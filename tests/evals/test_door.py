@@ -14,7 +14,7 @@ from evals.commands.eval import EvalOptions, evaluate
 from evals.numbers.summary import read_summary
 from ttc.core import Prices
 from ttc.engines.scripted import ScriptedEngine
-from ttc.errors import ConfigError, EngineError
+from ttc.errors import ConfigError, EngineError, RecordError
 
 ROWS = [
     {"question": "What is 3+4?", "answer": 7, "topic": "sums"},
@@ -200,7 +200,7 @@ def test_what_was_paid_for_comes_back_where_a_check_a_strategy_or_the_engine_fai
         ("rows.jsonl", {}, "got str; of a file its rows, such as list(csv.DictReader"),
         ([], {}, "problems: there are none"),
         ([1], {}, "row 1 is no dictionary but int"),
-        ([{"question": "a"}], {}, "row 1: answer: give either answer or target"),
+        ([{"question": "a"}], {}, "row 1: answer: there is none; name its column"),
         ([{"question": "a", "answer": float("nan")}], {}, "row 1: answer: nan is no number"),
         ([{"id": "a", **ROWS[0]}] * 2, {}, "two rows have the id 'a'"),
         (ROWS, {"kind": "sums"}, "kind must be one of math, number"),
@@ -244,6 +244,17 @@ def test_the_door_and_the_command_line_measure_the_same(tmp_path, capsys) -> Non
         result.accuracy.value, result.accuracy.low, result.accuracy.high,
     )  # fmt: skip
     assert ttc.Usage(**entry["usage"]) == result.usage
+
+
+def test_columns_that_are_named_are_read_and_the_error_says_how_they_are_named() -> None:
+    rows = [{"ctx": "Which?", "endings": ["red", "green"], "label": label} for label in ("1", "0")]
+    with pytest.raises(RecordError, match=r"row 1: .* in Python, columns=\{'KEY': 'COLUMN'\} stands for --set"):
+        ttc.evaluate(rows, engine="simulated")
+    named = {"question": "ctx", "choices": "endings", "answer": "label"}
+    result = ttc.evaluate(rows, engine="simulated", seed=0, columns=named)
+    assert [problem.target["answer"] for problem in result] == ["B", "A"]
+    with pytest.raises(ConfigError, match=r"unknown key 'columns.answr'; did you mean 'answer'"):
+        ttc.evaluate(rows, engine="simulated", columns={"answr": "label"})
 
 
 def test_values_of_numpy_are_those_of_python() -> None:

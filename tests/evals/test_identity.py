@@ -198,6 +198,39 @@ def test_an_untouched_run_goes_on_and_touched_files_and_rows_beyond_the_limit_do
     assert len(read_run(Path("run")).records) == 4
 
 
+def test_a_run_goes_on_where_its_model_and_its_problems_lie_elsewhere_and_are_the_same(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command(model: str, problems: str) -> list[str]:
+        fixed = ["--strategy", "direct", "--baseline", "none", "--limit", "4", "--out", "run"]
+        return ["eval", "--model", model, "--task", problems, *fixed]
+
+    shutil.rmtree("run")
+    assert main(command("./model", "rows.jsonl")) == 0
+    cut(Path("run"))
+    Path("elsewhere").mkdir()
+    for name in ("model", "rows.jsonl"):
+        shutil.move(name, "elsewhere")
+    shutil.copytree(nano.path("teacher"), "model2")
+    capsys.readouterr()
+    there = str(Path("elsewhere/rows.jsonl").absolute())
+    assert 'model is "./model" there and "model2" here' in refused(capsys, command("model2", there))
+    assert main(command("elsewhere/model", there)) == 0
+    assert "2 problems were finished before" in capsys.readouterr().err
+    run = read_run(Path("run"))
+    assert (len(run.records), run.config["model"]) == (4, "elsewhere/model")
+
+
+def test_seeds_of_one_model_in_two_places_are_one_row(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree("model", "model2")
+    for seed, model in (("1", "model"), ("2", "model2")):
+        fixed = ["--strategy", "direct", "--baseline", "none", "--limit", "2", "--out", f"run{seed}"]
+        assert main(["eval", "--model", model, "--task", "rows.jsonl", "--seed", seed, *fixed]) == 0
+    capsys.readouterr()
+    assert main(["report", "run1", "run2", "--out", "page"]) == 0
+    assert "direct, 2 seeds" in capsys.readouterr().out
+
+
 def test_a_finished_run_is_not_the_answer_for_changed_weights(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(COMMAND) == 0
     capsys.readouterr()

@@ -58,7 +58,7 @@ def next_command(screen: str) -> list[str]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test-123")
-    (tmp_path / "tab.tsv").write_text("question\tanswer\n1+1\t2\n")
+    (tmp_path / "tab.xlsx").write_text("question\tanswer\n1+1\t2\n")
     (tmp_path / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     return tmp_path
 
@@ -144,12 +144,25 @@ def test_where_problems_failed_it_says_so_and_asks_them_again(folder: Path, caps
     assert run(capsys, *next_command(screen))[0] == 3
 
 
+def test_columns_that_are_named_are_read_and_stand_in_the_next_command(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "mine.csv").write_text("ask,label\n2+5,7\n3+5,8\n")
+    named = ["--set", "task.question=ask", "--set", "task.answer=label"]
+    code, _, stderr = run(capsys, "quickstart", "--data", "mine.csv", "--look")
+    assert code == 2 and "--set task.question=COLUMN --set task.answer=label" in stderr
+    code, screen, _ = run(capsys, "quickstart", "--data", "mine.csv", *named, "--look")
+    assert code == 0
+    assert {"task.question=ask", "task.answer=label"} <= set(next_command(screen))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--data", "none.jsonl"], "--data none.jsonl: there is no such file"),
         (["--data", "."], "--data .: a folder; name a file in it"),
-        (["--data", "tab.tsv"], "task file 'tab.tsv': a task is read from .jsonl, .jsonl.gz, .csv, .toml or"),
+        (["--data", "tab.xlsx"], "task file 'tab.xlsx': a task is read from .jsonl, "),
+        (["--set", "task.answer=label"], "arithmetic has no parameter 'answer'"),
         (["--base-url", "localhost"], "engine.base_url must look like http://127.0.0.1:8000/v1"),
         (["--base-url", "http://127.0.0.1:9/v1"], "or give another address (engine.base_url; --base-url of quickstart"),
         (["--limit", "0"], "limit must be at least 1, got 0"),
@@ -178,7 +191,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(
         (["--data", "broken.jsonl"], "broken.jsonl, line 2: not JSON"),
         (["--data", "empty.csv"], "empty.csv"),
         (["--data", "problems.jsonl", "--price-in", "3"], "--price-in and --price-out are given together"),
-        (["--data", "problems.jsonl", "--out", "tab.tsv/run"], "tab.tsv is a file; name a folder"),
+        (["--data", "problems.jsonl", "--out", "tab.xlsx/run"], "tab.xlsx is a file; name a folder"),
     ],
 )
 def test_what_a_look_at_the_disk_refuses_is_refused_before_the_engine_is_asked(

@@ -119,6 +119,7 @@ def test_a_token_budget_holds_in_a_replay(pool: Path, tmp_path: Path) -> None:
         (("budget_forcing",), "thinks as the recorded run did"),
         (("direct:temperature=0",), "draws are of temperature 0.8, not 0"),
         (("majority", "--scorer", "simulated"), "recorded scores"),
+        (("majority", "--set", "sampling.temperature=0.5"), "sampling.KEY has no effect: a replay uses what was"),
     ],
 )
 def test_what_cannot_be_replayed_is_refused_with_the_reason(
@@ -126,6 +127,7 @@ def test_what_cannot_be_replayed_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
         replayed(pool, tmp_path / "out", *strategy)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_replay_of_greedy_answers_is_called_greedy(tmp_path: Path) -> None:
@@ -196,6 +198,7 @@ def test_replays_of_one_run_do_not_stand_in_each_others_way(pool: Path) -> None:
         assert main(["replay", str(pool), "--strategy", *arguments]) == 0
     found = pool.with_name(f"{pool.name}-replay")
     assert {path.name for path in found.iterdir() if path.is_dir()} == {"majority", "majority-n2", "direct"}
+    assert [entry["records"] for entry in read_summary(found)] == ["majority-n2", "direct", "majority"]
 
 
 def test_a_replay_is_of_the_samples_and_the_strategy_file_that_it_was_begun_with(

@@ -2,11 +2,13 @@
 
 import argparse
 import json
+import re
 from dataclasses import replace
 
 import pytest
 
 from evals.commands import report
+from evals.numbers.statistics import mean_interval
 from evals.numbers.summary import summarise, write_summary
 from evals.run_folder import CONFIG, RECORDS
 from tests.evals.pools import make_record
@@ -18,9 +20,9 @@ from ttc.records import RecordFile
 CONFIG_OF_A_RUN = {"strategy": "majority", "params": {"n": 4}, "task": "toy", "level": 2, "seed": 1}
 
 
-def make_run(folder, records):
+def make_run(folder, records, **changes):
     folder.mkdir(parents=True)
-    (folder / CONFIG).write_text(json.dumps({"digest": "x", "config": CONFIG_OF_A_RUN}))
+    (folder / CONFIG).write_text(json.dumps({"digest": "x", "config": {**CONFIG_OF_A_RUN, **changes}}))
     with RecordFile(folder / RECORDS) as file:
         for record in records:
             file.append(record)
@@ -53,6 +55,29 @@ def test_report_of_an_interrupted_run_uses_the_records_it_has(tmp_path, records,
     assert command(tmp_path / "run", "--out", tmp_path / "page") == 0
     assert "3 problems" in capsys.readouterr().out
     assert (tmp_path / "page" / "report.html").exists()
+
+
+def test_runs_that_differ_by_their_seeds_are_one_row_over_problems_and_draws(tmp_path, capsys):
+    rights = {1: "1101", 2: "1000", 3: "1100"}
+    for seed, row in rights.items():
+        records = [make_record(f"p{i}", ["1" if right == "1" else "2"] * 4) for i, right in enumerate(row)]
+        make_run(tmp_path / f"s{seed}", records, seed=seed)
+    make_run(tmp_path / "other", records, seed=1, params={"n": 4, "of": "tree"})
+    folders = [tmp_path / name for name in ("s1", "s2", "s3", "other")]
+    assert command(*folders, "--out", tmp_path / "page") == 0
+    out, err = capsys.readouterr()
+    (row,) = [line for line in out.splitlines() if line.startswith("majority N=4, 3 seeds")]
+    shares = [1.0, 2 / 3, 0.0, 1 / 3]
+    exact = mean_interval([float(c) for row in rights.values() for c in row], list("0123") * 3, seed=0)
+    assert exact.value == pytest.approx(sum(shares) / 4)
+    assert "50.0 %" in row and out.startswith("toy level 2, 4 problems")
+    low, high = map(float, re.findall(r"(\d+\.\d)–(\d+\.\d)", row)[0])
+    assert (low, high) == pytest.approx((100 * exact.low, 100 * exact.high), abs=1.5)
+    assert "3 seeds: 75.0 % with seed 1, 25.0 % with seed 2, 50.0 % with seed 3" in err
+    assert f" {make_record('p', ['1'] * 4).answer.usage.tokens:,} " in row  # of one run
+    assert "4 problems" in (tmp_path / "page" / "report.html").read_text()
+    assert command(*folders, "--per-seed", "--out", tmp_path / "page") == 0
+    assert capsys.readouterr().out.count("majority N=4, seed=") == 4
 
 
 def test_report_joins_runs_by_problem(tmp_path, records):

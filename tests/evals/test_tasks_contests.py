@@ -213,7 +213,7 @@ def test_gpqa_reads_the_local_format_and_other_subsets(tmp_path: Path) -> None:
 def test_gpqa_reads_a_copy_of_the_hub_repository_but_never_asks_the_hub(tmp_path: Path) -> None:
     write_hub_copy(tmp_path / "Idavidrein" / "gpqa", science_rows(2), split="train", config="gpqa_diamond")
     assert len(gpqa(data=str(tmp_path)).items(None, 0)) == 2
-    with pytest.raises(ConfigError, match=r"read from a copy only: give the folder that holds gpqa_diamond.csv"):
+    with pytest.raises(ConfigError, match="read from a copy only: give the file, --data FILE, or a folder"):
         gpqa().items(None, 0)
 
 

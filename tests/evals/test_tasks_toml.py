@@ -84,6 +84,44 @@ def test_the_answer_kind_alone_decides_the_verifier_too(tmp_path: Path) -> None:
     assert load_task(write(tmp_path, text.split("verifier")[0], [{"x": "1", "y": 2}]))().kind == "math"
 
 
+CHOICE = 'data = "rows.jsonl.gz"\nprompt = "Q: {stem}\\n{choices}\\nAnswer:"\ntarget = "gold"\n'
+CHOICES: list[tuple[str, list[dict[str, object]], list[str]]] = [
+    ('choices = "ends"', [{"ends": ["a1", "b2"], "gold": 1}, {"ends": ["c3", "d4"], "gold": 0}], ["B", "A"]),
+    ('choices = "ends"\nfirst = 1', [{"ends": ["a1", "b2"], "gold": "2"}], ["B"]),
+    ('choices = "ends"', [{"ends": {"text": ["a1", "b2"], "label": ["1", "2"]}, "gold": "2"}], ["B"]),
+    ('choices = "x,y"', [{"x": "a1", "y": "b2", "gold": "b2"}], ["B"]),
+    ('wrong = "no"', [{"no": ["b2", "c3"], "gold": "a1", "stem": f"{i}"} for i in range(9)], []),
+]
+
+
+@pytest.mark.parametrize(("fields", "rows", "letters"), CHOICES)
+def test_options_are_asked_with_their_letters_where_the_prompt_says(
+    tmp_path: Path, fields: str, rows: list[dict[str, object]], letters: list[str]
+) -> None:
+    task = load_task(write(tmp_path, CHOICE + fields, [{"stem": "Which?", **row} for row in rows]))()
+    items = task.items(None, 0)
+    golds = [item.target["answer"] for item in items]
+    assert (task.kind, task.check.verifier) == ("choice", "choice")
+    assert golds == letters if letters else set(golds) == {"A", "B", "C"}
+    for item in items:
+        asked = item.problem.messages[0].content
+        assert f"\n({item.target['answer']}) {item.target['alternatives'][0]}\n" in asked
+        assert asked.startswith("Q: ") and asked.endswith("\nAnswer:")
+
+
+def test_fields_may_have_spaces_and_lie_in_others(tmp_path: Path) -> None:
+    text = 'data = "rows.jsonl.gz"\nprompt = "{The Question} {meta.hint}"\ntarget = "gold.value"\n'
+    row: dict[str, object] = {"The Question": "1+1?", "meta": {"hint": "Add."}, "gold": {"value": 2}}
+    (item,) = load_task(write(tmp_path, text, [row]))().items(None, 0)
+    assert (item.problem.messages[0].content, item.target) == ("1+1? Add.", "2")
+
+
+def test_a_prompt_that_does_not_show_the_options_is_refused(tmp_path: Path) -> None:
+    text = CHOICE.replace("{choices}", "{ends}") + 'choices = "ends"'
+    with pytest.raises(ConfigError, match=r"capitals\.toml: prompt: say where the options stand, .*: \{choices\}"):
+        load_task(write(tmp_path, text, [{"stem": "?", "ends": ["a", "b"], "gold": 0}]))()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -186,6 +186,8 @@ def test_bad_input_is_refused_before_torch_is_loaded() -> None:
             ["eval", "--base-url", "x"],
             "ttc eval: error: no option --base-url; it is set by --set engine.base_url=VALUE",
         ),
+        (["replay", "x", "--temperature", "1"], "ttc replay: error: no option --temperature; did you mean"),
+        (["train", "run", "x", "--device-map", "1"], "ttc train run: error: no option --device-map; did you mean"),
         (["solve", "1", "2"], "ttc solve: error: argument '2' is one too many"),
         (["steps", "eval", "--data", "x", "--treshold", "1"], "ttc steps eval: error: no option --treshold; did you"),
     ],

@@ -283,15 +283,16 @@ def _refuse(argument: str, parser: argparse.ArgumentParser) -> NoReturn:
     option, words = ELSEWHERE.get(plain, ("", ""))
     if option in options:
         parser.error(f"no option {name}; {words or f'it is {option} here'}")
-    setting = _setting(plain) if "--set" in options else None
+    setting = _setting(plain, options) if "--set" in options else None
     hint = nearest(name, options) if setting is None else f"; it is set by --set {setting}=VALUE"
     parser.error(f"no option {name}{hint}")
 
 
-def _setting(name: str) -> str | None:
-    """What --set calls a parameter of an engine or a scorer, where one that works here has such a one."""
+def _setting(name: str, options: Sequence[str]) -> str | None:
+    """What --set calls a parameter of an engine or a scorer, where the command takes those and one has such a one."""
     for registry in (ENGINES, SCORERS):
-        for part in registry.names():
+        takes_it = {"--engine", f"--{registry.kind}"} <= {*options}
+        for part in registry.names() if takes_it else ():
             with suppress(TTCError, ImportError):  # one that cannot be had here has no parameter to tell
                 if name in options_of(registry.load(part)):
                     return f"{registry.kind}.{name}"

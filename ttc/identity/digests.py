@@ -147,6 +147,16 @@ def named(digests: Mapping[str, str], *, before: str = "", after: str = "") -> d
     return {f"{before}{name}{after}": digest for name, digest in digests.items()}
 
 
+LOCATED = ("model", "scorer")
+"""Settings that name a folder: what is in it decides, and not where it lies."""
+
+
+def located(contents: Mapping[str, Any], part: str, place: str, other: str) -> dict[str, str]:
+    """The names in `contents` that tell of a model or scorer at `place`, with what they are called at `other`."""
+    ending = f" of {part} {place}"
+    return {name: f"{name.removesuffix(ending)} of {part} {other}" for name in contents if name.endswith(ending)}
+
+
 def differing(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
     """Return the names of what differs between a run's digests and those of now: its order, then what is new.
 
