@@ -326,6 +326,8 @@ def _check_support(request: ServeRequest, strategy: str, parameters: Mapping[str
     if width > 1 and request.sampling.temperature == 0:
         why = f"temperature = 0 makes all {width} draws of strategy {strategy} equal: leave it out, or ask for direct"
         raise invalid("temperature", why)
+    if not request.draws and strategy != DIRECT:
+        raise unsupported("max_tokens", f"max_tokens = 0 draws nothing, and strategy {strategy} needs draws")
     if request.sampling.stop and "step" in parameters:
         raise unsupported(
             "stop", f"stop: strategy {strategy} ends its steps at strings of its own; leave it out, or ask for another"

@@ -39,6 +39,8 @@ from ttc.session.thinking import split
 
 Emit = Callable[[events.ServeEvent], None]
 Charge = Callable[[Usage], None]
+_NOTHING = Answer("", None, finish_reason="length")
+"""What is drawn where the prompt alone is asked for."""
 _log = logging.getLogger("serve")
 
 
@@ -102,9 +104,10 @@ async def _choice(
     try:
         if request.echo:
             emit(events.AnswerDelta(index, prompt.text))
-        answer = await session.attempt(plan.call)
+        answer = await session.attempt(plan.call) if request.draws else _NOTHING
         if request.echo and request.logprobs:
-            echo, tops = await _echoed(plan, prompt, _untold(plan, session, prompt), charge)
+            async with plan.model.gate.slot(share):
+                echo, tops = await _echoed(plan, prompt, _untold(plan, session, prompt), charge)
             own.tops.update(tops)
     finally:
         session.close()
@@ -266,12 +269,13 @@ def _close(
         tool_calls=tuple(_call(call, plan, index, number) for number, call in enumerate(shown.calls)),
     )
     root = tokens.root or plan.prompts[index // request.num_choices].token_ids
+    roots = {ids: own.cached.get(ids, 0) for ids in session.roots if ids in own.cached}
     returned, written = _counts(session, own, root, tokens, winner)
     choice = _Choice(
         finish,
         returned,
         written,
-        roots={ids: own.cached.get(ids, 0) for ids in session.roots if ids in own.cached},
+        roots=roots if request.draws else {root or (): 0},
         answer=answer,
         thought=thinking,
         thinking=_thinking(plan, tokens, answer),

@@ -336,6 +336,29 @@ def test_echo_repeats_the_prompt_with_its_log_probabilities(nano: Running) -> No
     assert "".join(chunk["choices"][0]["text"] for chunk in stream) == text
 
 
+def test_without_tokens_to_draw_echo_reads_the_prompt_and_draws_nothing(nano: Running) -> None:
+    ids = list(nano.engine.encode("1+1=2 and 7*7"))
+    fields = {"model": "m", "prompt": ids, "temperature": 0, "seed": 1, "logprobs": 1, "echo": True}
+    wanted = nano.ask({**fields, "max_tokens": 1}, COMPLETIONS).json()["choices"][0]["logprobs"]
+    before = nano.engine.counters()
+    reply = nano.ask({**fields, "max_tokens": 0, "prompt": [ids, ids[:4]]}, COMPLETIONS).json()
+    whole, short = reply["choices"]
+    assert nano.engine.counters().generated == before.generated
+    for name, column in whole["logprobs"].items():
+        assert column == wanted[name][:-1]
+    assert short["logprobs"]["token_logprobs"] == whole["logprobs"]["token_logprobs"][:4]
+    assert (whole["text"], whole["finish_reason"]) == (nano.engine.decode(ids), "length")
+    usage = reply["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (len(ids) + 4, 0)
+    plain = {"model": "m", "prompt": "1+1=", "max_tokens": 0}
+    assert nano.ask({**plain, "echo": True}, COMPLETIONS).json()["choices"][0]["text"] == "1+1="
+    stream = chunks_of(nano.ask({**plain, "echo": True, "stream": True}, COMPLETIONS).text)
+    assert "".join(chunk["choices"][0]["text"] for chunk in stream) == "1+1="
+    for search in ({}, {"echo": True, "ttc": {"strategy": "majority", "n": 2}}):
+        refused = nano.ask({**plain, **search}, COMPLETIONS)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "max_tokens")
+
+
 def test_echo_tells_the_likeliest_token_in_the_place_of_each_of_the_prompt(nano: Running) -> None:
     ids = nano.engine.encode("1+1=2 and 7*7")
     fields = {"model": "m", "max_tokens": 1, "temperature": 0, "seed": 1, "logprobs": 1, "echo": True}
