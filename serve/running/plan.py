@@ -86,7 +86,7 @@ class RequestPlan:
     prompts: tuple[Prompt, ...]
     sequences: int
     adjusted: Mapping[str, Any] = field(default_factory=dict)
-    """What the preset has, or the key's quota leaves, instead of what was asked, by field."""
+    """What the preset has, or the key's quota or a fallback's context leaves, instead of what was asked, by field."""
 
     @property
     def direct(self) -> bool:
@@ -125,14 +125,18 @@ class RequestPlan:
         each = max((tokens - self.num_prompt) // self.request.num_replies, 1)
         draws = each if self.direct else max(each // max(self.sequences, 1), 1)
         held = min(self.sampling.max_tokens, draws if self.request.forward else each)
-        asked = self.request.sampling.max_tokens
-        less = {} if asked is None or held == asked else {"max_tokens": {"asked": asked, "used": held}}
-        return replace(
+        plan = replace(
             self,
             budget=Budget(tokens=min(each, self.budget.tokens or each)),
             sampling=replace(self.sampling, max_tokens=held),
-            adjusted={**self.adjusted, **less},
         )
+        return plan.instead_of(self.request.sampling.max_tokens)
+
+    def instead_of(self, asked: int | None) -> RequestPlan:
+        """The same, whose reply says where it draws other than `asked` tokens."""
+        held = self.sampling.max_tokens
+        less = {} if asked is None or held == asked else {"max_tokens": {"asked": asked, "used": held}}
+        return replace(self, adjusted={**self.adjusted, **less})
 
     def report(
         self,

@@ -305,16 +305,26 @@ class ActiveRequest:
         if reason is None or request is None or self._answering or request.model in self._tried:
             return False
         try:
-            plan = await self._service.plan(request, self.plan.key)
+            plan = await self._plan_fallback(request)
         except ApiError as refusal:
             _log.warning("no fallback", extra={"reply_id": self._name, "error": refusal.code})
             return False
         if left is not None and left <= plan.num_prompt:
             return False
         self._told["fallback"] = {"from": self.plan.model.name, "reason": reason}
-        self.plan = plan.within(left)
+        self.plan = plan.within(left).instead_of(request.sampling.max_tokens)
         self._attempts.append(_Attempt(self.plan))
         return True
+
+    async def _plan_fallback(self, request: ServeRequest) -> RequestPlan:
+        """The plan of a fallback, which draws as many tokens as it has room for where that is less than was asked."""
+        try:
+            return await self._service.plan(request, self.plan.key)
+        except ApiError as refusal:
+            if (refusal.code, refusal.param) != ("context_length_exceeded", request.sampling.max_tokens_field):
+                raise
+        fewer = replace(request, sampling=replace(request.sampling, max_tokens=None))
+        return await self._service.plan(fewer, self.plan.key)
 
     def _emit(self, event: ServeEvent) -> None:
         match event:
