@@ -530,7 +530,8 @@ def shown_tools(engine: Engine, messages: Sequence[Message], thinking: Thinking,
 def _check_form(form: AnswerForm, request: ServeRequest, strategy: str) -> None:
     """Refuse by name what cannot go together with functions or JSON."""
     if form.held and strategy not in WHOLE:
-        why = f"strategy {strategy} draws an answer in pieces, which no grammar can hold: ask for {' or '.join(WHOLE)}"
+        able = f"{', '.join(WHOLE[:-1])} or {WHOLE[-1]}"
+        why = f"strategy {strategy} draws an answer in pieces, which no grammar can hold: ask for {able}"
         raise unsupported("ttc.strategy", f"{form.field}: {why}")
     if request.prefill is not None:
         name = request.prefill_field
@@ -576,7 +577,7 @@ COUNTED = ("presence_penalty", "frequency_penalty")
 """Penalties that count the tokens of one request to the engine."""
 OPEN_ENDED = ("tools",)
 """Strategies whose replies hold what tools have written, which max_tokens does not count."""
-WHOLE = ("direct", "majority", "best_of_n")
+WHOLE = ("direct", "majority", "adaptive", "best_of_n")
 """Strategies whose draws are one request each."""
 
 
