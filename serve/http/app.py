@@ -374,11 +374,13 @@ async def serve(
     await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
     watching.cancel()
+    _log.info("shutting down", extra={"running": service.admission.requests, "within_s": config.limits.drain_s})
     await service.drain(hurried, NOTICE_S)
     server.should_exit = True
     await running
     await quotas.close()
     await end_tracing(last_spans)
+    _log.info("stopped")
 
 
 def allow_files(num: int) -> None:

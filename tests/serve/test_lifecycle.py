@@ -247,7 +247,9 @@ def test_the_command_serves_the_packaged_model_and_a_second_signal_ends_it_clean
         process.kill()
         process.wait()
         process.stderr.close()
-    line = json.loads(logged.splitlines()[0])
+    line, *others = map(json.loads, logged.splitlines())
+    ends = [other for other in others if other["message"] != "request"]
+    assert [end["message"] for end in ends] == ["shutting down", "stopped"] and ends[0]["running"] == 1
     assert (line["status"], line["model"], line["strategy"]) == (200, "nano-teacher", "direct")
     assert "12+30*2" not in logged
 
