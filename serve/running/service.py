@@ -190,12 +190,14 @@ class _Attempt:
     def num_tokens(self) -> int:
         """What its key has spent by now: a prompt that is counted here once, however often it was read.
 
-        One that a server behind has read and not counted, since its client left, is what was set aside for it.
+        One that a server behind has read and not counted, since its client left, is what was set aside for it, as often
+        as that was asked.
         """
-        read = self.usage.prompt
-        if self.plan.counts_prompt:
-            return self.usage.tokens + min(read, self.plan.num_prompt)
-        return self.usage.tokens + (read or (self.plan.num_prompt if self.usage.attempts else 0))
+        read, plan = self.usage.prompt, self.plan
+        if plan.counts_prompt:
+            return self.usage.tokens + min(read, plan.num_prompt)
+        asked = min(self.usage.attempts, plan.sequences)
+        return self.usage.tokens + (read or plan.num_prompt * asked // plan.sequences)
 
 
 class ActiveRequest:
