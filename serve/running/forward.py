@@ -477,8 +477,17 @@ def _result(plan: RequestPlan, replies: Sequence[_Reply], keys: Sequence[str], c
         "enforced": "none",
     }
     usage = sum((reply.usage for reply in replies), Usage())
+    is_held = plan.sampling.max_tokens == (plan.budget.tokens or 0) // max(
+        plan.sequences // plan.request.num_replies, 1
+    )
+    is_cut = is_held and any(reply.finish == "length" for reply in replies)
     report = plan.report(
-        final=None, candidates=candidates, chosen=chosen, thinking=thinking, usage=usage, stop_cause="done"
+        final=None,
+        candidates=candidates,
+        chosen=chosen,
+        thinking=thinking,
+        usage=usage,
+        stop_cause="budget" if is_cut else "done",
     )
     rest = replies[chosen].cut_call
     return report | ({"cut_call": rest} if rest else {})

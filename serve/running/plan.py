@@ -33,6 +33,7 @@ from serve.running.events import ledger
 from serve.running.watch import raw_prompt
 from ttc.answers import kind_of
 from ttc.config.recipes import dump
+from ttc.config.values import counted
 from ttc.core import (
     PENALTIES,
     Answer,
@@ -192,9 +193,11 @@ async def make_plan(
         request = _left_to_server(request, strategy, model)
     total = _total_limit(request, preset, key, config.limits)
     most = _most_tokens(request, config.limits, total.limit if strategy == DIRECT and total.asked is None else None)
+    budget = Budget(tokens=max((total.asked or total.limit) // request.num_replies, 1))
     if request.forward:
         _check_forward(request, strategy, model.forward is not None, model.name)
         settled, sampling = _as_it_came(request, model, most)
+        sampling = _shared(sampling, budget, width, strategy)
         prompts: tuple[Prompt, ...] = ()
     else:
         settled, sampling, prompts = await _settle(request, model, config, most)
@@ -202,7 +205,7 @@ async def make_plan(
         sampling = await asyncio.to_thread(fill) if form is not None and form.held else fill()  # a schema may be large
     kind = wish.answer_kind or (preset and preset.answer_kind) or config.answer_kind
     _check_total(total, request, strategy, sampling)
-    return RequestPlan(
+    plan = RequestPlan(
         request=request,
         model=model,
         key=key,
@@ -211,7 +214,7 @@ async def make_plan(
         call=functools.partial(offer.function, **arguments),
         sampling=sampling,
         settled=settled,
-        budget=Budget(tokens=max((total.asked or total.limit) // request.num_replies, 1)),
+        budget=budget,
         seed=secrets.randbits(SEED_BITS) if wish.seed is None else wish.seed,
         answer_kind=kind,
         answers=FormReader(kind) if form is not None and form.held else kind_of(kind),
@@ -220,6 +223,7 @@ async def make_plan(
         sequences=width * request.num_replies,
         adjusted=adjusted,
     )
+    return plan.instead_of(request.sampling.max_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,11 +352,20 @@ def _check_replies(request: ServeRequest, limits: ServeLimits) -> None:
 
 def _left_to_server(request: ServeRequest, strategy: str, model: ServedModel) -> ServeRequest:
     """The request, with its messages to be forwarded where a plain chat is best left to a server behind."""
-    # An engine of messages refuses stop strings as the steps of a search; the server behind takes them for an answer's.
-    whole = strategy == DIRECT or (strategy in FORWARDED_BY and bool(request.sampling.stop))
-    if not whole or not _streams_behind(request, model):
+    if not _streams_behind(request, model):
         return request
-    return replace(request, forward={"messages": [dump(message) for message in request.messages]})
+    # An engine of messages takes stop strings for steps of a search, and knows no penalties and no levels of effort.
+    wish, sampling = request.thinking, request.sampling
+    has_level = wish.effort not in (None, "none")
+    if strategy == DIRECT or (strategy in FORWARDED_BY and (sampling.stop or sampling.penalties or has_level)):
+        return replace(request, forward={"messages": [dump(message) for message in request.messages]})
+    if has_level:
+        why = (
+            f"{wish.effort_field}: strategy {strategy} cannot pass {wish.effort!r} on to the server behind {model.name}"
+        )
+        fix = f"ask for {' or '.join(FORWARDED_BY)}, or send enable_thinking = true"
+        raise unsupported(wish.effort_field, f"{why}: {fix}")
+    return request
 
 
 def _streams_behind(request: ServeRequest, model: ServedModel) -> bool:
@@ -400,6 +413,19 @@ def _as_it_came(request: ServeRequest, model: ServedModel, most: int) -> tuple[T
     half = max(model.engine.capabilities.max_context // 2, 1)
     max_tokens = wish.max_tokens or min(most, half)
     return ThinkingPlan(Thinking()), _sampling(wish, max_tokens, model)
+
+
+def _shared(sampling: Sampling, budget: Budget, width: int, strategy: str) -> Sampling:
+    """`sampling` where each draw has its share of the budget, since a server behind is asked for all of them at once.
+
+    Raises:
+        ApiError: there is not a token for each.
+    """
+    each = (budget.tokens or 0) // width
+    if each < 1:
+        why = f"does not pay for {counted(width, 'draw')} of strategy {strategy}: raise it"
+        raise invalid("ttc.max_total_tokens", f"ttc.max_total_tokens = {budget.tokens} {why}", "budget_exceeded")
+    return replace(sampling, max_tokens=min(sampling.max_tokens, each))
 
 
 def _sampling(wish: SamplingRequest, max_tokens: int, model: ServedModel) -> Sampling:

@@ -398,3 +398,56 @@ def test_a_server_that_takes_messages_only_is_asked_for_all_that_was_asked() -> 
         assert [{k: v for k, v in turn.items() if v is not None} for turn in asked["messages"]] == [
             {k: v for k, v in turn.items() if v is not None} for turn in turns
         ]
+
+
+@contextlib.contextmanager
+def messages_only() -> Iterator[tuple[Running, Upstream]]:
+    """A server in front of one that takes messages only, and says one word after another."""
+    with upstream(lambda number, body: {"content": "7", "finish": "length"}) as found:
+        features = Features("theirs", usage=True, limit_field="max_tokens")
+        door = Upstreams({found.url: Client(found.url, Access("", 5, 30))}, features)
+        with running(dataclasses.replace(served(WithoutIds(replies({}))), forward=door)) as server:
+            yield server, found
+
+
+VOTE = {"strategy": "majority", "n": 4}
+
+
+def test_a_level_of_effort_and_penalties_reach_a_server_that_takes_messages_only_or_are_refused() -> None:
+    with messages_only() as (server, found):
+        for search in ({"strategy": "direct"}, VOTE):
+            body = chat("q", reasoning_effort="high", presence_penalty=0.5, ttc=search)
+            assert server.ask(body).status_code == 200
+        assert [(asked["reasoning_effort"], asked["presence_penalty"]) for asked in found.asked] == [("high", 0.5)] * 5
+        refused = server.ask(chat("q", reasoning_effort="high", ttc={"strategy": "adaptive"}))
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "reasoning_effort")
+
+
+@pytest.mark.parametrize(
+    ("total", "fields", "draws", "each"),
+    [
+        (40, {}, 1, 40),
+        (40, {"n": 2}, 2, 20),
+        (40, {"max_tokens": 30, "n": 2}, 2, 20),
+        (40, {"max_tokens": 6}, 1, 6),
+        (40, {"ttc": VOTE, "tools": TOOLS}, 4, 10),
+        (43, {"ttc": VOTE, "stop": ["x"]}, 4, 10),
+    ],
+)
+def test_a_budget_in_tokens_holds_for_what_is_passed_on(
+    total: int, fields: dict[str, Any], draws: int, each: int
+) -> None:
+    with messages_only() as (server, found):
+        body = chat("q", **{**fields, "ttc": {**fields.get("ttc", {}), "max_total_tokens": total}})
+        reply = server.ask(body).json()
+    assert [asked["max_tokens"] for asked in found.asked] == [each] * draws
+    asked = fields.get("max_tokens", each)
+    assert reply["ttc"].get("adjusted", {}) == ({} if asked == each else {"max_tokens": {"asked": asked, "used": each}})
+    assert reply["ttc"]["stop_cause"] == ("done" if each == 6 else "budget")
+
+
+def test_a_budget_that_has_no_token_for_each_draw_that_is_passed_on_is_refused() -> None:
+    with messages_only() as (server, found):
+        refused = server.ask(chat("q", tools=TOOLS, ttc={**VOTE, "max_total_tokens": 3}))
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "ttc.max_total_tokens")
+    assert not found.asked
