@@ -360,12 +360,16 @@ def _left_to_server(request: ServeRequest, strategy: str, model: ServedModel) ->
     if strategy == DIRECT or (strategy in FORWARDED_BY and (sampling.stop or sampling.penalties or has_level)):
         return replace(request, forward={"messages": [dump(message) for message in request.messages]})
     if has_level:
-        why = (
-            f"{wish.effort_field}: strategy {strategy} cannot pass {wish.effort!r} on to the server behind {model.name}"
-        )
+        level = f"{wish.effort_field} = {wish.effort!r}"
+        why = f"{level}: strategy {strategy} does not tell the server behind {model.name}"
         fix = f"ask for {' or '.join(FORWARDED_BY)}, or send enable_thinking = true"
         raise unsupported(wish.effort_field, f"{why}: {fix}")
     return request
+
+
+def passes_effort(strategy: str, model: ServedModel) -> bool:
+    """Whether a level of effort has a meaning with `strategy`: in tokens, or to the server behind."""
+    return model.engine.capabilities.token_ids or model.forward is None or strategy in FORWARDED_BY
 
 
 def _streams_behind(request: ServeRequest, model: ServedModel) -> bool:

@@ -44,7 +44,7 @@ from serve.running.events import (
     TokenCounts,
     ledger,
 )
-from serve.running.plan import DIRECT, RequestPlan, count_prompt, make_plan, width_of
+from serve.running.plan import DIRECT, RequestPlan, count_prompt, make_plan, passes_effort, width_of
 from serve.running.quotas import Quotas
 from serve.running.run import execute
 from ttc.concurrent import settle
@@ -465,6 +465,9 @@ def route(request: ServeRequest, catalogue: Catalogue, config: ServeConfig) -> t
         return request, {}
     level = _level(request.thinking, config)
     target = _target(level, catalogue, config)
+    model, preset = catalogue.find(target)
+    if preset is not None and level != "none" and not passes_effort(preset.strategy, model):
+        request = replace(request, thinking=replace(request.thinking, effort=None))  # which has picked the preset
     return replace(request, model=target), {"routed": {"from": AUTO, "level": level, "to": target}}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from serve.operator.config import ServeLimits
+from serve.operator.config import PresetSpec, ServeLimits
 from serve.running.catalogue import ServedModel, open_forward
 from serve.running.upstreams import Upstreams
 from tests.serve.running import Running, chat, running, scripted, served, spec
@@ -406,7 +406,9 @@ def messages_only() -> Iterator[tuple[Running, Upstream]]:
     with upstream(lambda number, body: {"content": "7", "finish": "length"}) as found:
         features = Features("theirs", usage=True, limit_field="max_tokens")
         door = Upstreams({found.url: Client(found.url, Access("", 5, 30))}, features)
-        with running(dataclasses.replace(served(WithoutIds(replies({}))), forward=door)) as server:
+        model = dataclasses.replace(served(WithoutIds(replies({"q": ["7"]}))), forward=door)
+        presets = [PresetSpec("m:refine", "m", "refine")]
+        with running(model, presets=presets, auto={"high": "m:refine"}) as server:
             yield server, found
 
 
@@ -421,6 +423,8 @@ def test_a_level_of_effort_and_penalties_reach_a_server_that_takes_messages_only
         assert [(asked["reasoning_effort"], asked["presence_penalty"]) for asked in found.asked] == [("high", 0.5)] * 5
         refused = server.ask(chat("q", reasoning_effort="high", ttc={"strategy": "adaptive"}))
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "reasoning_effort")
+        picked = server.ask({**chat("q", reasoning_effort="high"), "model": "auto"}).json()
+        assert (picked["ttc"]["routed"]["to"], picked["ttc"]["strategy"]) == ("m:refine", "refine")
 
 
 @pytest.mark.parametrize(
