@@ -63,6 +63,8 @@ FORWARDED_BY = ("direct", "majority")
 """Strategies that a server behind can be asked with (see `serve.running.forward`)."""
 SEED_BITS = 53
 """Seeds go back as JSON numbers, which many clients read as doubles."""
+TURN_CHARS = 80
+"""Characters that take as long to render as a turn by itself does."""
 CHARS_OF_TOKEN = 4
 """Of usual text, for what is set aside before a server behind has counted."""
 
@@ -528,7 +530,7 @@ def _is_long(request: ServeRequest) -> bool:
     form = request.form
     calls = (call for message in request.messages if isinstance(message, ToolMessage) for call in message.calls)
     lengths = itertools.chain(
-        (len(message.content) for message in request.messages),
+        (len(message.content) + TURN_CHARS for message in request.messages),
         map(len, request.prompts),
         (len(call.arguments) for call in calls),
         (len(str(tool)) for tool in (form.offer if form is not None else ())),

@@ -297,7 +297,14 @@ def test_wide_searches_together_run_no_more_draws_than_they_may() -> None:
     assert statuses == [200] * 5 and engine.max_live <= 5 and model.gate.held == 0
 
 
-@pytest.mark.parametrize("fields", [{}, {"ttc": {"strategy": "majority", "n": 3}}, {"enable_thinking": False}])
+MANY_TURNS = [{"role": "user", "content": "1"}] * 300
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"ttc": {"strategy": "majority", "n": 3}}, {"enable_thinking": False}, {"messages": MANY_TURNS}],
+    ids=["direct", "vote", "off", "turns"],
+)
 def test_a_long_prompt_is_rendered_once_and_beside_the_event_loop(fields: dict[str, Any]) -> None:
     threads: list[str] = []
 
@@ -308,7 +315,7 @@ def test_a_long_prompt_is_rendered_once_and_beside_the_event_loop(fields: dict[s
 
     with running(served(Noting(0))) as server:
         loop = asyncio.run_coroutine_threadsafe(_name_of_thread(), server.loop).result(5)
-        assert server.ask(chat("long " * 5000, max_tokens=4, **fields)).status_code == 200
+        assert server.ask({**chat("long " * 5000, max_tokens=4), **fields}).status_code == 200
     assert len(threads) == 1 and loop not in threads
 
 
