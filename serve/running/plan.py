@@ -109,6 +109,11 @@ class RequestPlan:
         return self.num_prompt + (drawn if self.direct else min(2 * drawn, whole))
 
     @property
+    def tells_prompt(self) -> bool:
+        """Whether what is scored is its own prompt, for the log-probabilities of an echo, and nothing of a search."""
+        return self.direct and self.request.echo and self.request.logprobs
+
+    @property
     def counts_prompt(self) -> bool:
         """Whether the tokens of the prompt are counted here, and not by a server behind."""
         return bool(self.prompts) and self.prompts[0].token_ids is not None

@@ -101,20 +101,27 @@ async def _choice(
     own = RequestEngine(engine, plan.model.gate, share, deltas if streams else None)
     session = _session(plan, name, index, prompt, own, board)
     echo: tuple[events.TokenLogprob, ...] = ()
+    reading = Usage()
+
+    def charge_reading(usage: Usage) -> None:
+        nonlocal reading
+        reading += usage
+        charge(usage)
+
     try:
         if request.echo:
             emit(events.AnswerDelta(index, prompt.text))
         answer = await session.attempt(plan.call) if request.draws else _NOTHING
         if request.echo and request.logprobs:
             async with plan.model.gate.slot(share):
-                echo, tops = await _echoed(plan, prompt, _untold(plan, session, prompt), charge)
+                echo, tops = await _echoed(plan, prompt, _untold(plan, session, prompt), charge_reading)
             own.tops.update(tops)
     finally:
         session.close()
         charge(session.usage)
     if not session.usage.calls and answer.stop_cause == "budget":
         raise _unpaid(plan)
-    answer = replace(answer, usage=session.usage, trace=session.trace)
+    answer = replace(answer, usage=session.usage + reading, trace=session.trace)
     board.finish(answer)
     choice, pieces = _close(plan, index, session, own, answer)
     if not deltas.finish(choice.thought, choice.finish.answer):

@@ -191,13 +191,14 @@ class _Attempt:
         """What its key has spent by now: a prompt that is counted here once, however often it was read.
 
         One that a server behind has read and not counted, since its client left, is what was set aside for it, as often
-        as that was asked.
+        as that was asked. Log-probabilities of its own prompt cost no more than the prompt.
         """
-        read, plan = self.usage.prompt, self.plan
+        usage, plan = self.usage, self.plan
+        tokens = usage.tokens - (usage.scored if plan.tells_prompt else 0)
         if plan.counts_prompt:
-            return self.usage.tokens + min(read, plan.num_prompt)
-        asked = min(self.usage.attempts, plan.sequences)
-        return self.usage.tokens + (read or plan.num_prompt * asked // plan.sequences)
+            return tokens + min(usage.prompt, plan.num_prompt)
+        asked = min(usage.attempts, plan.sequences)
+        return tokens + (usage.prompt or plan.num_prompt * asked // plan.sequences)
 
 
 class ActiveRequest:

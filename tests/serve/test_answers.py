@@ -13,6 +13,7 @@ import pytest
 from serve.operator.config import ServeLimits
 from serve.running.plan import OPEN_ENDED
 from tests.serve.running import Running, chat, running, served
+from tests.serve.slow import until
 from tests.serve.streams import chunks_of, same, streamed, whole
 from tests.serve.thinker import ANSWER, THOUGHT, think
 from tests.ttc import conformance as suite
@@ -357,6 +358,25 @@ def test_without_tokens_to_draw_echo_reads_the_prompt_and_draws_nothing(nano: Ru
     for search in ({}, {"echo": True, "ttc": {"strategy": "majority", "n": 2}}):
         refused = nano.ask({**plain, **search}, COMPLETIONS)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "max_tokens")
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1, 6])
+@pytest.mark.parametrize("logprobs", [None, 0, 2])
+def test_a_prompt_that_is_told_is_charged_once_and_its_reading_is_on_the_ledger(
+    nano: Running, max_tokens: int, logprobs: int | None
+) -> None:
+    def charged() -> float:
+        rows = httpx2.get(f"{nano.url}/metrics").text.splitlines()
+        return sum(float(row.split()[-1]) for row in rows if row.startswith("ttc_key_tokens_total"))
+
+    before, spent = nano.engine.counters(), charged()
+    body = {"prompt": ["1+1=", "2+2*3="], "max_tokens": max_tokens, "logprobs": logprobs, "echo": True, "seed": 1}
+    reply = nano.ask({"model": "m", **body}, COMPLETIONS).json()
+    assert until(lambda: nano.service.idle)
+    assert charged() - spent == reply["usage"]["total_tokens"]
+    after = nano.engine.counters()
+    for column in ("prompt", "generated", "scored"):
+        assert reply["ttc"]["usage"][column] == getattr(after, column) - getattr(before, column)
 
 
 def test_echo_tells_the_likeliest_token_in_the_place_of_each_of_the_prompt(nano: Running) -> None:
