@@ -27,7 +27,7 @@ from serve.requests.errors import from_error, invalid, unsupported
 from serve.requests.fields import SamplingRequest, ServeRequest
 from serve.requests.search import ProgressLevel, ServedStrategies
 from serve.requests.thinking import CONFLICT, ThinkingPlan, settle
-from serve.requests.tools import AnswerForm, FormReader
+from serve.requests.tools import AnswerForm, FormReader, check_calls
 from serve.running.catalogue import Catalogue, ServedModel
 from serve.running.events import ledger
 from serve.running.watch import raw_prompt
@@ -551,6 +551,7 @@ def shown_tools(engine: Engine, messages: Sequence[Message], thinking: Thinking,
     """
     if not isinstance(engine, ToolEngine):
         raise TypeError(f"{engine.capabilities.model} cannot be shown functions")
+    check_calls(messages)
     prompt = engine.render_tools(messages, thinking.template, form.offer)
     capabilities = engine.capabilities
     silent = thinking.template is False or (thinking.template is None and isinstance(engine, MarkedEngine))

@@ -22,6 +22,7 @@ from tests.ttc.conformance import embedded as embedded_
 from tests.ttc.openai_server import Behaviour, OpenAIServer
 from tests.ttc.openai_setup import CHAT, TEACHER, talker, teacher_server
 from ttc.core import Capabilities, Message, Usage
+from ttc.engines.embedded.engine import embedded
 from ttc.engines.openai.client import Client
 from ttc.engines.openai.factory import openai
 from ttc.engines.openai.refusals import Access
@@ -400,6 +401,12 @@ def test_a_server_that_takes_messages_only_is_asked_for_all_that_was_asked() -> 
         ]
 
 
+@pytest.fixture(scope="module")
+def nano() -> Iterator[Running]:
+    with running(served(embedded())) as server:
+        yield server
+
+
 @contextlib.contextmanager
 def messages_only() -> Iterator[tuple[Running, Upstream]]:
     """A server in front of one that takes messages only, and says one word after another."""
@@ -455,3 +462,19 @@ def test_a_budget_that_has_no_token_for_each_draw_that_is_passed_on_is_refused()
         refused = server.ask(chat("q", tools=TOOLS, ttc={**VOTE, "max_total_tokens": 3}))
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "ttc.max_total_tokens")
     assert not found.asked
+
+
+def test_a_call_that_is_no_json_goes_back_to_the_server_that_wrote_it_and_to_no_model_here(nano: Running) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1'}}
+    turns = [
+        {"role": "user", "content": "add"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "not JSON, try again"},
+    ]
+    body = {"model": "m", "messages": turns, "tools": TOOLS}
+    with messages_only() as (server, found):
+        assert server.ask(body).status_code == 200
+    assert found.asked[0]["messages"][1]["tool_calls"] == [call]
+    refused = nano.ask(body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages")
+    assert "(call c1) are no JSON" in refused.json()["error"]["message"]
