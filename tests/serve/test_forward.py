@@ -478,3 +478,18 @@ def test_a_call_that_is_no_json_goes_back_to_the_server_that_wrote_it_and_to_no_
     refused = nano.ask(body)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages")
     assert "(call c1) are no JSON" in refused.json()["error"]["message"]
+
+
+def test_the_candidates_of_a_vote_that_is_passed_on_are_told_as_those_of_a_model_here(
+    behind: tuple[Running, Upstream],
+) -> None:
+    server, _ = behind
+    search = {**VOTE, "return_candidates": True}
+    report = server.ask(chat("add", tools=TOOLS, ttc=search)).json()["ttc"]
+    one, other = ('{"arguments":{"a":1,"b":2},"name":"add"}', '{"arguments":{"a":5,"b":5},"name":"add"}')
+    assert sorted(row["final"] for row in report["candidates"]) == [one, one, one, other] and report["final"] == one
+    assert {row["tool_calls"][0]["function"]["name"] for row in report["candidates"]} == {"add"}
+    assert {row["thinking"] for row in report["candidates"]} == {"hm"}
+    with messages_only() as (other_server, _):
+        plain = other_server.ask(chat("q", reasoning_effort="low", ttc=search)).json()["ttc"]
+    assert [(row["text"], row["final"]) for row in plain["candidates"]] == [("7", None)] * 4, "cut, so not final"
