@@ -648,6 +648,8 @@ def with_extras(
     _check_counted(extras, strategy, control, apart=apart)
     if request.logprobs and not model.engine.capabilities.logprobs:
         raise unsupported("logprobs", f"logprobs: the engine of model {model.name} does not honour it; leave it out")
+    if request.return_token_ids and not model.engine.capabilities.token_ids:
+        raise unsupported("return_token_ids", f"return_token_ids: {model.name} takes no token ids; leave it out")
     if request.echo and request.logprobs and not isinstance(model.engine, LogprobEngine):
         why = f"the engine of model {model.name} does not tell the log-probabilities of a prompt: leave logprobs out"
         raise unsupported("echo", f"echo: {why}")

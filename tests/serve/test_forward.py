@@ -346,6 +346,8 @@ def test_an_upstream_of_messages_only_streams_chats_and_runs_whole_answer_strate
             before = len(behind_.requests)
             refused = server.ask(chat("q", logprobs=True))
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, "logprobs")
+            refused = server.ask(chat("q", return_token_ids=True))
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "return_token_ids")
             assert len(behind_.requests) == before
 
 
