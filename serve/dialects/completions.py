@@ -1,9 +1,9 @@
 """`POST /v1/completions`: a raw prompt, continued; no chat template, nothing added, nothing taken off.
 
 A prompt is a text or a list of token ids; of several, choice i * n + j is the j-th of prompt i. `echo` repeats the
-prompt, with log-probabilities where the engine can score given ids. Thinking budgets hold for models that open their
-block themselves; there is no template here that could switch thinking off. Thought goes out as `reasoning`, `text` is
-the answer.
+prompt, with log-probabilities where the engine can score given ids; with `max_tokens: 0` nothing follows it. Thinking
+budgets hold for models that open their block themselves; there is no template here that could switch thinking off.
+Thought goes out as `reasoning`, `text` is the answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 from serve.dialects.sse import ChoiceUsage, ChunkStream, body_of, head_of
 from serve.requests.body import FIRST_FAULT, WHOLE, with_reason
 from serve.requests.errors import invalid
-from serve.requests.fields import ChoiceFields, ServeRequest, TokenCount, request_of
+from serve.requests.fields import ChoiceFields, ServeRequest, request_of
 from serve.running.events import AnswerDelta, Finish, TokenLogprob, WholeReply
 
 DEFAULT_MAX_TOKENS = 16
@@ -39,7 +39,9 @@ class CompletionRequest(ChoiceFields):
         | Annotated[list[_Text], FIRST_FAULT, MinLen(1), MaxLen(MAX_PROMPTS)]
         | Annotated[list[_Ids], FIRST_FAULT, MinLen(1), MaxLen(MAX_PROMPTS)]
     )
-    max_tokens: TokenCount | None = None
+    max_tokens: Annotated[int, Ge(0), Le(1 << 31), WHOLE] | None = Field(
+        None, description="0, with echo: the prompt alone is read, and nothing drawn."
+    )
     logprobs: Annotated[int, Ge(0), Le(20), WHOLE] | None = Field(
         None, description="So many of the likeliest tokens beside each, where the model's engine tells them; 0: none."
     )
@@ -74,7 +76,11 @@ def parse(body: CompletionRequest) -> ServeRequest:
         raise invalid(
             "echo", "echo: a stream does not tell log-probabilities of the prompt; leave one of the three out"
         )
-    request = request_of(body, (), body.max_tokens or DEFAULT_MAX_TOKENS, "max_tokens")
+    draws = body.max_tokens != 0
+    if not (draws or body.echo):
+        raise invalid("max_tokens", "max_tokens = 0 asks for nothing: send at least 1, or echo = true for the prompt")
+    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else max(body.max_tokens, 1)
+    request = request_of(body, (), max_tokens, "max_tokens")
     return replace(
         request,
         prompts=_prompts(body.prompt),
@@ -82,6 +88,7 @@ def parse(body: CompletionRequest) -> ServeRequest:
         top_logprobs=body.logprobs or 0,
         top_logprobs_field="logprobs",
         echo=bool(body.echo),
+        draws=draws,
     )
 
 

@@ -5,7 +5,8 @@ this server, no file is built, nothing is loaded from elsewhere, and text cannot
 (`require-trusted-types-for`).
 
 The process is uvicorn over the application, with signals that drain. A log is one JSON object a line; what was asked
-and answered is never in it.
+and answered is never in it. A thread writes it: a pipe that nobody reads, or a disk that is full, costs lines and holds
+no request up.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ import importlib.resources
 import ipaddress
 import json
 import logging
+import os
 import signal
 import socket
+import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -264,7 +268,7 @@ def _add_refusals(app: FastAPI, service: InferenceService) -> None:
 
 def _route_near(path: str) -> str:
     """What to ask instead of `path`: most often a base URL has a /v1 too many, or none."""
-    near = next((route for route in _BY_PATH if route == f"/v1{path}" or path.endswith(route)), None)
+    near = next((route for route in (*_BY_PATH, "/v1/models") if route == f"/v1{path}" or path.endswith(route)), None)
     return "GET /openapi.json lists what there is" if near is None else f"did you mean {near}?"
 
 
@@ -343,7 +347,7 @@ async def serve(
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=5,
             ws="none",
-            http=bounded(config.http, config.limits.stall_s),
+            http=bounded(config.http, config.limits.stall_s, service.metrics.refused),
         )
     )
     await catalogue.prove()
@@ -370,11 +374,13 @@ async def serve(
     await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
     watching.cancel()
+    _log.info("shutting down", extra={"running": service.admission.requests, "within_s": config.limits.drain_s})
     await service.drain(hurried, NOTICE_S)
     server.should_exit = True
     await running
     await quotas.close()
     await end_tracing(last_spans)
+    _log.info("stopped")
 
 
 def allow_files(num: int) -> None:
@@ -471,12 +477,88 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=True, default=str)
 
 
+MAX_UNWRITTEN = 1 << 23
+"""Characters of log lines that wait to be written; what comes while there are more is lost, and counted."""
+LAST_LINES_S = 1.0
+"""How long the lines that wait may take to be written when the server ends."""
+
+
+class LineHandler(logging.Handler):
+    """Hands lines to a thread that writes them, so that no reader of the log holds the event loop up."""
+
+    def __init__(self, stream: TextIO) -> None:
+        """Write to `stream`; past its buffer where it is a file: a write that hangs would keep its lock at the end."""
+        super().__init__()
+        self.setFormatter(JsonLines())
+        self._stream, self._fd = stream, _fd_of(stream)
+        self._lines: deque[str] = deque()
+        self._size = self._num_lost = 0
+        self._changed = threading.Condition()
+        threading.Thread(target=self._write_all, name="log", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a line, where there is room for it."""
+        line = self.format(record) + "\n"
+        with self._changed:
+            if self._size > MAX_UNWRITTEN:
+                self._num_lost += 1
+                return
+            self._lines.append(line)
+            self._size += len(line)
+            self._changed.notify_all()
+
+    def flush(self) -> None:
+        """Wait until all lines are written, but not for long."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._size, LAST_LINES_S)
+
+    def _write_all(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._lines))
+                line = self._lines.popleft()
+            is_written = self._write(line)
+            with self._changed:
+                self._size -= len(line)
+                self._num_lost += not is_written
+                num_lost, self._num_lost = (self._num_lost, 0) if is_written else (0, self._num_lost)
+                self._changed.notify_all()
+            if num_lost and not self._write(self._loss(num_lost)):
+                with self._changed:
+                    self._num_lost += num_lost
+
+    def _loss(self, num: int) -> str:
+        """The line that tells of lines that are not there."""
+        record = _log.makeRecord("serve", logging.WARNING, "", 0, "lines of this log were lost", (), None)
+        record.lost = num
+        return self.format(record) + "\n"
+
+    def _write(self, line: str) -> bool:
+        """Write a line; False where the file does not take it, which is told once it does."""
+        try:
+            if self._fd is None:
+                self._stream.write(line)
+                self._stream.flush()
+                return True
+            rest = line.encode()
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+        except (OSError, ValueError):  # its reader is gone, its disk full, or it was closed
+            return False
+        return True
+
+
+def _fd_of(stream: TextIO) -> int | None:
+    try:
+        return stream.fileno()
+    except (OSError, ValueError):  # a stream in memory
+        return None
+
+
 def configure_logs(stream: TextIO) -> None:
     """Write all logs, and python's warnings, to `stream`: those of this package from INFO on, others from WARNING."""
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonLines())
     root = logging.getLogger()
-    root.handlers = [handler]
+    root.handlers = [LineHandler(stream)]
     root.setLevel(logging.WARNING)
     logging.getLogger("serve").setLevel(logging.INFO)
     logging.captureWarnings(True)

@@ -6,8 +6,8 @@ to a limit, and not longer than a head; so is what stands beside a body: the siz
 last one (trailers), which are dropped, for they would be headers that nobody has checked. A client that takes nothing
 of its replies for `stall_s` is let go, and so is one that sends many requests ahead of the first reply. More
 connections than `max_connections` are turned away at once, and so is a head that could be read in two ways: without a
-Host or with two, with two keys, older than HTTP/1.0. Refusals are the JSON of the other ones, and the connection ends
-with them. Cost: an addition for each packet, one timer a request.
+Host or with two, with two keys, older than HTTP/1.0. Refusals are the JSON of the other ones, stand in the log and are
+counted as they are, and the connection ends with them. Cost: an addition for each packet, one timer a request.
 
 Left out: limits by address, since whoever stands behind a proxy shares one.
 """
@@ -15,7 +15,10 @@ Left out: limits by address, since whoever stands behind a proxy shares one.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
+import secrets
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +40,7 @@ BESIDE = 9
 """Bytes that one byte of a body pays for, itself included: a chunk of one byte has five beside it."""
 SINGLE = (b"host", b"authorization", b"x-api-key", b"content-length", b"content-type")
 """Headers that say something once."""
+_log = logging.getLogger("serve.access")
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -44,6 +48,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     settings = HttpSettings()
     stall_s = 60.0
+    count: Callable[[str, int], None] = staticmethod(lambda code, status: None)
 
     def __init__(self, *args: Any, **options: Any) -> None:
         """Take what uvicorn gives."""
@@ -193,9 +198,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refused = True
         busy = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
         if not busy and not self.transport.is_closing():
+            name = secrets.token_hex(12)
+            self.count(error.code, error.status)
+            _log.info("refused at the door", extra={"request_id": name, "status": error.status, "error": error.code})
             body = json_bytes(error.to_json())
             status = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n".encode()
             head = [b"content-type: application/json\r\n", b"content-length: %d\r\n" % len(body)]
+            head.append(b"x-request-id: %s\r\n" % name.encode())
             head += [f"{name}: {value}\r\n".encode("latin-1") for name, value in error.headers().items()]
             self.transport.write(b"".join([status, *head, b"connection: close\r\n\r\n", body]))
         self._end()
@@ -217,8 +226,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self._last = None
 
 
-def bounded(settings: HttpSettings, stall_s: float) -> type[BoundedProtocol]:
-    """The protocol under these settings, as uvicorn takes it: a class. A client may take nothing for `stall_s`."""
+def bounded(settings: HttpSettings, stall_s: float, count: Callable[[str, int], None]) -> type[BoundedProtocol]:
+    """The protocol under these settings, as uvicorn takes it: a class.
+
+    A client may take nothing for `stall_s`; `count` is told the code and the status of every refusal.
+    """
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as Parsed
 
-    return type("Bounded", (BoundedProtocol, Parsed), {"settings": settings, "stall_s": stall_s})
+    own = {"settings": settings, "stall_s": stall_s, "count": staticmethod(count)}
+    return type("Bounded", (BoundedProtocol, Parsed), own)

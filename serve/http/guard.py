@@ -63,10 +63,12 @@ class AccessGuard:
         body_of: Callable[[ApiError], Any] = self._refusals.get(scope["path"], ApiError.to_json)
         reply = _Reply(scope, send, self._leaving)
         try:
-            scope[KEY] = self._key(scope, raw_path)
+            key = scope[KEY] = self._key(scope, raw_path)
+            scope[NOTES].update({} if key is ANYONE else {"key": key.name})
             await self._app(scope, receive, reply.send)
         except ApiError as refusal:
             self._count(refusal.code, refusal.status)
+            scope[NOTES]["error"] = refusal.code
             if not reply.status:
                 await send_json(reply.send, refusal.status, body_of(refusal), refusal.headers())
         except Exception:

@@ -56,7 +56,8 @@ async def read_body(scope: Scope, receive: Receive, limit: int, within_s: float)
     """Read the whole body.
 
     Raises:
-        ApiError: 413 when it is longer than `limit` bytes, by its header or in truth; 408 when it takes too long.
+        ApiError: 413 when it is longer than `limit` bytes, by its header or in truth; 408 when it takes too long; 415
+            when it is compressed.
         ClientGone: the client went away meanwhile.
     """
     try:
@@ -69,6 +70,11 @@ async def read_body(scope: Scope, receive: Receive, limit: int, within_s: float)
 async def _read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     refusal = ApiError(413, "body_too_large", f"the body is larger than this server's limit of {limit} bytes")
     headers = dict(scope["headers"])
+    coding = headers.get(b"content-encoding", b"identity").decode("latin-1")
+    if coding.lower() != "identity":
+        await _dropped(receive)
+        why = f"the body is compressed (Content-Encoding: {coding[:80]}), and that is not read here"
+        raise ApiError(415, "compressed_body", f"{why}: send it as it is")
     length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length[:20]) > limit:
         if int(length[:20]) <= DROPPED_BYTES and b"expect" not in headers:

@@ -25,13 +25,13 @@ export class Api {
 
   /** Models with their presets, and strategies with the schema of each parameter. */
   async offers() {
-    const [models, version] = await Promise.all([this.#get("/v1/models"), this.#get("/version")]);
+    const [models, version] = await Promise.all([this.#get("v1/models"), this.#get("version")]);
     return { models: models.data, strategies: version.strategies, version: version.version };
   }
 
   /** The objects of one streamed chat; aborting `signal` aborts the work on the server too. */
   async *chat(body, signal) {
-    const response = await this.#fetch("/v1/chat/completions", {
+    const response = await this.#fetch("v1/chat/completions", {
       method: "POST",
       body: JSON.stringify(body),
       signal,
@@ -44,6 +44,7 @@ export class Api {
     return (await this.#fetch(path, {})).json();
   }
 
+  /** `path` is relative to the page, which a proxy may serve below a path of its own. */
   async #fetch(path, options) {
     const headers = { ...options.headers };
     if (this.#key) headers.authorization = `Bearer ${this.#key}`;

@@ -7,10 +7,15 @@ const OWN = ["model", "messages", "stream", "stream_options", "temperature", "ma
 
 export const SNIPPETS = { curl, Python: python };
 
+/** The API beside the page, which a proxy may serve below a path of its own. */
+function base() {
+  return new URL("v1", location.href).href;
+}
+
 function curl(body) {
   const text = JSON.stringify({ ...body, stream: undefined, stream_options: undefined }, null, 1).replaceAll("'", "'\\''");
   const key = "-H \"Authorization: Bearer $TTC_KEY\"";
-  return `curl ${location.origin}/v1/chat/completions -H 'Content-Type: application/json' ${key} -d '${text}'`;
+  return `curl ${base()}/chat/completions -H 'Content-Type: application/json' ${key} -d '${text}'`;
 }
 
 function python(body) {
@@ -23,7 +28,7 @@ function python(body) {
     "",
     "from openai import OpenAI",
     "",
-    `client = OpenAI(base_url="${location.origin}/v1", api_key=os.environ.get("TTC_KEY", "none"))`,
+    `client = OpenAI(base_url="${base()}", api_key=os.environ.get("TTC_KEY", "none"))`,
     "reply = client.chat.completions.create(",
     ...fields.map(([name, value]) => `    ${name}=${literal(value)},`),
     ")",

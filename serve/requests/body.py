@@ -106,16 +106,26 @@ def parse_json(raw: bytes) -> Any:
     """
     try:
         value = json.loads(
-            raw.decode("utf-8"), parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_object
+            raw.decode("utf-8-sig"), parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_object
         )
         if _SURROGATE.search(raw):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except (UnicodeDecodeError, ValueError, RecursionError) as exc:
-        reason = "nested too deep" if isinstance(exc, RecursionError) else str(exc)
-        raise ApiError(400, "invalid_json", f"the body is not valid JSON: {reason}") from exc
+        raise ApiError(400, "invalid_json", f"the body is not valid JSON: {_fault(exc)}") from exc
     if _depth(value) > MAX_DEPTH:
         raise ApiError(400, "invalid_json", f"the body is nested deeper than {MAX_DEPTH} levels")
     return value
+
+
+def _fault(exc: Exception) -> str:
+    """What is wrong with a body, without Python's own terms."""
+    if isinstance(exc, UnicodeDecodeError):
+        return f"it is not UTF-8 at byte {exc.start}"
+    if isinstance(exc, UnicodeEncodeError):
+        return "it holds half of a character (an unpaired surrogate), which is no text"
+    if isinstance(exc, RecursionError):
+        return "nested too deep"
+    return "an integer has too many digits" if "int_max_str_digits" in str(exc) else str(exc)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -161,10 +161,10 @@ class ServeRequest:
     """One request: a conversation, or raw prompts (no chat template; texts or ids), each with choices of its own.
 
     `prefill` is the beginning of the answer, which the model goes on with; `prefill_field` is where it stood, as
-    `top_logprobs_field` is of the number of likeliest tokens. `echo`
-    repeats a raw prompt before what follows it. `forward` is the body as a chat-completions server would take it, for
-    what a model that runs here may not be able to do (tools, JSON schemas); `form` says the same for one that is. Both
-    are empty where nothing of the kind was asked.
+    `top_logprobs_field` is of the number of likeliest tokens. `echo` repeats a raw prompt before what follows it, which
+    is nothing unless it `draws`. `forward` is the body as a chat-completions server would take it, for what a model
+    that runs here may not be able to do (tools, JSON schemas); `form` says the same for one that is. Both are empty
+    where nothing of the kind was asked.
     """
 
     model: str
@@ -173,6 +173,7 @@ class ServeRequest:
     prefill: str | None = None
     prefill_field: str = "messages"
     echo: bool = False
+    draws: bool = True
     num_choices: int = 1
     stream: bool = False
     sampling: SamplingRequest = field(default_factory=SamplingRequest)

@@ -469,13 +469,31 @@ def _sent(message: Message) -> dict[str, Any]:
 
 
 def call_of(name: str, arguments: str, name_id: str, place: str) -> ToolCall:
-    """A call of an earlier turn; raises ApiError where its arguments are no JSON object."""
-    try:
-        value = json.loads(arguments or "{}")
-    except (ValueError, RecursionError) as exc:
-        raise invalid(place, f"{place}: the arguments of {name} are no JSON: {exc}") from exc
-    if not isinstance(value, dict):
-        raise invalid(place, f"{place}: the arguments of {name} must be a JSON object")
-    if half_character(json.dumps(value, ensure_ascii=False)) is not None:
+    """A call of an earlier turn, its arguments as they came: a server behind may have written what is no JSON.
+
+    Raises:
+        ApiError: they hold half of a character.
+    """
+    if half_character(_unescaped(arguments)) is not None:
         raise invalid(place, f"{place}: the arguments of {name} hold half of a character, which is no text")
     return ToolCall(name, arguments or "{}", name_id)
+
+
+def _unescaped(arguments: str) -> str:
+    """The text of arguments with what JSON escapes; as it is where it is none."""
+    try:
+        return json.dumps(json.loads(arguments), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def check_calls(messages: Sequence[Message]) -> None:
+    """Refuse calls of earlier turns that a chat template cannot show; raises ApiError."""
+    for call in (call for message in messages if isinstance(message, ToolMessage) for call in message.calls):
+        what = f"messages: the arguments of {call.name} (call {call.id})"
+        try:
+            value = json.loads(call.arguments)
+        except (ValueError, RecursionError) as exc:
+            raise invalid("messages", f"{what} are no JSON, so this model cannot be shown them: {exc}") from exc
+        if not isinstance(value, dict):
+            raise invalid("messages", f"{what} must be a JSON object")

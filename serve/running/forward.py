@@ -88,18 +88,19 @@ class _Reply:
         usage = self.usage
         return TokenCounts(usage.prompt, usage.cached, usage.generated, usage.thinking)
 
-    def key(self, kind: str) -> str:
-        """Equal keys are one class of a vote; empty when this reply has nothing to vote for."""
+    def final(self, kind: str) -> str | None:
+        """Its calls or its JSON in one spelling, or the final answer of its words; None where it did not end."""
         if self.finish not in ("stop", "tool_calls"):
+            return None
+        calls = [_spelled(call["function"]) for call in self.tool_calls]
+        return "; ".join(sorted(calls)) or answers.same_form(self.content) or answers.extract(self.content, kind).final
+
+    def key(self, final: str | None, kind: str) -> str:
+        """Equal keys are one class of a vote; empty when this reply has nothing to vote for."""
+        if final is None:
             return ""
-        if self.tool_calls:
-            calls = [[call["function"]["name"], _canonical(call["function"]["arguments"])] for call in self.tool_calls]
-            return "tools:" + json.dumps(sorted(calls))
-        form = answers.same_form(self.content)
-        if form is not None:
-            return f"json:{form}"
-        final = answers.extract(self.content, kind).final
-        return "" if final is None else f"final:{answers.key(final, kind)}"
+        is_form = bool(self.tool_calls) or answers.same_form(self.content) is not None
+        return f"form:{final}" if is_form else f"final:{answers.key(final, kind)}"
 
 
 def _switch(request: ServeRequest) -> ThinkState:
@@ -140,7 +141,8 @@ async def execute_forward(
             return await _ask(forward, body, request, write, charge)
 
     replies = await gather(one(index) for index in range(num_draws))
-    keys = ["" if plan.direct else reply.key(plan.answer_kind) for reply in replies]
+    finals = [None if plan.direct else reply.final(plan.answer_kind) for reply in replies]
+    keys = [reply.key(final, plan.answer_kind) for reply, final in zip(replies, finals, strict=True)]
     class_of = answers.classes(keys)
     keys = [class_of[key] for key in keys]
     winner = 0 if plan.direct else _vote(keys)
@@ -151,7 +153,7 @@ async def execute_forward(
     written = sum(counts, TokenCounts())
     price = sum((reply.counts for reply in replies), TokenCounts())  # as often as the server behind was asked
     rejected = price.completion - written.completion
-    result = {**_result(plan, replies, keys, winner), "returned": TokenCounts.joined(counts).returned()}
+    result = {**_result(plan, replies, finals, keys, winner), "returned": TokenCounts.joined(counts).returned()}
     emit(Done(replace(price, rejected=rejected), result))
 
 
@@ -436,13 +438,11 @@ def _usage(counts: ServerUsage) -> Usage:
     )
 
 
-def _canonical(text: str) -> str:
-    """JSON in one spelling; other text as it is."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+def _spelled(function: Mapping[str, Any]) -> str:
+    """A call in one spelling; arguments that are no JSON are text."""
+    arguments = function["arguments"]
+    value = json.loads(arguments) if _is_json(arguments) else arguments
+    return json.dumps({"name": function["name"], "arguments": value}, sort_keys=True, separators=(",", ":"))
 
 
 def _vote(keys: Sequence[str]) -> int:
@@ -451,19 +451,28 @@ def _vote(keys: Sequence[str]) -> int:
     return keys.index(counts.most_common(1)[0][0]) if counts else 0
 
 
-def _result(plan: RequestPlan, replies: Sequence[_Reply], keys: Sequence[str], chosen: int) -> dict[str, Any]:
+def _candidate(plan: RequestPlan, index: int, reply: _Reply, final: str | None) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "path": [index],
+        "final": final,
+        "score": None,
+        "tokens": reply.usage.generated,
+        "finish_reason": reply.finish,
+    }
+    if plan.request.search.return_candidates:
+        row |= {"text": reply.content} | ({"tool_calls": list(reply.tool_calls)} if reply.tool_calls else {})
+        row |= {"thinking": reply.reasoning} if plan.request.thinking.show else {}
+    return row
+
+
+def _result(
+    plan: RequestPlan, replies: Sequence[_Reply], finals: Sequence[str | None], keys: Sequence[str], chosen: int
+) -> dict[str, Any]:
     """The `ttc` object; `votes`, where one was held, are those of a candidate's class."""
     votes = Counter(key for key in keys if key)
     candidates = [
-        {
-            "path": [index],
-            "final": None,
-            "score": None,
-            "tokens": reply.usage.generated,
-            "finish_reason": reply.finish,
-            **({} if plan.direct else {"votes": votes.get(key, 0)}),
-        }
-        for index, (reply, key) in enumerate(zip(replies, keys, strict=True))
+        _candidate(plan, index, reply, final) | ({} if plan.direct else {"votes": votes.get(key, 0)})
+        for index, (reply, final, key) in enumerate(zip(replies, finals, keys, strict=True))
     ]
     thinking = {
         "mode": "auto",
@@ -477,8 +486,17 @@ def _result(plan: RequestPlan, replies: Sequence[_Reply], keys: Sequence[str], c
         "enforced": "none",
     }
     usage = sum((reply.usage for reply in replies), Usage())
+    is_held = plan.sampling.max_tokens == (plan.budget.tokens or 0) // max(
+        plan.sequences // plan.request.num_replies, 1
+    )
+    is_cut = is_held and any(reply.finish == "length" for reply in replies)
     report = plan.report(
-        final=None, candidates=candidates, chosen=chosen, thinking=thinking, usage=usage, stop_cause="done"
+        final=finals[chosen],
+        candidates=candidates,
+        chosen=chosen,
+        thinking=thinking,
+        usage=usage,
+        stop_cause="budget" if is_cut else "done",
     )
     rest = replies[chosen].cut_call
     return report | ({"cut_call": rest} if rest else {})

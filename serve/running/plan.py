@@ -27,12 +27,13 @@ from serve.requests.errors import from_error, invalid, unsupported
 from serve.requests.fields import SamplingRequest, ServeRequest
 from serve.requests.search import ProgressLevel, ServedStrategies
 from serve.requests.thinking import CONFLICT, ThinkingPlan, settle
-from serve.requests.tools import AnswerForm, FormReader
+from serve.requests.tools import AnswerForm, FormReader, check_calls
 from serve.running.catalogue import Catalogue, ServedModel
 from serve.running.events import ledger
 from serve.running.watch import raw_prompt
 from ttc.answers import kind_of
 from ttc.config.recipes import dump
+from ttc.config.values import counted
 from ttc.core import (
     PENALTIES,
     Answer,
@@ -62,6 +63,8 @@ FORWARDED_BY = ("direct", "majority")
 """Strategies that a server behind can be asked with (see `serve.running.forward`)."""
 SEED_BITS = 53
 """Seeds go back as JSON numbers, which many clients read as doubles."""
+TURN_CHARS = 80
+"""Characters that take as long to render as a turn by itself does."""
 CHARS_OF_TOKEN = 4
 """Of usual text, for what is set aside before a server behind has counted."""
 
@@ -86,7 +89,7 @@ class RequestPlan:
     prompts: tuple[Prompt, ...]
     sequences: int
     adjusted: Mapping[str, Any] = field(default_factory=dict)
-    """What the preset has, or the key's quota leaves, instead of what was asked, by field."""
+    """What the preset has, or the key's quota or a fallback's context leaves, instead of what was asked, by field."""
 
     @property
     def direct(self) -> bool:
@@ -104,6 +107,11 @@ class RequestPlan:
         drawn = self.sequences * self.sampling.max_tokens
         whole = (self.budget.tokens or 0) * self.request.num_replies
         return self.num_prompt + (drawn if self.direct else min(2 * drawn, whole))
+
+    @property
+    def tells_prompt(self) -> bool:
+        """Whether what is scored is its own prompt, for the log-probabilities of an echo, and nothing of a search."""
+        return self.direct and self.request.echo and self.request.logprobs
 
     @property
     def counts_prompt(self) -> bool:
@@ -125,14 +133,18 @@ class RequestPlan:
         each = max((tokens - self.num_prompt) // self.request.num_replies, 1)
         draws = each if self.direct else max(each // max(self.sequences, 1), 1)
         held = min(self.sampling.max_tokens, draws if self.request.forward else each)
-        asked = self.request.sampling.max_tokens
-        less = {} if asked is None or held == asked else {"max_tokens": {"asked": asked, "used": held}}
-        return replace(
+        plan = replace(
             self,
             budget=Budget(tokens=min(each, self.budget.tokens or each)),
             sampling=replace(self.sampling, max_tokens=held),
-            adjusted={**self.adjusted, **less},
         )
+        return plan.instead_of(self.request.sampling.max_tokens)
+
+    def instead_of(self, asked: int | None) -> RequestPlan:
+        """The same, whose reply says where it draws other than `asked` tokens."""
+        held = self.sampling.max_tokens
+        less = {} if asked is None or held == asked else {"max_tokens": {"asked": asked, "used": held}}
+        return replace(self, adjusted={**self.adjusted, **less})
 
     def report(
         self,
@@ -188,9 +200,11 @@ async def make_plan(
         request = _left_to_server(request, strategy, model)
     total = _total_limit(request, preset, key, config.limits)
     most = _most_tokens(request, config.limits, total.limit if strategy == DIRECT and total.asked is None else None)
+    budget = Budget(tokens=max((total.asked or total.limit) // request.num_replies, 1))
     if request.forward:
         _check_forward(request, strategy, model.forward is not None, model.name)
         settled, sampling = _as_it_came(request, model, most)
+        sampling = _shared(sampling, budget, width, strategy)
         prompts: tuple[Prompt, ...] = ()
     else:
         settled, sampling, prompts = await _settle(request, model, config, most)
@@ -198,7 +212,7 @@ async def make_plan(
         sampling = await asyncio.to_thread(fill) if form is not None and form.held else fill()  # a schema may be large
     kind = wish.answer_kind or (preset and preset.answer_kind) or config.answer_kind
     _check_total(total, request, strategy, sampling)
-    return RequestPlan(
+    plan = RequestPlan(
         request=request,
         model=model,
         key=key,
@@ -207,7 +221,7 @@ async def make_plan(
         call=functools.partial(offer.function, **arguments),
         sampling=sampling,
         settled=settled,
-        budget=Budget(tokens=max((total.asked or total.limit) // request.num_replies, 1)),
+        budget=budget,
         seed=secrets.randbits(SEED_BITS) if wish.seed is None else wish.seed,
         answer_kind=kind,
         answers=FormReader(kind) if form is not None and form.held else kind_of(kind),
@@ -216,6 +230,7 @@ async def make_plan(
         sequences=width * request.num_replies,
         adjusted=adjusted,
     )
+    return plan.instead_of(request.sampling.max_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +341,8 @@ def _check_support(request: ServeRequest, strategy: str, parameters: Mapping[str
     if width > 1 and request.sampling.temperature == 0:
         why = f"temperature = 0 makes all {width} draws of strategy {strategy} equal: leave it out, or ask for direct"
         raise invalid("temperature", why)
+    if not request.draws and strategy != DIRECT:
+        raise unsupported("max_tokens", f"max_tokens = 0 draws nothing, and strategy {strategy} needs draws")
     if request.sampling.stop and "step" in parameters:
         raise unsupported(
             "stop", f"stop: strategy {strategy} ends its steps at strings of its own; leave it out, or ask for another"
@@ -342,11 +359,24 @@ def _check_replies(request: ServeRequest, limits: ServeLimits) -> None:
 
 def _left_to_server(request: ServeRequest, strategy: str, model: ServedModel) -> ServeRequest:
     """The request, with its messages to be forwarded where a plain chat is best left to a server behind."""
-    # An engine of messages refuses stop strings as the steps of a search; the server behind takes them for an answer's.
-    whole = strategy == DIRECT or (strategy in FORWARDED_BY and bool(request.sampling.stop))
-    if not whole or not _streams_behind(request, model):
+    if not _streams_behind(request, model):
         return request
-    return replace(request, forward={"messages": [dump(message) for message in request.messages]})
+    # An engine of messages takes stop strings for steps of a search, and knows no penalties and no levels of effort.
+    wish, sampling = request.thinking, request.sampling
+    has_level = wish.effort not in (None, "none")
+    if strategy == DIRECT or (strategy in FORWARDED_BY and (sampling.stop or sampling.penalties or has_level)):
+        return replace(request, forward={"messages": [dump(message) for message in request.messages]})
+    if has_level:
+        level = f"{wish.effort_field} = {wish.effort!r}"
+        why = f"{level}: strategy {strategy} does not tell the server behind {model.name}"
+        fix = f"ask for {' or '.join(FORWARDED_BY)}, or send enable_thinking = true"
+        raise unsupported(wish.effort_field, f"{why}: {fix}")
+    return request
+
+
+def passes_effort(strategy: str, model: ServedModel) -> bool:
+    """Whether a level of effort has a meaning with `strategy`: in tokens, or to the server behind."""
+    return model.engine.capabilities.token_ids or model.forward is None or strategy in FORWARDED_BY
 
 
 def _streams_behind(request: ServeRequest, model: ServedModel) -> bool:
@@ -394,6 +424,19 @@ def _as_it_came(request: ServeRequest, model: ServedModel, most: int) -> tuple[T
     half = max(model.engine.capabilities.max_context // 2, 1)
     max_tokens = wish.max_tokens or min(most, half)
     return ThinkingPlan(Thinking()), _sampling(wish, max_tokens, model)
+
+
+def _shared(sampling: Sampling, budget: Budget, width: int, strategy: str) -> Sampling:
+    """`sampling` where each draw has its share of the budget, since a server behind is asked for all of them at once.
+
+    Raises:
+        ApiError: there is not a token for each.
+    """
+    each = (budget.tokens or 0) // width
+    if each < 1:
+        why = f"does not pay for {counted(width, 'draw')} of strategy {strategy}: raise it"
+        raise invalid("ttc.max_total_tokens", f"ttc.max_total_tokens = {budget.tokens} {why}", "budget_exceeded")
+    return replace(sampling, max_tokens=min(sampling.max_tokens, each))
 
 
 def _sampling(wish: SamplingRequest, max_tokens: int, model: ServedModel) -> Sampling:
@@ -493,7 +536,7 @@ def _is_long(request: ServeRequest) -> bool:
     form = request.form
     calls = (call for message in request.messages if isinstance(message, ToolMessage) for call in message.calls)
     lengths = itertools.chain(
-        (len(message.content) for message in request.messages),
+        (len(message.content) + TURN_CHARS for message in request.messages),
         map(len, request.prompts),
         (len(call.arguments) for call in calls),
         (len(str(tool)) for tool in (form.offer if form is not None else ())),
@@ -509,6 +552,7 @@ def shown_tools(engine: Engine, messages: Sequence[Message], thinking: Thinking,
     """
     if not isinstance(engine, ToolEngine):
         raise TypeError(f"{engine.capabilities.model} cannot be shown functions")
+    check_calls(messages)
     prompt = engine.render_tools(messages, thinking.template, form.offer)
     capabilities = engine.capabilities
     silent = thinking.template is False or (thinking.template is None and isinstance(engine, MarkedEngine))
@@ -525,7 +569,8 @@ def shown_tools(engine: Engine, messages: Sequence[Message], thinking: Thinking,
 def _check_form(form: AnswerForm, request: ServeRequest, strategy: str) -> None:
     """Refuse by name what cannot go together with functions or JSON."""
     if form.held and strategy not in WHOLE:
-        why = f"strategy {strategy} draws an answer in pieces, which no grammar can hold: ask for {' or '.join(WHOLE)}"
+        able = f"{', '.join(WHOLE[:-1])} or {WHOLE[-1]}"
+        why = f"strategy {strategy} draws an answer in pieces, which no grammar can hold: ask for {able}"
         raise unsupported("ttc.strategy", f"{form.field}: {why}")
     if request.prefill is not None:
         name = request.prefill_field
@@ -571,7 +616,7 @@ COUNTED = ("presence_penalty", "frequency_penalty")
 """Penalties that count the tokens of one request to the engine."""
 OPEN_ENDED = ("tools",)
 """Strategies whose replies hold what tools have written, which max_tokens does not count."""
-WHOLE = ("direct", "majority", "best_of_n")
+WHOLE = ("direct", "majority", "adaptive", "best_of_n")
 """Strategies whose draws are one request each."""
 
 
@@ -604,6 +649,8 @@ def with_extras(
     _check_counted(extras, strategy, control, apart=apart)
     if request.logprobs and not model.engine.capabilities.logprobs:
         raise unsupported("logprobs", f"logprobs: the engine of model {model.name} does not honour it; leave it out")
+    if request.return_token_ids and not model.engine.capabilities.token_ids:
+        raise unsupported("return_token_ids", f"return_token_ids: {model.name} takes no token ids; leave it out")
     if request.echo and request.logprobs and not isinstance(model.engine, LogprobEngine):
         why = f"the engine of model {model.name} does not tell the log-probabilities of a prompt: leave logprobs out"
         raise unsupported("echo", f"echo: {why}")

@@ -39,6 +39,8 @@ from ttc.session.thinking import split
 
 Emit = Callable[[events.ServeEvent], None]
 Charge = Callable[[Usage], None]
+_NOTHING = Answer("", None, finish_reason="length")
+"""What is drawn where the prompt alone is asked for."""
 _log = logging.getLogger("serve")
 
 
@@ -99,19 +101,27 @@ async def _choice(
     own = RequestEngine(engine, plan.model.gate, share, deltas if streams else None)
     session = _session(plan, name, index, prompt, own, board)
     echo: tuple[events.TokenLogprob, ...] = ()
+    reading = Usage()
+
+    def charge_reading(usage: Usage) -> None:
+        nonlocal reading
+        reading += usage
+        charge(usage)
+
     try:
         if request.echo:
             emit(events.AnswerDelta(index, prompt.text))
-        answer = await session.attempt(plan.call)
+        answer = await session.attempt(plan.call) if request.draws else _NOTHING
         if request.echo and request.logprobs:
-            echo, tops = await _echoed(plan, prompt, _untold(plan, session, prompt), charge)
+            async with plan.model.gate.slot(share):
+                echo, tops = await _echoed(plan, prompt, _untold(plan, session, prompt), charge_reading)
             own.tops.update(tops)
     finally:
         session.close()
         charge(session.usage)
     if not session.usage.calls and answer.stop_cause == "budget":
         raise _unpaid(plan)
-    answer = replace(answer, usage=session.usage, trace=session.trace)
+    answer = replace(answer, usage=session.usage + reading, trace=session.trace)
     board.finish(answer)
     choice, pieces = _close(plan, index, session, own, answer)
     if not deltas.finish(choice.thought, choice.finish.answer):
@@ -266,12 +276,13 @@ def _close(
         tool_calls=tuple(_call(call, plan, index, number) for number, call in enumerate(shown.calls)),
     )
     root = tokens.root or plan.prompts[index // request.num_choices].token_ids
+    roots = {ids: own.cached.get(ids, 0) for ids in session.roots if ids in own.cached}
     returned, written = _counts(session, own, root, tokens, winner)
     choice = _Choice(
         finish,
         returned,
         written,
-        roots={ids: own.cached.get(ids, 0) for ids in session.roots if ids in own.cached},
+        roots=roots if request.draws else {root or (): 0},
         answer=answer,
         thought=thinking,
         thinking=_thinking(plan, tokens, answer),

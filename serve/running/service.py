@@ -44,7 +44,7 @@ from serve.running.events import (
     TokenCounts,
     ledger,
 )
-from serve.running.plan import DIRECT, RequestPlan, count_prompt, make_plan, width_of
+from serve.running.plan import DIRECT, RequestPlan, count_prompt, make_plan, passes_effort, width_of
 from serve.running.quotas import Quotas
 from serve.running.run import execute
 from ttc.concurrent import settle
@@ -190,12 +190,15 @@ class _Attempt:
     def num_tokens(self) -> int:
         """What its key has spent by now: a prompt that is counted here once, however often it was read.
 
-        One that a server behind has read and not counted, since its client left, is what was set aside for it.
+        One that a server behind has read and not counted, since its client left, is what was set aside for it, as often
+        as that was asked. Log-probabilities of its own prompt cost no more than the prompt.
         """
-        read = self.usage.prompt
-        if self.plan.counts_prompt:
-            return self.usage.tokens + min(read, self.plan.num_prompt)
-        return self.usage.tokens + (read or (self.plan.num_prompt if self.usage.attempts else 0))
+        usage, plan = self.usage, self.plan
+        tokens = usage.tokens - (usage.scored if plan.tells_prompt else 0)
+        if plan.counts_prompt:
+            return tokens + min(usage.prompt, plan.num_prompt)
+        asked = min(usage.attempts, plan.sequences)
+        return tokens + (usage.prompt or plan.num_prompt * asked // plan.sequences)
 
 
 class ActiveRequest:
@@ -305,16 +308,26 @@ class ActiveRequest:
         if reason is None or request is None or self._answering or request.model in self._tried:
             return False
         try:
-            plan = await self._service.plan(request, self.plan.key)
+            plan = await self._plan_fallback(request)
         except ApiError as refusal:
             _log.warning("no fallback", extra={"reply_id": self._name, "error": refusal.code})
             return False
         if left is not None and left <= plan.num_prompt:
             return False
         self._told["fallback"] = {"from": self.plan.model.name, "reason": reason}
-        self.plan = plan.within(left)
+        self.plan = plan.within(left).instead_of(request.sampling.max_tokens)
         self._attempts.append(_Attempt(self.plan))
         return True
+
+    async def _plan_fallback(self, request: ServeRequest) -> RequestPlan:
+        """The plan of a fallback, which draws as many tokens as it has room for where that is less than was asked."""
+        try:
+            return await self._service.plan(request, self.plan.key)
+        except ApiError as refusal:
+            if (refusal.code, refusal.param) != ("context_length_exceeded", request.sampling.max_tokens_field):
+                raise
+        fewer = replace(request, sampling=replace(request.sampling, max_tokens=None))
+        return await self._service.plan(fewer, self.plan.key)
 
     def _emit(self, event: ServeEvent) -> None:
         match event:
@@ -453,6 +466,9 @@ def route(request: ServeRequest, catalogue: Catalogue, config: ServeConfig) -> t
         return request, {}
     level = _level(request.thinking, config)
     target = _target(level, catalogue, config)
+    model, preset = catalogue.find(target)
+    if preset is not None and level != "none" and not passes_effort(preset.strategy, model):
+        request = replace(request, thinking=replace(request.thinking, effort=None))  # which has picked the preset
     return replace(request, model=target), {"routed": {"from": AUTO, "level": level, "to": target}}
 
 

@@ -88,7 +88,7 @@ def running(
             access_log=False,
             ws="none",
             timeout_graceful_shutdown=3,
-            http=bounded(config.http, config.limits.stall_s),
+            http=bounded(config.http, config.limits.stall_s, service.metrics.refused),
         )
     )
     sock = socket.create_server(("127.0.0.1", 0))

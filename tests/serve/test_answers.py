@@ -13,6 +13,7 @@ import pytest
 from serve.operator.config import ServeLimits
 from serve.running.plan import OPEN_ENDED
 from tests.serve.running import Running, chat, running, served
+from tests.serve.slow import until
 from tests.serve.streams import chunks_of, same, streamed, whole
 from tests.serve.thinker import ANSWER, THOUGHT, think
 from tests.ttc import conformance as suite
@@ -334,6 +335,48 @@ def test_echo_repeats_the_prompt_with_its_log_probabilities(nano: Running) -> No
     assert parts == rows["tokens"]
     stream = chunks_of(nano.ask({**fields, "echo": True, "stream": True}, COMPLETIONS).text)
     assert "".join(chunk["choices"][0]["text"] for chunk in stream) == text
+
+
+def test_without_tokens_to_draw_echo_reads_the_prompt_and_draws_nothing(nano: Running) -> None:
+    ids = list(nano.engine.encode("1+1=2 and 7*7"))
+    fields = {"model": "m", "prompt": ids, "temperature": 0, "seed": 1, "logprobs": 1, "echo": True}
+    wanted = nano.ask({**fields, "max_tokens": 1}, COMPLETIONS).json()["choices"][0]["logprobs"]
+    before = nano.engine.counters()
+    reply = nano.ask({**fields, "max_tokens": 0, "prompt": [ids, ids[:4]]}, COMPLETIONS).json()
+    whole, short = reply["choices"]
+    assert nano.engine.counters().generated == before.generated
+    for name, column in whole["logprobs"].items():
+        assert column == wanted[name][:-1]
+    assert short["logprobs"]["token_logprobs"] == whole["logprobs"]["token_logprobs"][:4]
+    assert (whole["text"], whole["finish_reason"]) == (nano.engine.decode(ids), "length")
+    usage = reply["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (len(ids) + 4, 0)
+    plain = {"model": "m", "prompt": "1+1=", "max_tokens": 0}
+    assert nano.ask({**plain, "echo": True}, COMPLETIONS).json()["choices"][0]["text"] == "1+1="
+    stream = chunks_of(nano.ask({**plain, "echo": True, "stream": True}, COMPLETIONS).text)
+    assert "".join(chunk["choices"][0]["text"] for chunk in stream) == "1+1="
+    for search in ({}, {"echo": True, "ttc": {"strategy": "majority", "n": 2}}):
+        refused = nano.ask({**plain, **search}, COMPLETIONS)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "max_tokens")
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1, 6])
+@pytest.mark.parametrize("logprobs", [None, 0, 2])
+def test_a_prompt_that_is_told_is_charged_once_and_its_reading_is_on_the_ledger(
+    nano: Running, max_tokens: int, logprobs: int | None
+) -> None:
+    def charged() -> float:
+        rows = httpx2.get(f"{nano.url}/metrics").text.splitlines()
+        return sum(float(row.split()[-1]) for row in rows if row.startswith("ttc_key_tokens_total"))
+
+    before, spent = nano.engine.counters(), charged()
+    body = {"prompt": ["1+1=", "2+2*3="], "max_tokens": max_tokens, "logprobs": logprobs, "echo": True, "seed": 1}
+    reply = nano.ask({"model": "m", **body}, COMPLETIONS).json()
+    assert until(lambda: nano.service.idle)
+    assert charged() - spent == reply["usage"]["total_tokens"]
+    after = nano.engine.counters()
+    for column in ("prompt", "generated", "scored"):
+        assert reply["ttc"]["usage"][column] == getattr(after, column) - getattr(before, column)
 
 
 def test_echo_tells_the_likeliest_token_in_the_place_of_each_of_the_prompt(nano: Running) -> None:

@@ -47,6 +47,25 @@ def refused(value: Any, model: type[BaseModel]) -> tuple[str | None, str]:
     return failure.value.param, failure.value.message
 
 
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        (b'{"a": "\xe9"}', "it is not UTF-8 at byte 7"),
+        (b'{"a": "\\ud83d"}', "it holds half of a character"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "an integer has too many digits"),
+        (b"[" * 100_000, "nested too deep"),
+    ],
+)
+def test_what_is_wrong_with_a_body_is_said_without_pythons_terms(raw: bytes, told: str) -> None:
+    with pytest.raises(ApiError, match=told) as failure:
+        parse_json(raw)
+    assert "codec" not in failure.value.message and "sys." not in failure.value.message
+
+
+def test_a_byte_order_mark_is_no_part_of_a_body() -> None:
+    assert parse_json(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}
+
+
 @given(JSON)
 def test_no_json_value_breaks_the_reader(value: Any) -> None:
     try:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from serve.operator.config import ServeLimits
+from serve.operator.config import PresetSpec, ServeLimits
 from serve.running.catalogue import ServedModel, open_forward
 from serve.running.upstreams import Upstreams
 from tests.serve.running import Running, chat, running, scripted, served, spec
@@ -22,6 +22,7 @@ from tests.ttc.conformance import embedded as embedded_
 from tests.ttc.openai_server import Behaviour, OpenAIServer
 from tests.ttc.openai_setup import CHAT, TEACHER, talker, teacher_server
 from ttc.core import Capabilities, Message, Usage
+from ttc.engines.embedded.engine import embedded
 from ttc.engines.openai.client import Client
 from ttc.engines.openai.factory import openai
 from ttc.engines.openai.refusals import Access
@@ -345,6 +346,8 @@ def test_an_upstream_of_messages_only_streams_chats_and_runs_whole_answer_strate
             before = len(behind_.requests)
             refused = server.ask(chat("q", logprobs=True))
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, "logprobs")
+            refused = server.ask(chat("q", return_token_ids=True))
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "return_token_ids")
             assert len(behind_.requests) == before
 
 
@@ -398,3 +401,97 @@ def test_a_server_that_takes_messages_only_is_asked_for_all_that_was_asked() -> 
         assert [{k: v for k, v in turn.items() if v is not None} for turn in asked["messages"]] == [
             {k: v for k, v in turn.items() if v is not None} for turn in turns
         ]
+
+
+@pytest.fixture(scope="module")
+def nano() -> Iterator[Running]:
+    with running(served(embedded())) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def messages_only() -> Iterator[tuple[Running, Upstream]]:
+    """A server in front of one that takes messages only, and says one word after another."""
+    with upstream(lambda number, body: {"content": "7", "finish": "length"}) as found:
+        features = Features("theirs", usage=True, limit_field="max_tokens")
+        door = Upstreams({found.url: Client(found.url, Access("", 5, 30))}, features)
+        model = dataclasses.replace(served(WithoutIds(replies({"q": ["7"]}))), forward=door)
+        presets = [PresetSpec("m:refine", "m", "refine")]
+        with running(model, presets=presets, auto={"high": "m:refine"}) as server:
+            yield server, found
+
+
+VOTE = {"strategy": "majority", "n": 4}
+
+
+def test_a_level_of_effort_and_penalties_reach_a_server_that_takes_messages_only_or_are_refused() -> None:
+    with messages_only() as (server, found):
+        for search in ({"strategy": "direct"}, VOTE):
+            body = chat("q", reasoning_effort="high", presence_penalty=0.5, ttc=search)
+            assert server.ask(body).status_code == 200
+        assert [(asked["reasoning_effort"], asked["presence_penalty"]) for asked in found.asked] == [("high", 0.5)] * 5
+        refused = server.ask(chat("q", reasoning_effort="high", ttc={"strategy": "adaptive"}))
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "reasoning_effort")
+        picked = server.ask({**chat("q", reasoning_effort="high"), "model": "auto"}).json()
+        assert (picked["ttc"]["routed"]["to"], picked["ttc"]["strategy"]) == ("m:refine", "refine")
+
+
+@pytest.mark.parametrize(
+    ("total", "fields", "draws", "each"),
+    [
+        (40, {}, 1, 40),
+        (40, {"n": 2}, 2, 20),
+        (40, {"max_tokens": 30, "n": 2}, 2, 20),
+        (40, {"max_tokens": 6}, 1, 6),
+        (40, {"ttc": VOTE, "tools": TOOLS}, 4, 10),
+        (43, {"ttc": VOTE, "stop": ["x"]}, 4, 10),
+    ],
+)
+def test_a_budget_in_tokens_holds_for_what_is_passed_on(
+    total: int, fields: dict[str, Any], draws: int, each: int
+) -> None:
+    with messages_only() as (server, found):
+        body = chat("q", **{**fields, "ttc": {**fields.get("ttc", {}), "max_total_tokens": total}})
+        reply = server.ask(body).json()
+    assert [asked["max_tokens"] for asked in found.asked] == [each] * draws
+    asked = fields.get("max_tokens", each)
+    assert reply["ttc"].get("adjusted", {}) == ({} if asked == each else {"max_tokens": {"asked": asked, "used": each}})
+    assert reply["ttc"]["stop_cause"] == ("done" if each == 6 else "budget")
+
+
+def test_a_budget_that_has_no_token_for_each_draw_that_is_passed_on_is_refused() -> None:
+    with messages_only() as (server, found):
+        refused = server.ask(chat("q", tools=TOOLS, ttc={**VOTE, "max_total_tokens": 3}))
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "ttc.max_total_tokens")
+    assert not found.asked
+
+
+def test_a_call_that_is_no_json_goes_back_to_the_server_that_wrote_it_and_to_no_model_here(nano: Running) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1'}}
+    turns = [
+        {"role": "user", "content": "add"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "not JSON, try again"},
+    ]
+    body = {"model": "m", "messages": turns, "tools": TOOLS}
+    with messages_only() as (server, found):
+        assert server.ask(body).status_code == 200
+    assert found.asked[0]["messages"][1]["tool_calls"] == [call]
+    refused = nano.ask(body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages")
+    assert "(call c1) are no JSON" in refused.json()["error"]["message"]
+
+
+def test_the_candidates_of_a_vote_that_is_passed_on_are_told_as_those_of_a_model_here(
+    behind: tuple[Running, Upstream],
+) -> None:
+    server, _ = behind
+    search = {**VOTE, "return_candidates": True}
+    report = server.ask(chat("add", tools=TOOLS, ttc=search)).json()["ttc"]
+    one, other = ('{"arguments":{"a":1,"b":2},"name":"add"}', '{"arguments":{"a":5,"b":5},"name":"add"}')
+    assert sorted(row["final"] for row in report["candidates"]) == [one, one, one, other] and report["final"] == one
+    assert {row["tool_calls"][0]["function"]["name"] for row in report["candidates"]} == {"add"}
+    assert {row["thinking"] for row in report["candidates"]} == {"hm"}
+    with messages_only() as (other_server, _):
+        plain = other_server.ask(chat("q", reasoning_effort="low", ttc=search)).json()["ttc"]
+    assert [(row["text"], row["final"]) for row in plain["candidates"]] == [("7", None)] * 4, "cut, so not final"

@@ -238,6 +238,16 @@ def test_a_log_line_names_the_reply_by_its_id(caplog: pytest.LogCaptureFixture) 
     assert reply["id"] == f"chatcmpl-{line['reply_id']}"
 
 
+def test_the_log_says_why_a_request_was_refused_and_whose_it_was(caplog: pytest.LogCaptureFixture) -> None:
+    keys = [key_from_secret("alice", ALICE, KeyLimits(requests_per_minute=1))]
+    with caplog.at_level(logging.INFO, "serve.access"), running(served(scripted()), keys=keys) as server:
+        for secret in (ALICE, ALICE, BOB):
+            server.ask(chat(), **bearer(secret))
+    lines = [record.__dict__ for record in caplog.records if record.name == "serve.access"]
+    told = [(line["status"], line.get("error"), line.get("key")) for line in lines]
+    assert told == [(200, None, "alice"), (429, "rate_limit_exceeded", "alice"), (401, "invalid_api_key", None)]
+
+
 def test_a_log_line_is_one_line_whatever_is_in_it() -> None:
     record = logging.LogRecord("serve", logging.INFO, "", 0, "a\nb", (), None)
     record.path = '/x\n{"level": "forged"}'

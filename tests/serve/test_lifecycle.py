@@ -247,7 +247,9 @@ def test_the_command_serves_the_packaged_model_and_a_second_signal_ends_it_clean
         process.kill()
         process.wait()
         process.stderr.close()
-    line = json.loads(logged.splitlines()[0])
+    line, *others = map(json.loads, logged.splitlines())
+    ends = [other for other in others if other["message"] != "request"]
+    assert [end["message"] for end in ends] == ["shutting down", "stopped"] and ends[0]["running"] == 1
     assert (line["status"], line["model"], line["strategy"]) == (200, "nano-teacher", "direct")
     assert "12+30*2" not in logged
 
@@ -295,7 +297,14 @@ def test_wide_searches_together_run_no_more_draws_than_they_may() -> None:
     assert statuses == [200] * 5 and engine.max_live <= 5 and model.gate.held == 0
 
 
-@pytest.mark.parametrize("fields", [{}, {"ttc": {"strategy": "majority", "n": 3}}, {"enable_thinking": False}])
+MANY_TURNS = [{"role": "user", "content": "1"}] * 300
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"ttc": {"strategy": "majority", "n": 3}}, {"enable_thinking": False}, {"messages": MANY_TURNS}],
+    ids=["direct", "vote", "off", "turns"],
+)
 def test_a_long_prompt_is_rendered_once_and_beside_the_event_loop(fields: dict[str, Any]) -> None:
     threads: list[str] = []
 
@@ -306,7 +315,7 @@ def test_a_long_prompt_is_rendered_once_and_beside_the_event_loop(fields: dict[s
 
     with running(served(Noting(0))) as server:
         loop = asyncio.run_coroutine_threadsafe(_name_of_thread(), server.loop).result(5)
-        assert server.ask(chat("long " * 5000, max_tokens=4, **fields)).status_code == 200
+        assert server.ask({**chat("long " * 5000, max_tokens=4), **fields}).status_code == 200
     assert len(threads) == 1 and loop not in threads
 
 

@@ -81,6 +81,7 @@ def test_the_files_are_open_guarded_by_a_policy_and_load_nothing_from_elsewhere(
         assert "/" not in client.get("/openapi.json", headers={"x-api-key": SECRET}).json()["paths"]
     for page in pages:
         text = page.content.decode()
+        assert not re.search(r"[\"'(`]/(v1|version|playground)\b", text), f"{page.path}: a proxy may add to a path"
         elsewhere = set(re.findall(r"https?://[^\s\"'`]+", text)) - NAMESPACES
         assert not elsewhere and not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|\beval\(", text), page.path
 

@@ -22,9 +22,12 @@ import pytest
 
 from serve.operator.keys import ANYONE, Key, KeyLimits, key_from_secret
 from serve.requests.errors import ApiError
+from serve.requests.fields import ServeRequest
+from serve.requests.search import SearchRequest
 from serve.running import shared_quotas
 from serve.running.admission import Admission
 from serve.running.quotas import LocalQuotas, Quotas, Reservation, too_many_requests, too_many_searches
+from serve.running.service import _Attempt
 from serve.running.shared_quotas import ENV, PLACES, RedisQuotas, find_quotas, open_quotas
 from serve.running.upstreams import Upstreams
 from tests.serve.running import chat, running, scripted, served
@@ -33,7 +36,7 @@ from tests.serve.streams import chunks_of
 from tests.serve.test_forward import TOOLS, WithoutIds
 from tests.serve.thinker import think
 from tests.serve.upstream import upstream
-from ttc.core import Usage
+from ttc.core import Message, Prompt, Usage
 from ttc.engines.openai.client import Client
 from ttc.engines.openai.refusals import Access
 from ttc.engines.openai.wire import Features
@@ -561,6 +564,17 @@ def test_who_leaves_a_server_behind_before_it_has_counted_has_spent_the_prompt()
                 next(line for line in response.iter_lines() if '"content":"7"' in line)
             assert until(lambda: server.service.idle, 5)
     assert len(quotas.booked) == 1 and 500 <= quotas.booked[0] < 700
+
+
+@pytest.mark.parametrize(("asked", "spent"), [(0, 0), (1, 10), (3, 30), (90, 400)])
+def test_of_a_strategy_that_asks_a_server_behind_bit_by_bit_only_what_it_asked_is_spent(asked: int, spent: int) -> None:
+    search = SearchRequest(strategy="adaptive", params={"n": 40})
+    request = ServeRequest("m", (Message("user", "x" * 40),), search=search)
+    with running(served(WithoutIds(replies({})))) as server:
+        plan = asyncio.run_coroutine_threadsafe(server.service.plan(request, MANY), server.loop).result(10)
+    plan = dataclasses.replace(plan, prompts=(Prompt("x" * 40, None),))
+    assert plan.num_prompt == 400, "ten tokens for each draw"
+    assert _Attempt(plan, Usage(attempts=asked)).num_tokens == spent
 
 
 def usage_of(response: httpx2.Response) -> Any:

@@ -310,6 +310,7 @@ def test_unknown_routes_and_methods_get_nested_errors(server: Running) -> None:
         ("/v1/v1/messages", "/v1/messages"),
         ("/completions", "/v1/completions"),
         ("/api/v1/responses", "/v1/responses"),
+        ("/models", "/v1/models"),
         ("/v1/embeddings", "GET /openapi.json"),
     ],
 )

@@ -18,7 +18,7 @@ from tests.serve.slow import SlowEngine, until
 from tests.serve.streams import streamed, whole
 from ttc import nano
 from ttc.core import Completion, Path, Prompt, Sampling, UsageSink
-from ttc.engines.scripted import ScriptedEngine
+from ttc.engines.scripted import ScriptedEngine, replies
 from ttc.errors import ConfigError, EngineError
 
 
@@ -100,6 +100,16 @@ def test_a_whole_reply_bears_the_name_of_the_model_that_answered() -> None:
     with running(served(Broken(ponder), "big", fallback="small"), small()) as server:
         for path, more in (("/v1/chat/completions", {}), ("/v1/messages", {"max_tokens": 60})):
             assert server.ask({**chat("q"), **more, "model": "big"}, path).json()["model"] == "small"
+
+
+def test_a_fallback_with_a_smaller_context_draws_as_much_as_it_has_room_for() -> None:
+    engine = ScriptedEngine(replies({"q": ["from the small one"]}), max_context=100)
+    with running(served(Broken(ponder), "big", fallback="small"), served(engine, "small")) as server:
+        reply = server.ask({**chat("q", max_tokens=4000), "model": "big"}).json()
+        room = 100 - reply["usage"]["prompt_tokens"]
+        assert reply["choices"][0]["message"]["content"] == "from the small one"
+        assert reply["ttc"]["adjusted"] == {"max_tokens": {"asked": 4000, "used": room}}
+        assert server.ask({**chat("q" * 200, max_tokens=4000), "model": "big"}).status_code == 503
 
 
 def test_without_a_fallback_the_failure_is_told_without_its_places() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import json
 import logging
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -13,7 +15,7 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
-from serve.http.app import configure_logs
+from serve.http.app import LineHandler, configure_logs
 from serve.operator.config import HttpSettings, ServeLimits
 from serve.operator.keys import key_from_secret
 from tests.serve.running import Running, chat, running, scripted, served
@@ -165,7 +167,7 @@ CASES: dict[str, tuple[bytes, set[int]]] = {
     "a number of many digits": (posted(KEY.strip(), body=b'{"model": ' + b"9" * 900_000 + b"}"), {400}),
     "a field twice": (posted(KEY.strip(), body=BODY[:-1] + b',"model":"m"}'), {400}),
     "a field twice further in": (posted(KEY.strip(), body=BODY.replace(b'{"role"', b'{"role":"user","role"')), {400}),
-    "a compressed body": (posted(KEY.strip(), b"Content-Encoding: gzip", body=b"\x1f\x8b\x08"), {400, 415}),
+    "a compressed body": (posted(KEY.strip(), b"Content-Encoding: gzip", body=gzip.compress(BODY)), {415}),
     "half a body": (posted(KEY.strip(), length=b"500"), {0, 408}),
     "a body without a question": (BODY, {400}),
     "a very long query": (b"GET /health?" + b"a" * 9000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", {431}),
@@ -400,9 +402,51 @@ def test_every_line_of_the_log_is_json() -> None:
         logging.getLogger("asyncio").error("task", exc_info=ValueError("two\nlines"))
         logging.getLogger("py.warnings").warning("coroutine 'x' was never awaited")
         logging.getLogger("serve").info("listening on %s", "http://127.0.0.1:1")
+        root.handlers[0].flush()
     finally:
         root.handlers = before
         root.setLevel(level)
         logging.captureWarnings(False)
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [line["level"] for line in lines] == ["warning", "error", "warning", "info"]
+
+
+def test_a_log_that_nobody_reads_holds_nothing_up_and_tells_what_it_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serve.http.app.MAX_UNWRITTEN", 1000)
+    reader, writer = os.pipe()
+    with open(reader, "rb", buffering=0) as pipe, open(writer, "w") as stream:
+        handler = LineHandler(stream)
+        record = logging.makeLogRecord({"name": "serve", "msg": "x" * 100})
+        num = 2000  # ten times what a pipe holds
+        began = time.monotonic()
+        for _ in range(num):
+            handler.handle(record)
+        assert time.monotonic() - began < 1
+        num_lines = num_lost = 0
+        tail = b""
+        while num_lines + num_lost < num:
+            *whole, tail = (tail + pipe.read(65536)).split(b"\n")
+            losses = [value for line in whole if (value := json.loads(line).get("lost"))]
+            num_lines, num_lost = num_lines + len(whole) - len(losses), num_lost + sum(losses)
+        assert num_lines + num_lost == num and num_lost > num // 2
+
+
+def test_refusals_at_the_door_are_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    settings = HttpSettings(max_header_bytes=8192, header_s=0.2, max_connections=4)
+    with caplog.at_level(logging.INFO, "serve.access"), running(served(scripted()), http=settings) as server:
+        heads = (GET, GET + b"A: " + b"b" * 9000 + b"\r\n\r\n", b"G@T\r\n\r\n")
+        replies = [sent(server, head) for head in heads]
+        with contextlib.ExitStack() as stack:
+            for _ in range(4):
+                stack.enter_context(socket.create_connection(address(server)))
+            replies.append(sent(server, GET + b"\r\n"))
+        with server.client() as client:
+            counted = client.get("/metrics").text
+    codes = ["headers_too_slow", "headers_too_large", "invalid_http", "too_many_connections"]
+    lines = [record.__dict__ for record in caplog.records if record.__dict__.get("error") in codes]
+    assert [line["error"] for line in lines[:4]] == codes
+    assert [line["status"] for line in lines[:4]] == [408, 431, 400, 503]
+    for reply, line in zip(replies, lines, strict=False):
+        assert f"x-request-id: {line['request_id']}\r\n".encode() in reply
+    for code in codes:
+        assert f'ttc_requests_refused_total{{code="{code}"}}' in counted

@@ -134,10 +134,11 @@ def test_each_choice_and_each_draw_of_a_vote_is_held(client: openai.OpenAI) -> N
     reply = ask(client, n=3, **fields)
     for choice in reply.choices:
         checked(choice.message.tool_calls[0])
-    voted = ask(client, extra_body={"ttc": {"strategy": "majority", "n": 4}}, **fields)
-    checked(voted.choices[0].message.tool_calls[0])
-    finals = [candidate["final"] for candidate in voted.model_extra["ttc"]["candidates"]]
-    assert all(json.loads(final)["name"] in ("heat", "cool") for final in finals)
+    for strategy in ("majority", "adaptive"):
+        voted = ask(client, extra_body={"ttc": {"strategy": strategy, "n": 4}}, **fields)
+        checked(voted.choices[0].message.tool_calls[0])
+        finals = [candidate["final"] for candidate in voted.model_extra["ttc"]["candidates"]]
+        assert all(json.loads(final)["name"] in ("heat", "cool") for final in finals)
 
 
 def test_sglangs_servers_hold_calls_under_a_budget() -> None:
