@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from tests import qwen_like
 from train.base.stage import check_file
@@ -101,3 +102,44 @@ def test_a_file_with_named_columns_is_looked_for_and_tried_as_any_other(tmp_path
     check_file("sft", Path(spec))
     with pytest.raises(RecordError, match=r"line 1: no column z \(known: q, a\)"):
         check_file("sft", Path(spec.replace("=a", "=z")))
+
+
+def _with_template(folder: Path, template: str) -> Text:
+    base = qwen_like.model(folder)
+    words = AutoTokenizer.from_pretrained(base)
+    words.chat_template = template
+    words.save_pretrained(base)
+    return Text(base)
+
+
+_ASKED = "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %}LEAD{{ m.content }}"
+_SAID = "<|im_end|>{% endif %}{% endfor %}"
+
+
+@pytest.mark.parametrize("lead", ["", " ", "\n", "<|im_start|>final:"])
+def test_an_answer_begins_with_what_the_template_writes_before_it(tmp_path: Path, lead: str) -> None:
+    text = _with_template(tmp_path, _ASKED.replace("LEAD", repr(lead).join(("{{ ", " }}"))) + _SAID)
+    turns = [("user", "How many?"), ("assistant", "She sold 24."), ("user", "And in May?"), ("assistant", "72")]
+    row = {"messages": [{"role": role, "content": content} for role, content in turns]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    first, second = read_examples(tmp_path / "rows.jsonl", text, text.eos_ids[0])
+    shown = text.tokenizer.apply_chat_template(row["messages"], tokenize=False)
+    assert text.decode((*second.prompt_ids, *second.token_ids)) == shown
+    assert text.encode(shown) == (*second.prompt_ids, *second.token_ids)
+    assert text.decode(first.token_ids) == f"{lead}She sold 24.<|im_end|>"
+
+
+_OPENS = "{% if add_generation_prompt %}<think>\n{% endif %}"
+
+
+def test_a_thought_goes_on_behind_what_the_template_wrote_of_it(tmp_path: Path) -> None:
+    text = _with_template(tmp_path, _ASKED.replace("LEAD", "") + _SAID + _OPENS + "{# </think> #}")
+    whole = {"role": "assistant", "content": "<think>\nso it is 7.\n</think>\n\nShe sold 24."}
+    apart = {"prompt": "How many?", "thinking": "so it is 7.\n", "completion": "\n\nShe sold 24."}
+    rows = [{"messages": [{"role": "user", "content": "How many?"}, whole]}, apart]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    first, second = read_examples(tmp_path / "rows.jsonl", text, text.eos_ids[0])
+    assert first.token_ids == second.token_ids
+    assert text.decode((*first.prompt_ids, *first.token_ids)).endswith(
+        "[/INST]<think>\nso it is 7.\n</think>\n\nShe sold 24.<|im_end|>"
+    )

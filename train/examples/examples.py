@@ -292,12 +292,14 @@ def completion_ids(
             "ttc train adapt MODEL --out DIR"
         )
     opening, closing = text.markers or ("", "")
-    body = answer
     if state == "open":
-        body = f"{thinking or ''}{closing}{answer}"
-    if state == "none" and thinking is not None:
-        body = f"{opening}{thinking}{closing}{answer}"
-    return (*text.encode(body), end)
+        begun = prompt.text.rpartition(opening)[2]  # such as the line break behind the marker, which thoughts come with
+        body = f"{(thinking or '').removeprefix(begun)}{closing}{answer}"
+        return (*text.encode(body), end)
+    if state == "none":
+        body = answer if thinking is None else f"{opening}{thinking}{closing}{answer}"
+        return (*text.encode_turn(body), end)
+    return (*text.encode(answer), end)
 
 
 def right_rollouts(

@@ -215,7 +215,7 @@ def in_own_words(folder: Path, messages: Mapping[str, Sequence[Message]]) -> Rea
     def read(rollout: Rollout) -> Example:
         prompt = text.render(messages[rollout.problem_id], None).token_ids or ()
         end = () if rollout.truncated else (stop,)
-        return Example(rollout.key, prompt, (*text.encode(rollout.text), *end))
+        return Example(rollout.key, prompt, (*text.encode_turn(rollout.text), *end))
 
     return read
 
