@@ -143,3 +143,23 @@ def test_a_thought_goes_on_behind_what_the_template_wrote_of_it(tmp_path: Path) 
     assert text.decode((*first.prompt_ids, *first.token_ids)).endswith(
         "[/INST]<think>\nso it is 7.\n</think>\n\nShe sold 24.<|im_end|>"
     )
+
+
+def test_an_answer_that_spells_the_token_that_ends_a_turn_ends_once(tmp_path: Path) -> None:
+    text = Text(qwen_like.model(tmp_path))
+    said = "write <|im_end|> at the end"
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "How?", "completion": said}) + "\n")
+    (example,) = read_examples(tmp_path / "rows.jsonl", text, text.eos_ids[0])
+    assert text.decode(example.token_ids) == said + "<|im_end|>"
+    assert [place for place, token in enumerate(example.token_ids) if token in text.eos_ids] == [
+        len(example.token_ids) - 1
+    ]
+
+
+def test_a_turn_of_another_name_is_said_to_be_one_where_none_is_the_assistants(tmp_path: Path, text) -> None:
+    for answer, reason in [
+        ({"role": "model", "content": "yo"}, r"messages\[1\]: role must be one of"),
+        ({"from": "gpt", "value": "yo"}, r"messages\[1\]: a message needs role and content"),
+    ]:
+        with pytest.raises(RecordError, match=reason):
+            read_examples(written(tmp_path, [{"messages": [user("hi"), answer]}]), text, END)

@@ -295,11 +295,11 @@ def completion_ids(
     if state == "open":
         begun = prompt.text.rpartition(opening)[2]  # such as the line break behind the marker, which thoughts come with
         body = f"{(thinking or '').removeprefix(begun)}{closing}{answer}"
-        return (*text.encode(body), end)
+        return (*text.encode_said(body), end)
     if state == "none":
         body = answer if thinking is None else f"{opening}{thinking}{closing}{answer}"
         return (*text.encode_turn(body), end)
-    return (*text.encode(answer), end)
+    return (*text.encode_said(answer), end)
 
 
 def right_rollouts(
@@ -482,6 +482,7 @@ def _examples(row: Mapping[str, Any], text: Text, end: int, where: str) -> list[
         return [_example(row, text, end, where)]
     ends = [at for at, turn in enumerate(turns) if at and isinstance(turn, dict) and turn.get("role") == "assistant"]
     if not ends:
+        read_turns(row, where)  # says what is wrong with a turn, such as another name of a role
         raise RecordError(f"{where}: neither a completion nor a turn of the assistant to learn")
     rows = []
     for at in ends:

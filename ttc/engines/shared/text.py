@@ -83,8 +83,14 @@ class Text:
     def encode_turn(self, text: str) -> tuple[int, ...]:
         """Ids of a turn of the model as the template shows it: behind the words or white space that it writes there."""
         if not self._lead or text.startswith(self._lead):
-            return self.encode(text)
-        return self.encode(f"a{self._lead}{text}")[len(self.encode("a")) :]  # some tokenizers begin a text with a space
+            return self.encode_said(text)
+        return self.encode_said(f"a{self._lead}{text}")[len(self.encode("a")) :]  # some begin a text with a space
+
+    def encode_said(self, text: str) -> tuple[int, ...]:
+        """Ids of what a turn says: a token that ends a text, where the words spell it out, is its characters."""
+        stops = [token for token in self._control if token in text and self.encode(token)[-1] in self.eos_ids]
+        pieces = re.split(f"({'|'.join(map(re.escape, stops))})", text) if stops else [text]
+        return tuple(i for piece in pieces for i in (self._plain if piece in stops else self.encode)(piece))
 
     @cached_property
     def _lead(self) -> str:
