@@ -163,3 +163,28 @@ def test_a_turn_of_another_name_is_said_to_be_one_where_none_is_the_assistants(t
     ]:
         with pytest.raises(RecordError, match=reason):
             read_examples(written(tmp_path, [{"messages": [user("hi"), answer]}]), text, END)
+
+
+def test_a_turn_of_weight_zero_is_read_and_not_learnt(tmp_path: Path, text) -> None:
+    masked = {**assistant("She sold 12."), "weight": 0}
+    row = {"messages": [user("How many?"), masked, user("No."), {**assistant("24"), "weight": 2}], "weight": 1.5}
+    (example,) = read_examples(written(tmp_path, [row]), text, END)
+    assert "She sold 12." in text.decode(example.prompt_ids) and text.decode(example.token_ids[:-1]) == "24"
+    assert example.weight == 3.0
+    named = written(tmp_path, [{"talk": row["messages"]}], "named.jsonl")
+    (other,) = read_examples(Path(f"{named}:messages=talk"), text, END)
+    assert (other.token_ids, other.weight) == (example.token_ids, 2.0)
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "thinking"])
+def test_a_thought_that_stands_apart_in_a_turn_is_learnt_as_one_at_its_head(tmp_path: Path, text, field) -> None:
+    inside = assistant("<think>\nso it is 7.\n</think>\n\n7")
+    apart = {**assistant("7"), field: "so it is 7."}
+    rows = [{"messages": [user("How many?"), turn]} for turn in (inside, apart)]
+    rows.append({"prompt": [user("How many?")], "completion": [apart]})
+    first, second, third = read_examples(written(tmp_path, rows), text, END)
+    assert first.token_ids == second.token_ids == third.token_ids
+    assert "so it is 7." in text.decode(first.token_ids)
+    named = written(tmp_path, [{"talk": rows[1]["messages"]}], "named.jsonl")
+    (other,) = read_examples(Path(f"{named}:messages=talk"), text, END)
+    assert other.token_ids == first.token_ids
