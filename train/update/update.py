@@ -229,7 +229,7 @@ class Updater:
                 if self._replayed is not None:
                     self._replay(self._replayed(self.optimiser.taken), tally)
                 tally.norms.append(self.optimiser.step())
-        return {**tally.summary(self._world), "tokens_learnt": float(batch.mask.sum())}
+        return {**tally.summary(self._world), "lr": self.optimiser.rate, "tokens_learnt": float(batch.mask.sum())}
 
     def _loss(
         self, batch: TokenBatch, old: torch.Tensor | None, tally: _Tally, compare: Compare | None = None
