@@ -337,10 +337,11 @@ _MASKED = 64
 
 def _problem(row: TrainingRow, example: Example, text: Text, end: int, max_context: int) -> str:
     """What is wrong with a row, or nothing."""
-    if example.token_ids[-1] != end or end in example.token_ids[:-1]:
+    thinking = (row.thinking or "").lstrip()  # the prompt may have begun the thought
+    if example.token_ids[-1] != end or any(text.decode([end]) in words for words in (thinking, row.completion)):
         return "stop token: the stop token must stand at its end, once"
     text_of_ids = text.decode(example.token_ids[:-1])
-    if row.completion not in text_of_ids or (row.thinking or "") not in text_of_ids:
+    if row.completion not in text_of_ids or thinking not in text_of_ids:
         return f"text: its ids spell {text_of_ids[-60:]!r}, not its text"
     length = len(example.prompt_ids) + len(example.token_ids)
     if length > max_context:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -293,7 +294,7 @@ def _finish(
         folder / RESULT,
         {
             "measured": {who: model.to_json() for who, model in models.items()},
-            "recovered": recoveries(models),
+            "recovered": {task: None if isnan(share) else share for task, share in recoveries(models).items()},
             "stages": trained.metrics,
             "audit": None if audit is None else asdict(audit),
             "checks": [asdict(check) for check in checks],

@@ -94,7 +94,14 @@ class _Fusion(BaseMethod):
         return f"the student learns to think after {self.flags.think} and not after {self.flags.no_think}, {share}"
 
     def assignments(self, job: DistillJob) -> Sequence[Assignment]:
-        """See `Method.assignments`."""
+        """See `Method.assignments`; raises ConfigError for a teacher that would be asked for thoughts and has none."""
+        thinkers = {one.name: one.folder for one in job.teachers if self.thinker in (None, one.name)}
+        mute = [name for name, folder in thinkers.items() if folder is not None and Text(folder).markers is None]
+        if mute and job.spec.thinking.open is None:
+            raise ConfigError(
+                f"fusion: {mute[0]} has no thinking markers, so none of its answers would hold a thought: name one "
+                "that thinks as fusion.thinker, or make a copy that does: ttc train adapt MODEL --out DIR"
+            )
         answerers = [("think", self.thinker)] + ([("no_think", self.answerer)] if self.answers == "own" else [])
         return [
             job.assign(teacher, domain, thinking=_MODES[label], label=label)

@@ -8,7 +8,7 @@ A check reads model folders and the resolved job, loads no more than it needs, a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -27,6 +27,7 @@ __all__ = [
     "folders",
     "is_off",
     "method_of",
+    "num_trained",
     "num_weights",
     "reads_tokens",
     "refused",
@@ -105,13 +106,24 @@ def teacher_folders(job: DistillJob) -> dict[str, Path]:
 
 def num_weights(folder: Path) -> int:
     """Parameters in a folder's weights, read from the headers; 0 where there are none here."""
+    return sum(math.prod(shape) for shape in _shapes(folder))
+
+
+def num_trained(job: DistillJob) -> int:
+    """Parameters of the student that training changes: all, or those of adapters, on every matrix at most."""
+    rank = int(str(job.spec.train.get("lora") or 0))
+    if not rank:
+        return num_weights(job.student)
+    return rank * sum(sum(shape) for shape in _shapes(job.student) if len(shape) == 2)
+
+
+def _shapes(folder: Path) -> Iterator[Sequence[int]]:
+    """The shapes of the weights in a folder."""
     from safetensors import safe_open
 
-    total = 0
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(str(path), framework="pt") as weights:
-            total += sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
-    return total
+            yield from (weights.get_slice(name).get_shape() for name in weights.keys())  # noqa: SIM118
 
 
 def is_off(value: object) -> bool:

@@ -179,6 +179,18 @@ def cost(job: JobData) -> Table:
                  "tokens generated, judged and newly scored")  # fmt: skip
 
 
+def training(job: JobData) -> Table:
+    """What training took, by stage: tokens that the student wrote, that teachers read of these, and learnt ones."""
+    rows = []
+    for name, lines in job.training.items():
+        updates = [line for line in lines if line["step"]]
+        drawn = max((int(line.get("tokens", 0)) for line in updates), default=0)
+        by_teachers = (value for line in updates for key, value in line.items() if key.startswith("teacher_tokens/"))
+        numbers = (drawn, sum(by_teachers), sum(line.get("tokens_learnt", 0.0) for line in updates))
+        rows.append((name, f"{len(updates):,}", *(f"{int(number):,}" if number else "–" for number in numbers)))
+    return Table("Training", ("stage", "updates", "tokens drawn", "read by teachers", "learnt"), rows)
+
+
 def before_after(job: JobData) -> Table:
     """Start, student and teachers on every measured task."""
     by_model = job.measured
@@ -218,7 +230,7 @@ def audit(job: JobData) -> Table:
 
 
 TABLES: Sequence[Callable[[JobData], Table]] = (
-    before_after, gates, funnel, cost, by_difficulty, lengths, audit, balance, contaminated,
+    before_after, gates, funnel, cost, training, by_difficulty, lengths, audit, balance, contaminated,
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from distill.methods.fusion import fusion
 from distill.plan.resolve import resolve
 from distill.spec.method import DistillJob, Domain
 from distill.spec.spec import parse_spec
+from tests import qwen_like
 from tests.distill.models import TASK, setting
 from tests.distill.pieces import item, sample
 from train.base.models import Shape, new_model, save_model
@@ -142,6 +143,14 @@ def test_mixtures_that_cannot_be_are_refused(given, message):
 def test_one_mode_without_an_answer_is_refused(folder):
     with pytest.raises(ConfigError, match="no answer without thinking is left"):
         fusion().rows([s for s in samples(4) if s.label == "think"], job(folder))
+
+
+def test_a_teacher_that_has_no_thoughts_is_refused_before_it_is_asked_for_them(folder, tmp_path):
+    mute = qwen_like.model(tmp_path / "mute")
+    table = {**TABLE, "student": str(folder), "teacher": str(mute)}
+    with pytest.raises(ConfigError, match="fusion: teacher has no thinking markers"):
+        resolve(parse_spec(table), tmp_path / "job")
+    assert resolve(parse_spec({**table, "teacher": str(folder)}), tmp_path / "job").assignments
 
 
 def test_a_gate_on_earlier_turns_is_refused_before_the_job_where_none_fits_and_its_fix_lets_it_fit(folder, tmp_path):

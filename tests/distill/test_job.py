@@ -69,7 +69,7 @@ def test_a_finished_job_holds_a_student_that_the_toolkit_reads(finished, capsys)
     assert "Before and after" in (folder / "model" / "README.md").read_text()
     for part in ("model.safetensors", "generation_config.json", "tokenizer.json"):
         assert (folder / "model" / part).is_file()
-    found = json.loads((folder / "result.json").read_text())
+    found = json.loads((folder / "result.json").read_text(), parse_constant=pytest.fail)  # NaN is no JSON
     assert found["audit"]["stop_share"] == 1.0
     assert set(found["measured"]) == {"start", "student", "teacher"}
 
@@ -89,6 +89,10 @@ def test_status_report_trace_and_verify_tell_the_job(finished, tmp_path, capsys)
         "Before and after",
     ):
         assert title in told
+    (metrics,) = folder.glob("train/*/1-sft/metrics.jsonl")
+    steps = [json.loads(line) for line in metrics.read_text().splitlines()]
+    learnt = int(sum(step["tokens_learnt"] for step in steps if step["step"]))
+    assert learnt and re.search(rf"Training\n.*\n  1-sft +{len(steps) - 1} +– +– +{learnt:,}\n", told)
     page = (folder / "report.html").read_text()
     assert page.startswith("<!doctype html>") and str(folder) not in page and "<script" not in page
     assert main(["distill", "report", str(folder), "--out", str(tmp_path / "pages" / "job.html")]) == 0

@@ -235,6 +235,10 @@ def test_a_disk_or_memory_that_is_too_small_is_refused(pair, tmp_path, monkeypat
     assert "--out on another disk" in refusal(findings, "disk")
     assert " MB of weights and optimiser, 0.001 MB of memory on cpu" in refusal(findings, "memory")
     assert "smaller student or teacher" in refusal(findings, "memory")
+    adapted = found(*pair, tmp_path, train={"lora": 1})
+    for check, at_most in (("disk", 0.35), ("memory", 0.7)):
+        few, all_of_them = (float(refusal(each, check).split(" MB")[0].split()[-1]) for each in (adapted, findings))
+        assert few < at_most * all_of_them, check  # adapters and their moments are small beside the weights
 
 
 def test_prompts_that_tell_their_answer_or_are_measured_are_refused(pair, tmp_path):

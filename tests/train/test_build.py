@@ -151,6 +151,20 @@ def test_autocast_computes_in_fp32_where_the_processor_does_not_multiply_bf16():
     assert product.dtype == (torch.bfloat16 if cpu_prefers_bf16() else torch.float32)
 
 
+def test_a_model_under_adapters_is_written_in_the_type_it_names_and_a_tied_weight_once(cipher_model, tmp_path):
+    from safetensors.torch import load_file
+
+    model = load_model(cipher_model, "cpu", dtype=torch.bfloat16)  # as `Build` holds it with autocast
+    add_lora(model, 2, 4.0, 0)
+    assert model.config.tie_word_embeddings
+    for dtype in (torch.float32, torch.bfloat16):
+        save_model(model, load_tokenizer(cipher_model), tmp_path, dtype)
+        weights = load_file(tmp_path / "model.safetensors")
+        assert {weight.dtype for weight in weights.values()} == {dtype}
+        assert json.loads((tmp_path / "config.json").read_text())["dtype"] == str(dtype).removeprefix("torch.")
+        assert "lm_head.weight" not in weights
+
+
 def test_fine_tuning_with_adapters_learns_and_resumes_bit_for_bit(cipher_model, tmp_path):
     whole, halves = (setting(tmp_path / name, cipher_model) for name in ("whole", "halves"))
     fields = {"corpus": f"{TASK},thinking_share=1", "corpus_rows": 64, "lr": 1e-2, "rows": 8, "lora": 2}

@@ -12,6 +12,7 @@ import torch
 from tests.train.cipher_base import make_base, make_parts
 from tests.train.tiny_recipe import GRPO, PRETRAIN, write
 from train.base.checkpoint import Checkpoints
+from train.base.models import add_lora, load_model
 from train.recipe.recipe import read_recipe
 from train.recipe.run import RunOptions, run_recipe
 from train.rl.loop import LoopPlan, learn
@@ -169,3 +170,24 @@ def test_a_model_that_was_damaged_after_its_stage_is_refused_by_the_next_run(tmp
     weights.unlink()
     with pytest.raises(RecordError, match=r"model/model\.safetensors is missing\. Put back .* delete .*1-pretrain"):
         run_recipe(recipe, options, lambda text: None)
+
+
+def test_a_checkpoint_of_a_model_with_adapters_holds_these_alone_and_brings_them_back(base, tmp_path):
+    from safetensors.torch import load_file
+
+    def adapted(value):
+        model = load_model(base, "cpu")
+        add_lora(model, 2, 4.0, seed=0)
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                torch.nn.init.constant_(parameter, value)
+        return model
+
+    one, two = adapted(1.0), adapted(2.0)
+    place = Checkpoints(tmp_path, print).save(5, one, {"m": torch.ones(3)}, {})
+    names = load_file(place / "model.safetensors").keys()
+    assert names and all(name.endswith((".up", ".down")) for name in names)
+    Checkpoints(tmp_path, print).load(two)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    with pytest.raises(TrainingError, match="weights of another model"):
+        Checkpoints(tmp_path, print).load(load_model(base, "cpu"))

@@ -11,6 +11,7 @@ import torch
 from tests import qwen_like
 from tests.train.cipher_base import STEPS, SYMBOLS
 from tests.train.stages import make_stage
+from train.base.adapters import merge_adapter
 from train.base.models import load_model
 from train.base.rollout import Rollout
 from train.base.stage import Setting
@@ -206,3 +207,28 @@ def test_the_scorer_reads_reward_models_of_families_that_only_transformers_runs(
     ids = (*prompt.token_ids, *text.encode("two.<|im_end|>\n"))
     hand = rewards_of(load_reward_model(folder, "cpu"), [Example("", ids, ())], 0)
     assert score.value == pytest.approx(torch.sigmoid(hand).item(), abs=1e-5)
+
+
+def test_adapters_reward_as_the_folder_that_they_are_merged_into_and_come_back_from_their_own_files(tmp_path):
+    base = qwen_like.model(tmp_path / "base")
+    stored = load_model(base, "cpu").to(torch.bfloat16)  # so that the body stays in it under autocast
+    stored.save_pretrained(base)
+    rows = [{"prompt": word, "chosen": f"{word} is it", "rejected": "no"} for word in ("one", "two", "three")]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    place = setting(tmp_path / "1-reward_model", base)
+    fields = {"data": str(tmp_path / "pairs.jsonl"), "steps": 8, "rows": 2, "lr": 3e-2, "eval_every": 8}
+    make_stage("reward_model", **fields, lora=2, autocast=True, checkpointing=True, members=2).run(place)
+    folders = [place.folder / f"reward_model-{number}" for number in (1, 2)]
+    first, second = (load_reward_model(folder, "cpu") for folder in folders)
+    start = dict(stored.named_parameters())
+    moved = {name for name, weight in first.named_parameters() if not weight.equal(start.get(name, weight).float())}
+    assert moved and all(name.endswith("_proj.weight") for name in moved)
+    assert any(not first.get_parameter(name).equal(second.get_parameter(name)) for name in moved)
+    assert first.config.dtype == torch.float32
+    merge_adapter(base, folders[0], tmp_path / "merged")
+    merged = load_reward_model(tmp_path / "merged", "cpu")
+    hand, again = (rewards_of(model, [ONE, TWO], 0) for model in (first, merged))
+    assert torch.allclose(hand, again, rtol=0.02, atol=0.02)  # merged ones are stored in bf16, as the base is
+    assert not torch.allclose(hand, rewards_of(second, [ONE, TWO], 0), rtol=0.02, atol=0.02)
+    config = json.loads((folders[0] / "adapter" / "adapter_config.json").read_text())
+    assert (config["task_type"], config["modules_to_save"]) == ("SEQ_CLS", ["score"])

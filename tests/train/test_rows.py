@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from tests import qwen_like
 from train.base.stage import check_file
@@ -101,3 +102,89 @@ def test_a_file_with_named_columns_is_looked_for_and_tried_as_any_other(tmp_path
     check_file("sft", Path(spec))
     with pytest.raises(RecordError, match=r"line 1: no column z \(known: q, a\)"):
         check_file("sft", Path(spec.replace("=a", "=z")))
+
+
+def _with_template(folder: Path, template: str) -> Text:
+    base = qwen_like.model(folder)
+    words = AutoTokenizer.from_pretrained(base)
+    words.chat_template = template
+    words.save_pretrained(base)
+    return Text(base)
+
+
+_ASKED = "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %}LEAD{{ m.content }}"
+_SAID = "<|im_end|>{% endif %}{% endfor %}"
+
+
+@pytest.mark.parametrize("lead", ["", " ", "\n", "<|im_start|>final:"])
+def test_an_answer_begins_with_what_the_template_writes_before_it(tmp_path: Path, lead: str) -> None:
+    text = _with_template(tmp_path, _ASKED.replace("LEAD", repr(lead).join(("{{ ", " }}"))) + _SAID)
+    turns = [("user", "How many?"), ("assistant", "She sold 24."), ("user", "And in May?"), ("assistant", "72")]
+    row = {"messages": [{"role": role, "content": content} for role, content in turns]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    first, second = read_examples(tmp_path / "rows.jsonl", text, text.eos_ids[0])
+    shown = text.tokenizer.apply_chat_template(row["messages"], tokenize=False)
+    assert text.decode((*second.prompt_ids, *second.token_ids)) == shown
+    assert text.encode(shown) == (*second.prompt_ids, *second.token_ids)
+    assert text.decode(first.token_ids) == f"{lead}She sold 24.<|im_end|>"
+
+
+_OPENS = "{% if add_generation_prompt %}<think>\n{% endif %}"
+
+
+def test_a_thought_goes_on_behind_what_the_template_wrote_of_it(tmp_path: Path) -> None:
+    text = _with_template(tmp_path, _ASKED.replace("LEAD", "") + _SAID + _OPENS + "{# </think> #}")
+    whole = {"role": "assistant", "content": "<think>\nso it is 7.\n</think>\n\nShe sold 24."}
+    apart = {"prompt": "How many?", "thinking": "so it is 7.\n", "completion": "\n\nShe sold 24."}
+    rows = [{"messages": [{"role": "user", "content": "How many?"}, whole]}, apart]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    first, second = read_examples(tmp_path / "rows.jsonl", text, text.eos_ids[0])
+    assert first.token_ids == second.token_ids
+    assert text.decode((*first.prompt_ids, *first.token_ids)).endswith(
+        "[/INST]<think>\nso it is 7.\n</think>\n\nShe sold 24.<|im_end|>"
+    )
+
+
+def test_an_answer_that_spells_the_token_that_ends_a_turn_ends_once(tmp_path: Path) -> None:
+    text = Text(qwen_like.model(tmp_path))
+    said = "write <|im_end|> at the end"
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "How?", "completion": said}) + "\n")
+    (example,) = read_examples(tmp_path / "rows.jsonl", text, text.eos_ids[0])
+    assert text.decode(example.token_ids) == said + "<|im_end|>"
+    assert [place for place, token in enumerate(example.token_ids) if token in text.eos_ids] == [
+        len(example.token_ids) - 1
+    ]
+
+
+def test_a_turn_of_another_name_is_said_to_be_one_where_none_is_the_assistants(tmp_path: Path, text) -> None:
+    for answer, reason in [
+        ({"role": "model", "content": "yo"}, r"messages\[1\]: role must be one of"),
+        ({"from": "gpt", "value": "yo"}, r"messages\[1\]: a message needs role and content"),
+    ]:
+        with pytest.raises(RecordError, match=reason):
+            read_examples(written(tmp_path, [{"messages": [user("hi"), answer]}]), text, END)
+
+
+def test_a_turn_of_weight_zero_is_read_and_not_learnt(tmp_path: Path, text) -> None:
+    masked = {**assistant("She sold 12."), "weight": 0}
+    row = {"messages": [user("How many?"), masked, user("No."), {**assistant("24"), "weight": 2}], "weight": 1.5}
+    (example,) = read_examples(written(tmp_path, [row]), text, END)
+    assert "She sold 12." in text.decode(example.prompt_ids) and text.decode(example.token_ids[:-1]) == "24"
+    assert example.weight == 3.0
+    named = written(tmp_path, [{"talk": row["messages"]}], "named.jsonl")
+    (other,) = read_examples(Path(f"{named}:messages=talk"), text, END)
+    assert (other.token_ids, other.weight) == (example.token_ids, 2.0)
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "thinking"])
+def test_a_thought_that_stands_apart_in_a_turn_is_learnt_as_one_at_its_head(tmp_path: Path, text, field) -> None:
+    inside = assistant("<think>\nso it is 7.\n</think>\n\n7")
+    apart = {**assistant("7"), field: "so it is 7."}
+    rows = [{"messages": [user("How many?"), turn]} for turn in (inside, apart)]
+    rows.append({"prompt": [user("How many?")], "completion": [apart]})
+    first, second, third = read_examples(written(tmp_path, rows), text, END)
+    assert first.token_ids == second.token_ids == third.token_ids
+    assert "so it is 7." in text.decode(first.token_ids)
+    named = written(tmp_path, [{"talk": rows[1]["messages"]}], "named.jsonl")
+    (other,) = read_examples(Path(f"{named}:messages=talk"), text, END)
+    assert other.token_ids == first.token_ids

@@ -216,6 +216,13 @@ def test_sources_are_mixed_and_a_corpus_of_prompts_and_answers_is_learnt_by_its_
     assert decoded(base, corpus_examples(whole, Text(base), 1, 3, 0)[2]) == ("s1", "n1=s2<|end|>")
 
 
+def test_the_rate_of_every_update_is_logged(base, tmp_path):
+    data = write(tmp_path / "rows.jsonl", [{"prompt": f"s{i}n1=", "completion": f"s{i + 1}"} for i in range(5)])
+    make_stage("sft", data=str(data), steps=4, lr=1e-3, rows=2, warmup=2).run(setting(tmp_path / "1-sft", base))
+    rows = [json.loads(line) for line in (tmp_path / "1-sft" / "metrics.jsonl").read_text().splitlines()]
+    assert [row.get("lr") for row in rows] == [None, 5e-4, 1e-3, 1e-3, 5e-4]
+
+
 def test_an_update_of_more_rows_than_there_are_says_that_it_repeats_some(base, tmp_path):
     data = write(tmp_path / "rows.jsonl", [{"prompt": f"s{i}n1=", "completion": f"s{i + 1}"} for i in range(5)])
     for rows, says in ((4, False), (8, True)):

@@ -370,3 +370,22 @@ def test_steps_generated_one_by_one_obey_the_same_cap_as_one_long_run() -> None:
 def test_contradictions_are_refused_by_name(bad: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="thinking"):
         Thinking(**bad)  # type: ignore[arg-type]
+
+
+class _Switchless(ScriptedEngine):
+    """A model whose chat template takes no notice of thinking."""
+
+    def render(self, messages, thinking):
+        return super().render(messages, None)
+
+
+def test_thinking_where_samples_disagree_is_refused_of_a_model_that_is_asked_the_same_both_times() -> None:
+    def ask(engine) -> Answer:
+        return asyncio.run(
+            solve(PROBLEM, engine=engine, strategy=partial(no_think_then_think, n=1, m=1), seed=1, sampling=Sampling())
+        )
+
+    script = lambda prompt, path, key: "7"  # noqa: E731
+    with pytest.raises(ConfigError, match="asked the same with thinking and without"):
+        ask(_Switchless(script))
+    assert ask(ScriptedEngine(script)).text == "7"

@@ -35,7 +35,8 @@ from train.base.models import (
 from ttc.durable import replaced_folder
 from ttc.errors import ConfigError
 
-_TASKS = {"CAUSAL_LM": "AutoModelForCausalLM", "TOKEN_CLS": "AutoModelForTokenClassification"}
+_HEADS = {"TOKEN_CLS": ("AutoModelForTokenClassification", 2), "SEQ_CLS": ("AutoModelForSequenceClassification", 1)}
+"""Classes of transformers for models with a head of their own, and the labels of that."""
 
 
 def merge_adapter(base: Path, adapter: Path, out: Path) -> str:
@@ -89,9 +90,10 @@ def _write(model: Any, base: Path, out: Path) -> None:
 
 
 def _classifier(base: Path, task: str) -> Any:
-    if task not in _TASKS:
-        raise ConfigError(f"an adapter of task {task!r} is not one of {', '.join(_TASKS)}")
-    return loaded(_TASKS[task], base, new_head=True, num_labels=2, dtype=torch.float32)
+    if task not in _HEADS:
+        raise ConfigError(f"an adapter of task {task!r} is not one of {', '.join(('CAUSAL_LM', *_HEADS))}")
+    kind, labels = _HEADS[task]
+    return loaded(kind, base, new_head=True, num_labels=labels, dtype=torch.float32)
 
 
 def _read(adapter: Path) -> tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, torch.Tensor]]:

@@ -1,12 +1,13 @@
 """Checkpoints from which a run goes on bit for bit: weights, optimiser, counters, sampler, health.
 
-A checkpoint is written beside its place, brought to the disk, sealed (`ttc.durable`) and renamed, so there is never
-half of one; the newest `keep` stay. One that a signal asked for stands in a folder of its own until the next (`keep`),
-so that what an alarm goes back to is the same as without the signal. Reading takes the newest that is whole, and says
-which ones are not. Weights are safetensors and everything else JSON or tensors without code (`weights_only`). Random
-draws need no state: they are pure functions of (seed, step). Cost: its bytes are written once, and read once more for
-the seal and at a resume. Bit for bit means on one CPU, with the same build of torch, number of threads and dtype, and
-rollouts by an engine that is itself deterministic; elsewhere a run goes on to rounding.
+A checkpoint holds what is trained: of a model with adapters these alone. It is written beside its place, brought to the
+disk, sealed (`ttc.durable`) and renamed, so there is never half of one; the newest `keep` stay. One that a signal asked
+for stands in a folder of its own until the next (`keep`), so that what an alarm goes back to is the same as without the
+signal. Reading takes the newest that is whole, and says which ones are not. Weights are safetensors and everything else
+JSON or tensors without code (`weights_only`). Random draws need no state: they are pure functions of (seed, step).
+Cost: its bytes are written once, and read once more for the seal and at a resume. Bit for bit means on one CPU, with
+the same build of torch, number of threads and dtype, and rollouts by an engine that is itself deterministic; elsewhere
+a run goes on to rounding.
 """
 
 from __future__ import annotations
@@ -59,8 +60,7 @@ class Checkpoints:
         from safetensors.torch import save_file
 
         target = self._folder / f"step-{step:06d}"
-        # tied weights are stored once: parameters() knows them once
-        weights = {name: whole(tensor.detach()).contiguous() for name, tensor in inner(model).named_parameters()}
+        weights = {name: whole(tensor.detach()).contiguous() for name, tensor in _trained(model).items()}
         if not self._writes:
             return target
         with replaced_folder(target) as partial:
@@ -120,7 +120,7 @@ class Checkpoints:
         from safetensors.torch import load_file
 
         weights = load_file(str(newest / "model.safetensors"))
-        own = dict(inner(model).named_parameters())
+        own = _trained(model)
         if weights.keys() != own.keys() or any(own[name].shape != tensor.shape for name, tensor in weights.items()):
             raise TrainingError(f"{newest} holds the weights of another model; start the run in a new folder")
         with torch.no_grad():
@@ -128,6 +128,11 @@ class Checkpoints:
                 own[name].copy_(spread(tensor, own[name]))
         optimiser = torch.load(newest / "optimiser.pt", weights_only=True)
         return optimiser, json.loads((newest / "state.json").read_text())
+
+
+def _trained(model: Any) -> dict[str, torch.Tensor]:
+    """What an update may change of a model, by name, tied weights once: those under adapters stay as they were read."""
+    return {name: tensor for name, tensor in inner(model).named_parameters() if tensor.requires_grad}
 
 
 def numbered(folder: Path, name: re.Pattern[str]) -> list[tuple[int, Path]]:

@@ -313,13 +313,27 @@ def save_model(
     state, model = merged_state(model), inner(model)
     if not writes:
         return
-    copied = copy.copy(model) if dtype == torch.float32 else copy.deepcopy(model).to(dtype)
+    copied = copy.copy(model)
     generation = _generation(model, tokenizer)
     copied.generation_config = GenerationConfig()  # transformers refuses to write some of those that it reads
     with replaced_folder(folder) as fresh:
-        copied.save_pretrained(fresh, state_dict={name: tensor.to(dtype) for name, tensor in state.items()})
+        write_weights(copied, state, fresh, dtype)
         save_tokenizer(tokenizer, fresh)
         replace_text(fresh / "generation_config.json", json.dumps(generation, indent=2, sort_keys=True) + "\n")
+
+
+def write_weights(model: Any, state: Mapping[str, torch.Tensor], folder: Path, dtype: torch.dtype) -> None:
+    """Write `state` in one type, and a configuration that names it, whatever types `model` holds its weights in.
+
+    Weights that are tied in `model` are cast together, so that transformers sees that they are one and writes it once.
+    """
+    owners: dict[int, str] = {}
+    tied = {name: owners.setdefault(id(one), name) for name, one in model.named_parameters(remove_duplicate=False)}
+    casts = {name: tensor.to(dtype) for name, tensor in state.items() if tied.get(name, name) == name}
+    model.save_pretrained(folder, state_dict={name: casts[tied.get(name, name)] for name in state})
+    place = folder / "config.json"
+    config = json.loads(place.read_text(encoding="utf-8")) | {"dtype": str(dtype).removeprefix("torch.")}
+    replace_text(place, json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
 _OF_READING = {"backend", "is_local", "local_files_only"}

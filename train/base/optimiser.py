@@ -51,6 +51,8 @@ class Optimiser:
         self._trained, self.schedule, self._world, self._clip = trained, schedule, world, clip
         self.taken = 0
         self.scale = 1.0
+        self.rate = 0.0
+        """The rate of the last step."""
 
     def step(self) -> float:
         """Apply and clear the gradients; returns their norm before clipping. A norm that is not finite is skipped."""
@@ -59,9 +61,10 @@ class Optimiser:
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             self._sum([parameter.grad for parameter in self._trained if parameter.grad is not None])
         norm = float(whole(torch.nn.utils.clip_grad_norm_(self._trained, self._clip)))
+        self.rate = self.schedule.rate(self.taken) * self.scale
         if math.isfinite(norm):
             for group in self._inner.param_groups:
-                group["lr"] = self.schedule.rate(self.taken) * self.scale
+                group["lr"] = self.rate
             self._inner.step()
         self._inner.zero_grad(set_to_none=True)
         self.taken += 1

@@ -13,7 +13,8 @@ the template (auto); an empty completion is refused. The markers are put where t
 directly against the text, and the end of the turn is learnt. Rollouts keep the ids that were sampled. A row of
 `messages` without a completion teaches every turn of the assistant, each after all that stands before it, as the
 template shows it then: templates that drop earlier thoughts are kept to. A thought at the head of a turn, between
-<think> and </think>, becomes one of the model's. Text parts of a content are joined. Functions that may be called
+<think> and </think> or apart (`reasoning_content`), becomes one of the model's. A turn's `weight` says how much it is
+learnt, 0 not at all. Text parts of a content are joined. Functions that may be called
 (`tools`), calls (`tool_calls`) and results (role tool) go through the chat template; calls are learnt as the model's
 family writes them, and only where its template shows them in these very words. Other roles are system, user, assistant,
 and developer, which is the system. Left out: images, and calls of families that write no JSON.
@@ -292,12 +293,14 @@ def completion_ids(
             "ttc train adapt MODEL --out DIR"
         )
     opening, closing = text.markers or ("", "")
-    body = answer
     if state == "open":
-        body = f"{thinking or ''}{closing}{answer}"
-    if state == "none" and thinking is not None:
-        body = f"{opening}{thinking}{closing}{answer}"
-    return (*text.encode(body), end)
+        begun = prompt.text.rpartition(opening)[2]  # such as the line break behind the marker, which thoughts come with
+        body = f"{(thinking or '').removeprefix(begun)}{closing}{answer}"
+        return (*text.encode_said(body), end)
+    if state == "none":
+        body = answer if thinking is None else f"{opening}{thinking}{closing}{answer}"
+        return (*text.encode_turn(body), end)
+    return (*text.encode_said(answer), end)
 
 
 def right_rollouts(
@@ -427,7 +430,7 @@ def _from_turns(row: Mapping[str, Any], where: str) -> dict[str, Any]:
             raise RecordError(f"{where}: the turns of {name} before its last one are not the prompt")
         if last["role"] != "assistant" or not isinstance(last.get("content"), str):
             raise RecordError(f"{where}: the last turn of {name} must be the assistant's, with a text as its content")
-        fields[name], inside = _thought_of(last["content"])
+        fields[name], inside = _thought_of(_with_thought(last))
         fields |= {} if inside is None else {thought: inside}
     return fields
 
@@ -450,7 +453,7 @@ def _as_ours(row: Mapping[str, Any]) -> dict[str, Any]:
     for name, thought in _ANSWERS.items():
         if isinstance(fields.get(name), list):
             last = _turn(fields[name][-1])
-            fields[name] = last["content"] if last.keys() == {"role", "content"} else last
+            fields[name] = _with_thought(last) if "tool_calls" not in last else last
         if isinstance(fields.get(name), str) and fields.get(thought) is None:
             fields[name], inside = _thought_of(fields[name])
             fields |= {} if inside is None else {thought: inside}
@@ -461,8 +464,22 @@ def _turn(turn: Mapping[str, Any]) -> dict[str, Any]:
     """A turn without the columns that are no text."""
     role = str(turn.get("role") or turn.get("from"))
     own = {name: turn[name] for name in ("tool_calls", "tool_call_id") if turn.get(name)}
+    own |= {name: turn[name] for name in (*_THOUGHTS, "weight") if turn.get(name) is not None}
     content = turn.get("content") or turn.get("value") or ""
     return {"role": _ROLES.get(role, role), "content": content, **own}
+
+
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+"""Fields of an assistant's turn that hold its thought apart, as servers answer and templates read it."""
+
+
+def _with_thought(turn: Mapping[str, Any]) -> Any:
+    """The content of a turn, behind its thought where that stands apart, in the form of DeepSeek-R1 and Qwen3."""
+    thought = next((turn[name] for name in _THOUGHTS if isinstance(turn.get(name), str) and turn[name].strip()), None)
+    content = turn.get("content")
+    if thought is None or not (content is None or isinstance(content, str)):
+        return content
+    return f"{OPEN}\n{thought.strip()}\n{CLOSE}\n\n{(content or '').lstrip()}"
 
 
 def _thought_of(text: str) -> tuple[str, str | None]:
@@ -478,16 +495,24 @@ def _examples(row: Mapping[str, Any], text: Text, end: int, where: str) -> list[
     turns = row.get("messages")
     if "completion" in row or not isinstance(turns, list):
         return [_example(row, text, end, where)]
-    ends = [at for at, turn in enumerate(turns) if at and isinstance(turn, dict) and turn.get("role") == "assistant"]
+    said = [at for at, turn in enumerate(turns) if at and isinstance(turn, dict) and turn.get("role") == "assistant"]
+    ends = [at for at in said if turns[at].get("weight") != 0]
     if not ends:
+        read_turns(row, where)  # says what is wrong with a turn, such as another name of a role
         raise RecordError(f"{where}: neither a completion nor a turn of the assistant to learn")
     rows = []
     for at in ends:
         answer, thinking = _thought_of(_said(row, at, text, where))
         thought = {} if thinking is None else {"thinking": thinking}
-        rows.append({**row, "messages": turns[:at], "completion": answer, **thought})
+        weight = {} if turns[at].get("weight") is None else {"weight": _turn_weight(row, turns[at], where)}
+        rows.append({**row, "messages": turns[:at], "completion": answer, **thought, **weight})
     first, _ = read_prompt(rows[0], text, where)
     return [replace(_example(each, text, end, where), key=first) for each in rows]
+
+
+def _turn_weight(row: Mapping[str, Any], turn: Mapping[str, Any], where: str) -> float:
+    """What a turn counts among those of its row, which may count by itself."""
+    return read_weight(row, where) * read_weight(turn, f"{where}: a turn")
 
 
 def _said(row: Mapping[str, Any], at: int, text: Text, where: str) -> str:
@@ -558,8 +583,8 @@ def read_turns(row: Mapping[str, Any], where: str) -> tuple[tuple[Message, ...],
     return messages, MODES[mode], _tools(row, where)
 
 
-_TURN = ("role", "content", "name", "tool_calls", "tool_call_id")
-"""What a message may have; `name` decides nothing."""
+_TURN = ("role", "content", "name", "tool_calls", "tool_call_id", "weight", *_THOUGHTS)
+"""What a message may have; `name` decides nothing, and `weight` whether and how much a turn is learnt."""
 _SPEAKERS = ("system", "user", "assistant", "tool")
 """The roles that chat templates know: of a turn of another one, some write nothing."""
 _OURS = {"developer": "system"}
@@ -580,7 +605,8 @@ def _message(turn: Any, where: str) -> Message:
             raise RecordError(f"{where}: unknown field {name!r} of a message (known: {', '.join(_TURN)})")
     calls, call_id = turn.get("tool_calls") or (), turn.get("tool_call_id") or ""
     silent = bool(calls) and turn.get("content") is None
-    content = "" if silent else _content(turn.get("content"), f"{where}: role and content are needed: content")
+    said = _with_thought(turn) if role == "assistant" else turn.get("content")
+    content = "" if silent and said is None else _content(said, f"{where}: role and content are needed: content")
     if not isinstance(call_id, str) or not isinstance(calls, (list, tuple)):
         raise RecordError(f"{where}: tool_calls must be a list, and tool_call_id a text")
     if not calls and not call_id:

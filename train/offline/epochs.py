@@ -77,6 +77,7 @@ def fit(
             began = time.perf_counter()
             numbers = update(rows_at(step, course.rows, num_rows, setting.seed))
             step += 1
+            numbers["lr"] = optimiser.rate
             numbers["update_s"] = time.perf_counter() - began
             if step % course.eval_every == 0 or step == course.steps:
                 numbers |= evaluate()

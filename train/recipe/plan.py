@@ -157,8 +157,7 @@ def _changes(kind: str, fields: Mapping[str, Any]) -> Iterator[Mapping[str, Any]
     )  # fmt: skip
     for name, value in steps:
         smaller = name != "micro_tokens" or value < int(fields.get(name) or 2048)
-        allowed = name != "lora" or kind != "reward_model"
-        if name in known and fields.get(name) != value and smaller and allowed:
+        if name in known and fields.get(name) != value and smaller:
             change = {**change, name: value}
             yield change
     if "vllm" in str(fields.get("engine")):

@@ -332,6 +332,7 @@ PANELS: tuple[Panel, ...] = (
           "after each push of weights", ("mismatch", "parity")),
     Panel("Gradient norm", "before clipping; largest, mean and least of an update's steps",
           ("grad_norm", "grad_norm_mean", "grad_norm_min")),
+    Panel("Learning rate", "of the last step of an update, as the schedule and health rules have it", ("lr",)),
     Panel("Verifier", "share of verdicts that are errors or timeouts", ("verifier_errors", "verifier_timeouts"),
           share=True),
     Panel("Seconds per step", "", ("rollout_s", "update_s", "sync_s")),

@@ -24,10 +24,14 @@ import torch
 from train.base.models import (
     load_tokenizer,
     loaded,
+    merged_state,
+    save_adapter,
+    save_tokenizer,
     speed_attention,
     tail_of_turn,
     turn_tokenizer,
     without_dropout,
+    write_weights,
 )
 from train.base.rollout import Rollout
 from train.base.stage import Setting
@@ -35,6 +39,7 @@ from train.examples.examples import Example
 from train.update.batch import micro_batches, pad
 from ttc.config.values import above
 from ttc.core import Message
+from ttc.durable import replaced_folder
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
@@ -42,22 +47,31 @@ How = Literal["mean", "worst"]
 _ROWS = 32
 
 
-def new_reward_model(policy: Path, seed: int, device: str) -> Any:
-    """A reward model whose body is the policy's and whose head is random from `seed`; fp32."""
-    return new_head(CLASSIFIER, policy, 1, seed, device)
+def new_reward_model(policy: Path, seed: int, device: str, dtype: torch.dtype = torch.float32) -> Any:
+    """A reward model whose body is the policy's, in `dtype`, and whose head is random from `seed`, in fp32."""
+    return new_head(CLASSIFIER, policy, 1, seed, device, dtype)
 
 
-def new_head(kind: str, policy: Path, labels: int, seed: int, device: str) -> Any:
-    """The policy's body with a random head of so many labels, of a `kind` of transformers; fp32, without dropout."""
+def new_head(kind: str, policy: Path, labels: int, seed: int, device: str, dtype: torch.dtype = torch.float32) -> Any:
+    """The policy's body with a random fp32 head of so many labels, of a `kind` of transformers; without dropout."""
     check_kind_of_head(kind, policy)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = loaded(kind, policy, new_head=True, num_labels=labels, dtype=torch.float32)
+        model = loaded(kind, policy, new_head=True, num_labels=labels, dtype=dtype)
     if not hasattr(model, "score"):
         raise _without_head(kind, policy, f"the head of {type(model).__name__} is not called score, as scorers read it")
     without_dropout(model)
+    model.score.float()
     speed_attention(model, device)
     return model.to(device)
+
+
+def save_scorer(model: Any, tokenizer: Any, folder: Path, task: str) -> None:
+    """Write a model that scores in fp32, adapters merged; these and the head beside it, as peft's `task`."""
+    with replaced_folder(folder) as fresh:
+        write_weights(model, merged_state(model), fresh, torch.float32)
+        save_tokenizer(tokenizer, fresh)
+    save_adapter(model, folder, task=task)
 
 
 CLASSIFIER = "AutoModelForSequenceClassification"
@@ -122,7 +136,8 @@ def last_hidden(model: Any, rows: Sequence[Sequence[int]], pad_id: int) -> list[
 def rewards_of(model: Any, examples: Sequence[Example], pad_id: int) -> torch.Tensor:
     """The reward of each prompt with its completion, read at its last token: (R,), with the gradient."""
     rows = [(*example.prompt_ids, *example.token_ids) for example in examples]
-    scores: torch.Tensor = model.score(torch.stack([states[-1] for states in last_hidden(model, rows, pad_id)]))
+    last = torch.stack([states[-1] for states in last_hidden(model, rows, pad_id)])
+    scores: torch.Tensor = model.score(last.to(model.score.weight.dtype))
     return scores[:, 0].float()
 
 
@@ -200,7 +215,7 @@ def in_own_words(folder: Path, messages: Mapping[str, Sequence[Message]]) -> Rea
     def read(rollout: Rollout) -> Example:
         prompt = text.render(messages[rollout.problem_id], None).token_ids or ()
         end = () if rollout.truncated else (stop,)
-        return Example(rollout.key, prompt, (*text.encode(rollout.text), *end))
+        return Example(rollout.key, prompt, (*text.encode_turn(rollout.text), *end))
 
     return read
 

@@ -76,22 +76,25 @@ class StepModel:
 
 
 def new_step_model(
-    source: Path, form: Form, delimiter: str, words: tuple[str, str] | None, seed: int, device: str
-) -> StepModel:
+    source: Path, form: Form, delimiter: str, words: tuple[str, str] | None, seed: int, device: str,
+    dtype: torch.dtype = torch.float32,
+) -> StepModel:  # fmt: skip
     """A step model on the body of the policy in `source`; `words` are the good and the bad token of the form `token`.
+
+    Its body, and all of a language model, is held in `dtype`, which one in bf16 needs autocast for.
 
     Raises:
         ConfigError: words that are not single tokens, or missing.
     """
     reading: dict[str, object] = {"kind": form, "step_delimiter": delimiter}
     if form == "label":
-        network = new_head(STEP_LABELS, source, 2, seed, device)
+        network = new_head(STEP_LABELS, source, 2, seed, device, dtype)
         return StepModel(network, network.score, {**reading, "positive_label": 1})
     if words is None:
         raise ConfigError("prm: form token needs both good and bad")
     tokens = RewardTokenizer(source)
     good, bad = tokens.single("good", words[0]), tokens.single("bad", words[1])
-    network = load_model(source, device)
+    network = load_model(source, device, dtype=dtype)
     logits = logits_of(network)
     reading |= {"good": words[0], "bad": words[1]}
     return StepModel(network, lambda hidden: logits(hidden)[..., [bad, good]], reading)

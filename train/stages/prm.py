@@ -16,25 +16,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from evals.data.steps import Labelled, read_labelled
 from evals.numbers.step_metrics import Judged, first_error, fit_threshold, ranking
 from evals.task import Task
-from train.base.models import load_tokenizer, merged_state, save_adapter, save_tokenizer
+from train.base.models import checkpoint_layers, load_tokenizer
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, one_of, pass_through
 from train.examples.examples import Example, parted, within_context
 from train.measure.measure import EXACT, check_engine, gains, opened
 from train.offline.epochs import FitFields, fit
 from train.registries import make_task
 from train.reward_models.monte_carlo import DrawJournal, MonteCarlo
-from train.reward_models.reward_models import STEP_LABELS, check_kind_of_head
+from train.reward_models.reward_models import STEP_LABELS, check_kind_of_head, save_scorer
 from train.reward_models.step_model import Form, StepModel, StepRow, Steps, new_step_model
 from train.update.update import Build
 from ttc import seeds
 from ttc.config.values import at_least, counted
 from ttc.core import Sampling
-from ttc.durable import replace_text, replaced_folder
+from ttc.durable import replace_text
 from ttc.engines.shared.shape import read_config, supported
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
@@ -134,8 +133,11 @@ class _Prm:
                 f"the scorer prm reads Llama, Mistral, Qwen2 and Qwen3, not {source}: what is made of it rewards the "
                 "steps of grpo (process_reward) alone"
             )
-        model = new_step_model(source, self.form, self.delimiter, self.words, seed, setting.device)
+        dtype = self.build.frozen_type(source, setting.device)
+        model = new_step_model(source, self.form, self.delimiter, self.words, seed, setting.device, dtype)
         device = next(model.network.parameters()).device
+        if self.build.checkpointing:
+            checkpoint_layers(model.network)
 
         def judge(rows: Sequence[StepRow]) -> list[Judged]:
             with self.build.computing(device):
@@ -163,7 +165,9 @@ class _Prm:
             return {"held_out_accuracy": fmean(value for value, _ in _right(judge(held_out)))}
 
         last, stopped = fit(model.network, optimiser, len(train), update, evaluate, self.course, setting)
-        _save(model, tokenizer, setting.folder / "prm")
+        model.network.config.ttc_prm = dict(model.reading)
+        task = "CAUSAL_LM" if self.form == "token" else "TOKEN_CLS"
+        save_scorer(model.network, tokenizer, setting.folder / "prm", task)
         threshold = fit_threshold(judge(train))
         numbers = {**last, **_measured(before, judge(held_out), threshold, setting.seed)}
         return StageResult(pass_through(setting), numbers, stopped)
@@ -222,14 +226,6 @@ def _step_row(row: Labelled, text: Text, steps: Steps, delimiter: str, file: Pat
 def _read(line: str) -> StepRow:
     key, *columns = json.loads(line)
     return StepRow(key, *map(tuple, columns))
-
-
-def _save(model: StepModel, tokenizer: Any, folder: Path) -> None:
-    model.network.config.ttc_prm = dict(model.reading)
-    with replaced_folder(folder) as fresh:
-        model.network.save_pretrained(fresh, state_dict=merged_state(model.network))
-        save_tokenizer(tokenizer, fresh)
-    save_adapter(model.network, folder, task="CAUSAL_LM" if model.reading["kind"] == "token" else "TOKEN_CLS")
 
 
 def judgements(model: StepModel, rows: Sequence[StepRow], pad_id: int) -> list[Judged]:

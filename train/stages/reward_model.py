@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from train.base.models import checkpoint_layers, save_tokenizer, turn_tokenizer
+from train.base.models import checkpoint_layers, turn_tokenizer
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, pass_through
 from train.examples.examples import check_rows, parted, within_context
 from train.examples.pairs import PAIR_FIELDS, PER_PROBLEM, PairSource, Preferred
@@ -33,12 +33,12 @@ from train.reward_models.reward_models import (
     load_reward_model,
     new_reward_model,
     rewards_of,
+    save_scorer,
     whole_turns,
 )
 from train.update.update import Build
 from ttc import seeds
 from ttc.config.values import at_least, finite
-from ttc.durable import replaced_folder
 from ttc.errors import ConfigError
 
 
@@ -61,14 +61,14 @@ def reward_model(
         centre: weight of the squared sum of both rewards, which keeps them around 0.
         per_problem: most pairs of one problem's rollouts; None is all.
         course: see `FitFields`.
-        build: see `Build`; all weights are trained, by one process.
+        build: see `Build`; not split over processes, and the head is trained whole.
     """
     pairs = PairSource.of("reward_model", data, rollouts, per_problem)
     at_least("reward_model", 1, members=members)
     at_least("reward_model", 0, centre=centre)
     finite("reward_model", centre=centre)
-    if build.shard or build.lora:
-        raise ConfigError("reward_model: all weights are trained, by one process; leave lora and shard out")
+    if build.shard:
+        raise ConfigError("reward_model: one process trains it; leave shard out")
     return _RewardModel(pairs, members, centre, course, build)
 
 
@@ -100,9 +100,7 @@ class _RewardModel:
             folder = setting.folder / f"reward_model-{number}"
             model, reason = self._member(number, train, held_out, pad_id, setting, source)
             stopped = reason or stopped
-            with replaced_folder(folder) as fresh:
-                model.save_pretrained(fresh)
-                save_tokenizer(tokenizer, fresh)
+            save_scorer(model, tokenizer, folder, "SEQ_CLS")
             folders.append(folder)
         models = [load_reward_model(folder, setting.device) for folder in folders]
         keys, chance = [pair.key for pair in held_out], [0.5] * len(held_out)
@@ -119,9 +117,11 @@ class _RewardModel:
     ) -> tuple[Any, str]:  # fmt: skip
         """Train one member; returns it, and why it stopped early, if it did."""
         seed = seeds.derive(setting.seed, "reward model", number) % (1 << 31)
-        model = new_reward_model(source, seed, setting.device)
+        model = new_reward_model(source, seed, setting.device, self.build.frozen_type(source, setting.device))
         if self.build.checkpointing:
             checkpoint_layers(model)
+        if self.build.lora:
+            self.build.adapt(model, seed, model.score)
         optimiser = self.build.optimiser(model, self.course.schedule)
         longest = max(len(s.prompt_ids) + len(s.token_ids) for pair in train for s in (pair.chosen, pair.rejected))
         most = self.build.rows(2 * longest, setting.device)

@@ -163,7 +163,7 @@ class _Sft:
         def update(rows: Sequence[int]) -> dict[str, float]:
             batch = imitation_batch([train[row] for row in rows], pad_id, self.normaliser, longest)
             metrics = updater.step(batch)
-            return {name: metrics[name] for name in ("loss", "grad_norm", "entropy")}
+            return {name: metrics[name] for name in ("loss", "grad_norm", "entropy", "tokens_learnt")}
 
         def evaluate() -> dict[str, float]:
             return {"held_out_loss": mean_loss(model, held_out, pad_id)}

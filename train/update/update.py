@@ -229,7 +229,7 @@ class Updater:
                 if self._replayed is not None:
                     self._replay(self._replayed(self.optimiser.taken), tally)
                 tally.norms.append(self.optimiser.step())
-        return {**tally.summary(self._world), "tokens_learnt": float(batch.mask.sum())}
+        return {**tally.summary(self._world), "lr": self.optimiser.rate, "tokens_learnt": float(batch.mask.sum())}
 
     def _loss(
         self, batch: TokenBatch, old: torch.Tensor | None, tally: _Tally, compare: Compare | None = None
@@ -374,7 +374,7 @@ class Build:
 
     def load(self, folder: Path, device: str, seed: int, world: World = ALONE) -> Any:
         """The model of a folder, ready to be trained; `seed` is the run's."""
-        model = load_model(folder, device, checkpointing=self.checkpointing, dtype=self._frozen_type(folder, device))
+        model = load_model(folder, device, checkpointing=self.checkpointing, dtype=self.frozen_type(folder, device))
         if self.lora:
             self.adapt(model, seed)
         return shard(model, world, token_logprobs) if self.shard else model
@@ -386,14 +386,14 @@ class Build:
 
     def frozen(self, folder: Path, device: str, world: World = ALONE) -> Any:
         """The model of a folder that is only read, split as the trained one is."""
-        model = load_model(folder, device, dtype=self._frozen_type(folder, device)).eval()
+        model = load_model(folder, device, dtype=self.frozen_type(folder, device)).eval()
         return shard(model, world, token_logprobs) if self.shard else model
 
     def casts(self, device: str | torch.device) -> bool:
         """Whether passes on `device` compute in bf16."""
         return self.autocast and pick_dtype("auto", torch.device(device)) == torch.bfloat16
 
-    def _frozen_type(self, folder: Path, device: str) -> torch.dtype:
+    def frozen_type(self, folder: Path, device: str) -> torch.dtype:
         """Under adapters, where passes compute in bf16, weights that were stored in it stay there: they never move."""
         return stored_type(folder) if self.lora and self.casts(device) else torch.float32
 

@@ -32,7 +32,8 @@ async def no_think_then_think(
         agreement: share of the n that must give one answer; the others, and those without an answer, disagree.
 
     Raises:
-        ConfigError: n or m < 1, agreement outside (0, 1], several samples at temperature 0, or thinking that is off.
+        ConfigError: n or m < 1, agreement outside (0, 1], several samples at temperature 0, thinking that is off,
+            or a model that is asked the same with thinking and without.
     """
     check_n("no_think_then_think", n, session.sampling)
     check_n("no_think_then_think", m, session.sampling, "m")
@@ -42,11 +43,18 @@ async def no_think_then_think(
         raise ConfigError(
             "no_think_then_think thinks where its samples disagree, and thinking is off: ask for majority"
         )
-    cheap = await _sample(session, Thinking(mode="off"), range(n))
+    off = Thinking(mode="off")
+    on = session.thinking if session.thinking.template else replace(session.thinking, mode="on")
+    asked = session.render(off).token_ids
+    if asked is not None and asked == session.render(on).token_ids:
+        raise ConfigError(
+            f"no_think_then_think: {session.capabilities.model} is asked the same with thinking and without, as its "
+            "chat template has no switch: ask for majority, or make a copy that thinks: ttc train adapt MODEL --out DIR"
+        )
+    cheap = await _sample(session, off, range(n))
     votes = tally(cheap, session.key)
     if votes and votes[0] / n >= agreement:
         return session.answer(vote(cheap, session.key), cheap, "agreed")
-    on = session.thinking if session.thinking.template else replace(session.thinking, mode="on")
     careful = await _sample(session, on, range(MAX_SAMPLES, MAX_SAMPLES + m))  # the same ones, whatever n is
     candidates = [*cheap, *careful]
     leader = vote(careful, session.key) or vote(cheap, session.key) or fallback(candidates)

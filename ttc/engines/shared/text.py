@@ -82,6 +82,33 @@ class Text:
         (encoding,) = self._fast.encode_batch_fast([text], add_special_tokens=False)
         return tuple(encoding.ids)
 
+    def encode_turn(self, text: str) -> tuple[int, ...]:
+        """Ids of a turn of the model as the template shows it: behind the words or white space that it writes there."""
+        if not self._lead or text.startswith(self._lead):
+            return self.encode_said(text)
+        return self.encode_said(f"a{self._lead}{text}")[len(self.encode("a")) :]  # some begin a text with a space
+
+    def encode_said(self, text: str) -> tuple[int, ...]:
+        """Ids of what a turn says: a token that ends a text, where the words spell it out, is its characters."""
+        stops = [token for token in self._control if token in text and self.encode(token)[-1] in self.eos_ids]
+        pieces = re.split(f"({'|'.join(map(re.escape, stops))})", text) if stops else [text]
+        return tuple(i for piece in pieces for i in (self._plain if piece in stops else self.encode)(piece))
+
+    @cached_property
+    def _lead(self) -> str:
+        """What stands between what asks for a turn of the model and its content: white space, or a channel's name.
+
+        An empty thought is none of it: who asks decides whether there is one.
+        """
+        plain = [{"role": "user", "content": "a"}]
+        try:
+            asked = self._applied(plain, {}, asks=True)
+            told = self._applied([*plain, {"role": "assistant", "content": _PROBE}], {}, asks=False)
+        except ConfigError:  # a template of other conversations shows none
+            return ""
+        lead = told.removeprefix(asked).partition(_PROBE)[0]
+        return "" if any(marker in lead for pair in (*MARKERS, self.markers or ()) for marker in pair) else lead
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`, special tokens included."""
         return str(self._fast.decode(list(ids), skip_special_tokens=False))
