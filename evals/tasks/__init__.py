@@ -20,7 +20,7 @@ __all__ = ["ROWS", "TASKS", "load_task", "task_file"]
 
 TASKS = Registry("task", "evals.tasks", "ttc.tasks", PluginShape(("evals.task:Task",), num_free=1))
 ROWS = (".jsonl", ".jsonl.gz", ".csv")
-"""How the name of a user's file of problems ends."""
+"""The endings of a user's file of problems."""
 _TOML = ".toml"
 
 
@@ -63,12 +63,12 @@ def load_task(name: str) -> Callable[..., Task]:
 
 
 def _called_like_a_file(name: str) -> bool:
-    """Whether a name that is no task's ends like that of a file of data: rows.tsv."""
+    """Whether a name that is no task's looks like a data file: rows.tsv."""
     return user_file(name) is None and Path(name).suffix not in ("", ".py") and name not in TASKS.names()
 
 
 def _reader(name: str) -> Callable[..., Task]:
-    """What reads the task in a file; their parsers are needed by no named task."""
+    """The reader of a task file; imported here because named tasks do not need it."""
     from evals.tasks._files import jsonl, mixture, toml_task
 
     if not name.endswith(_TOML):
@@ -77,5 +77,5 @@ def _reader(name: str) -> Callable[..., Task]:
 
 
 def task_file(name: str) -> Path | None:
-    """Return the user's file that defines a task: one of Python or TOML. Of JSON lines there are only problems."""
+    """Return the user's file that defines a task, of Python or TOML; JSON lines hold only problems."""
     return Path(name).expanduser() if name.endswith(_TOML) else user_file(split_model(name)[0])
