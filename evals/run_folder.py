@@ -256,7 +256,7 @@ class _Writer:
         self._num_written += 1
         self._num_faults += isinstance(error, PluginError)
         if self._num_faults == self._num_written >= MAX_STREAK:
-            return PluginError(f"{error}; so did the first {MAX_STREAK} problems: mend it, and add --retry-errors")
+            return PluginError(f"{error}; so did the first {MAX_STREAK} problems: fix it, and add --retry-errors")
         in_engine = isinstance(error, EngineError) and not isinstance(error, UNANSWERABLE)
         self._streak = self._streak + 1 if in_engine else 0
         if self._streak < MAX_STREAK:

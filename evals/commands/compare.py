@@ -101,7 +101,7 @@ def _entry(run: Run) -> dict[str, Any]:
 
 
 def _lines(item: RunComparison) -> str:
-    seen = "not known, since nothing differs" if item.detectable is None else f"{100 * item.detectable:.1f} points"
+    seen = "unknown, as nothing differs" if item.detectable is None else f"{100 * item.detectable:.1f} points"
     rows = [
         f"{item.second} minus {item.first}, {counted(item.problems, 'shared problem')}",
         f"  accuracy     {_points(item.difference)} points (95 %: {_points(item.low)} to {_points(item.high)}), "

@@ -148,7 +148,7 @@ def _lines(results: Sequence[Result], chosen: EvalOptions, out: Path) -> list[st
     spent.append(money(sum(float(entry["dollars"]) for entry in entries)) if priced else _UNPRICED)
     lines = [headline(read_runs(entries)), f"in all: {'; '.join(spent)}"]
     if any(entry["errors"] for entry in entries):
-        lines.append("what failed says why above; once that is mended, the next command asks it again")
+        lines.append("the reasons for failures are above; the next command asks those problems again")
         return [*lines, f"next: {_command(replace(chosen, retry_errors=True))}"]
     if entries[0]["problems"] < ENOUGH:
         count = entries[0]["problems"]
@@ -159,7 +159,7 @@ def _lines(results: Sequence[Result], chosen: EvalOptions, out: Path) -> list[st
     return [*lines, f"next: {_next(chosen, len(results[0].records), out)}"]
 
 
-_UNPRICED = "money not known: no prices were given or told"
+_UNPRICED = "money unknown: no prices were given, and the server states none"
 
 
 def _next(chosen: EvalOptions, num_problems: int, out: Path) -> str:

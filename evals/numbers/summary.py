@@ -240,7 +240,7 @@ def summarise(records: Sequence[Record], config: Mapping[str, Any]) -> dict[str,
         "curve": curve,
         "by_difficulty": _by_difficulty(totals, seed),
         "temperature": config.get("sampling", {}).get("temperature"),
-        "mde": minimum_detectable(error) if error > 0 else None,  # where nothing differs the spread is not known
+        "mde": minimum_detectable(error) if error > 0 else None,  # where nothing differs the spread is unknown
     }
 
 

@@ -258,9 +258,9 @@ COLUMNS: tuple[Column, ...] = (
     ("tokens", "generated, judged and scored, per problem", lambda r: count(r.point.tokens)),
     ("FLOPs", "per problem, scorer included", lambda r: quantity(r.point.flops)),
     ("seconds", "per problem", lambda r: seconds(finite(r.entry.get("seconds_per_problem")))),
-    ("cost", "per problem, by the prices given or told", lambda r: money(finite(r.entry.get("dollars_per_problem")))),
+    ("cost", "per problem, in dollars", lambda r: money(finite(r.entry.get("dollars_per_problem")))),
     ("covered", "a right candidate was found, chosen or not (needs the answer key)", _covered),
-    ("regret", "covered minus accuracy, points: what choosing better could win", _regret),
+    ("regret", "covered minus accuracy, in points: what a better choice could gain", _regret),
     ("cut", "answers cut by length", lambda r: percent(r.share("truncated"))),
     ("no answer", "answers without a final", lambda r: percent(r.share("no_answer"))),
     ("failed", "problems that failed", lambda r: count(finite(r.entry.get("errors")))),
@@ -268,9 +268,9 @@ COLUMNS: tuple[Column, ...] = (
 
 
 PROBLEMS: Column = ("problems", "problems that were run", lambda r: count(r.problems))
-"""Said of each run where they are not all of one size, as one that was interrupted and one that was not."""
+"""Shown for each run where their sizes differ, as after an interruption."""
 UNJUDGED: Column = ("no verdict", "answers that the verifier did not decide on", lambda r: count(r.unjudged))
-"""Said of each run where there are such answers, which count as not right."""
+"""Shown for each run that has such answers, which count as not right."""
 
 
 def render_table(summaries: Sequence[Mapping[str, Any]]) -> str:

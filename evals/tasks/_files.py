@@ -99,10 +99,10 @@ def _note(rows: Sequence[Mapping[str, Any]], kind: str, *, is_told: bool) -> str
     """What was inferred from the rows, and which columns were ignored; empty where there is nothing to report."""
     notes = []
     if kind != "math" and not is_told:
-        notes.append(f"by their looks the answers are of kind {kind} (another: --set task.kind=KIND)")
+        notes.append(f"judging by their form, the answers are of kind {kind} (another: --set task.kind=KIND)")
     words = [gold for gold in map(_gold, rows) if not _mathematical(gold) and _WORD.search(gold)]
     if words and kind == "math" and not is_told:
-        some = f"{len(words)} of {len(rows)} have nothing of it, such as {words[0][:40]!r}"
+        some = f"{len(words)} of {len(rows)} do not look like it, such as {words[0][:40]!r}"
         notes.append(f"the answers are read as mathematics, but {some} (another: --set task.kind=exact)")
     read = {*_KNOWN, *((*OPTIONS, *LETTERS) if kind == "choice" else ())}
     others = list(dict.fromkeys(name for row in rows for name in row if name not in read))

@@ -107,7 +107,7 @@ def _endpoint(model: str | None, base_url: str | None, api_key_env: str | None) 
         ("continues", "yes, searches step by step can run" if steps else "no: it gives whole answers only"),
         ("log-probs", "yes" if features.ids and features.logprobs else "no"),
         ("context", f"{features.max_context:,} tokens" if features.max_context else "not told"),
-        *((("temperature", "its own, 1, only: all is drawn at that"),) if features.own_temperature else ()),
+        *((("temperature", "only its own, 1: everything is drawn at that"),) if features.own_temperature else ()),
         ("prices", _prices_text(features.prices)),
         *_reward_facts(scorer, steps),
     )
@@ -139,7 +139,7 @@ def _ids_text(
 
 def _prices_text(prices: Prices | None) -> str:
     if prices is None:
-        return "not told; --price-in and --price-out say them, in dollars per million tokens"
+        return "unknown; set --price-in and --price-out, in dollars per million tokens"
     return f"${prices.prompt:g} in, ${prices.generated:g} out per million tokens, as the server says"
 
 
