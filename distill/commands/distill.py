@@ -111,7 +111,7 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _training(plan: JobPlan) -> Iterator[str]:
-    """What training the student takes, were every answer kept: memory by part, tokens, steps."""
+    """What training the student would take if every answer were kept: memory by part, tokens, steps."""
     from distill.spec.method import planned_data
     from train.recipe.plan import config_of, lines, plan_recipe
     from train.recipe.recipe import Recipe, bind_stage

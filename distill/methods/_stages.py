@@ -1,4 +1,4 @@
-"""What methods share: the steps of plain imitation, and the fields of the stages that learn, `sft` and `on_policy`."""
+"""What methods share: the steps of plain imitation, and the fields of the training stages `sft` and `on_policy`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ttc.errors import ConfigError
 
 
 class BaseMethod:
-    """A `Method` but for `about`: teachers answer every problem, and what is kept is learnt by cross-entropy.
+    """A `Method` without `about`: teachers answer every problem, and kept answers are learnt by cross-entropy.
 
-    A method replaces what it does in another way.
+    A method overrides what it does differently.
     """
 
     __slots__ = ()
@@ -59,7 +59,7 @@ def check_teachers(spec: JobSpec, method: str) -> None:
 
 
 def check_readers(spec: JobSpec, method: str) -> None:
-    """Refuse no teacher, one without a model or under a strategy, and a domain without a held-out task."""
+    """Refuse a missing teacher, one without a model or with a strategy, and a domain without a held-out task."""
     check_teachers(spec, method)
     for teacher in spec.teachers:
         if teacher.model is None:
@@ -109,7 +109,7 @@ def on_policy_stage(
 
 
 def _written(teacher: TeacherSpec) -> str:
-    """A teacher as the stage reads it: a folder, or an engine with its options."""
+    """A teacher in the stage's notation: a folder, or an engine with its options."""
     model = str(teacher.model)
     if teacher.engine == "embedded":
         return model
@@ -124,11 +124,11 @@ _HELD_OUT = 8
 
 
 def sft_stage(job: DistillJob, data: Data | None, **own: object) -> tuple[str, Mapping[str, Any]]:
-    """`sft` on the rows of the job, `spec.train` laid over `own`; `epochs` there, or 3, become steps.
+    """`sft` on the rows of the job, `spec.train` laid over `own`; `epochs` there (default 3) become steps.
 
     Raises:
-        ConfigError: there are no rows, or others are named, which no filter and no audit would see; epochs beside
-            steps, or a number that cannot be.
+        ConfigError: there are no rows, or the spec names other rows, which no filter and no audit would see; epochs
+        beside steps, or an impossible number.
     """
     if data is None or data.num_rows == 0:
         raise ConfigError("no row is left to learn from; `ttc distill report` shows what the filters dropped, and why")

@@ -1,4 +1,4 @@
-"""Thinking-mode fusion: one student that thinks or not, as a flag in the conversation says.
+"""Thinking-mode fusion: one student that thinks or not, depending on a flag in the conversation.
 
 Qwen3 technical report 2025 (arXiv:2505.09388), section 4.3. Verified answers with thinking and without are mixed into
 one data set for `sft`: a thinking answer follows `/think`, or no flag at all (thinking is the default); an answer
@@ -130,7 +130,7 @@ class _Fusion(BaseMethod):
 
 
 class _Builder:
-    """Makes rows; every decision is a die of its own, keyed by the sample."""
+    """Makes rows; every random choice has its own key, derived from the sample."""
 
     def __init__(self, method: _Fusion, job: DistillJob, samples: Sequence[Sample]) -> None:
         self._method, self._seed = method, job.spec.seed

@@ -1,4 +1,4 @@
-"""The memory holds what trains at once.
+"""The memory holds everything that trains at the same time.
 
 In fp32: the student's weights, gradients and two moments, the engine's copy of it, and every teacher that supervises.
 Activations and caches come on top and are bounded by micro-batches. Teachers that only answer are open one at a time.
@@ -17,7 +17,7 @@ _STUDENT = 5
 
 
 def memory(job: DistillJob) -> Finding:
-    """Compare the memory of the device with what must be there."""
+    """Compare the memory of the device with what is needed."""
     sizes = [num_weights(teacher.folder) for teacher in job.teachers if teacher.folder is not None]
     teachers = sum(sizes) if reads_tokens(job) else max(sizes, default=0)
     needed, there = 4 * (_STUDENT * num_weights(job.student) + teachers), _available(job.spec.device)

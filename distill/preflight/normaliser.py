@@ -1,4 +1,4 @@
-"""The weight of a token does not depend on padding, nor on how a batch is cut.
+"""A token's weight depends neither on padding nor on how a batch is split.
 
 A trainer that divided by the labels counted before generation trained at a rate that drifted with length (TRL issue
 4719). The normaliser that the job trains with is run on a small mask: widened by padding it must give the same weights,

@@ -1,7 +1,7 @@
 """The student does not imitate itself by mistake.
 
-Cross-entropy on the student's own samples, unfiltered, only sharpens it (ms-swift issue 6857). A teacher with the
-student's weights makes sense where a strategy searches first or a verifier chooses, and never where it supervises.
+Cross-entropy on the student's own unfiltered samples only sharpens it (ms-swift issue 6857). A teacher with the
+student's weights makes sense if a strategy searches first or a verifier selects, but never as a supervisor.
 """
 
 from __future__ import annotations

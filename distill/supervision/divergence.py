@@ -11,7 +11,7 @@ tokens only: `coarse` puts the rest of both vocabularies into one bucket, and a 
 bound of the whole one, never negative, whatever the student does with the rest (without the bucket, forward can be
 negative and reverse is least where the student leaves the k tokens). `sampled` is one number a token and must not be
 differentiated itself: its gradient does not contain the teacher. Chunks of tokens are the caller's
-(`train.update.logprobs`). Left out: discounted sums over later tokens, which were tried and did not help.
+(`train.update.logprobs`). Left out: discounted sums over later tokens, which did not help when tried.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ A reader sees ids only: the prompt in the teacher's own rendering, then exactly 
 (promise 4). Positions are those of wanted tokens, reading by reading. Its cost is one prefill per reading; `usage` adds
 it up as `scored` tokens.
 
-`LocalReader` has the whole vocabulary at every position. Its pass runs per micro-batch, when the student's own does,
-and goes through the head in the same chunks of tokens, so the (tokens, V) logits of a step never exist at once.
+`LocalReader` has the whole vocabulary at every position. Its pass runs per micro-batch, together with the student's
+own, and goes through the head in the same chunks of tokens, so the (tokens, V) logits of a step never exist at once.
 Vocabularies may differ in rows that no token uses: both are cut to the tokenizer's size. `EngineReader` has what
 servers give: the sampled token's log-probability and the teacher's own k likeliest tokens, so `sampled`, and
 divergences over these and one bucket of all others (`distill.supervision.divergence.coarse`). Left out: a teacher
@@ -37,7 +37,7 @@ from ttc.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One completion as a teacher reads it; `wanted` is True at completion ids that count."""
+    """One completion as a teacher reads it; `wanted` is True at the completion ids that count."""
 
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
@@ -212,7 +212,7 @@ class EngineReader:
     async def _top(self, reading: Passage, k: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids and nats (wanted, k) of the teacher's likeliest tokens."""
         engine = self._engine
-        if not isinstance(engine, TopLogprobEngine):  # checked when it was made; this tells the type checker
+        if not isinstance(engine, TopLogprobEngine):  # checked when it was made; this is for the type checker
             raise ConfigError(f"teacher {self.name} does not tell its likeliest tokens")
         async with self._slots:
             top_tokens = await engine.top_logprobs(reading.ids, len(reading.prompt_ids), k, self._add)
