@@ -67,7 +67,7 @@ def register(subparsers: Any) -> None:
 
 
 def _add_spec(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("spec", nargs="?", type=Path, help="a TOML file; flags are laid over it")
+    parser.add_argument("spec", nargs="?", type=Path, help="a TOML file; flags override it")
     parser.add_argument("--out", type=Path, required=True, help="folder of the job")
     for flag, key, metavar, text in _FLAGS:
         parser.add_argument(flag, dest=key, metavar=metavar, help=text)

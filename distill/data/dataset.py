@@ -54,7 +54,7 @@ from ttc.records import iterate
 DATA, TRAIN, LINEAGE, SAMPLES = "data", "train.jsonl", "lineage.jsonl", "samples.jsonl"
 DECISIONS, PROMPTS, FUNNEL = "decisions.jsonl", "prompts.jsonl", "funnel.json"
 AUDIT = "audit"
-"""The stage that a row which was left out is told by."""
+"""The stage under which left-out rows are reported."""
 
 
 def write_data(
@@ -121,7 +121,7 @@ def check_mix(mix: MixSpec) -> None:
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise ConfigError(
-            f"mix.data: two files are called {twice[0]}, by which lineage and seed tell their rows apart; rename one "
+            f"mix.data: two files are called {twice[0]}, and their rows are told apart by its name; rename one "
             "or leave it out"
         )
     for path in (Path(place).expanduser() for place in mix.data):
@@ -196,7 +196,7 @@ def read_json(path: Path, *keys: str) -> dict[str, Any]:
     return dict(data)
 
 
-_ANEW = "run the job again (ttc distill run), which writes it anew from the ledger"
+_ANEW = "run the job again (ttc distill run), which rewrites it from the ledger"
 
 
 def _write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
@@ -325,19 +325,19 @@ def refuse_unfit(rows: Sequence[TrainingRow], audited: AuditedRows, most: float)
     kinds = ", ".join(f"{count} {kind}" for kind, count in audited.audit.unfit.items())
     raise ConfigError(
         f"the audit leaves out {len(audited.unfit)} of {counted(len(rows), 'row')} ({kinds}), more than "
-        f"max_unfit = {most:g} of them: {audited.audit.problems[0]}. The answers stay on the ledger: mend the reason, "
-        "or set max_unfit higher, and give the same command again"
+        f"max_unfit = {most:g} of them: {audited.audit.problems[0]}. The answers stay on the ledger: fix the reason, "
+        "or raise max_unfit, and run the same command again"
     )
 
 
 _MASKED = 64
-"""The loss mask is looked at in so many rows: it is made of their lengths alone."""
+"""The loss mask is checked in this many rows: it depends only on their lengths."""
 
 
 def _problem(row: TrainingRow, example: Example, text: Text, end: int, max_context: int) -> str:
     """What is wrong with a row, or None."""
     if example.token_ids[-1] != end or end in example.token_ids[:-1]:
-        return "stop token: the stop token must stand at its end, once"
+        return "stop token: it must have the stop token at its end, and only there"
     text_of_ids = text.decode(example.token_ids[:-1])
     if row.completion not in text_of_ids or (row.thinking or "") not in text_of_ids:
         return f"text: its ids spell {text_of_ids[-60:]!r}, not its text"

@@ -26,7 +26,7 @@ from ttc.session.session import Shared
 from ttc.session.solve import solve, spent
 
 MAX_STREAK = 8
-"""So many failures in a row, however different their problems, mean that the engine is gone."""
+"""This many failures in a row, across different problems, mean that the engine is gone."""
 
 
 class Generator(Protocol):

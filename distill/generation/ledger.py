@@ -178,10 +178,10 @@ def _told(error: sqlite3.Error, path: Path) -> Exception:
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return RecordError(f"{path} is in use by another program ({error}); wait for it")
     if name.startswith("SQLITE_NOTADB"):
-        return RecordError(f"{path} is not a ledger ({error}); put it back, or move it away to start anew")
+        return RecordError(f"{path} is not a ledger ({error}); put it back, or move it away to start over")
     if name.startswith("SQLITE_CORRUPT"):
         return RecordError(
-            f"{path} is cut or damaged ({error}); put back a whole copy, with its -wal, or move it away to start anew"
+            f"{path} is cut or damaged ({error}); put back a complete copy, with its -wal, or move it away"
         )
     return RecordError(f"{path} cannot be used ({error})")
 

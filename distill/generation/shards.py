@@ -32,7 +32,7 @@ from ttc.config.registry import ENGINES, SCORERS, STRATEGIES
 from ttc.errors import ConfigError, EngineError, MissingExtra
 
 MAX_DEATHS = 3
-"""So many actors may die over one unit before it counts as failed."""
+"""This many actors may die on one unit before it counts as failed."""
 
 _Found = tuple[WorkUnit, Outcome]
 
@@ -140,7 +140,7 @@ class RayGenerator:
                 if deaths[unit.key] < MAX_DEATHS:
                     todo.appendleft(unit)
                     continue
-                outcome = Failure(f"EngineError: {MAX_DEATHS} actors died over this unit")
+                outcome = Failure(f"EngineError: {MAX_DEATHS} actors died on this unit")
             await outbox.put((unit, outcome))
 
     async def _ask(self, seat: _Seat, actor: Any, unit: WorkUnit) -> Outcome | None:

@@ -315,7 +315,7 @@ def _refusal(checks: Sequence[GateCheck]) -> str:
     if not names:
         return "not promoted: the spec declares no gates"
     return (
-        f"not promoted: {names} failed. Change the spec and give the same command: answers are not paid for again, and "
+        f"not promoted: {names} failed. Change the spec and run the same command: answers are not paid for again, and "
         "under other gates nothing is trained again"
     )
 

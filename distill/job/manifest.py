@@ -85,7 +85,7 @@ def verify_manifest(folder: Path) -> list[str]:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         out = manifest["out"]
     except (ValueError, KeyError, TypeError) as exc:
-        raise RecordError(f"{path}: not a manifest ({exc!r}); run the job again, which writes it anew") from exc
+        raise RecordError(f"{path}: not a manifest ({exc!r}); run the job again, which rewrites it") from exc
     if manifest.get("schema") != SCHEMA:
         raise RecordError(
             f"{path} is of an older version, which digested models in another way: nothing can be compared with it"

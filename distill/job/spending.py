@@ -155,7 +155,7 @@ def _remedy(failed: Sequence[str], lost: int) -> str:
         return f"Set sampling.max_tokens lower, so that question and answer fit the teacher's context ({error})"
     if kind == PromptRefused.__name__:
         return f"Leave out the problems that the filter refuses, or accept it: smoke_failures = {lost} ({error})"
-    return f"Mend what stopped the calls, then give the same command again: failed calls are asked anew ({error})"
+    return f"Fix what stopped the calls, then run the same command again: failed calls are repeated ({error})"
 
 
 def _say_progress(log: Log, name: str, written: int, missing: int) -> None:

@@ -146,7 +146,7 @@ async def _one(engine: Engine, verifier: Verifier, sampling: Sampling, question:
 _AUTO, _OFF = Thinking(), Thinking(mode="off")
 _CASES = {"think": True, "no_think": False, "default": True, "switch": False}
 _MODES = "think", "no_think"
-"""The cases whose accuracy is told."""
+"""The cases whose accuracy is reported."""
 
 
 def obedience_names(job: DistillJob, flags: Flags, *, turns: bool) -> list[str]:

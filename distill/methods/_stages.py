@@ -63,7 +63,7 @@ def check_readers(spec: JobSpec, method: str) -> None:
     check_teachers(spec, method)
     for teacher in spec.teachers:
         if teacher.model is None:
-            raise ConfigError(f"teacher {teacher.name}: a student is nothing apart from itself; name a model")
+            raise ConfigError(f"teacher {teacher.name}: a student has no distance from itself; name a model")
         if teacher.strategy != "direct":
             raise ConfigError(
                 f"teacher {teacher.name}: {method} reads a teacher's probabilities, and the strategy "
@@ -86,7 +86,7 @@ def on_policy_stage(
     """
     for name, own in {"task": "task", "held_out": "held_out", "teacher": "teacher", "train_limit": "limit"}.items():
         if name in options:
-            raise ConfigError(f"train: {name} is the job's own, by which its problems are cleaned; set {own} itself")
+            raise ConfigError(f"train: {name} belongs to the job, which cleans its problems by it; set {own} instead")
     teachers = {teacher.name: teacher for teacher in job.spec.teachers}
     specs = {name: _written(teachers[owner]) for name, owner in routing.items()}
     if len(job.spec.domains) == 1:
@@ -120,7 +120,7 @@ def _written(teacher: TeacherSpec) -> str:
 EPOCHS = 3.0
 _DEFAULTS: Mapping[str, Any] = {"lr": 5e-4, "rows": 32}
 _HELD_OUT = 8
-"""Rows that are held out and measured, about, where they are between 5 and 30 % of all."""
+"""About how many rows are held out and measured, if that is 5 to 30 % of them."""
 
 
 def sft_stage(job: DistillJob, data: Data | None, **own: object) -> tuple[str, Mapping[str, Any]]:

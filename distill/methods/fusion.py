@@ -67,7 +67,7 @@ def fusion(
     if not 0 < thinking_share < 1:
         raise ConfigError(f"fusion.thinking_share must be in (0, 1), got {thinking_share}: both modes are needed")
     if not think_flag or not no_think_flag or think_flag in no_think_flag:
-        raise ConfigError("fusion: the two flags must be there, and think_flag not a part of no_think_flag")
+        raise ConfigError("fusion: both flags must be non-empty, and think_flag must not be part of no_think_flag")
     return _Fusion(thinker, answerer, answers, thinking_share, shares, Flags(think_flag, no_think_flag, gap))
 
 

@@ -50,7 +50,7 @@ class _OnPolicy(BaseMethod):
             if len(owners) != 1:
                 raise ConfigError(
                     f"domain {domain.name} has {len(owners)} teachers; give each one its domains, or use "
-                    "method = specialist, which finds out which is best"
+                    "method = specialist, which measures which is best"
                 )
         kind = spec.train.get("divergence", self.own["divergence"])
         if kind not in WORDS:

@@ -30,7 +30,7 @@ from ttc.config.values import build, nearest, parse
 from ttc.errors import ConfigError
 
 _SILENT = frozenset({"held_out", "limit", "max_drop", "max_canary_drop"})
-"""Fields of `train`'s gates that only say how others are measured."""
+"""Fields of `train`'s gates that only say how the others are measured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ def _compare(plan: JobPlan, stored: Mapping[str, Any], fresh: Mapping[str, Any])
     for name, cap in stored["max_tokens"].items():
         if fresh["max_tokens"].get(name, cap) < cap and _has_answers(folder):
             raise ConfigError(
-                f"sampling.max_tokens may not fall: {folder} has answers of domain {name} made with {cap}; "
+                f"sampling.max_tokens cannot be lowered: {folder} has answers of domain {name} made with {cap}; "
                 "give another --out"
             )
 

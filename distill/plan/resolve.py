@@ -119,7 +119,7 @@ def _named_settings(spec: JobSpec) -> Iterator[tuple[str, Any]]:
 
 
 PROBE = "probe"
-"""Label of the student's own answers that measure difficulty."""
+"""Label of the student's own answers, which measure difficulty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def _checked(name: str, job: DistillJob) -> Finding:
         finding: Finding = CHECKS.checked(name, check(job))
         return replace(finding, check=name)
     except TTCError as exc:
-        return Finding(name, False, f"the check cannot be made: {exc}", "see what the other checks say first")
+        return Finding(name, False, f"the check failed to run: {exc}", "see what the other checks say first")
 
 
 @runtime_checkable

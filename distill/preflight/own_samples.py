@@ -25,7 +25,7 @@ def own_samples(job: DistillJob) -> Finding:
             )
         if not teacher.is_searching and not verified:
             return refused(
-                f"teacher {teacher.name} has the student's own weights, and nothing chooses among its answers",
+                f"teacher {teacher.name} has the student's own weights, and nothing selects among its answers",
                 "leave the filter verdict on, give the teacher a strategy, or name another teacher",
             )
-    return fine("no student imitates its own unchosen answers")
+    return fine("no student imitates its own unselected answers")

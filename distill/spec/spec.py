@@ -41,9 +41,9 @@ from ttc.session.draws import MAX_SAMPLES
 from ttc.session.thinking import Thinking
 
 MAX_UNFIT = 0.1
-"""The share of its rows that a job leaves out where they cannot be learnt as they stand; with more it is refused."""
+"""The largest share of rows that a job leaves out because they cannot be learnt as they are."""
 _MEASURED = ("start", "student")
-"""Under these names results keep the numbers of the job's own two models, beside those of teachers."""
+"""The names of the job's own two models in results, beside those of teachers."""
 _WRITTEN = ("teacher", "task", "held_out", "domain")
 """Keys of a file that become the fields `teachers` and `domains`."""
 

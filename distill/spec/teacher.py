@@ -36,7 +36,7 @@ _SCHEDULE = frozenset({
     "max_in_flight", "attempts", "max_attempts", "retry_s", "connect_s", "idle_s", "answer_s", "api_key_env",
     "admin_key_env",
 })  # fmt: skip
-"""Options of engines that change when something is computed, never what."""
+"""Options of engines that affect the schedule but no results."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, UnknownName
 
 _QUIET = ("no_signal", "all_fail", "all_pass")
-"""Health rules about rewards, which a teacher does not need."""
+"""Health rules about rewards, which do not apply to a teacher."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +144,7 @@ class OnPolicy:
             self._bound(spec)
         if engines and self.kind != "sampled" and self.top_k is None:
             raise ConfigError(
-                f"on_policy: teacher {engines[0]} tells as many tokens a place as it is asked for, and divergence "
+                f"on_policy: teacher {engines[0]} reports as many tokens per position as requested, and divergence "
                 f"{self.kind} needs several: set top_k, such as 20, or divergence = sampled"
             )
         if self.top_k is not None and (not engines or self.kind == "sampled"):

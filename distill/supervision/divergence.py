@@ -37,7 +37,7 @@ WORDS: dict[Kind, str] = {
     "teacher finds it; mode-seeking, noisy",
 }
 _ROUNDING = 5e-7
-"""How far probabilities of a teacher's fp32 log-probabilities may miss 1: its bucket has that much more.
+"""How far the probabilities from a teacher's fp32 log-probabilities may miss 1: its bucket gets that much more.
 
 What is left of 1 is the bucket, so where it is small the rounding is a large part of it. With less than it truly has, a
 reverse divergence would be above the whole one.

@@ -164,7 +164,7 @@ class TeacherPanel:
 
 
 SELF_TEST = 1e-4
-"""Most nats per token between a teacher and a student of the same weights: beyond it the two are not read alike."""
+"""Most nats per token between a teacher and a student of the same weights: beyond it they are read differently."""
 
 ROUNDED = 0.02
 """The same where one of them, or the student's engine, computes in bf16 (`benchmarks.bf16_rounding`: 0.017 at most)."""

@@ -52,7 +52,7 @@ class Passage:
 At: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(student's log-probabilities (m, V), which positions of the chosen readings (m,)) -> divergences (m,)."""
 Opinion: TypeAlias = Callable[[Sequence[int]], At]
-"""Numbers of some readings -> what gives the divergences at their positions, counted through in this order."""
+"""Numbers of some readings -> a function for the divergences at their positions, numbered in this order."""
 
 
 class TeacherReader(Protocol):
@@ -79,7 +79,7 @@ class TeacherReader(Protocol):
 
 
 _ROWS = 32
-"""Readings of one forward pass where nobody else cuts them."""
+"""Readings of one forward pass, where the caller does not split them."""
 
 
 class LocalReader:
@@ -165,8 +165,8 @@ class EngineReader:
             )
         if top_k is not None and not isinstance(engine, TopLogprobEngine):
             raise ConfigError(
-                f"teacher {name}: {engine.capabilities.model} does not tell its likeliest tokens; leave top_k out and "
-                "use divergence = sampled, or use a model folder"
+                f"teacher {name}: {engine.capabilities.model} does not report its likeliest tokens; leave top_k out "
+                "and use divergence = sampled, or use a model folder"
             )
         self.name = name
         self.usage = Usage()
@@ -213,7 +213,7 @@ class EngineReader:
         """Ids and nats (wanted, k) of the teacher's likeliest tokens."""
         engine = self._engine
         if not isinstance(engine, TopLogprobEngine):  # checked when it was made; this is for the type checker
-            raise ConfigError(f"teacher {self.name} does not tell its likeliest tokens")
+            raise ConfigError(f"teacher {self.name} does not report its likeliest tokens")
         async with self._slots:
             top_tokens = await engine.top_logprobs(reading.ids, len(reading.prompt_ids), k, self._add)
         entries = [entry for entry, keep in zip(top_tokens, reading.wanted, strict=True) if keep]
